@@ -1,0 +1,5 @@
+"""`python -m dojang` is `dojang`."""
+
+from dojang.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Group -> advantages; tokens -> loss. One algorithm, one file."""

@@ -1,0 +1,25 @@
+"""Credit and loss by the user's own code."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from dojang.protocols import Algorithm
+from dojang.settings import Section, load_object
+
+__all__ = ["CustomAlgorithmConfig"]
+
+
+class CustomAlgorithmConfig(Section):
+    """The escape hatch of the algorithm room."""
+
+    name: Literal["custom"] = "custom"
+    make_with: str
+    """package.module:Class, called with the options; has the methods of Algorithm."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for it."""
+
+    def make(self) -> Algorithm:
+        """The user's algorithm."""
+        algorithm: Algorithm = load_object(self.make_with, "algo.make_with")(**self.options)
+        return algorithm

@@ -1,0 +1,149 @@
+"""The composition root: RunConfig -> wired objects. The only file that knows every room."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from dojang import models
+from dojang.config import RunConfig
+from dojang.engines.torch import TorchEngine
+from dojang.errors import ConfigError, DataError, ModelError
+from dojang.loop.health import HealthGate
+from dojang.loop.sync import Run
+from dojang.protocols import Renderer
+from dojang.rundir import RunDir
+from dojang.track.console import ConsoleTracker
+from dojang.track.fanout import Fanout
+from dojang.track.files import FileTracker
+from dojang.train.torch import TorchTrainer
+from dojang.types import Problem, Sampling
+from dojang.weights.memory import MemoryWeights
+from dojang.workflows.render import ChatRenderer
+from dojang.workflows.single_turn import SingleTurn
+
+__all__ = ["Numerics", "build", "load_problems", "numerics"]
+
+EVAL_STREAM = 2**32
+"""Added to the seed, which is smaller, so that evaluations never share random numbers with training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """Where and how precisely the arithmetic is done."""
+
+    device: torch.device
+    compute: torch.dtype
+    master: torch.dtype
+
+
+def numerics(config: RunConfig) -> Numerics:
+    """Resolve `auto`."""
+    cuda = torch.cuda.is_available()
+    if config.model.device == "cuda" and not cuda:
+        raise ConfigError("model.device=cuda, but torch sees no GPU here; use model.device=cpu, or see `dojang doctor`")
+    device = torch.device("cuda" if cuda and config.model.device != "cpu" else "cpu")
+    chosen = config.model.dtype
+    if chosen == "auto":
+        chosen = "bfloat16" if device.type == "cuda" else "float32"
+    compute: torch.dtype = getattr(torch, chosen)
+    return Numerics(device, compute, torch.float64 if compute is torch.float64 else torch.float32)
+
+
+def load_problems(config: RunConfig) -> dict[str, list[Problem]]:
+    """Both splits; an empty one is an error here rather than a puzzle later."""
+    problems = {split: config.data.load(split) for split in ("train", "test")}
+    for split, rows in problems.items():
+        if not rows:
+            raise DataError(f"the {split} split of {config.data.name} is empty")
+    return problems
+
+
+def build(config: RunConfig, directory: RunDir, console: Console, *, first: int = 0) -> Run:
+    """Everything a run needs, from step `first` on."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    disable_progress_bar()  # transformers' own bars would fight with ours
+    problems = load_problems(config)
+    held_out = problems["test"][: config.eval.problems]
+    numeric = numerics(config)
+    source = models.resolve(config.model.name)
+    tokenizer = _load_tokenizer(source)
+    policy = _load_model(source, numeric.master, numeric.device)
+    renderer = ChatRenderer(
+        tokenizer, context=policy.config.max_position_embeddings, max_tokens=config.rollout.max_tokens
+    )
+    _check_lengths(renderer, [*problems["train"], *held_out])
+    task = config.task.make(problems)
+    algorithm = config.algo.make()
+    weights = MemoryWeights(numeric.compute)
+    engine = TorchEngine(
+        _load_model(source, numeric.compute, numeric.device), tokenizer, weights, slots=config.rollout.slots
+    )
+    trainer = TorchTrainer(
+        policy,
+        _load_model(source, numeric.compute, numeric.device) if algorithm.needs_reference else None,
+        tokenizer,
+        algorithm,
+        weights,
+        config.train,
+        total_updates=config.steps * config.train.updates,
+        temperature=config.rollout.temperature,
+        compute=numeric.compute,
+    )
+
+    def workflow(samples: int, temperature: float, seed: int) -> SingleTurn:
+        sampling = Sampling(temperature, config.rollout.max_tokens, seed=seed, stop=config.data.stop)
+        return SingleTurn(engine, task, renderer, samples=samples, sampling=sampling)
+
+    return Run(
+        seed=config.seed,
+        steps=config.steps,
+        prompts=config.rollout.prompts,
+        updates=config.train.updates,
+        eval_every=config.eval.every,
+        save_every=config.checkpoint.every,
+        problems=task.problems("train"),
+        held_out=held_out,
+        workflow=workflow(config.rollout.samples, config.rollout.temperature, config.seed),
+        exam=workflow(config.eval.samples, config.eval.temperature, config.seed + EVAL_STREAM),
+        engine=engine,
+        algorithm=algorithm,
+        trainer=trainer,
+        tracker=Fanout(
+            [
+                FileTracker(directory, tokenizer),
+                ConsoleTracker(console, first=first, steps=config.steps),
+            ]
+        ),
+        gate=HealthGate(config.health),
+        directory=directory,
+    )
+
+
+def _check_lengths(renderer: Renderer, problems: Sequence[Problem]) -> None:
+    """Fail before anything runs if a prompt is too long: the longest in characters stand for the rest."""
+    longest = sorted(problems, key=lambda each: sum(len(turn.content) for turn in each.messages))[-8:]
+    for problem in longest:
+        renderer.render(problem.messages)
+
+
+def _load_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+    except Exception as error:
+        raise ModelError(f"the tokenizer of {source} cannot be loaded: {error}") from error
+    return tokenizer
+
+
+def _load_model(source: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except Exception as error:  # transformers raises many kinds; each says what it could not do
+        raise ModelError(f"model {source} cannot be loaded: {error}") from error
+    # Dropout stays off while training too: the probabilities that are trained must be those that were sampled.
+    model.train(False)
+    torch.nn.Module.to(model, device)
+    return model

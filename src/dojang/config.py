@@ -1,0 +1,86 @@
+"""RunConfig: everything that decides a run, typed and frozen.
+
+Each room declares its own section beside its code; this file assembles them and checks what only makes sense
+across rooms. A union lists what there is to choose from: its members are the registry.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dojang.algos.custom import CustomAlgorithmConfig
+from dojang.algos.grpo import GrpoConfig
+from dojang.data.arithmetic import ArithmeticConfig
+from dojang.data.custom import CustomDataConfig
+from dojang.data.gsm8k import Gsm8kConfig
+from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, RolloutConfig
+from dojang.settings import Section
+from dojang.tasks.answer_line import AnswerLineConfig
+from dojang.tasks.custom import CustomTaskConfig
+from dojang.train.config import TrainConfig
+
+__all__ = ["ModelConfig", "RunConfig"]
+
+Data = Annotated[ArithmeticConfig | Gsm8kConfig | CustomDataConfig, Field(discriminator="name")]
+Task = Annotated[AnswerLineConfig | CustomTaskConfig, Field(discriminator="name")]
+Algorithm = Annotated[GrpoConfig | CustomAlgorithmConfig, Field(discriminator="name")]
+
+
+class ModelConfig(Section):
+    """The policy to train."""
+
+    name: str
+    """dojang-tiny, smollm2-135m-instruct, a local Hugging Face directory, or a hub id (org/name)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes a GPU when there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    """Precision of the arithmetic; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are kept in
+    float32, or in float64, which makes a run repeat exactly across processors."""
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    model: ModelConfig
+    data: Data
+    """Where problems come from."""
+    task: Task = AnswerLineConfig()
+    """How attempts are graded."""
+    algo: Algorithm = GrpoConfig()
+    """How graded attempts become a loss."""
+    steps: int = Field(default=100, ge=1)
+    """Turns of the loop."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Decides the order of problems and every sampled token."""
+    rollout: RolloutConfig = RolloutConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    health: HealthConfig = HealthConfig()
+
+    @model_validator(mode="after")
+    def _rooms_agree(self) -> Self:
+        wrong = []
+        if self.rollout.samples > self.rollout.slots:
+            wrong.append(
+                f"rollout.samples={self.rollout.samples} answers to a problem are decoded together and do not "
+                f"fit rollout.slots={self.rollout.slots}; raise rollout.slots or lower rollout.samples"
+            )
+        if self.eval.samples > self.rollout.slots:
+            wrong.append(
+                f"eval.samples={self.eval.samples} do not fit rollout.slots={self.rollout.slots}; raise "
+                "rollout.slots or lower eval.samples"
+            )
+        if self.eval.samples > 1 and self.eval.temperature == 0:
+            wrong.append(
+                f"eval.samples={self.eval.samples} greedy answers would all be the same; set "
+                "eval.temperature above 0 or eval.samples=1"
+            )
+        if self.train.updates > self.rollout.prompts:
+            wrong.append(
+                f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "
+                f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
+            )
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        return self

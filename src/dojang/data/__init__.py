@@ -1,0 +1,1 @@
+"""Raw dataset -> Problems. One dataset, one file."""

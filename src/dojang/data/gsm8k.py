@@ -1,0 +1,125 @@
+"""GSM8K: grade-school word problems with a number for an answer.
+
+Reads the two files as their authors publish them. Only the question and the final answer are used; the worked
+solutions never reach a prompt, the examples shown there are this project's own.
+
+Every question is posed as a turn that begins with "Question:". A base model tends to run on into a question
+of its own invention, so completions should be cut where the next one begins: pass `STOP` to sampling.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from dojang.data.exemplars import EXEMPLARS
+from dojang.errors import DataError
+from dojang.settings import Section
+from dojang.types import Message, Problem
+
+__all__ = ["INSTRUCTION", "STOP", "Gsm8kConfig"]
+
+STOP = ("Question:",)
+
+INSTRUCTION = """\
+Work out the answer to the question step by step. Then finish with one more line of exactly this form, \
+where N is the answer as a number without units:
+#### The final answer is N"""
+
+_FINAL_ANSWER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
+_REMEDY = "GSM8K can be had from github.com/openai/grade-school-math; set data.path=DIR to where it is"
+
+
+class Gsm8kConfig(Section):
+    """Grade-school word problems."""
+
+    stop: ClassVar[tuple[str, ...]] = STOP
+    name: Literal["gsm8k"] = "gsm8k"
+    path: Path = Path("data/gsm8k")
+    """The directory that holds train.jsonl and test.jsonl."""
+    shots: int = Field(default=0, ge=0, le=len(EXEMPLARS))
+    """How many worked examples precede the question."""
+
+    def load(self, split: str) -> list[Problem]:
+        """The problems of the `train` or `test` split, in the order of the file."""
+        if split not in ("train", "test"):
+            raise DataError(f"gsm8k has no split {split!r}; use 'train' or 'test'")
+        opening = _opening(self.shots)
+        problems = [
+            Problem(
+                id=f"gsm8k/{split}/{number}",
+                source="gsm8k",
+                messages=(*opening, Message("user", _ask(question))),
+                reference=answer,
+            )
+            for number, (question, answer) in enumerate(_rows(self.path, f"{split}.jsonl"))
+        ]
+        if not problems:
+            raise DataError(f"{self.path / split}.jsonl holds no problems; {_REMEDY}")
+        return problems
+
+
+def _opening(shots: int) -> tuple[Message, ...]:
+    """The turns before the question: how to answer, and examples of it."""
+    turns = [Message("system", INSTRUCTION)]
+    for exemplar in EXEMPLARS[:shots]:
+        turns += [Message("user", _ask(exemplar.question)), Message("assistant", exemplar.solution)]
+    return tuple(turns)
+
+
+def _ask(question: str) -> str:
+    return f"Question: {question}"
+
+
+def _rows(folder: Path, name: str) -> Iterator[tuple[str, str]]:
+    """Question and final answer of each line."""
+    # Split at line feeds alone: some solutions contain other characters that str.splitlines breaks at.
+    for number, line in enumerate(_read(folder, name).split(b"\n"), start=1):
+        if line.strip():
+            yield _row(line, f"{folder / name}:{number}")
+
+
+def _read(folder: Path, name: str) -> bytes:
+    if not folder.is_dir():
+        what = "is not a directory" if folder.exists() else "does not exist"
+        raise DataError(f"the gsm8k directory {folder} {what}; {_REMEDY}")
+    try:
+        return (folder / name).read_bytes()
+    except FileNotFoundError as error:
+        raise DataError(f"the gsm8k directory {folder} has no {name}; {_REMEDY}") from error
+    except OSError as error:
+        raise DataError(f"{folder / name} cannot be read: {error.strerror}; {_REMEDY}") from error
+
+
+def _row(line: bytes, where: str) -> tuple[str, str]:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: byte {error.start + 1} of the line is not UTF-8; {_REMEDY}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({error}); {_REMEDY}") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: a JSON object was expected, this is a {type(row).__name__}; {_REMEDY}")
+    return _text(row, "question", where), _final_answer(_text(row, "answer", where), where)
+
+
+def _text(row: dict[str, object], key: str, where: str) -> str:
+    if key not in row:
+        raise DataError(f"{where}: the key {key!r} is missing; {_REMEDY}")
+    value = row[key]
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{where}: {key!r} must be text, but is {str(value)[:40]!r}; {_REMEDY}")
+    return value.strip()
+
+
+def _final_answer(solution: str, where: str) -> str:
+    """What stands after `####` on the solution's last line, as it is written there."""
+    mark, _, answer = solution.rpartition("\n")[2].partition(" ")
+    if mark != "####":
+        raise DataError(f"{where}: the answer does not end with a final answer line '#### N'; {_REMEDY}")
+    if not _FINAL_ANSWER.fullmatch(answer.strip()):
+        raise DataError(f"{where}: the final answer {answer[:40]!r} is not a number; {_REMEDY}")
+    return answer.strip()

@@ -1,0 +1,1 @@
+"""Prompts -> completions with per-token log-probs and the policy version that wrote them."""

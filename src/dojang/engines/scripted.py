@@ -1,0 +1,39 @@
+"""An engine that says what it is told: for tests of everything downstream of sampling."""
+
+from collections.abc import Callable, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from dojang.types import Completion, Sampling
+
+__all__ = ["ScriptedEngine"]
+
+Script = Callable[[str, int, Sampling], str]
+
+
+class ScriptedEngine:
+    """A RolloutEngine whose completions come from `script(prompt text, sample index, sampling)`."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Script) -> None:
+        self._tokenizer = tokenizer
+        self._script = script
+        self._version = 0
+
+    async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
+        asked = self._tokenizer.decode(list(prompt))
+        assert isinstance(asked, str)
+        return [self._complete(self._script(asked, index, sampling), sampling) for index in range(n)]
+
+    async def load(self, version: int) -> None:
+        self._version = version
+
+    async def close(self) -> None:
+        return None
+
+    def _complete(self, text: str, sampling: Sampling) -> Completion:
+        tokens = self._tokenizer.encode(text, add_special_tokens=False)
+        short = len(tokens) < sampling.max_tokens
+        tokens = [*tokens, self._tokenizer.eos_token_id] if short else tokens[: sampling.max_tokens]
+        return Completion(
+            tuple(tokens), (0.0,) * len(tokens), text, "stop" if short else "length", self._version
+        )

@@ -1,0 +1,1 @@
+"""The drivers: pose, attempt, judge, credit, learn, publish."""

@@ -1,0 +1,51 @@
+"""Settings of the loop: how much is attempted, and when it is evaluated, saved and stopped."""
+
+from pydantic import Field
+
+from dojang.settings import Section
+
+__all__ = ["CheckpointConfig", "EvalConfig", "HealthConfig", "RolloutConfig"]
+
+
+class RolloutConfig(Section):
+    """What is attempted in each step."""
+
+    prompts: int = Field(default=32, ge=1)
+    """Problems posed per step."""
+    samples: int = Field(default=8, ge=2)
+    """Answers drawn per problem; they are compared with each other, so two is the least."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature while training."""
+    max_tokens: int = Field(default=256, ge=1)
+    """Longest answer, in tokens."""
+    slots: int = Field(default=256, ge=1)
+    """Sequences decoded at the same time. Memory depends on it."""
+
+
+class EvalConfig(Section):
+    """Measuring the policy on the held-out split."""
+
+    every: int = Field(default=10, ge=1)
+    """Steps between evaluations; there is always one before the first step and one after the last."""
+    problems: int = Field(default=256, ge=1)
+    """Held-out problems per evaluation: the first so many."""
+    samples: int = Field(default=1, ge=1)
+    """Answers per held-out problem; the score is the share that is right."""
+    temperature: float = Field(default=0.0, ge=0)
+    """0 takes the most likely token each time."""
+
+
+class CheckpointConfig(Section):
+    """When the run is saved."""
+
+    every: int = Field(default=10, ge=1)
+    """Steps between checkpoints. One is also kept of the best evaluation, and of the end."""
+
+
+class HealthConfig(Section):
+    """When rewards count as unable to teach."""
+
+    window: int = Field(default=10, ge=1)
+    """Steps in a row that must look hopeless before the run is stopped."""
+    max_judge_errors: float = Field(default=0.5, gt=0, le=1)
+    """Share of samples that may go unjudged, over the window."""

@@ -1,0 +1,44 @@
+"""The figures of a training step, under the names people in this field already chart."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from dojang.loop.health import has_signal
+from dojang.types import Group, Metrics, Sample
+
+__all__ = ["rollout_metrics"]
+
+
+def rollout_metrics(groups: Sequence[Group]) -> Metrics:
+    """Rewards, lengths, verdicts and how many groups can teach."""
+    samples = [sample for group in groups for sample in group.samples]
+    return {
+        "groups/total": float(len(groups)),
+        "groups/zero_variance": float(sum(not has_signal(group) for group in groups)),
+        "judge/errors": float(sum(len(group.judge_errors) for group in groups)),
+        **dict(_sample_metrics(samples)),
+    }
+
+
+def _sample_metrics(samples: Sequence[Sample]) -> Iterator[tuple[str, float]]:
+    if not samples:
+        return
+    yield from _spread("critic/rewards", [sample.reward for sample in samples])
+    yield from _spread("critic/advantages", [sample.advantage for sample in samples])
+    yield from _spread("response_length", [float(sample.response_length) for sample in samples])
+    yield "response_length/clip_ratio", fmean(sample.finish == "length" for sample in samples)
+    parts: defaultdict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        for name, value in sample.verdict.parts.items():
+            parts[name].append(value)
+    for name, values in parts.items():
+        yield f"critic/rewards/{name}/mean", fmean(values)
+    for outcome, count in Counter(sample.verdict.outcome for sample in samples).items():
+        yield f"judge/outcome/{outcome}", count / len(samples)
+
+
+def _spread(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
+    yield f"{name}/mean", fmean(values)
+    yield f"{name}/min", min(values)
+    yield f"{name}/max", max(values)

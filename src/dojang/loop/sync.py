@@ -1,0 +1,223 @@
+"""The synchronous, on-policy loop.
+
+    pose ──► attempt ──► judge ──► credit ──► learn ──► publish ──┐
+      ▲                                                           │
+      └───────────────────────────────────────────────────────────┘
+
+Everything a run is made of besides the weights is in `State`: a run resumed from a checkpoint continues with the
+same problems, the same random numbers and so the same tokens as one that was never interrupted.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dojang.errors import Interrupted
+from dojang.loop.evaluate import evaluate
+from dojang.loop.health import HealthGate, has_signal
+from dojang.loop.metrics import rollout_metrics
+from dojang.loop.order import pose
+from dojang.protocols import Algorithm, RolloutEngine, Tracker, Trainer, Workflow
+from dojang.rundir import RunDir, write_atomic
+from dojang.types import Group, Metrics, Problem
+
+__all__ = ["Run", "State", "load_state", "train"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Everything the loop works with, wired by compose.py."""
+
+    seed: int
+    steps: int
+    prompts: int
+    updates: int
+    eval_every: int
+    save_every: int
+    problems: Sequence[Problem]
+    held_out: Sequence[Problem]
+    workflow: Workflow
+    exam: Workflow
+    engine: RolloutEngine
+    algorithm: Algorithm
+    trainer: Trainer
+    tracker: Tracker
+    gate: HealthGate
+    directory: RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a run stands; saved with every checkpoint."""
+
+    step: int = 0
+    """Steps completed."""
+    ordinal: int = 0
+    """Problems posed: the data position, and the counter every random stream starts from."""
+    scores: dict[int, float] = field(default_factory=dict)
+    """Evaluation score by step."""
+    seconds: float = field(default=0.0, compare=False)
+    """Time spent, over all resumptions."""
+
+    @property
+    def best_step(self) -> int:
+        """The step with the best score; of equals the earliest."""
+        return max(self.scores, key=lambda step: (self.scores[step], -step))
+
+
+async def train(run: Run, state: State, stop: asyncio.Event) -> State:
+    """Run the loop to its last step. When `stop` is set, save and raise Interrupted."""
+    saved = state if run.directory.last_checkpoint() is not None else None
+    await publish(run)
+    while True:
+        started = time.monotonic()
+        try:
+            if _due(run, state, run.eval_every) and state.step not in state.scores:
+                state = await examine(run, state, stop)
+            if (_due(run, state, run.save_every) or state.best_step == state.step) and state != saved:
+                await save(run, state)
+                saved = state
+            if state.step == run.steps:
+                return state
+            problems = pose(run.problems, run.seed, state.ordinal, run.prompts)
+            state = await take_step(run, state, problems, stop)
+        except _Stopped:
+            if state != saved:
+                await save(run, state)
+            raise Interrupted(f"stopped after step {state.step} of {run.steps}; everything is saved") from None
+        state = replace(state, seconds=state.seconds + time.monotonic() - started)
+
+
+async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Problem]], stop: asyncio.Event) -> State:
+    """One turn of the loop. Nothing before `learn` changes the run, so it can be abandoned and repeated."""
+    clock = _Clock()
+    with clock("attempt"):  # and judge: each group is graded while others are still being generated
+        groups = await _unless(stop, attempt(run, problems))
+    groups = credit(run, groups)
+    run.gate.check(groups)
+    with clock("learn"):
+        learned = await learn(run, [group for group in groups if has_signal(group)])
+    with clock("publish"):
+        await publish(run)
+    state = replace(state, step=state.step + 1, ordinal=state.ordinal + len(problems))
+    run.tracker.groups(state.step, "train", groups)
+    run.tracker.metrics(state.step, {**rollout_metrics(groups), **learned, **clock.metrics(groups)})
+    return state
+
+
+async def attempt(run: Run, problems: Sequence[tuple[int, Problem]]) -> list[Group]:
+    """A graded group per problem."""
+    return await asyncio.gather(*(run.workflow.run(problem, ordinal) for ordinal, problem in problems))
+
+
+def credit(run: Run, groups: Sequence[Group]) -> list[Group]:
+    """The same groups with every sample's advantage filled in."""
+    return [
+        replace(
+            group,
+            samples=tuple(
+                replace(sample, advantage=advantage)
+                for sample, advantage in zip(group.samples, run.algorithm.advantages(group), strict=True)
+            ),
+        )
+        for group in groups
+    ]
+
+
+async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
+    """One optimiser step per part of the batch; none at all if no group can teach."""
+    metrics: dict[str, list[float]] = {}
+    for part in _split(groups, run.updates):
+        figures = {**await run.trainer.forward_backward(part), **await run.trainer.optim_step()}
+        for name, value in figures.items():
+            metrics.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in metrics.items()}
+
+
+async def publish(run: Run) -> None:
+    """From here on the engine samples from the new policy."""
+    await run.engine.load(await run.trainer.publish())
+
+
+async def examine(run: Run, state: State, stop: asyncio.Event) -> State:
+    """Evaluate on the held-out problems."""
+    clock = _Clock()
+    with clock("eval"):
+        found = await _unless(stop, evaluate(run.exam, run.held_out))
+    run.tracker.groups(state.step, "test", found.groups)
+    run.tracker.metrics(state.step, {**found.metrics, **clock.metrics(found.groups)})
+    return replace(state, scores={**state.scores, state.step: found.score})
+
+
+async def save(run: Run, state: State) -> None:
+    """A checkpoint of this step: `last`, and `best` if no evaluation did better."""
+    with run.directory.new_checkpoint(state.step) as path:
+        await run.trainer.save(path)
+        write_atomic(path / "state.json", json.dumps({**asdict(state), "health": run.gate.state()}).encode())
+    run.directory.point("last", state.step)
+    if state.scores and state.best_step == state.step:
+        run.directory.point("best", state.step)
+    run.directory.prune_checkpoints()
+
+
+def load_state(path: Path, gate: HealthGate) -> State:
+    """The state saved in a checkpoint; the gate gets its memory back."""
+    saved: dict[str, Any] = json.loads((path / "state.json").read_text())
+    gate.restore(saved.pop("health"))
+    scores = {int(step): score for step, score in saved.pop("scores").items()}  # JSON has only string keys
+    return State(**saved, scores=scores)
+
+
+class _Stopped(Exception):
+    """`stop` was set while work that can be repeated was under way."""
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, or _Stopped as soon as `stop` is set."""
+    task, alarm = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise _Stopped
+    finally:
+        for each in (task, alarm):
+            each.cancel()
+        await asyncio.gather(task, alarm, return_exceptions=True)
+
+
+class _Clock:
+    """Where the time of a step goes."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._spent: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self._spent[f"timing_s/{name}"] = time.monotonic() - started
+
+    def metrics(self, groups: Sequence[Group]) -> Metrics:
+        whole = time.monotonic() - self._started
+        tokens = sum(sample.response_length for group in groups for sample in group.samples)
+        return {**self._spent, "timing_s/step": whole, "perf/tokens_per_s": tokens / whole}
+
+
+def _due(run: Run, state: State, every: int) -> bool:
+    return state.step % every == 0 or state.step == run.steps
+
+
+def _split(groups: Sequence[Group], parts: int) -> list[Sequence[Group]]:
+    """Near-equal parts, in order; empty ones left out."""
+    cuts = [len(groups) * part // parts for part in range(parts + 1)]
+    return [groups[start:end] for start, end in pairwise(cuts) if start < end]

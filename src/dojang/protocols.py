@@ -1,0 +1,142 @@
+"""The verbs. A room implements one of these; nobody asks where the object lives.
+
+Shape suffixes in tensor code: B sequences, T tokens of the longest one, V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from dojang.types import Completion, Group, Message, Metrics, Problem, Sampling, Verdict
+
+if TYPE_CHECKING:  # the protocols are read by code that must not load torch
+    from torch import Tensor
+
+__all__ = [
+    "Algorithm",
+    "Renderer",
+    "RolloutEngine",
+    "Task",
+    "TokenBatch",
+    "TokenLoss",
+    "Tracker",
+    "Trainer",
+    "WeightStore",
+    "Workflow",
+]
+
+
+class Task(Protocol):
+    """Poses problems and grades attempts at them."""
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        """All problems of the `train` or `test` split, in a fixed order."""
+
+    async def grade(self, problem: Problem, text: str) -> Verdict:
+        """Judge an attempt. A failure of the machinery is a JUDGE_ERROR verdict, not an exception."""
+
+
+class Renderer(Protocol):
+    """Turns messages into the tokens a model reads."""
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The prompt, up to where the model begins to write."""
+
+
+class RolloutEngine(Protocol):
+    """Samples from the policy."""
+
+    async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
+        """Draw n completions; they depend on nothing but the weights, the prompt and `sampling`."""
+
+    async def load(self, version: int) -> None:
+        """Switch to the weights published under `version`."""
+
+    async def close(self) -> None:
+        """Stop working; pending requests fail."""
+
+
+class Workflow(Protocol):
+    """Plays one problem through to a graded group."""
+
+    async def run(self, problem: Problem, ordinal: int) -> Group:
+        """Attempt and judge the problem; `ordinal` numbers the draw within the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """What a loss sees: one row per sample, one column per predicted token."""
+
+    logp_BT: "Tensor"
+    """Log-probs under the weights being trained; carries the gradient."""
+    old_logp_BT: "Tensor"
+    """Log-probs at which the tokens were sampled."""
+    ref_logp_BT: "Tensor | None"
+    """Log-probs under the frozen reference, when there is a KL term."""
+    advantage_B: "Tensor"
+    mask_BT: "Tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLoss:
+    """Per-token loss (zero outside the mask) and per-token figures to be averaged over the mask."""
+
+    loss_BT: "Tensor"
+    figures: Mapping[str, "Tensor"]
+
+
+class Algorithm(Protocol):
+    """Credits samples and turns token probabilities into a loss."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether `loss` wants log-probs of the frozen reference model."""
+
+    def advantages(self, group: Group) -> tuple[float, ...]:
+        """One number per sample: how much better than its group it did."""
+
+    def loss(self, batch: TokenBatch) -> TokenLoss:
+        """The loss of each token; normalisation is the trainer's job, over the whole optimiser step."""
+
+
+class Trainer(Protocol):
+    """Owns the weights being learned."""
+
+    async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
+        """Accumulate the gradient of these groups' loss, normalised over all their tokens."""
+
+    async def optim_step(self) -> Metrics:
+        """Clip, step, clear. Returns the gradient norm and the learning rate used."""
+
+    async def publish(self) -> int:
+        """Hand the current weights to the weight store; returns their version."""
+
+    async def save(self, path: Path) -> None:
+        """Write weights, optimiser and schedule position into the directory `path`."""
+
+    async def restore(self, path: Path) -> None:
+        """Continue from what `save` wrote."""
+
+
+class WeightStore(Protocol):
+    """Carries weights from the trainer to engines."""
+
+    def publish(self, version: int, tensors: "Mapping[str, Tensor]") -> None:
+        """Make these weights available under `version`."""
+
+    def fetch(self, version: int) -> "Mapping[str, Tensor]":
+        """The weights published under `version`."""
+
+
+class Tracker(Protocol):
+    """Records what happened in a step."""
+
+    def metrics(self, step: int, values: Metrics) -> None:
+        """Record figures of one step."""
+
+    def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
+        """Record every sample of one step (`train`) or one evaluation (`test`)."""
+
+    def close(self) -> None:
+        """Flush and let go of files."""

@@ -1,0 +1,170 @@
+"""From what a user typed to a RunConfig: a recipe (YAML) plus dotted key=value overrides.
+
+All mistakes are reported at once, each with the key as the user would write it and what to do about it.
+"""
+
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from dojang.config import RunConfig
+from dojang.errors import ConfigError
+
+__all__ = ["differences", "load", "shipped", "to_yaml"]
+
+
+def shipped() -> list[str]:
+    """Names of the recipes that come with dojang."""
+    folder = resources.files("dojang") / "recipes"
+    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def load(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration of a shipped recipe or a YAML file, with overrides applied."""
+    tree = _parse(recipe, _read(recipe))
+    for override in overrides:
+        _override(tree, override)
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        mistakes = [line for detail in error.errors() for line in _explain(detail)]
+        listing = "\n".join(f"  - {line}" for line in dict.fromkeys(mistakes))
+        raise ConfigError(f"{_count(len(mistakes))} in the configuration of {recipe!r}:\n{listing}") from None
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The whole resolved configuration; `load` reads it back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def differences(saved: RunConfig, wanted: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Dotted keys whose values differ, with both."""
+    old, new = (dict(_flatten(config.model_dump(mode="json"))) for config in (saved, wanted))
+    return {
+        key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)
+    }
+
+
+def _read(recipe: str) -> str:
+    if recipe in shipped():
+        return (resources.files("dojang") / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8")
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            return path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigError(f"recipe file {recipe} does not exist") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"recipe file {recipe} cannot be read: {error}") from None
+    near = difflib.get_close_matches(recipe, shipped(), n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise ConfigError(
+        f"there is no recipe {recipe!r}.{hint} Shipped recipes: {', '.join(shipped())}; or give the path of a "
+        ".yaml file"
+    )
+
+
+def _parse(recipe: str, text: str) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"recipe {recipe!r} is not valid YAML: {error}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"recipe {recipe!r} must be a mapping of keys to values, not {type(tree).__name__}")
+    return tree
+
+
+def _override(tree: dict[str, Any], override: str) -> None:
+    dotted, equals, value = override.partition("=")
+    keys = dotted.split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"override {override!r} must have the form key=value or section.key=value")
+    *sections, last = keys
+    for section in sections:
+        inner = tree.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"override {override!r}: {section!r} is a value, not a section with keys of its own")
+        tree = inner
+    try:
+        tree[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        tree[last] = value
+
+
+def _explain(detail: ErrorDetails) -> Iterator[str]:
+    """One mistake as one or more sentences a user can act on."""
+    keys, section = _locate(detail["loc"])
+    key = ".".join(keys)
+    if detail["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(keys[-1], section, n=1, cutoff=0.5)
+        remedy = f"did you mean {'.'.join([*keys[:-1], near[0]])}?" if near else f"known: {', '.join(section)}"
+        yield f"{key}: no such key; {remedy}"
+    elif detail["type"] == "missing":
+        yield f"{key}: must be given, e.g. {key}=VALUE on the command line"
+    elif detail["type"] == "union_tag_invalid":
+        yield f"{key}.name: {detail['input']['name']!r} is not one of {detail['ctx']['expected_tags']}"
+    elif detail["type"] == "union_tag_not_found":
+        yield f"{key}.name: must be given"
+    elif detail["type"] == "value_error":
+        for line in str(detail["ctx"]["error"]).splitlines():
+            yield f"{key}: {line}" if key else line
+    else:
+        yield f"{key}: {_lower(detail['msg'])}, but it is {detail['input']!r}"
+
+
+def _locate(location: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
+    """The keys a user wrote (without the tags pydantic adds inside unions), and the keys known at that place."""
+    keys: list[str] = []
+    known: list[str] = []
+    here: Any = RunConfig
+    for part in location:
+        members = {_tag(member): member for member in _members(here)}
+        if len(members) > 1 and part in members:
+            here = members[part]
+            continue
+        keys.append(str(part))
+        model = next(iter(members.values()), None)
+        if model is None:
+            continue
+        known = list(model.model_fields)
+        field = model.model_fields.get(str(part))
+        here = field.annotation if field else None
+    return keys, known
+
+
+def _members(annotation: Any) -> list[type[BaseModel]]:
+    """The models an annotation stands for: one, the members of a union, or none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return [member for each in typing.get_args(annotation) for member in _members(each)]
+    return []
+
+
+def _tag(model: type[BaseModel]) -> object:
+    field = model.model_fields.get("name")
+    return field.default if field else None
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _count(mistakes: int) -> str:
+    return "1 mistake" if mistakes == 1 else f"{mistakes} mistakes"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,229 @@
+"""The layout and schema of a run directory: the only contract between training and viewing.
+
+    RUN_DIR/
+      run.lock                        held (flock) by the process that trains here
+      run.json                        the recipe's name and the overrides it was started with
+      config.yaml                     the resolved configuration
+      metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
+      rollouts/train-000003.parquet   every sample of a training step (ROLLOUT_COLUMNS)
+      rollouts/test-000000.parquet    every sample of an evaluation
+      checkpoints/step-000020/        a Hugging Face model directory + optimiser.pt + state.json
+      checkpoints/last, best          links to the newest and to the best-scoring one
+      reward.png                      the reward and the evaluation score over the steps
+      summary.json                    written at the end (SUMMARY_KEYS)
+
+Nothing is ever half there: files are written aside, flushed to disk and renamed, so a reader, or a run that
+resumes after a crash, sees the old file or the new one. `metrics.jsonl` grows by whole lines.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from dojang.errors import RunDirError
+
+__all__ = ["ROLLOUT_COLUMNS", "SUMMARY_KEYS", "RunDir", "disk_errors", "write_atomic"]
+
+SUMMARY_KEYS = ("recipe", "steps", "seconds", "eval", "status", "resume")
+
+ROLLOUT_COLUMNS: dict[str, str] = {
+    "step": "int32",
+    "ordinal": "int64",
+    "index": "int32",
+    "problem": "string",
+    "data_source": "string",
+    "prompt": "string",
+    "response": "string",
+    "tokens": "list<int32>",
+    "mask": "list<bool>",
+    "logprobs": "list<float64>",
+    "version": "int64",
+    "finish": "string",
+    "role": "string",
+    "outcome": "string",
+    "reward": "float64",
+    "reward_parts": "map<string, float64>",
+    "advantage": "float64",
+    "detail": "string",
+}
+
+
+class RunDir:
+    """A run directory, and the only code that knows its file names."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def chart(self) -> Path:
+        return self.path / "reward.png"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def rollouts(self, split: str, step: int) -> Path:
+        return self.path / "rollouts" / f"{split}-{step:06d}.parquet"
+
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.run.exists()
+
+    def lock(self) -> None:
+        """Claim the directory for this process; the claim ends with the process, however it ends."""
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / "run.lock").open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.seek(0)
+            holder = self._lock.read().strip() or "unknown"
+            self._lock.close()
+            self._lock = None
+            raise RunDirError(
+                f"run directory {self.path} is in use by process {holder}; wait for it, stop it, or choose "
+                "another with --run-dir"
+            ) from None
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def last_checkpoint(self) -> Path | None:
+        """The newest complete checkpoint, or None. A directory under its final name is complete."""
+        found = sorted(self.checkpoints.glob("step-*"))
+        return found[-1] if found else None
+
+    @contextmanager
+    def new_checkpoint(self, step: int) -> Iterator[Path]:
+        """A directory to fill; it gets its final name only when everything in it is on disk."""
+        final = self.checkpoints / f"step-{step:06d}"
+        with disk_errors(self.path):
+            aside = self.checkpoints / f".{final.name}.tmp"
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            try:
+                yield aside
+                _sync_tree(aside)
+            except BaseException:
+                shutil.rmtree(aside, ignore_errors=True)  # gives a full disk its space back
+                raise
+            shutil.rmtree(final, ignore_errors=True)
+            os.rename(aside, final)
+            _sync(self.checkpoints)
+
+    def point(self, name: str, step: int) -> None:
+        """Let the link `name` (last, best) lead to the checkpoint of `step`."""
+        with disk_errors(self.path):
+            aside = self.checkpoints / f".{name}.tmp"
+            aside.unlink(missing_ok=True)
+            aside.symlink_to(f"step-{step:06d}")
+            os.rename(aside, self.checkpoints / name)
+            _sync(self.checkpoints)
+
+    def prune_checkpoints(self) -> None:
+        """Delete what neither `last` nor `best` leads to, and what a crash left behind."""
+        kept = {(self.checkpoints / name).resolve().name for name in ("last", "best")}
+        for path in [*self.checkpoints.glob("step-*"), *self.checkpoints.glob(".step-*.tmp")]:
+            if path.name not in kept:
+                shutil.rmtree(path)
+
+    def rewind(self, step: int) -> None:
+        """Forget what was recorded after `step`: a resumed run will record it again."""
+        if self.metrics.exists():
+            rows = [line for line in self.metrics.read_bytes().splitlines(keepends=True) if _upto(line, step)]
+            write_atomic(self.metrics, b"".join(rows))
+        for path in (self.path / "rollouts").glob("*-*.parquet"):
+            if int(path.stem.rpartition("-")[2]) > step:
+                path.unlink()
+        self.summary.unlink(missing_ok=True)
+
+
+def _upto(line: bytes, step: int) -> bool:
+    """Whether a line of metrics is whole and of this step or an earlier one."""
+    try:
+        return line.endswith(b"\n") and int(json.loads(line)["step"]) <= step
+    except ValueError:
+        return False
+
+
+def write_atomic(path: Path, content: bytes | Callable[[Path], Any]) -> None:
+    """Write a file aside, flush it to disk, rename it into place. `content` is bytes or a function that
+    writes to the path it is given."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        aside = Path(name)
+        try:
+            os.close(descriptor)
+            if callable(content):
+                content(aside)
+            else:
+                aside.write_bytes(content)
+            _sync(aside)
+            aside.chmod(0o644)  # mkstemp makes private files; a run directory is for sharing
+            os.rename(aside, path)
+            _sync(path.parent)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into something a person can act on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunDirError(
+                f"the disk that holds {path} is full; what was saved before is intact. Free some space, "
+                "then continue with --resume"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise RunDirError(f"cannot write to {path}: {error.strerror}; choose another --run-dir") from error
+        raise
+
+
+def _sync_tree(root: Path) -> None:
+    for directory, _, files in os.walk(root):
+        for name in files:
+            _sync(Path(directory) / name)
+        _sync(Path(directory))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,44 @@
+"""What every section of a configuration is built on, and the one way to name an object in user code.
+
+Each room declares its own section beside the code that reads it; `config.py` assembles them.
+"""
+
+import importlib
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from dojang.errors import ConfigError
+
+__all__ = ["Section", "load_object"]
+
+
+class Section(BaseModel):
+    """A frozen group of settings: unknown keys are errors, and attribute docstrings are the help text."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+    )
+
+
+def load_object(spec: str, key: str) -> Any:
+    """Import what `package.module:object` names; `key` is where the user wrote it."""
+    module_name, colon, name = spec.partition(":")
+    if not (module_name and colon and name):
+        raise ConfigError(f"{key}={spec!r} must have the form package.module:object")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{key}={spec!r}: cannot import {module_name!r} ({error}); install it, or add its folder to PYTHONPATH"
+        ) from error
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything while it is imported
+        raise ConfigError(f"{key}={spec!r}: importing {module_name!r} raised {error!r}") from error
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise ConfigError(f"{key}={spec!r}: module {module_name!r} has no {name!r}") from None

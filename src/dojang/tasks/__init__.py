@@ -1,0 +1,1 @@
+"""Problem + text -> Verdict. How an attempt is judged and what the judgement is worth."""

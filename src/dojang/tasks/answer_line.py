@@ -1,0 +1,87 @@
+"""Problems whose answer is one number, given on a line of its own: GSM8K, arithmetic.
+
+The outcome says whether the answer is right; the reward is what the weighted rewards make of the attempt. The
+two are computed apart, so an accuracy can be reported whatever the policy is being paid for.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from dojang.errors import DataError
+from dojang.settings import Section
+from dojang.tasks.answers import answer_line, is_correct, read_number
+from dojang.tasks.rewards import RewardFailure, WeightedRewards, misnamed
+from dojang.types import Outcome, Problem, Verdict
+
+__all__ = ["AnswerLineConfig", "AnswerLineTask"]
+
+
+class AnswerLineConfig(Section):
+    """The answer is one number on a line that begins with ####."""
+
+    name: Literal["answer_line"] = "answer_line"
+    rewards: dict[str, float] = Field(default={"format": 0.5, "correct": 1.0}, min_length=1)
+    """What is rewarded: `format`, `correct` or a package.module:function of yours, each with its weight."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Seconds a package.module:function may take for one attempt."""
+
+    @field_validator("rewards")
+    @classmethod
+    def _known_names(cls, rewards: dict[str, float]) -> dict[str, float]:
+        if problems := [problem for name in rewards if (problem := misnamed(name))]:
+            raise ValueError("; ".join(problems))
+        return rewards
+
+    def make(self, problems: Mapping[str, Sequence[Problem]]) -> "AnswerLineTask":
+        """The task with these settings."""
+        return AnswerLineTask(self, problems)
+
+
+class AnswerLineTask:
+    """The Task of this file."""
+
+    def __init__(self, config: AnswerLineConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
+        self._problems = problems
+        self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s)
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        if split not in self._problems:
+            there_is = ", ".join(map(repr, self._problems)) or "none at all"
+            raise DataError(f"the data has no split {split!r}; there is {there_is}")
+        return self._problems[split]
+
+    async def grade(self, problem: Problem, text: str) -> Verdict:
+        started = time.perf_counter()
+        try:
+            outcome, detail = _outcome(problem, text)
+            score = await self._rewards.score(problem, text)
+        except (RewardFailure, ValueError) as failure:
+            return Verdict(
+                Outcome.JUDGE_ERROR,
+                None,
+                detail=f"{problem.id}: {failure}",
+                seconds=time.perf_counter() - started,
+            )
+        return Verdict(
+            outcome,
+            score.total,
+            passed=int(outcome is Outcome.ACCEPTED),
+            parts=score.parts,
+            detail=detail,
+            seconds=time.perf_counter() - started,
+        )
+
+
+def _outcome(problem: Problem, text: str) -> tuple[Outcome, str]:
+    """What became of the attempt, and why it was not accepted."""
+    if is_correct(text, problem.reference):
+        return Outcome.ACCEPTED, ""
+    line = answer_line(text)
+    if line is None:
+        return Outcome.NO_ANSWER, "no line begins with ####"
+    if read_number(line) is None:
+        return Outcome.WRONG, f"the answer line does not hold exactly one number: {line[:80]!r}"
+    return Outcome.WRONG, f"the answer line says {line[:80]!r}, the answer is {problem.reference}"

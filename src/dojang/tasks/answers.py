@@ -1,0 +1,103 @@
+"""Reading the answer out of a completion, and comparing it with the right one.
+
+The answer line is the first line that begins with `####`, in the text before the next "Question:". Listing
+several answers, on one line or on many, therefore never helps, and neither does running on into an invented
+next question. Some consequences:
+
+    #### The final answer is 1,080      counts for the format and as an answer
+    #### 18, #### $18., #### So, 18     an answer, but not in the format
+    #### 18 or 19, #### 9 * 2 = 18      no answer: exactly one number must be on the line
+    #### Step 1                         the answer 1: a heading of this depth is read as the answer line
+
+What surrounds the number (currency, percent sign, units, emphasis) is ignored: "50%" is 50, "18 thousand" is
+18. A sign adjoins its number; "1/2" and "1e3" are numbers. Values are compared as fractions, not as floats:
+two long numbers that differ in the last digit do differ.
+
+Not covered: symbolic answers (surds, intervals, units that matter), and decimal commas.
+"""
+
+import re
+from fractions import Fraction
+
+__all__ = ["NEXT_QUESTION", "answer_line", "follows_format", "is_correct", "read_number"]
+
+NEXT_QUESTION = "Question:"
+"""What a dataset with worked examples begins each question with."""
+TOLERANCE = Fraction(1, 1000)
+LONGEST_NUMBER = 40
+"""Characters; a longer run of digits is noise, and must cost nothing to refuse."""
+
+# Both the dash people type and the ones typesetters do stand for minus.
+_MINUS = "-\N{MINUS SIGN}\N{EN DASH}"
+_SIGN = rf"[{re.escape(_MINUS)}+]"
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
+
+# None of these patterns has a repetition inside a repetition that could share characters with it, and those that
+# span a line begin where it begins: reading takes time proportional to the length, whatever a model writes.
+_ANSWER_LINE = re.compile(r"^[ \t]*####(.*)$", re.MULTILINE)
+_FORMAT = re.compile(rf"^[ \t]*#### The final answer is (?P<number>{_SIGN}?\$?{_DIGITS})%?\.?[ \t\r]*$", re.MULTILINE)
+_NUMBER = re.compile(
+    rf"""
+    (?P<prefix> (?<!\w){_SIGN}[$€£]? | [$€£]{_SIGN}? )?  # a dash after a letter or digit is a hyphen
+    (?P<digits> {_DIGITS} | \.[0-9]+ )
+    (?P<exponent> [eE][+-]?[0-9]{{1,2}}(?![0-9]) )?
+    (?: / (?P<divisor> [0-9]+ ) )?
+    """,
+    re.VERBOSE,
+)
+
+
+def answer_line(text: str) -> str | None:
+    """What follows `####` on the first line that begins with it."""
+    found = _ANSWER_LINE.search(_attempt(text))
+    return found[1].strip() if found else None
+
+
+def follows_format(text: str) -> bool:
+    """Whether some line is `#### The final answer is N`.
+
+    N may have a sign, a dollar sign, thousands commas, decimals and a percent sign. Blanks around the line
+    and a full stop at its end do no harm.
+    """
+    return any(len(found["number"]) <= LONGEST_NUMBER for found in _FORMAT.finditer(_attempt(text)))
+
+
+def is_correct(text: str, reference: object) -> bool:
+    """Whether the answer line holds the reference's number. ValueError if the reference is not a number."""
+    expected = read_number(str(reference))
+    if expected is None:
+        raise ValueError(f"the reference {str(reference)[:80]!r} is not a number; no answer can be judged")
+    line = answer_line(text)
+    number = None if line is None else read_number(line)
+    return number is not None and abs(number - expected) <= TOLERANCE
+
+
+def read_number(text: str) -> Fraction | None:
+    """The only number in the text; None if there is none, more than one, or one too long to be meant."""
+    numbers = _NUMBER.finditer(text)
+    first = next(numbers, None)
+    if first is None or next(numbers, None) is not None or _has_foreign_numeral(text):
+        return None
+    return _value(first)
+
+
+def _attempt(text: str) -> str:
+    """The text without what the model went on to ask itself."""
+    return text.partition(NEXT_QUESTION)[0]
+
+
+def _has_foreign_numeral(text: str) -> bool:
+    """Whether there is a numeral the pattern does not know: in "2½" and "2²" the 2 is not the number."""
+    return any(char.isnumeric() and not char.isascii() for char in text)
+
+
+def _value(found: re.Match[str]) -> Fraction | None:
+    if len(found[0]) > LONGEST_NUMBER:
+        return None
+    value = Fraction(found["digits"].replace(",", "") + (found["exponent"] or ""))
+    if found["divisor"] is not None:
+        divisor = int(found["divisor"])
+        if divisor == 0:
+            return None
+        value /= divisor
+    return -value if set(found["prefix"] or "") & set(_MINUS) else value

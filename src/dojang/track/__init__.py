@@ -1,0 +1,1 @@
+"""What happened, for people and programs: console, metrics.jsonl, rollouts in Parquet, a chart."""

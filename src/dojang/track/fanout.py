@@ -1,0 +1,27 @@
+"""Several trackers as one."""
+
+from collections.abc import Sequence
+
+from dojang.protocols import Tracker
+from dojang.types import Group, Metrics
+
+__all__ = ["Fanout"]
+
+
+class Fanout:
+    """A Tracker that tells all of its trackers."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = trackers
+
+    def metrics(self, step: int, values: Metrics) -> None:
+        for tracker in self._trackers:
+            tracker.metrics(step, values)
+
+    def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
+        for tracker in self._trackers:
+            tracker.groups(step, split, groups)
+
+    def close(self) -> None:
+        for tracker in self._trackers:
+            tracker.close()

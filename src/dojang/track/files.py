@@ -1,0 +1,100 @@
+"""The record of a run: metrics.jsonl and one Parquet file per step or evaluation."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from transformers import PreTrainedTokenizerBase
+
+from dojang.rundir import ROLLOUT_COLUMNS, RunDir, disk_errors, write_atomic
+from dojang.types import Group, Metrics, Sample
+
+__all__ = ["FileTracker", "rollout_schema"]
+
+
+class FileTracker:
+    """A Tracker that writes into a run directory."""
+
+    def __init__(self, directory: RunDir, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._directory = directory
+        self._tokenizer = tokenizer
+
+    def metrics(self, step: int, values: Metrics) -> None:
+        line = json.dumps({"step": step, **values}, allow_nan=False) + "\n"
+        with disk_errors(self._directory.path):
+            _append_whole(self._directory.metrics, line.encode())
+
+    def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
+        rows = [
+            self._row(step, group, sample) for group in groups for sample in group.samples
+        ]
+        table = pa.Table.from_pylist(rows, schema=rollout_schema())
+        write_atomic(
+            self._directory.rollouts(split, step),
+            lambda path: pq.write_table(table, path, compression="zstd"),
+        )
+
+    def close(self) -> None:
+        return None
+
+    def _row(self, step: int, group: Group, sample: Sample) -> dict[str, Any]:
+        prompt = [token for token, mine in zip(sample.tokens, sample.mask, strict=True) if not mine]
+        return {
+            "step": step,
+            "ordinal": group.ordinal,
+            "index": sample.index,
+            "problem": group.problem.id,
+            "data_source": group.problem.source,
+            "prompt": self._tokenizer.decode(prompt),
+            "response": sample.text,
+            "tokens": sample.tokens,
+            "mask": sample.mask,
+            "logprobs": sample.logprobs,
+            "version": sample.version,
+            "finish": sample.finish,
+            "role": sample.role,
+            "outcome": str(sample.verdict.outcome),
+            "reward": sample.reward,
+            "reward_parts": list(sample.verdict.parts.items()),
+            "advantage": sample.advantage,
+            "detail": sample.verdict.detail,
+        }
+
+
+def rollout_schema() -> pa.Schema:
+    """ROLLOUT_COLUMNS in Arrow's terms."""
+    types = {
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "float64": pa.float64(),
+        "string": pa.string(),
+        "list<int32>": pa.list_(pa.int32()),
+        "list<bool>": pa.list_(pa.bool_()),
+        "list<float64>": pa.list_(pa.float64()),
+        "map<string, float64>": pa.map_(pa.string(), pa.float64()),
+    }
+    return pa.schema([(name, types[kind]) for name, kind in ROLLOUT_COLUMNS.items()])
+
+
+def _append_whole(path: Path, line: bytes) -> None:
+    """Add a line, or nothing: what a full disk accepted of it is taken back."""
+    with path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            written = file.write(line)
+            if written != len(line):
+                raise OSError(28, "No space left on device")
+        except OSError:
+            file.truncate(before)
+            raise
+
+
+def read_metrics(path: Path) -> Iterator[dict[str, float]]:
+    """The rows of a metrics.jsonl."""
+    with path.open() as file:
+        for line in file:
+            yield json.loads(line)

@@ -1,0 +1,1 @@
+"""Groups -> gradient: batching, log-probs, optimiser, schedule, saving."""

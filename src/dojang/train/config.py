@@ -1,0 +1,30 @@
+"""Settings of the trainer."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from dojang.settings import Section
+
+__all__ = ["TrainConfig"]
+
+
+class TrainConfig(Section):
+    """How the policy is updated."""
+
+    lr: float = Field(default=1e-6, gt=0)
+    """Peak learning rate."""
+    warmup: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the run over which the learning rate rises from zero to its peak."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """What the learning rate does after the warm-up; cosine ends at a tenth of the peak."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    betas: tuple[float, float] = (0.9, 0.99)
+    """AdamW's running-average factors."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients longer than this are scaled down to it."""
+    updates: int = Field(default=1, ge=1)
+    """Optimiser steps per batch of rollouts; from the second on the data is off-policy and clipping matters."""
+    micro_tokens: int = Field(default=8192, ge=1)
+    """Padded tokens per forward pass. Memory, not results, depends on it."""

@@ -1,0 +1,160 @@
+"""The nouns. Everything that travels between rooms is one of these, frozen and self-checking.
+
+    Problem ──► Completion ──► Verdict ──► Sample ──► Group
+    (posed)     (attempted)    (judged)    (credited)
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+__all__ = [
+    "Completion",
+    "Finish",
+    "Group",
+    "Message",
+    "Metrics",
+    "Outcome",
+    "Problem",
+    "Sample",
+    "Sampling",
+    "Verdict",
+]
+
+Metrics = Mapping[str, float]
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A task to attempt, and what its judge needs to know."""
+
+    id: str
+    source: str
+    """The dataset it came from; evaluation scores are reported per source."""
+    messages: tuple[Message, ...]
+    reference: object
+    """What the answer is checked against. Only the problem's own task looks inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw completions. `seed` and `ordinal` name the random stream, so a draw can be repeated."""
+
+    temperature: float
+    """0 takes the most likely token."""
+    max_tokens: int
+    seed: int = 0
+    ordinal: int = 0
+    """Which draw of the run this is; sample i of it uses the stream (seed, ordinal, i)."""
+    stop: tuple[str, ...] = ()
+    """Generation ends when one of these appears; the text is cut in front of it, the tokens are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the model wrote: the sampled tokens with the log-probs they were sampled at."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    finish: Finish
+    version: int
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.logprobs):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.logprobs)} log-probs")
+
+
+class Outcome(StrEnum):
+    """What became of an attempt. JUDGE_ERROR is a failure of the machinery, never of the attempt."""
+
+    ACCEPTED = "accepted"
+    WRONG = "wrong"
+    NO_ANSWER = "no_answer"
+    COMPILE_ERROR = "compile_error"
+    RUNTIME_ERROR = "runtime_error"
+    TIME_LIMIT = "time_limit"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+    JUDGE_ERROR = "judge_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A judge's word on one attempt."""
+
+    outcome: Outcome
+    reward: float | None
+    """None exactly when the outcome is JUDGE_ERROR."""
+    passed: int = 0
+    total: int = 1
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Each named reward before weighting."""
+    detail: str = ""
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.reward is None) != (self.outcome is Outcome.JUDGE_ERROR):
+            raise ValueError(f"outcome {self.outcome} cannot carry reward {self.reward}")
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise ValueError(f"reward {self.reward} is not a finite number")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One attempt as it is trained on: three streams of equal length, prompt included."""
+
+    tokens: tuple[int, ...]
+    mask: tuple[bool, ...]
+    """True where the model chose the token; only those are learned from."""
+    logprobs: tuple[float, ...]
+    """Behaviour log-probs where the mask is True, 0 elsewhere."""
+    text: str
+    finish: Finish
+    version: int
+    verdict: Verdict
+    index: int = 0
+    """Position in its group as drawn; dropped neighbours leave gaps."""
+    role: str = "policy"
+    advantage: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not len(self.tokens) == len(self.mask) == len(self.logprobs):
+            raise ValueError(
+                f"streams differ in length: {len(self.tokens)} tokens, {len(self.mask)} mask, "
+                f"{len(self.logprobs)} log-probs"
+            )
+
+    @property
+    def reward(self) -> float:
+        """The verdict's reward; a sample without one must never get this far."""
+        if self.verdict.reward is None:
+            raise ValueError("a JUDGE_ERROR sample has no reward and must not be trained on")
+        return self.verdict.reward
+
+    @property
+    def response_length(self) -> int:
+        """How many tokens the model chose."""
+        return sum(self.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One problem and its graded samples."""
+
+    problem: Problem
+    ordinal: int
+    samples: tuple[Sample, ...]
+    judge_errors: tuple[str, ...] = ()
+    """What went wrong, for each sample dropped because it could not be judged."""

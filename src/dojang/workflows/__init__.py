@@ -1,0 +1,1 @@
+"""One problem -> a graded group."""

@@ -1,0 +1,63 @@
+"""Ask once, draw n answers, have each judged.
+
+A verdict of JUDGE_ERROR says nothing about the answer: the grading is tried again, and a sample that still has
+no verdict is dropped from its group and counted. It never trains.
+"""
+
+import asyncio
+from dataclasses import replace
+
+from dojang.protocols import Renderer, RolloutEngine, Task
+from dojang.types import Completion, Group, Outcome, Problem, Sample, Sampling, Verdict
+
+__all__ = ["SingleTurn"]
+
+GRADING_ATTEMPTS = 3
+
+
+class SingleTurn:
+    """The Workflow of this file."""
+
+    def __init__(
+        self, engine: RolloutEngine, task: Task, renderer: Renderer, *, samples: int, sampling: Sampling
+    ) -> None:
+        self._engine = engine
+        self._task = task
+        self._renderer = renderer
+        self._samples = samples
+        self._sampling = sampling
+
+    async def run(self, problem: Problem, ordinal: int) -> Group:
+        prompt = self._renderer.render(problem.messages)
+        sampling = replace(self._sampling, ordinal=ordinal)
+        completions = await self._engine.generate(prompt, self._samples, sampling)
+        verdicts = await asyncio.gather(*(self._grade(problem, each.text) for each in completions))
+        judged = [
+            _sample(prompt, completion, verdict, index)
+            for index, (completion, verdict) in enumerate(zip(completions, verdicts, strict=True))
+            if verdict.outcome is not Outcome.JUDGE_ERROR
+        ]
+        errors = tuple(each.detail for each in verdicts if each.outcome is Outcome.JUDGE_ERROR)
+        return Group(problem, ordinal, tuple(judged), errors)
+
+    async def _grade(self, problem: Problem, text: str) -> Verdict:
+        verdict = await self._task.grade(problem, text)
+        for _ in range(GRADING_ATTEMPTS - 1):
+            if verdict.outcome is not Outcome.JUDGE_ERROR:
+                break
+            verdict = await self._task.grade(problem, text)
+        return verdict
+
+
+def _sample(prompt: tuple[int, ...], completion: Completion, verdict: Verdict, index: int) -> Sample:
+    """The tokens that were sampled are the tokens that are trained: joined here, never made from text again."""
+    return Sample(
+        tokens=prompt + completion.tokens,
+        mask=(False,) * len(prompt) + (True,) * len(completion.tokens),
+        logprobs=(0.0,) * len(prompt) + completion.logprobs,
+        text=completion.text,
+        finish=completion.finish,
+        version=completion.version,
+        verdict=verdict,
+        index=index,
+    )

