@@ -64,8 +64,7 @@ def load_problems(config: RunConfig) -> dict[str, list[Problem]]:
 
 def build(config: RunConfig, directory: RunDir, console: Console, *, first: int = 0) -> Run:
     """Everything a run needs, from step `first` on."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    disable_progress_bar()  # transformers' own bars would fight with ours
+    _prepare_torch()
     problems = load_problems(config)
     held_out = problems["test"][: config.eval.problems]
     numeric = numerics(config)
@@ -121,6 +120,14 @@ def build(config: RunConfig, directory: RunDir, console: Console, *, first: int 
         gate=HealthGate(config.health),
         directory=directory,
     )
+
+
+def _prepare_torch() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # finds bugs, but costs a kernel per allocation
+    # cuDNN's attention plans anew for every new shape, and decoding has a new one at every token.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    disable_progress_bar()  # transformers' own bars would fight with ours
 
 
 def _check_lengths(renderer: Renderer, problems: Sequence[Problem]) -> None:

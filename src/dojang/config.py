@@ -4,7 +4,7 @@ Each room declares its own section beside its code; this file assembles them and
 across rooms. A union lists what there is to choose from: its members are the registry.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -57,6 +57,19 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     health: HealthConfig = HealthConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_choices(cls, tree: Any) -> Any:
+        """`algo.kl=0.05` alone means the default algorithm with another KL weight."""
+        if not isinstance(tree, dict):
+            return tree
+        named = {
+            section: {"name": cls.model_fields[section].default.name, **tree[section]}
+            for section in ("task", "algo")
+            if isinstance(tree.get(section), dict)
+        }
+        return {**tree, **named}
 
     @model_validator(mode="after")
     def _rooms_agree(self) -> Self:

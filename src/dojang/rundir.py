@@ -134,8 +134,12 @@ class RunDir:
             try:
                 yield aside
                 _sync_tree(aside)
-            except BaseException:
+            except BaseException as error:
+                # Libraries that write files for us report a full disk in their own ways, so look for ourselves.
+                full = isinstance(error, Exception) and shutil.disk_usage(aside).free < 2**20
                 shutil.rmtree(aside, ignore_errors=True)  # gives a full disk its space back
+                if full:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
                 raise
             shutil.rmtree(final, ignore_errors=True)
             os.rename(aside, final)

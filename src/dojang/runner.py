@@ -33,6 +33,8 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
     config = recipes.load(recipe, overrides)
     directory = _choose_directory(recipe, run_dir, resume)
     command = _resume_command(recipe, overrides, directory)
+    if resume and not directory.path.is_dir():
+        raise RunDirError(f"there is no run in {directory.path} to resume; leave --resume out to start one")
     directory.lock()
     try:
         _prepare(directory, config, recipe, overrides, resume=resume)
@@ -112,9 +114,7 @@ def _choose_directory(recipe: str, run_dir: Path | None, resume: bool) -> RunDir
 
 def _prepare(directory: RunDir, config: RunConfig, recipe: str, overrides: Sequence[str], *, resume: bool) -> None:
     """A fresh directory gets its configuration; a used one must be resumed, and with the same one."""
-    if not directory.exists():
-        if resume:
-            raise RunDirError(f"there is no run in {directory.path} to resume; leave --resume out to start one")
+    if not directory.exists():  # with --resume too: a run may die before it has written its first file
         write_atomic(directory.config, recipes.to_yaml(config).encode())
         write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
         return

@@ -16,7 +16,7 @@ def draw_chart(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> N
     axes = figure.add_subplot()
     rewards = [(row["step"], row["critic/rewards/mean"]) for row in rows if "critic/rewards/mean" in row]
     if rewards:
-        axes.plot(*zip(*rewards, strict=True), color="tab:blue", label="mean reward of a training step")
+        axes.plot(*zip(*rewards, strict=True), label="mean reward of a training step")
     sources = sorted({name for row in rows for name in row if name.startswith("val/test_score/")})
     for source in sources:
         scores = [(row["step"], row[source]) for row in rows if source in row]

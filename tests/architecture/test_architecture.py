@@ -1,0 +1,127 @@
+"""What the map says about the code, checked against the code."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dojang
+from dojang import errors
+from dojang import recipe as recipes
+
+PACKAGE = Path(dojang.__file__).parent
+ROOT = PACKAGE.parents[1]
+FILES = sorted(PACKAGE.rglob("*.py"))
+LIGHT = ("types", "protocols", "errors", "settings", "config", "recipe", "reference", "rundir", "runner", "cli")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def exported(tree: ast.Module) -> list[str] | None:
+    """What `__all__` lists; None without one."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(getattr(each, "id", "") == "__all__" for each in node.targets):
+            return [str(name) for name in ast.literal_eval(node.value)]
+    return None
+
+
+def public_definitions(tree: ast.Module) -> list[str]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node.name for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+
+
+def own_imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Every (module, name) that is imported from within the package, wherever the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "dojang":
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def is_module(name: str) -> bool:
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def sort_key(name: str) -> tuple[int, str]:
+    """CONSTANTS, then Classes, then functions, each by name."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+@pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="not a source checkout")
+def test_rooms_import_only_what_lies_below_them() -> None:
+    code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    command = [sys.executable, "-c", code, "--no-cache"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"Contracts: \d+ kept, 0 broken", result.stdout)
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_what_must_be_light_loads_no_torch(name: str) -> None:
+    code = f"import sys, dojang.{name}; print(*sorted({{'torch', 'transformers', 'matplotlib'}} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=short)
+def test_no_file_asks_to_be_two(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", FILES, ids=short)
+def test_every_module_has_a_name_and_says_what_it_is_for(path: Path) -> None:
+    assert not re.search("util|helper|misc|common", path.stem)
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize("path", FILES, ids=short)
+def test_a_module_exports_what_it_has_in_order(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    names = exported(tree)
+    if names is None:
+        assert public_definitions(tree) == [], "has public names, but no __all__"
+        return
+    assert names == sorted(names, key=sort_key)
+    module = importlib.import_module(module_name(path))
+    assert [name for name in names if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=short)
+def test_only_exported_names_are_imported_elsewhere(path: Path) -> None:
+    hidden = []
+    for module, name in own_imports(ast.parse(path.read_text())):
+        if is_module(f"{module}.{name}"):
+            continue
+        source = PACKAGE.parent.joinpath(*module.split("."))
+        file = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
+        if name not in (exported(ast.parse(file.read_text())) or []):
+            hidden.append(f"{module}.{name}")
+    assert hidden == []
+
+
+def test_every_recipe_loads() -> None:
+    assert "quickstart" in recipes.shipped()
+    for name in recipes.shipped():
+        assert recipes.load(name).steps >= 1
+
+
+def test_every_error_has_an_exit_code_of_its_own() -> None:
+    classes = [getattr(errors, name) for name in errors.__all__]
+    codes = {each.exit_code: each.__name__ for each in classes}
+    assert len(codes) == len(classes)
+    assert all(0 < code < 256 for code in codes)
+    assert all(issubclass(each, errors.DojangError) for each in classes)
+    documented = dict(re.findall(r"(\w+)\s+(\d+)(?:\s|$)", errors.__doc__ or ""))
+    assert {name: str(code) for code, name in codes.items()} == documented

@@ -1,0 +1,76 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from dojang.errors import HealthError
+from dojang.loop.evaluate import Evaluation, evaluate
+from dojang.types import Group, Message, Problem, Sample
+
+PROBLEMS = [Problem(f"{source}/{place}", source, (Message("user", "?"),), "") for source in "ab" for place in range(2)]
+
+
+class Recorded:
+    """A workflow that plays back what was decided beforehand."""
+
+    def __init__(self, groups: list[Group]) -> None:
+        self.groups = groups
+        self.asked: list[tuple[str, int]] = []
+
+    async def run(self, problem: Problem, ordinal: int) -> Group:
+        self.asked.append((problem.id, ordinal))
+        return self.groups[ordinal]
+
+
+@pytest.fixture
+def exam(make_sample: Callable[..., Sample]) -> Callable[..., tuple[Recorded, Evaluation]]:
+    def run(*rewards: tuple[float, ...], errors: int = 0) -> tuple[Recorded, Evaluation]:
+        groups = [
+            Group(each, at, tuple(make_sample(reward, answer=(1,) * (at + 1)) for reward in given), ("gone",) * errors)
+            for at, (each, given) in enumerate(zip(PROBLEMS, rewards, strict=True))
+        ]
+        workflow = Recorded(groups)
+        return workflow, asyncio.run(evaluate(workflow, PROBLEMS))
+
+    return run
+
+
+def test_the_score_is_the_share_accepted_over_all_and_per_source(
+    exam: Callable[..., tuple[Recorded, Evaluation]],
+) -> None:
+    workflow, found = exam((1.0,), (0.5,), (1.0,), (1.5,))
+    assert found.score == 0.75
+    assert found.metrics == {
+        "val/test_score/a": 0.5,
+        "val/test_score/b": 1.0,
+        "val/judge_errors": 0.0,
+        "val/response_length/mean": 2.5,
+    }
+    assert found.groups == tuple(workflow.groups)
+
+
+def test_each_problem_is_posed_once_under_its_place(exam: Callable[..., tuple[Recorded, Evaluation]]) -> None:
+    workflow, _ = exam((1.0,), (0.0,), (1.0,), (1.0,))
+    assert workflow.asked == [("a/0", 0), ("a/1", 1), ("b/0", 2), ("b/1", 3)]
+
+
+def test_several_answers_count_one_by_one(exam: Callable[..., tuple[Recorded, Evaluation]]) -> None:
+    _, found = exam((1.0, 0.0, 0.0), (1.0, 1.0, 1.0), (0.0,), ())
+    assert found.metrics["val/test_score/a"] == pytest.approx(4 / 6)
+    assert found.metrics["val/test_score/b"] == 0.0
+    assert found.score == pytest.approx(4 / 7)
+
+
+def test_what_could_not_be_judged_is_counted_and_no_wrong_answer(
+    exam: Callable[..., tuple[Recorded, Evaluation]],
+) -> None:
+    _, found = exam((1.0,), (1.0,), (), (1.0,), errors=2)
+    assert found.score == 1.0
+    assert found.metrics["val/judge_errors"] == 8.0
+
+
+def test_nothing_judged_at_all_ends_the_run(exam: Callable[..., tuple[Recorded, Evaluation]]) -> None:
+    with pytest.raises(
+        HealthError, match="not one answer of the evaluation could be judged; the last failure was: gone"
+    ):
+        exam((), (), (), (), errors=1)

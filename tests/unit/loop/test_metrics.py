@@ -1,0 +1,55 @@
+from collections.abc import Callable
+
+import pytest
+
+from dojang.loop.metrics import rollout_metrics
+from dojang.types import Group, Outcome, Problem, Sample, Verdict
+
+
+def test_every_figure_of_a_small_step(problem: Problem, make_sample: Callable[..., Sample]) -> None:
+    samples = (
+        make_sample(
+            answer=(1, 2, 3),
+            advantage=1.5,
+            verdict=Verdict(Outcome.ACCEPTED, 1.5, parts={"format": 1.0, "correct": 1.0}),
+        ),
+        make_sample(
+            answer=(1,), advantage=-0.5, finish="length", verdict=Verdict(Outcome.NO_ANSWER, 0.0, parts={"format": 0.0})
+        ),
+        make_sample(answer=(1, 2), verdict=Verdict(Outcome.WRONG, 0.5, parts={"format": 0.5})),
+        make_sample(answer=(1, 2), verdict=Verdict(Outcome.WRONG, 0.5)),
+    )
+    groups = [Group(problem, 0, samples[:2], ("lost", "lost")), Group(problem, 1, samples[2:], ("lost",))]
+    assert rollout_metrics(groups) == {
+        "groups/total": 2.0,
+        "groups/zero_variance": 1.0,
+        "judge/errors": 3.0,
+        "critic/rewards/mean": 0.625,
+        "critic/rewards/min": 0.0,
+        "critic/rewards/max": 1.5,
+        "critic/advantages/mean": 0.25,
+        "critic/advantages/min": -0.5,
+        "critic/advantages/max": 1.5,
+        "response_length/mean": 2.0,
+        "response_length/min": 1.0,
+        "response_length/max": 3.0,
+        "response_length/clip_ratio": 0.25,
+        "critic/rewards/format/mean": 0.5,
+        "critic/rewards/correct/mean": 1.0,
+        "judge/outcome/accepted": 0.25,
+        "judge/outcome/no_answer": 0.25,
+        "judge/outcome/wrong": 0.5,
+    }
+
+
+def test_shares_of_outcomes_sum_to_one(make_group: Callable[..., Group]) -> None:
+    found = rollout_metrics([make_group((1.0, 0.0, 0.0)), make_group((1.0, 1.0))])
+    assert sum(value for name, value in found.items() if name.startswith("judge/outcome/")) == pytest.approx(1.0)
+
+
+def test_a_step_without_a_single_verdict_has_figures_too(make_group: Callable[..., Group]) -> None:
+    assert rollout_metrics([make_group((), errors=["a", "b"])]) == {
+        "groups/total": 1.0,
+        "groups/zero_variance": 1.0,
+        "judge/errors": 2.0,
+    }

@@ -1,0 +1,398 @@
+"""The loop with real parts: a micro model, a real trainer, files on disk."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang.algos.grpo import GrpoConfig
+from dojang.engines.scripted import ScriptedEngine
+from dojang.engines.torch import TorchEngine
+from dojang.errors import HealthError, Interrupted
+from dojang.loop.config import HealthConfig
+from dojang.loop.health import HealthGate
+from dojang.loop.sync import Run, State, load_state, train
+from dojang.protocols import RolloutEngine
+from dojang.rundir import RunDir
+from dojang.track.files import FileTracker
+from dojang.train.config import TrainConfig
+from dojang.train.torch import TorchTrainer
+from dojang.types import Completion, Message, Outcome, Problem, Sampling, Verdict
+from dojang.weights.memory import MemoryWeights
+from dojang.workflows.render import ChatRenderer
+from dojang.workflows.single_turn import SingleTurn
+
+Grade = Callable[[Problem, str], Awaitable[Verdict]]
+Script = Callable[[str, int, Sampling], str]
+
+TRAIN = [Problem(f"train/{at}", "toys", (Message("user", f"toy {at}"),), None) for at in range(5)]
+TEST = [Problem(f"test/{at}", "toys", (Message("user", f"test {at}"),), None) for at in range(3)]
+EXAM_SEED = 2**32
+
+
+class GradedBy:
+    """A task made of one function."""
+
+    def __init__(self, grade: Grade) -> None:
+        self._grade = grade
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        return TRAIN if split == "train" else TEST
+
+    async def grade(self, problem: Problem, text: str) -> Verdict:
+        return await self._grade(problem, text)
+
+
+class Noted:
+    """An engine that notes when a request has been answered."""
+
+    def __init__(self, engine: RolloutEngine, events: list[str]) -> None:
+        self._engine = engine
+        self._events = events
+
+    async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
+        completions = await self._engine.generate(prompt, n, sampling)
+        self._events.append("generated")
+        return completions
+
+    async def load(self, version: int) -> None:
+        await self._engine.load(version)
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+def accepted(yes: bool) -> Verdict:
+    return Verdict(Outcome.ACCEPTED, 1.0, passed=1) if yes else Verdict(Outcome.WRONG, 0.0)
+
+
+async def by_parity(problem: Problem, text: str) -> Verdict:
+    """About half of what a random model writes."""
+    return accepted(sum(text.encode()) % 2 == 0)
+
+
+async def says_good(problem: Problem, text: str) -> Verdict:
+    return accepted(text == "good")
+
+
+def mixed(prompt: str, index: int, sampling: Sampling) -> str:
+    return "good" if index % 2 else "bad"
+
+
+@pytest.fixture
+def make_run(
+    micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> Callable[..., Run]:
+    """Wires a run; with a `script` the engine says that, without one it samples from the model."""
+
+    def make(
+        name: str = "run",
+        *,
+        grade: Grade = says_good,
+        script: Script | None = mixed,
+        events: list[str] | None = None,
+        slots: int = 64,
+        steps: int = 2,
+        prompts: int = 3,
+        updates: int = 1,
+        eval_every: int = 1,
+        save_every: int = 1,
+        window: int = 10,
+    ) -> Run:
+        weights = MemoryWeights(torch.float64)
+        algorithm = GrpoConfig().make()
+        engine: RolloutEngine
+        if script is None:
+            engine = TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=slots)
+        else:
+            engine = ScriptedEngine(tokenizer, script)
+        if events is not None:
+            engine = Noted(engine, events)
+        task = GradedBy(grade)
+        renderer = ChatRenderer(tokenizer, context=512, max_tokens=8)
+
+        def workflow(samples: int, temperature: float, seed: int) -> SingleTurn:
+            sampling = Sampling(temperature, max_tokens=8, seed=seed)
+            return SingleTurn(engine, task, renderer, samples=samples, sampling=sampling)
+
+        directory = RunDir(tmp_path / name)
+        directory.path.mkdir(exist_ok=True)
+        return Run(
+            seed=0,
+            steps=steps,
+            prompts=prompts,
+            updates=updates,
+            eval_every=eval_every,
+            save_every=save_every,
+            problems=TRAIN,
+            held_out=TEST,
+            workflow=workflow(4, 1.0, 0),
+            exam=workflow(1, 0.0, EXAM_SEED),
+            engine=engine,
+            algorithm=algorithm,
+            trainer=TorchTrainer(
+                micro_model(torch.float64),
+                None,
+                tokenizer,
+                algorithm,
+                weights,
+                TrainConfig(lr=1e-2, updates=updates),
+                total_updates=steps * updates,
+                temperature=1.0,
+                compute=torch.float64,
+            ),
+            tracker=FileTracker(directory, tokenizer),
+            gate=HealthGate(HealthConfig(window=window)),
+            directory=directory,
+        )
+
+    return make
+
+
+def play(run: Run, state: State | None = None, stop: asyncio.Event | None = None) -> State:
+    async def to_the_end() -> State:
+        try:
+            return await train(run, state or State(), stop or asyncio.Event())
+        finally:
+            await run.engine.close()
+
+    return asyncio.run(asyncio.wait_for(to_the_end(), timeout=60))
+
+
+def rows(run: Run) -> list[dict[str, float]]:
+    return [json.loads(line) for line in run.directory.metrics.read_text().splitlines()]
+
+
+def training_rows(run: Run) -> list[dict[str, float]]:
+    return [row for row in rows(run) if "critic/rewards/mean" in row]
+
+
+def parameters(run: Run) -> dict[str, torch.Tensor]:
+    assert isinstance(run.trainer, TorchTrainer)
+    return {name: each.detach().clone() for name, each in run.trainer._model.named_parameters()}
+
+
+def linked(run: Run, name: str) -> str:
+    return (run.directory.checkpoints / name).resolve().name
+
+
+def test_grading_goes_on_while_other_problems_are_still_being_generated(make_run: Callable[..., Run]) -> None:
+    events: list[str] = []
+
+    async def noted(problem: Problem, text: str) -> Verdict:
+        events.append("graded")
+        return await by_parity(problem, text)
+
+    run = make_run(script=None, grade=noted, events=events, slots=4, prompts=5, steps=1)
+    play(run)
+    training = events[2 * len(TEST) : -2 * len(TEST)]  # an evaluation before and one after
+    assert training.count("generated") == 5
+    assert training.count("graded") == 20
+    last_generated = len(training) - 1 - training[::-1].index("generated")
+    assert training.index("graded") < last_generated
+
+
+def test_a_run_learns_and_records_every_step(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=None, grade=by_parity, steps=3, eval_every=2)
+    before = parameters(run)
+    state = play(run)
+    assert (state.step, state.ordinal) == (3, 9)
+    assert sorted(state.scores) == [0, 2, 3]
+    assert [row["step"] for row in training_rows(run)] == [1, 2, 3]
+    assert [row["step"] for row in rows(run) if "val/test_score/toys" in row] == [0, 2, 3]
+    assert all(row["groups/zero_variance"] < row["groups/total"] == 3 for row in training_rows(run))
+    assert any(not torch.equal(value, before[name]) for name, value in parameters(run).items())
+    for step in (1, 2, 3):
+        table = pq.read_table(run.directory.rollouts("train", step)).to_pylist()
+        assert len(table) == 12
+        assert {row["version"] for row in table} == {step - 1}  # on-policy: drawn from the newest weights
+        assert {row["ordinal"] for row in table} == set(range(3 * step - 3, 3 * step))
+
+
+def test_on_policy_log_probs_are_those_of_the_trainer(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=None, grade=by_parity, steps=2)
+    play(run)
+    for row in training_rows(run):
+        assert row["actor/logp_gap"] == pytest.approx(0.0, abs=1e-10)
+        assert row["actor/pg_clipfrac"] == 0.0
+
+
+def test_groups_whose_rewards_are_equal_are_counted_and_left_out(make_run: Callable[..., Run]) -> None:
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        return mixed(prompt, index, sampling) if "toy 3" in prompt else "bad"
+
+    run = make_run(script=script, steps=1, prompts=5)
+    play(run)
+    [row] = training_rows(run)
+    assert (row["groups/total"], row["groups/zero_variance"]) == (5.0, 4.0)
+    alone = replace(make_run("alone", script=script, steps=1), problems=[TRAIN[3]], prompts=1)
+    play(alone)
+    for name, value in parameters(run).items():
+        assert torch.equal(value, parameters(alone)[name])
+
+
+def test_a_step_without_any_signal_changes_no_weights(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=lambda prompt, index, sampling: "good", steps=2, prompts=5)
+    before = parameters(run)
+    state = play(run)
+    assert state.step == 2
+    assert [row["groups/zero_variance"] for row in training_rows(run)] == [5.0, 5.0]
+    assert not any(name.startswith("actor/") for row in training_rows(run) for name in row)
+    for name, value in parameters(run).items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("updates", [1, 2, 3])
+def test_updates_is_the_number_of_optimiser_steps_per_batch(make_run: Callable[..., Run], updates: int) -> None:
+    run = make_run(updates=updates, steps=2, prompts=3)
+    play(run)
+    assert asyncio.run(run.trainer.publish()) == 2 * updates
+
+
+def test_hopeless_rewards_end_the_run_before_they_are_learned_from(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=lambda prompt, index, sampling: "bad", window=2, steps=5)
+    with pytest.raises(HealthError, match="in the last 2 steps no group had rewards that differ"):
+        play(run)
+    assert [row["step"] for row in training_rows(run)] == [1]
+
+
+def test_judge_errors_are_counted_and_never_trained_on(make_run: Callable[..., Run]) -> None:
+    async def moody(problem: Problem, text: str) -> Verdict:
+        if text == "lost":
+            return Verdict(Outcome.JUDGE_ERROR, None, detail="the judge is moody")
+        return accepted(text == "good")
+
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        return ("good", "lost", "bad", "bad")[index]
+
+    run = make_run(script=script, grade=moody, steps=1)
+    play(run)
+    [row] = training_rows(run)
+    assert row["judge/errors"] == 3.0
+    table = pq.read_table(run.directory.rollouts("train", 1)).to_pylist()
+    assert {row["response"] for row in table} == {"good", "bad"}
+    assert [row["index"] for row in table] == [0, 2, 3] * 3
+
+
+def test_stopping_abandons_the_step_saves_and_raises(make_run: Callable[..., Run]) -> None:
+    stop = asyncio.Event()
+
+    async def never_ends(problem: Problem, text: str) -> Verdict:
+        if problem in TRAIN and len(posed) >= 2 * 3 * 4:  # the third step
+            stop.set()
+            await asyncio.sleep(3600)
+        if problem in TRAIN:
+            posed.append(problem)
+        return accepted(text == "good")
+
+    posed: list[Problem] = []
+    run = make_run(grade=never_ends, steps=10, save_every=100, eval_every=100)
+    with pytest.raises(Interrupted, match="stopped after step 2 of 10; everything is saved"):
+        play(run, stop=stop)
+    assert linked(run, "last") == "step-000002"
+    assert load_state(run.directory.checkpoints / "last", run.gate).ordinal == 6
+
+
+def test_stopping_before_the_first_evaluation_leaves_something_to_resume(make_run: Callable[..., Run]) -> None:
+    async def started_and_stopped(problem: Problem, text: str) -> Verdict:
+        stop.set()
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    stop = asyncio.Event()
+    run = make_run(grade=started_and_stopped)
+    with pytest.raises(Interrupted, match="stopped after step 0 of 2"):
+        play(run, stop=stop)
+    again = make_run()
+    state = load_state(again.directory.checkpoints / "last", again.gate)
+    assert state == State()
+    assert play(again, state).step == 2
+
+
+def test_a_resumed_run_is_the_run_that_was_never_interrupted(make_run: Callable[..., Run]) -> None:
+    settings = {"script": None, "steps": 4, "eval_every": 2, "save_every": 2, "prompts": 3, "updates": 2}
+    whole = make_run("whole", grade=by_parity, **settings)
+    finished = play(whole)
+
+    async def stops(problem: Problem, text: str) -> Verdict:
+        graded.append(text)
+        if len(graded) > len(TEST) + 12 * 2 + len(TEST) + 12:  # in the fourth step
+            stop.set()
+        return await by_parity(problem, text)
+
+    graded: list[str] = []
+    stop = asyncio.Event()
+    first = make_run("parts", grade=stops, **settings)
+    with pytest.raises(Interrupted):
+        play(first, stop=stop)
+    second = make_run("parts", grade=by_parity, **settings)
+    found = second.directory.last_checkpoint()
+    assert found is not None
+    state = load_state(found, second.gate)
+    assert 3 <= state.step <= 4
+    second.directory.rewind(state.step)
+    asyncio.run(second.trainer.restore(found))
+    assert play(second, state) == finished
+    for name, value in parameters(whole).items():
+        assert torch.equal(value, parameters(second)[name]), name
+    figures = [
+        [{name: value for name, value in row.items() if not name.startswith(("timing_s", "perf"))} for row in rows(run)]
+        for run in (whole, second)
+    ]
+    assert figures[0] == figures[1]
+    for step in range(1, 5):
+        assert pq.read_table(whole.directory.rollouts("train", step)).equals(
+            pq.read_table(second.directory.rollouts("train", step))
+        )
+
+
+def test_last_and_best_are_kept_and_nothing_else(make_run: Callable[..., Run]) -> None:
+    # Right on the held-out problems after the first and the third step, wrong otherwise.
+    exams = iter([False, True, False, True, False])
+    now = [False]
+
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        if sampling.seed != EXAM_SEED:
+            return mixed(prompt, index, sampling)
+        if "test 0" in prompt:
+            now[0] = next(exams)
+        return "good" if now[0] else "bad"
+
+    run = make_run(script=script, steps=4)
+    state = play(run)
+    assert state.scores == {0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0, 4: 0.0}
+    assert state.best_step == 1  # of equals the earliest
+    assert linked(run, "best") == "step-000001"
+    assert linked(run, "last") == "step-000004"
+    kept = sorted(path.name for path in run.directory.checkpoints.iterdir())
+    assert kept == ["best", "last", "step-000001", "step-000004"]
+
+
+def test_the_best_step_is_saved_even_when_no_save_is_due(make_run: Callable[..., Run]) -> None:
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        if sampling.seed != EXAM_SEED:
+            training.append(prompt)
+            return mixed(prompt, index, sampling)
+        return "good" if len(training) == 1 * 3 * 4 else "bad"
+
+    training: list[str] = []
+    run = make_run(script=script, steps=3, save_every=100)
+    play(run)
+    assert linked(run, "best") == "step-000001"
+    assert linked(run, "last") == "step-000003"
+
+
+def test_a_finished_run_has_nothing_left_to_do(make_run: Callable[..., Run]) -> None:
+    run = make_run(steps=1)
+    state = play(run)
+    again = make_run(steps=1)
+    recorded = again.directory.metrics.read_text()
+    asyncio.run(again.trainer.restore(again.directory.checkpoints / "last"))
+    assert play(again, load_state(again.directory.checkpoints / "last", again.gate)) == state
+    assert again.directory.metrics.read_text() == recorded

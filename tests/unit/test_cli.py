@@ -1,0 +1,158 @@
+"""The command line as a user meets it: each test starts the program."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dojang
+
+HEAVY = ("torch", "transformers", "pydantic", "numpy", "pyarrow", "matplotlib", "yaml")
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "dojang", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=environment)
+
+
+def loaded_after(code: str) -> set[str]:
+    """The heavy packages that are loaded once `code` has run."""
+    report = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nsys.stderr.write(' '.join(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
+    modules = set(result.stderr.split())
+    assert "dojang" in modules
+    return modules & set(HEAVY)
+
+
+def cpu_seconds(*arguments: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert run(*arguments).returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_help_is_immediate() -> None:
+    assert min(cpu_seconds("--help") for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
+def test_what_needs_nothing_heavy_loads_nothing_heavy(arguments: list[str]) -> None:
+    assert loaded_after(f"sys.argv[1:] = {arguments}; from dojang.cli import main; main()") == set()
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    assert loaded_after("import dojang") == set()
+
+
+@pytest.mark.parametrize("arguments", [["train", "--help"], ["train", "--keys"], ["train", "quickstart", "steps=x"]])
+def test_help_and_mistakes_come_before_torch(arguments: list[str]) -> None:
+    loaded = loaded_after(f"sys.argv[1:] = {arguments}; from dojang.cli import main; main()")
+    assert not loaded & {"torch", "transformers", "matplotlib", "pyarrow"}
+
+
+def test_help_names_commands_and_exit_codes() -> None:
+    result = run("--help")
+    assert result.returncode == 0
+    for word in ("train", "doctor", "--version", "Exit codes: 0 done, 2 configuration"):
+        assert word in result.stdout
+
+
+def test_help_of_train_names_its_options() -> None:
+    result = run("train", "--help")
+    for word in ("KEY=VALUE", "--run-dir", "--resume", "--dry-run", "--keys"):
+        assert word in result.stdout
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{dojang.__version__}\n", "")
+
+
+def test_the_installed_version_is_the_one_in_the_source() -> None:
+    from importlib.metadata import version
+
+    assert version("dojang") == dojang.__version__
+
+
+def test_keys_need_no_recipe() -> None:
+    result = run("train", "--keys")
+    assert result.returncode == 0
+    assert "train.lr: float = 1e-06\n    Peak learning rate.\n" in result.stdout
+    assert "[only with data.name=gsm8k]" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nosuch"], "dojang: there is no recipe 'nosuch'. Shipped recipes: "),
+        (["quikstart"], "Did you mean quickstart?"),
+        (["quickstart", "train.lrr=1"], "train.lrr: no such key; did you mean train.lr?"),
+        (["quickstart", "steps=ten"], "steps: input should be a valid integer"),
+        (["quickstart", "rollout.slots=2"], "do not fit rollout.slots=2; raise rollout.slots or lower rollout.samples"),
+        (["quickstart", "steps"], "override 'steps' must have the form key=value"),
+        (["missing.yaml"], "recipe file missing.yaml does not exist"),
+        ([], "Missing argument"),
+        (["quickstart", "--nosuch"], "No such option: --nosuch"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["--dry-run", "--run-dir=run"])
+def test_a_mistake_is_a_sentence_and_exit_code_2(arguments: list[str], words: str, mode: str, tmp_path: Path) -> None:
+    result = run("train", *arguments, mode, cwd=tmp_path)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []  # nothing was started
+
+
+def test_resuming_what_was_never_started(tmp_path: Path) -> None:
+    result = run("train", "quickstart", "--resume", cwd=tmp_path)
+    assert result.returncode == 5
+    assert "there is no run of 'quickstart' under runs/ to resume; say which with --run-dir" in result.stderr
+    result = run("train", "quickstart", "--resume", "--run-dir=mine", cwd=tmp_path)
+    assert result.returncode == 5
+    assert "there is no run in mine to resume; leave --resume out to start one" in result.stderr
+
+
+def test_a_run_directory_in_use_or_of_another_run_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    result = run("train", "quickstart", f"--run-dir={tmp_path}")
+    assert result.returncode == 5
+    assert f"{tmp_path} already holds a run; continue it with --resume, or choose another --run-dir" in result.stderr
+
+
+def test_a_file_for_a_run_directory_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = run("train", "quickstart", "--run-dir=file", cwd=tmp_path)
+    assert result.returncode == 5
+    assert "Traceback" not in result.stderr
+
+
+def test_settings_may_not_change_when_a_run_is_resumed(tmp_path: Path) -> None:
+    from dojang import recipe as recipes
+
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "config.yaml").write_text(recipes.to_yaml(recipes.load("quickstart")))
+    result = run("train", "quickstart", "train.lr=1", "steps=50", f"--run-dir={tmp_path}", "--resume")
+    assert result.returncode == 2
+    assert "  - train.lr: was 0.0005, now 1.0\n" in result.stderr
+    assert "steps: was" not in result.stderr  # a run may be made longer
+
+
+def test_a_dry_run_says_what_would_happen_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    result = run("train", "quickstart", "steps=7", "--dry-run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "steps: 7\n" in result.stdout
+    assert "would run:" in result.stdout
+    assert "model directory" in result.stdout
+    assert "7 of 16 problems x 8 samples (896 samples of up to 48 tokens" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_command_is_a_call_for_help() -> None:
+    result = run()
+    assert "Usage:" in result.stdout + result.stderr

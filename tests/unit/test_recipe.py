@@ -1,0 +1,209 @@
+"""From what a user typed to a configuration, or to a list of what is wrong with it."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from dojang import recipe as recipes
+from dojang.algos.grpo import GrpoConfig
+from dojang.data.custom import CustomDataConfig
+from dojang.data.gsm8k import Gsm8kConfig
+from dojang.errors import ConfigError
+
+
+def complaint(recipe: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        recipes.load(recipe, overrides)
+    return str(caught.value)
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\n")
+    return path
+
+
+@pytest.mark.parametrize("name", recipes.shipped())
+def test_every_shipped_recipe_loads_and_survives_a_round_trip(name: str, tmp_path: Path) -> None:
+    config = recipes.load(name)
+    saved = tmp_path / "config.yaml"
+    saved.write_text(recipes.to_yaml(config))
+    assert recipes.load(str(saved)) == config
+    assert recipes.differences(config, recipes.load(str(saved))) == {}
+
+
+@pytest.mark.parametrize("name", recipes.shipped())
+def test_a_shipped_recipe_says_what_it_is_for(name: str) -> None:
+    path = Path(recipes.__file__).parent / "recipes" / f"{name}.yaml"
+    assert path.read_text().startswith("# ")
+
+
+def test_what_is_needed_is_asked_for(tmp_path: Path) -> None:
+    assert complaint("quickstart", "data.name=custom") == (
+        "1 mistake in the configuration of 'quickstart':\n"
+        "  - data.load_with: must be given, e.g. data.load_with=VALUE on the command line"
+    )
+    path = tmp_path / "empty.yaml"
+    path.write_text("data: {digits: 3}\n")
+    message = complaint(str(path))
+    assert "\n  - model: must be given" in message
+    assert "\n  - data.name: must be given" in message
+
+
+def test_a_key_of_the_default_choice_can_be_set_without_naming_it() -> None:
+    config = recipes.load("quickstart", ["algo.kl=0.05", "task.timeout_s=3"])
+    assert (config.algo.name, config.task.name) == ("grpo", "answer_line")
+    assert config.algo == GrpoConfig(kl=0.05)
+
+
+def test_a_file_of_ones_own(recipe_file: Path) -> None:
+    config = recipes.load(str(recipe_file), ["steps=3"])
+    assert (config.model.name, config.data.name, config.steps) == ("dojang-tiny", "arithmetic", 3)
+
+
+def test_a_configuration_is_frozen(recipe_file: Path) -> None:
+    config = recipes.load(str(recipe_file))
+    with pytest.raises(ValidationError, match="frozen"):
+        config.steps = 5
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("train.lr=1e-6", "train.lr", 1e-6),
+        ("train.lr=5.0e-4", "train.lr", 5e-4),
+        ("train.lr=2", "train.lr", 2.0),
+        ("train.betas=[0.8, 0.95]", "train.betas", (0.8, 0.95)),
+        ("train.betas=[8e-1,0.95]", "train.betas", (0.8, 0.95)),
+        ("algo.kl=0.05", "algo.kl", 0.05),
+        ("algo.scale=none", "algo.scale", "none"),
+        ("steps=7", "steps", 7),
+        ("model.name=org/name", "model.name", "org/name"),
+        ("task.rewards={correct: 2, format: 0.1}", "task.rewards", {"correct": 2.0, "format": 0.1}),
+        ("rollout.temperature=.5", "rollout.temperature", 0.5),
+    ],
+)
+def test_overrides_are_read_as_what_the_key_wants(override: str, path: str, value: object) -> None:
+    found: object = recipes.load("quickstart", [override])
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_the_last_override_wins() -> None:
+    assert recipes.load("quickstart", ["steps=3", "steps=4"]).steps == 4
+
+
+def test_a_union_is_switched_by_its_name() -> None:
+    config = recipes.load("quickstart", ["data.name=gsm8k", "data.path=/somewhere", "data.shots=1"])
+    assert isinstance(config.data, Gsm8kConfig)
+    custom = recipes.load("quickstart", ["data.name=custom", "data.load_with=mine:load", "data.stop=[END]"])
+    assert custom.data == CustomDataConfig(load_with="mine:load", stop=("END",))
+    assert recipes.load("quickstart", ["algo.name=grpo", "algo.kl=0.1"]).algo == GrpoConfig(kl=0.1)
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("train.learning_rate=1", "train.learning_rate: no such key; known: lr, warmup,"),
+        ("train.warmpu=0.1", "train.warmpu: no such key; did you mean train.warmup?"),
+        ("rolout.samples=4", "rolout: no such key; did you mean rollout?"),
+        ("algo.klx=0.1", "algo.klx: no such key; did you mean algo.kl?"),
+        ("data.digit=3", "data.digit: no such key; did you mean data.digits?"),
+        (
+            "steps=many",
+            "steps: input should be a valid integer, unable to parse string as an integer, but it is 'many'",
+        ),
+        ("steps=0", "steps: input should be greater than or equal to 1, but it is 0"),
+        ("train.lr=nan", "train.lr: input should be a finite number, but it is"),
+        ("train.lr=-1", "train.lr: input should be greater than 0, but it is -1"),
+        ("algo.scale=max", "algo.scale: input should be 'std' or 'none', but it is 'max'"),
+        ("train.betas=[1]", "train.betas.1: must be given"),
+        ("data.name=gsm9k", "data.name: 'gsm9k' is not one of 'arithmetic', 'gsm8k', 'custom'"),
+        ("data.name=[1]", "data.name: [1] is not one of 'arithmetic', 'gsm8k', 'custom'"),
+        ("seed=4294967296", "seed: input should be less than 4294967296"),
+        ("task.rewards={}", "task.rewards: dictionary should have at least 1 item"),
+        ("task.rewards={corect: 1}", "task.rewards: "),
+        ("model=dojang-tiny", "model: "),
+        ("data=arithmetic", "data: "),
+        ("train=", "train: "),
+    ],
+)
+def test_a_mistake_is_named_by_its_key(override: str, line: str) -> None:
+    message = complaint("quickstart", override)
+    assert message.startswith("1 mistake in the configuration of 'quickstart':\n")
+    assert f"\n  - {line}" in message
+    assert "\n" not in message.split("\n  - ", 1)[1]
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    message = complaint("quickstart", "steps=0", "train.lrx=1", "algo.kl=-1", "data.digits=x")
+    assert message.startswith("4 mistakes in")
+    for key in ("steps: ", "train.lrx: ", "algo.kl: ", "data.digits: "):
+        assert f"\n  - {key}" in message
+
+
+def test_rooms_that_disagree_are_all_named() -> None:
+    message = complaint("quickstart", "rollout.slots=4", "eval.samples=5", "train.updates=17")
+    assert message.startswith("4 mistakes in")
+    assert "rollout.samples=8 answers to a problem are decoded together and do not fit rollout.slots=4" in message
+    assert "eval.samples=5 do not fit rollout.slots=4; raise rollout.slots or lower eval.samples" in message
+    assert "eval.samples=5 greedy answers would all be the same; set eval.temperature above 0" in message
+    assert "train.updates=17 needs at least as many rollout.prompts (now 16)" in message
+
+
+@pytest.mark.parametrize("override", ["steps", "=3", "train.=3", ".lr=3", "train..lr=3", ""])
+def test_an_override_has_a_key_and_a_value(override: str) -> None:
+    assert "must have the form key=value or section.key=value" in complaint("quickstart", override)
+
+
+def test_a_value_has_no_keys_of_its_own() -> None:
+    assert "'steps' is a value, not a section" in complaint("quickstart", "steps.more=1")
+
+
+def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
+    message = complaint("quikstart")
+    assert "there is no recipe 'quikstart'. Did you mean quickstart?" in message
+    assert all(name in message for name in recipes.shipped())
+    assert "Did you mean" not in complaint("zzz")
+
+
+def test_files_that_cannot_be_a_recipe(tmp_path: Path) -> None:
+    assert "does not exist" in complaint(str(tmp_path / "missing.yaml"))
+    for content, words in [
+        (b"model: [", "is not valid YAML"),
+        (b"- a\n- b\n", "must be a mapping of keys to values, not list"),
+        (b"", "must be a mapping of keys to values, not NoneType"),
+        (b"\xff\xfe\xfa", "cannot be read"),
+    ]:
+        path = tmp_path / "bad.yaml"
+        path.write_bytes(content)
+        assert words in complaint(str(path))
+    (tmp_path / "folder.yaml").mkdir()
+    assert "cannot be read" in complaint(str(tmp_path / "folder.yaml"))
+
+
+def test_differences_name_both_values() -> None:
+    old = recipes.load("quickstart")
+    new = recipes.load("quickstart", ["steps=41", "algo.kl=0.5", "data.name=custom", "data.load_with=mine:load"])
+    assert recipes.differences(old, new) == {
+        "steps": (40, 41),
+        "algo.kl": (0.0, 0.5),
+        "data.name": ("arithmetic", "custom"),
+        "data.digits": (2, None),
+        "data.train_size": (4096, None),
+        "data.test_size": (256, None),
+        "data.load_with": (None, "mine:load"),
+        "data.stop": (None, []),
+    }
+
+
+def test_the_written_configuration_is_complete() -> None:
+    tree = yaml.safe_load(recipes.to_yaml(recipes.load("quickstart")))
+    assert tree["train"]["lr"] == 5e-4
+    assert tree["train"]["betas"] == [0.9, 0.99]  # defaults are written too: they may change one day
+    assert tree["health"]["window"] == 10

@@ -1,0 +1,73 @@
+import dataclasses
+import math
+from collections.abc import Callable
+
+import pytest
+
+from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, Sampling, Verdict
+
+
+@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.JUDGE_ERROR])
+def test_every_judged_outcome_needs_a_reward(outcome: Outcome) -> None:
+    assert Verdict(outcome, 0.5).reward == 0.5
+    with pytest.raises(ValueError, match=f"outcome {outcome} cannot carry reward None"):
+        Verdict(outcome, None)
+
+
+def test_a_judge_error_has_no_reward() -> None:
+    assert Verdict(Outcome.JUDGE_ERROR, None, detail="gone").reward is None
+    with pytest.raises(ValueError, match="outcome judge_error cannot carry reward 0"):
+        Verdict(Outcome.JUDGE_ERROR, 0.0)
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_is_a_finite_number(reward: float) -> None:
+    with pytest.raises(ValueError, match="is not a finite number"):
+        Verdict(Outcome.WRONG, reward)
+
+
+def test_a_completion_has_a_log_prob_per_token() -> None:
+    with pytest.raises(ValueError, match="2 tokens but 1 log-probs"):
+        Completion((1, 2), (0.0,), "", "stop", 0)
+
+
+@pytest.mark.parametrize("stream", ["tokens", "mask", "logprobs"])
+def test_the_streams_of_a_sample_are_equally_long(make_sample: Callable[..., Sample], stream: str) -> None:
+    sample = make_sample()
+    with pytest.raises(ValueError, match="streams differ in length"):
+        dataclasses.replace(sample, **{stream: getattr(sample, stream)[:-1]})
+
+
+def test_an_unjudged_sample_has_no_reward_to_train_on(make_sample: Callable[..., Sample]) -> None:
+    sample = make_sample(verdict=Verdict(Outcome.JUDGE_ERROR, None))
+    with pytest.raises(ValueError, match="must not be trained on"):
+        _ = sample.reward
+
+
+def test_response_length_counts_what_the_model_chose(make_sample: Callable[..., Sample]) -> None:
+    assert make_sample(prompt=(1, 2, 3), answer=(4, 5)).response_length == 2
+    assert make_sample(1.5).reward == 1.5
+
+
+def test_outcomes_are_written_as_plain_words() -> None:
+    assert str(Outcome.TIME_LIMIT) == "time_limit"
+    assert f"{Outcome.ACCEPTED}" == "accepted"
+    assert len({str(outcome) for outcome in Outcome}) == 9
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        Message("user", "hello"),
+        Problem("p/1", "p", (), None),
+        Sampling(1.0, 5),
+        Completion((1,), (0.0,), "", "stop", 0),
+        Verdict(Outcome.WRONG, 0.0),
+        Group(Problem("p/1", "p", (), None), 0, ()),
+    ],
+)
+def test_nouns_are_replaced_not_mutated(thing: object) -> None:
+    name = dataclasses.fields(thing)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(thing, name, None)
+    assert not hasattr(thing, "__dict__")

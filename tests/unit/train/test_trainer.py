@@ -1,0 +1,333 @@
+"""The trainer against sums written out sample by sample."""
+
+import asyncio
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang.algos.grpo import GrpoConfig
+from dojang.errors import RunDirError, TrainingError
+from dojang.train.config import TrainConfig
+from dojang.train.torch import TorchTrainer
+from dojang.types import Group, Metrics, Problem, Sample
+from dojang.weights.memory import MemoryWeights
+
+Make = Callable[..., tuple[TorchTrainer, PreTrainedModel]]
+
+TEMPERATURE = 0.8
+SHAPES = ((3, 4), (1, 1), (6, 2), (2, 9), (3, 4), (5, 1))
+
+
+@pytest.fixture
+def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> Make:
+    def make(
+        dtype: torch.dtype = torch.float64, kl: float = 0.0, total: int = 10, seed: int = 0, **settings: object
+    ) -> tuple[TorchTrainer, PreTrainedModel]:
+        model = micro_model(dtype, seed=seed)
+        trainer = TorchTrainer(
+            model,
+            micro_model(dtype, seed=1) if kl else None,
+            tokenizer,
+            GrpoConfig(kl=kl).make(),
+            MemoryWeights(dtype),
+            TrainConfig(**{"lr": 1e-2, **settings}),
+            total_updates=total,
+            temperature=TEMPERATURE,
+            compute=dtype,
+        )
+        return trainer, model
+
+    return make
+
+
+@pytest.fixture
+def groups(make_sample: Callable[..., Sample], problem: Problem) -> list[Group]:
+    """Two groups of ragged samples; behaviour log-probs near, but not at, those of the model."""
+    draw = torch.Generator().manual_seed(0)
+
+    def numbers(count: int) -> list[int]:
+        return torch.randint(5, 290, (count,), generator=draw).tolist()
+
+    made = [
+        make_sample(
+            prompt=numbers(prompt),
+            answer=numbers(answer),
+            logprobs=[-6.0 + 0.1 * place for place in range(answer)],
+            advantage=(-1.0) ** index * (index + 1) / 3,
+        )
+        for index, (prompt, answer) in enumerate(SHAPES)
+    ]
+    return [Group(problem, 0, tuple(made[:3])), Group(problem, 1, tuple(made[3:]))]
+
+
+def gradient(model: PreTrainedModel) -> dict[str, Tensor]:
+    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+
+
+def weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    return {name: each.detach().clone() for name, each in model.named_parameters()}
+
+
+def answer_logprobs(model: PreTrainedModel, sample: Sample) -> Tensor:
+    """One sample, no padding, every position."""
+    logits = model(input_ids=torch.tensor([sample.tokens])).logits[0, :-1] / TEMPERATURE
+    picked = logits.log_softmax(-1).gather(-1, torch.tensor(sample.tokens[1:])[:, None])[:, 0]
+    return picked[torch.tensor(sample.mask[1:])]
+
+
+def answer_behaviour(sample: Sample) -> Tensor:
+    """The log-probs at which the answer was sampled."""
+    mine = [value for value, chosen in zip(sample.logprobs, sample.mask, strict=True) if chosen]
+    return torch.tensor(mine, dtype=torch.float64)
+
+
+def reference_loss(
+    model: PreTrainedModel, groups: Sequence[Group], reference: PreTrainedModel | None = None, kl: float = 0.0
+) -> Tensor:
+    """The loss of a step: over all tokens of all samples, divided by how many there are."""
+    samples = [sample for group in groups for sample in group.samples]
+    total = torch.zeros((), dtype=model.dtype)
+    for sample in samples:
+        logp = answer_logprobs(model, sample)
+        old = answer_behaviour(sample)
+        ratio = (logp - old).exp()
+        total = total - torch.minimum(ratio * sample.advantage, ratio.clamp(0.8, 1.2) * sample.advantage).sum()
+        if reference is not None:
+            gap = answer_logprobs(reference, sample).detach() - logp
+            total = total + kl * (gap.exp() - gap - 1).sum()
+    return total / sum(sample.response_length for sample in samples)
+
+
+def step(trainer: TorchTrainer, groups: Sequence[Group]) -> Metrics:
+    async def both() -> Metrics:
+        return {**await trainer.forward_backward(groups), **await trainer.optim_step()}
+
+    return asyncio.run(both())
+
+
+@pytest.mark.parametrize("micro_tokens", [1, 20, 8192])
+def test_loss_and_gradient_are_those_of_the_sum_over_samples(
+    make: Make, groups: list[Group], micro_tokens: int
+) -> None:
+    trainer, model = make(micro_tokens=micro_tokens)
+    expected = reference_loss(model, groups)
+    expected.backward()
+    wanted = gradient(model)
+    model.zero_grad()
+    found = asyncio.run(trainer.forward_backward(groups))
+    assert found["actor/loss"] == pytest.approx(expected.item(), abs=1e-10)
+    for name, value in gradient(model).items():
+        torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-10, msg=name)
+
+
+def test_the_gradient_does_not_depend_on_the_micro_batch(make: Make, groups: list[Group]) -> None:
+    found = []
+    for micro_tokens in (1, 16, 30, 8192):
+        trainer, model = make(micro_tokens=micro_tokens)
+        metrics = asyncio.run(trainer.forward_backward(groups))
+        found.append((metrics, gradient(model)))
+    (first_metrics, first_gradient), *others = found
+    for metrics, grad in others:
+        assert metrics == pytest.approx(first_metrics, abs=1e-10)
+        for name, value in grad.items():
+            torch.testing.assert_close(value, first_gradient[name], rtol=0, atol=1e-10, msg=name)
+
+
+def test_calls_accumulate_until_the_step(make: Make, groups: list[Group]) -> None:
+    trainer, model = make()
+    asyncio.run(trainer.forward_backward(groups))
+    once = gradient(model)
+    asyncio.run(trainer.forward_backward(groups))
+    for name, value in gradient(model).items():
+        torch.testing.assert_close(value, 2 * once[name], rtol=1e-10, atol=1e-12, msg=name)
+    asyncio.run(trainer.optim_step())
+    assert gradient(model) == {}
+
+
+def test_the_kl_term_agrees_with_the_sum_over_samples(
+    make: Make, groups: list[Group], micro_model: Callable[..., PreTrainedModel]
+) -> None:
+    trainer, model = make(kl=0.2)
+    expected = reference_loss(model, groups, micro_model(torch.float64, seed=1), 0.2)
+    expected.backward()
+    wanted = gradient(model)
+    model.zero_grad()
+    found = asyncio.run(trainer.forward_backward(groups))
+    assert found["actor/loss"] == pytest.approx(expected.item(), abs=1e-10)
+    assert found["actor/loss"] == pytest.approx(found["actor/pg_loss"] + 0.2 * found["actor/kl_loss"], abs=1e-10)
+    for name, value in gradient(model).items():
+        torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-10, msg=name)
+
+
+def test_figures_are_means_over_answer_tokens(make: Make, groups: list[Group]) -> None:
+    trainer, model = make()
+    found = asyncio.run(trainer.forward_backward(groups))
+    gaps, entropies = [], []
+    for sample in [sample for group in groups for sample in group.samples]:
+        gaps.append((answer_logprobs(model, sample) - answer_behaviour(sample)).detach())
+        logp = (model(input_ids=torch.tensor([sample.tokens])).logits[0, :-1] / TEMPERATURE).log_softmax(-1).detach()
+        entropies.append(-(logp.exp() * logp).sum(-1)[torch.tensor(sample.mask[1:])])
+    assert found["actor/ppo_kl"] == pytest.approx(-float(torch.cat(gaps).mean()), abs=1e-10)
+    assert found["actor/logp_gap"] == pytest.approx(float(torch.cat(gaps).abs().mean()), abs=1e-10)
+    assert found["actor/entropy"] == pytest.approx(float(torch.cat(entropies).mean()), abs=1e-10)
+
+
+def test_a_step_makes_a_credited_answer_likelier_and_a_blamed_one_less_likely(make: Make, groups: list[Group]) -> None:
+    trainer, model = make(lr=1e-3)
+    good, bad = groups[0].samples[0], groups[0].samples[1]  # advantages 1/3 and -2/3
+    before = [float(answer_logprobs(model, sample).sum()) for sample in (good, bad)]
+    on_policy = [
+        replace(
+            sample,
+            logprobs=(0.0,) * (len(sample.tokens) - sample.response_length)
+            + tuple(answer_logprobs(model, sample).tolist()),
+        )
+        for sample in (good, bad)
+    ]
+    metrics = step(trainer, [Group(groups[0].problem, 0, tuple(on_policy))])
+    after = [float(answer_logprobs(model, sample).sum()) for sample in (good, bad)]
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+    assert metrics["actor/logp_gap"] == pytest.approx(0.0, abs=1e-10)
+
+
+def test_the_first_step_is_adamw_with_a_clipped_gradient(make: Make, groups: list[Group]) -> None:
+    trainer, model = make(max_grad_norm=1e-3, weight_decay=0.1, warmup=0.5, total=10)
+    before = weights(model)
+    asyncio.run(trainer.forward_backward(groups))
+    grads = gradient(model)
+    norm = float(torch.cat([each.flatten() for each in grads.values()]).norm())
+    assert norm > 1e-3
+    metrics = asyncio.run(trainer.optim_step())
+    rate = 1e-2 / 6  # five of ten steps of warm-up: the first of six rungs
+    assert metrics == {"actor/grad_norm": pytest.approx(norm, rel=1e-10), "actor/lr": pytest.approx(rate)}
+    for name, value in weights(model).items():
+        clipped = grads[name] * (1e-3 / (norm + 1e-6))
+        expected = before[name] * (1 - rate * 0.1) - rate * clipped / (clipped.abs() + 1e-8)
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-9, msg=name)
+
+
+def test_publishing_hands_over_a_copy_and_counts_the_steps(make: Make, groups: list[Group]) -> None:
+    trainer, model = make()
+    assert asyncio.run(trainer.publish()) == 0
+    step(trainer, groups)
+    assert asyncio.run(trainer.publish()) == 1
+    held = trainer._weights.fetch(1)
+    published = weights(model)
+    step(trainer, groups)
+    for name, value in published.items():
+        assert torch.equal(held[name], value)
+        assert not torch.equal(held[name], model.get_parameter(name))
+
+
+def test_a_loss_that_is_not_finite_raises_and_changes_nothing(make: Make, groups: list[Group]) -> None:
+    trainer, model = make()
+    before = weights(model)
+    poisoned = Group(
+        groups[0].problem,
+        0,
+        tuple(
+            replace(sample, logprobs=tuple(float("nan") if mine else 0.0 for mine in sample.mask))
+            for sample in groups[0].samples
+        ),
+    )
+    with pytest.raises(TrainingError, match=r"actor/loss.* became NaN or infinite.*Lower train\.lr"):
+        asyncio.run(trainer.forward_backward([poisoned]))
+    for name, value in weights(model).items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_gradient_that_is_not_finite_raises_and_changes_nothing(make: Make, groups: list[Group]) -> None:
+    trainer, model = make()
+    before = weights(model)
+    asyncio.run(trainer.forward_backward(groups))
+    next(iter(model.parameters())).grad[0, 0] = float("inf")
+    with pytest.raises(TrainingError, match="actor/grad_norm became NaN or infinite"):
+        asyncio.run(trainer.optim_step())
+    for name, value in weights(model).items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_restored_trainer_goes_on_bit_by_bit(
+    make: Make, groups: list[Group], tmp_path: Path, dtype: torch.dtype
+) -> None:
+    settings = {"dtype": dtype, "schedule": "cosine", "warmup": 0.2, "weight_decay": 0.01}
+    trainer, model = make(**settings)
+    step(trainer, groups)
+    step(trainer, groups[:1])
+    asyncio.run(trainer.save(tmp_path))
+    metrics = [step(trainer, groups[1:]), step(trainer, groups)]
+    other, restored = make(**settings, seed=5)  # starts from other weights, which must not matter
+    asyncio.run(other.restore(tmp_path))
+    assert asyncio.run(other.publish()) == 2
+    assert [step(other, groups[1:]), step(other, groups)] == metrics
+    for name, value in weights(model).items():
+        assert torch.equal(value, restored.get_parameter(name)), name
+
+
+def test_what_is_saved_is_a_hugging_face_directory(
+    make: Make, groups: list[Group], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    trainer, model = make(dtype=torch.float32)
+    step(trainer, groups)
+    asyncio.run(trainer.save(tmp_path))
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    for name, value in weights(model).items():
+        assert torch.equal(loaded.get_parameter(name), value), name
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    chat = [{"role": "user", "content": "what is 1+1?"}]
+    assert again.encode("the answer is 2") == tokenizer.encode("the answer is 2")
+    assert again.apply_chat_template(chat, tokenize=False) == tokenizer.apply_chat_template(chat, tokenize=False)
+
+
+@pytest.mark.parametrize("file", ["optimiser.pt", "model.safetensors"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut short"])
+def test_a_damaged_checkpoint_is_a_sentence_and_changes_nothing(
+    make: Make, groups: list[Group], tmp_path: Path, file: str, damage: str
+) -> None:
+    trainer, _ = make()
+    step(trainer, groups)
+    asyncio.run(trainer.save(tmp_path))
+    path = tmp_path / file
+    whole = path.read_bytes()
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes({"empty": b"", "garbage": b"garbage" * 100, "cut short": whole[: len(whole) // 2]}[damage])
+    other, model = make(seed=5)
+    before = weights(model)
+    with pytest.raises(RunDirError, match=r"(?s)checkpoint .* cannot be read .*; delete it to fall back"):
+        asyncio.run(other.restore(tmp_path))
+    for name, value in weights(model).items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """No more than a gigabyte beyond what is in use."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**30, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.usefixtures("little_memory")  # without a config.json, a model class may build its default: billions
+@pytest.mark.parametrize("content", [None, b"", b"{"])
+def test_a_checkpoint_without_its_configuration_is_a_sentence(
+    make: Make, groups: list[Group], tmp_path: Path, content: bytes | None
+) -> None:
+    trainer, _ = make()
+    step(trainer, groups)
+    asyncio.run(trainer.save(tmp_path))
+    (tmp_path / "config.json").unlink()
+    if content is not None:
+        (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(RunDirError, match=r"(?s)cannot be read .*config\.json.*; delete it to fall back"):
+        asyncio.run(trainer.restore(tmp_path))

@@ -1,0 +1,58 @@
+import copy
+from collections.abc import Callable
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from dojang.errors import ConfigError
+from dojang.types import Message
+from dojang.workflows.render import ChatRenderer
+
+CHAT = (Message("system", "be brief"), Message("user", "what is 1+1?"))
+
+
+@pytest.fixture
+def base_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A tokenizer without a chat template, as base models have."""
+    plain = copy.deepcopy(tokenizer)
+    plain.chat_template = None
+    return plain
+
+
+def test_a_chat_model_gets_its_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    tokens = ChatRenderer(tokenizer, context=512, max_tokens=10).render(CHAT)
+    assert tokenizer.decode(tokens) == "<|system|>be brief<|end|><|user|>what is 1+1?<|end|><|assistant|>"
+
+
+def test_special_tokens_of_the_template_are_single_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
+    tokens = ChatRenderer(tokenizer, context=512, max_tokens=10).render(CHAT)
+    assert tokens[0] == tokenizer.convert_tokens_to_ids("<|system|>")
+    assert tokens[-1] == tokenizer.convert_tokens_to_ids("<|assistant|>")
+    assert tokens.count(tokenizer.eos_token_id) == 2
+
+
+def test_a_base_model_gets_plain_text(base_tokenizer: PreTrainedTokenizerBase) -> None:
+    tokens = ChatRenderer(base_tokenizer, context=512, max_tokens=10).render(CHAT)
+    assert base_tokenizer.decode(tokens) == "be brief\n\nwhat is 1+1?\n\n"
+
+
+def test_rendering_is_a_tuple_of_ints_and_repeats(tokenizer: PreTrainedTokenizerBase) -> None:
+    renderer = ChatRenderer(tokenizer, context=512, max_tokens=10)
+    tokens = renderer.render(CHAT)
+    assert isinstance(tokens, tuple)
+    assert all(type(token) is int for token in tokens)
+    assert renderer.render(CHAT) == tokens
+
+
+@pytest.mark.parametrize("pick", ["tokenizer", "base_tokenizer"])
+def test_a_prompt_must_leave_room_for_the_answer(pick: str, request: pytest.FixtureRequest) -> None:
+    chosen: PreTrainedTokenizerBase = request.getfixturevalue(pick)
+    make: Callable[..., ChatRenderer] = ChatRenderer
+    length = len(make(chosen, context=512, max_tokens=10).render(CHAT))
+    assert len(make(chosen, context=length + 10, max_tokens=10).render(CHAT)) == length
+    with pytest.raises(ConfigError) as caught:
+        make(chosen, context=length + 9, max_tokens=10).render(CHAT)
+    message = str(caught.value)
+    assert f"a prompt of {length} tokens and rollout.max_tokens=10" in message
+    assert f"context of {length + 9} tokens" in message
+    assert "lower rollout.max_tokens or use a shorter prompt" in message
