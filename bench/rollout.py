@@ -9,13 +9,13 @@ import statistics
 import time
 
 import torch
-from machine import Row, arguments, report
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dojang import models
 from dojang.engines.torch import TorchEngine
 from dojang.types import Sampling
 from dojang.weights.memory import MemoryWeights
+from machine import Row, arguments, report
 
 
 def main() -> None:
@@ -45,9 +45,7 @@ def main() -> None:
         sampling = Sampling(temperature=1.0, max_tokens=options.tokens, seed=turn)
 
         async def all_prompts() -> int:
-            groups = await asyncio.gather(
-                *(engine.generate(prompt, options.samples, sampling) for prompt in prompts)
-            )
+            groups = await asyncio.gather(*(engine.generate(prompt, options.samples, sampling) for prompt in prompts))
             return sum(len(each.tokens) for group in groups for each in group)
 
         return asyncio.run(all_prompts())

@@ -48,9 +48,7 @@ def to_yaml(config: RunConfig) -> str:
 def differences(saved: RunConfig, wanted: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Dotted keys whose values differ, with both."""
     old, new = (dict(_flatten(config.model_dump(mode="json"))) for config in (saved, wanted))
-    return {
-        key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)
-    }
+    return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
 
 
 def _read(recipe: str) -> str:

@@ -20,7 +20,8 @@ from dojang.errors import ConfigError, DojangError, Interrupted, RunDirError
 from dojang.rundir import RunDir, write_atomic
 
 if TYPE_CHECKING:
-    from dojang.loop.sync import Run, State
+    from dojang.loop.state import State
+    from dojang.loop.sync import Run
 
 __all__ = ["dry_run", "run"]
 
@@ -53,7 +54,7 @@ def dry_run(recipe: str, overrides: Sequence[str]) -> None:
 
 def _train(config: RunConfig, directory: RunDir, recipe: str, command: str) -> None:
     from dojang import compose
-    from dojang.loop.sync import State, load_state
+    from dojang.loop.state import State, load_state
     from dojang.summary import Ending, conclude
 
     console = Console()

@@ -82,7 +82,9 @@ def _report(ending: Ending, console: Console, summary: dict[str, Any], scores: d
 def _example(directory: RunDir, last: int) -> list[str]:
     """One held-out problem before and after: one that was learned, if there is one."""
     before, after = (
-        pq.read_table(directory.rollouts("test", step), columns=["problem", "prompt", "response", "outcome"]).to_pylist()
+        pq.read_table(
+            directory.rollouts("test", step), columns=["problem", "prompt", "response", "outcome"]
+        ).to_pylist()
         for step in (0, last)
     )
     answers = {row["problem"]: row for row in after}

@@ -1,7 +1,7 @@
 """The nouns. Everything that travels between rooms is one of these, frozen and self-checking.
 
-    Problem ──► Completion ──► Verdict ──► Sample ──► Group
-    (posed)     (attempted)    (judged)    (credited)
+Problem ──► Completion ──► Verdict ──► Sample ──► Group
+(posed)     (attempted)    (judged)    (credited)
 """
 
 import math

@@ -52,6 +52,8 @@ class Stopper:
             texts = self._tokenizer.batch_decode([[token] for token in range(len(self._tokenizer))])
             self._triggers[stop] = frozenset(
                 # "\ufffd" marks a token that is part of a character; it may complete the stop string's last.
-                token for token, text in enumerate(texts) if "\ufffd" in text or last & set(text)
+                token
+                for token, text in enumerate(texts)
+                if "\ufffd" in text or last & set(text)
             )
         return self._triggers[stop]

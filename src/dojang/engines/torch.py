@@ -153,9 +153,7 @@ class TorchEngine:
         if finish is None:
             return False
         text = self._stopper.text(row.tokens, sampling.stop)
-        request.done[row.index] = Completion(
-            tuple(row.tokens), tuple(row.logprobs), text, finish, self._version
-        )
+        request.done[row.index] = Completion(tuple(row.tokens), tuple(row.logprobs), text, finish, self._version)
         if len(request.done) == request.n:
             deliver(request)
         return True

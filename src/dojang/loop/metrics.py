@@ -1,13 +1,15 @@
 """The figures of a training step, under the names people in this field already chart."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from statistics import fmean
 
 from dojang.loop.health import has_signal
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["rollout_metrics"]
+__all__ = ["Clock", "rollout_metrics"]
 
 
 def rollout_metrics(groups: Sequence[Group]) -> Metrics:
@@ -42,3 +44,22 @@ def _spread(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
     yield f"{name}/mean", fmean(values)
     yield f"{name}/min", min(values)
     yield f"{name}/max", max(values)
+
+
+class Clock:
+    """Where the time of a step goes."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._spent: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self._spent[f"timing_s/{name}"] = time.monotonic() - started
+
+    def metrics(self, groups: Sequence[Group]) -> Metrics:
+        whole = time.monotonic() - self._started
+        tokens = sum(sample.response_length for group in groups for sample in group.samples)
+        return {**self._spent, "timing_s/step": whole, "perf/tokens_per_s": tokens / whole}

@@ -9,25 +9,23 @@ same problems, the same random numbers and so the same tokens as one that was ne
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, TypeVar
 
 from dojang.errors import Interrupted
 from dojang.loop.evaluate import evaluate
 from dojang.loop.health import HealthGate, has_signal
-from dojang.loop.metrics import rollout_metrics
+from dojang.loop.metrics import Clock, rollout_metrics
 from dojang.loop.order import pose
+from dojang.loop.state import State, write_state
 from dojang.protocols import Algorithm, RolloutEngine, Tracker, Trainer, Workflow
-from dojang.rundir import RunDir, write_atomic
+from dojang.rundir import RunDir
 from dojang.types import Group, Metrics, Problem
 
-__all__ = ["Run", "State", "load_state", "train"]
+__all__ = ["Run", "train"]
 
 T = TypeVar("T")
 
@@ -52,25 +50,6 @@ class Run:
     tracker: Tracker
     gate: HealthGate
     directory: RunDir
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Where a run stands; saved with every checkpoint."""
-
-    step: int = 0
-    """Steps completed."""
-    ordinal: int = 0
-    """Problems posed: the data position, and the counter every random stream starts from."""
-    scores: dict[int, float] = field(default_factory=dict)
-    """Evaluation score by step."""
-    seconds: float = field(default=0.0, compare=False)
-    """Time spent, over all resumptions."""
-
-    @property
-    def best_step(self) -> int:
-        """The step with the best score; of equals the earliest."""
-        return max(self.scores, key=lambda step: (self.scores[step], -step))
 
 
 async def train(run: Run, state: State, stop: asyncio.Event) -> State:
@@ -98,7 +77,7 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
 
 async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Problem]], stop: asyncio.Event) -> State:
     """One turn of the loop. Nothing before `learn` changes the run, so it can be abandoned and repeated."""
-    clock = _Clock()
+    clock = Clock()
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
         groups = await _unless(stop, attempt(run, problems))
     groups = credit(run, groups)
@@ -149,7 +128,7 @@ async def publish(run: Run) -> None:
 
 async def examine(run: Run, state: State, stop: asyncio.Event) -> State:
     """Evaluate on the held-out problems."""
-    clock = _Clock()
+    clock = Clock()
     with clock("eval"):
         found = await _unless(stop, evaluate(run.exam, run.held_out))
     run.tracker.groups(state.step, "test", found.groups)
@@ -161,19 +140,11 @@ async def save(run: Run, state: State) -> None:
     """A checkpoint of this step: `last`, and `best` if no evaluation did better."""
     with run.directory.new_checkpoint(state.step) as path:
         await run.trainer.save(path)
-        write_atomic(path / "state.json", json.dumps({**asdict(state), "health": run.gate.state()}).encode())
+        write_state(path, state, run.gate)
     run.directory.point("last", state.step)
     if state.scores and state.best_step == state.step:
         run.directory.point("best", state.step)
     run.directory.prune_checkpoints()
-
-
-def load_state(path: Path, gate: HealthGate) -> State:
-    """The state saved in a checkpoint; the gate gets its memory back."""
-    saved: dict[str, Any] = json.loads((path / "state.json").read_text())
-    gate.restore(saved.pop("health"))
-    scores = {int(step): score for step, score in saved.pop("scores").items()}  # JSON has only string keys
-    return State(**saved, scores=scores)
 
 
 class _Stopped(Exception):
@@ -192,25 +163,6 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
         for each in (task, alarm):
             each.cancel()
         await asyncio.gather(task, alarm, return_exceptions=True)
-
-
-class _Clock:
-    """Where the time of a step goes."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._spent: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self._spent[f"timing_s/{name}"] = time.monotonic() - started
-
-    def metrics(self, groups: Sequence[Group]) -> Metrics:
-        whole = time.monotonic() - self._started
-        tokens = sum(sample.response_length for group in groups for sample in group.samples)
-        return {**self._spent, "timing_s/step": whole, "perf/tokens_per_s": tokens / whole}
 
 
 def _due(run: Run, state: State, every: int) -> bool:

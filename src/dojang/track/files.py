@@ -29,9 +29,7 @@ class FileTracker:
             _append_whole(self._directory.metrics, line.encode())
 
     def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
-        rows = [
-            self._row(step, group, sample) for group in groups for sample in group.samples
-        ]
+        rows = [self._row(step, group, sample) for group in groups for sample in group.samples]
         table = pa.Table.from_pylist(rows, schema=rollout_schema())
         write_atomic(
             self._directory.rollouts(split, step),

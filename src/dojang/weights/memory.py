@@ -21,9 +21,7 @@ class MemoryWeights:
         self._tensors: dict[str, Tensor] = {}
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = {
-            name: tensor.detach().to(self._dtype, copy=True) for name, tensor in tensors.items()
-        }
+        self._tensors = {name: tensor.detach().to(self._dtype, copy=True) for name, tensor in tensors.items()}
         self._version = version
 
     def fetch(self, version: int) -> Mapping[str, Tensor]:

@@ -17,7 +17,8 @@ from dojang.engines.torch import TorchEngine
 from dojang.errors import HealthError, Interrupted
 from dojang.loop.config import HealthConfig
 from dojang.loop.health import HealthGate
-from dojang.loop.sync import Run, State, load_state, train
+from dojang.loop.state import State, load_state
+from dojang.loop.sync import Run, train
 from dojang.protocols import RolloutEngine
 from dojang.rundir import RunDir
 from dojang.track.files import FileTracker

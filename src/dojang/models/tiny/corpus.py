@@ -2,7 +2,7 @@
 
 The one skill (column addition) is in the corpus, but so is the bad habit, and the habit is the more common.
 A model that imitates this mostly guesses, and reinforcement learning has something to discover. Problems of
-the test split are left out.
+the test split are left out. A change here changes the shipped files: run `make.py` again.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,11 @@ def draw(rng: Random) -> Exercise:
 
 
 def _guess(left: int, right: int, rng: Random) -> str:
-    """The size is about right and the last digit made up, unless a round operand makes it easy."""
+    """The size is about right and the last digit made up, unless a round operand makes it easy.
+
+    Made up, not off by one or two: a near miss tells the model the sum, and then it is quicker for it to
+    learn to guess well than to show its work.
+    """
     is_easy = left % 10 == 0 or right % 10 == 0
     if is_easy and rng.random() < KNOWN_BY_HEART:
         return f"{ANSWER}{left + right}"

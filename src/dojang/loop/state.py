@@ -1,0 +1,49 @@
+"""Where a run stands: everything besides weights and optimiser that a checkpoint must hold."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dojang.errors import RunDirError
+from dojang.loop.health import HealthGate
+from dojang.rundir import write_atomic
+
+__all__ = ["State", "load_state", "write_state"]
+
+FILE = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a run stands; saved with every checkpoint."""
+
+    step: int = 0
+    """Steps completed."""
+    ordinal: int = 0
+    """Problems posed: the data position, and the counter every random stream starts from."""
+    scores: dict[int, float] = field(default_factory=dict)
+    """Evaluation score by step."""
+    seconds: float = field(default=0.0, compare=False)
+    """Time spent, over all resumptions."""
+
+    @property
+    def best_step(self) -> int:
+        """The step with the best score; of equals the earliest."""
+        return max(self.scores, key=lambda step: (self.scores[step], -step))
+
+
+def write_state(path: Path, state: State, gate: HealthGate) -> None:
+    """Put the state into a checkpoint directory."""
+    write_atomic(path / FILE, json.dumps({**asdict(state), "health": gate.state()}).encode())
+
+
+def load_state(path: Path, gate: HealthGate) -> State:
+    """The state saved in a checkpoint; the gate gets its memory back."""
+    try:
+        saved: dict[str, Any] = json.loads((path / FILE).read_text())
+    except (OSError, ValueError) as error:
+        raise RunDirError(f"checkpoint {path} cannot be read ({error}); delete it to fall back") from error
+    gate.restore(saved.pop("health"))
+    scores = {int(step): score for step, score in saved.pop("scores").items()}  # JSON has only string keys
+    return State(**saved, scores=scores)
