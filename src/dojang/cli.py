@@ -55,7 +55,7 @@ def root(
 def train(
     recipe: Annotated[str, typer.Argument(help="A shipped recipe's name or a YAML file.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. train.lr=1e-5.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. train.lr=1e-5.")
     ] = None,
     run_dir: Annotated[
         Path | None, typer.Option(help="Where the run is kept; runs/RECIPE-N if not given.", show_default=False)
@@ -94,6 +94,3 @@ def main() -> None:
     except DojangError as error:
         typer.secho(f"dojang: {error}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
-        typer.echo("dojang: interrupted before there was anything to save", err=True)
-        raise SystemExit(130) from None

@@ -3,6 +3,7 @@
 All mistakes are reported at once, each with the key as the user would write it and what to do about it.
 """
 
+import copy
 import difflib
 import types
 import typing
@@ -35,9 +36,10 @@ def load(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
-        mistakes = [line for detail in error.errors() for line in _explain(detail)]
-        listing = "\n".join(f"  - {line}" for line in dict.fromkeys(mistakes))
-        raise ConfigError(f"{_count(len(mistakes))} in the configuration of {recipe!r}:\n{listing}") from None
+        mistakes = [*_mistakes(error), *_hidden_mistakes(tree, error)]
+        listing = "\n".join(f"  - {line}" for line in mistakes)
+        count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        raise ConfigError(f"{count} in the configuration of {recipe!r}:\n{listing}") from None
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -95,6 +97,27 @@ def _override(tree: dict[str, Any], override: str) -> None:
         tree[last] = yaml.safe_load(value)
     except yaml.YAMLError:
         tree[last] = value
+
+
+def _mistakes(error: ValidationError) -> list[str]:
+    return list(dict.fromkeys(line for detail in error.errors() for line in _explain(detail)))
+
+
+def _hidden_mistakes(tree: dict[str, Any], error: ValidationError) -> list[str]:
+    """What shows only once the values that are wrong by themselves are out of the way: rooms that disagree."""
+    cleaned = copy.deepcopy(tree)
+    for detail in error.errors():
+        keys, _ = _locate(detail["loc"])
+        section = cleaned
+        for key in keys[:-1]:
+            section = section.get(key, {})
+        if not keys or section.pop(keys[-1], None) is None:
+            return []  # nothing to take out: a missing key, or the rooms' disagreement itself
+    try:
+        RunConfig.model_validate(cleaned)
+    except ValidationError as deeper:
+        return _mistakes(deeper)
+    return []
 
 
 def _explain(detail: ErrorDetails) -> Iterator[str]:
@@ -158,10 +181,6 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _count(mistakes: int) -> str:
-    return "1 mistake" if mistakes == 1 else f"{mistakes} mistakes"
 
 
 def _lower(text: str) -> str:

@@ -31,6 +31,7 @@ from dojang.errors import RunDirError
 
 __all__ = ["ROLLOUT_COLUMNS", "SUMMARY_KEYS", "RunDir", "disk_errors", "write_atomic"]
 
+LOCK = "run.lock"
 SUMMARY_KEYS = ("recipe", "steps", "seconds", "eval", "status", "resume")
 
 ROLLOUT_COLUMNS: dict[str, str] = {
@@ -89,15 +90,20 @@ class RunDir:
     def rollouts(self, split: str, step: int) -> Path:
         return self.path / "rollouts" / f"{split}-{step:06d}.parquet"
 
-    def exists(self) -> bool:
-        """Whether a run was started here."""
-        return self.run.exists()
+    def is_foreign(self) -> bool:
+        """Whether the directory holds files, but none of ours."""
+        visible = {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
+        return bool(visible - {LOCK}) and not self.run.exists()
+
+    def holds_a_run(self) -> bool:
+        """Whether a run got far enough here to have something to lose: its first checkpoint."""
+        return self.last_checkpoint() is not None
 
     def lock(self) -> None:
         """Claim the directory for this process; the claim ends with the process, however it ends."""
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / "run.lock").open("a+")
+            self._lock = (self.path / LOCK).open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -112,6 +118,14 @@ class RunDir:
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))
         self._lock.flush()
+        self._recover()
+
+    def _recover(self) -> None:
+        """Finish what a crash interrupted between two renames of `new_checkpoint`."""
+        for old in self.checkpoints.glob(".step-*.old.tmp"):
+            final = self.checkpoints / old.name.removeprefix(".").removesuffix(".old.tmp")
+            if not final.exists():
+                os.rename(old, final)
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -128,7 +142,7 @@ class RunDir:
         """A directory to fill; it gets its final name only when everything in it is on disk."""
         final = self.checkpoints / f"step-{step:06d}"
         with disk_errors(self.path):
-            aside = self.checkpoints / f".{final.name}.tmp"
+            aside, old = (self.checkpoints / f".{final.name}.{kind}" for kind in ("tmp", "old.tmp"))
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
             try:
@@ -141,9 +155,12 @@ class RunDir:
                 if full:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
                 raise
-            shutil.rmtree(final, ignore_errors=True)
+            if final.exists():  # moved away whole: what bears a final name is never half deleted
+                shutil.rmtree(old, ignore_errors=True)
+                os.rename(final, old)
             os.rename(aside, final)
             _sync(self.checkpoints)
+            shutil.rmtree(old, ignore_errors=True)
 
     def point(self, name: str, step: int) -> None:
         """Let the link `name` (last, best) lead to the checkpoint of `step`."""
@@ -161,23 +178,26 @@ class RunDir:
             if path.name not in kept:
                 shutil.rmtree(path)
 
-    def rewind(self, step: int) -> None:
-        """Forget what was recorded after `step`: a resumed run will record it again."""
+    def rewind(self, step: int, evaluated: int) -> None:
+        """Forget the steps after `step` and the evaluations after step `evaluated`: they will be done again."""
         if self.metrics.exists():
-            rows = [line for line in self.metrics.read_bytes().splitlines(keepends=True) if _upto(line, step)]
-            write_atomic(self.metrics, b"".join(rows))
-        for path in (self.path / "rollouts").glob("*-*.parquet"):
-            if int(path.stem.rpartition("-")[2]) > step:
-                path.unlink()
+            lines = self.metrics.read_bytes().splitlines(keepends=True)
+            write_atomic(self.metrics, b"".join(line for line in lines if _upto(line, step, evaluated)))
+        for split, last in (("train", step), ("test", evaluated)):
+            for path in (self.path / "rollouts").glob(f"{split}-*.parquet"):
+                if int(path.stem.rpartition("-")[2]) > last:
+                    path.unlink()
         self.summary.unlink(missing_ok=True)
 
 
-def _upto(line: bytes, step: int) -> bool:
-    """Whether a line of metrics is whole and of this step or an earlier one."""
+def _upto(line: bytes, step: int, evaluated: int) -> bool:
+    """Whether a line of metrics is whole and not later than the step or, if of an evaluation, than the last one."""
     try:
-        return line.endswith(b"\n") and int(json.loads(line)["step"]) <= step
+        row = json.loads(line)
     except ValueError:
         return False
+    evaluation = any(name.startswith("val/") for name in row)
+    return line.endswith(b"\n") and int(row["step"]) <= (evaluated if evaluation else step)
 
 
 def write_atomic(path: Path, content: bytes | Callable[[Path], Any]) -> None:
@@ -213,7 +233,7 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"the disk that holds {path} is full; what was saved before is intact. Free some space, "
                 "then continue with --resume"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG):
             raise RunDirError(f"cannot write to {path}: {error.strerror}; choose another --run-dir") from error
         raise
 

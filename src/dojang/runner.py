@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,17 +64,19 @@ def _train(config: RunConfig, directory: RunDir, recipe: str, command: str) -> N
     first = int(found.name.removeprefix("step-")) if found else 0
     wired = compose.build(config, directory, console, first=first)
     state = load_state(found, wired.gate) if found else State()
-    directory.rewind(state.step if found else -1)
+    directory.rewind(state.step if found else -1, max(state.scores, default=-1))
     if found:
         asyncio.run(wired.trainer.restore(found))
         console.print(f"resuming after step {state.step}", highlight=False)
     ending = Ending(recipe=recipe, steps=config.steps, command=command, directory=directory)
     try:
         asyncio.run(_loop(wired, state))
-    except DojangError as error:
-        status = "interrupted" if isinstance(error, Interrupted) else "failed"
-        conclude(ending, console, status=status)
-        raise type(error)(f"{error}\nresume with: {command}") from error
+    except BaseException as error:
+        with suppress(DojangError):  # a full disk may refuse the summary too; the first error is the one to tell
+            conclude(ending, console, status="interrupted" if isinstance(error, Interrupted) else "failed")
+        if isinstance(error, DojangError):
+            raise type(error)(f"{error}\nresume with: {command}") from error
+        raise
     conclude(ending, console, status="finished")
 
 
@@ -115,9 +118,11 @@ def _choose_directory(recipe: str, run_dir: Path | None, resume: bool) -> RunDir
 
 def _prepare(directory: RunDir, config: RunConfig, recipe: str, overrides: Sequence[str], *, resume: bool) -> None:
     """A fresh directory gets its configuration; a used one must be resumed, and with the same one."""
-    if not directory.exists():  # with --resume too: a run may die before it has written its first file
-        write_atomic(directory.config, recipes.to_yaml(config).encode())
+    if directory.is_foreign():
+        raise RunDirError(f"{directory.path} is not empty, and what is in it is no run; choose another --run-dir")
+    if not directory.holds_a_run():  # with --resume too: a run may die before its first checkpoint
         write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
+        write_atomic(directory.config, recipes.to_yaml(config).encode())
         return
     if not resume:
         raise RunDirError(

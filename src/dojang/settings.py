@@ -37,7 +37,9 @@ def load_object(spec: str, key: str) -> Any:
             f"{key}={spec!r}: cannot import {module_name!r} ({error}); install it, or add its folder to PYTHONPATH"
         ) from error
     except (Exception, SystemExit) as error:  # a stranger's module may raise anything while it is imported
-        raise ConfigError(f"{key}={spec!r}: importing {module_name!r} raised {error!r}") from error
+        raise ConfigError(
+            f"{key}={spec!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
+        ) from error
     try:
         return getattr(module, name)
     except AttributeError:

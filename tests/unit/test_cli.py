@@ -119,7 +119,12 @@ def test_resuming_what_was_never_started(tmp_path: Path) -> None:
 
 
 def test_a_run_directory_in_use_or_of_another_run_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("the only copy")
+    result = run("train", "quickstart", f"--run-dir={tmp_path}")
+    assert result.returncode == 5
+    assert "is no run" in result.stderr
     (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)
     result = run("train", "quickstart", f"--run-dir={tmp_path}")
     assert result.returncode == 5
     assert f"{tmp_path} already holds a run; continue it with --resume, or choose another --run-dir" in result.stderr

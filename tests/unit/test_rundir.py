@@ -183,7 +183,7 @@ def test_locking_makes_the_directory(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "not" / "yet")
     run.lock()
     assert run.path.is_dir()
-    assert not run.exists()  # nothing was started yet
+    assert not run.holds_a_run()  # nothing was started yet
     run.unlock()
 
 
@@ -294,7 +294,7 @@ def test_rewinding_forgets_later_steps_and_a_torn_line(directory: RunDir) -> Non
     for split, step in (("test", 0), ("train", 2), ("train", 3), ("test", 3), ("train", 1_000_000)):
         write_atomic(directory.rollouts(split, step), b"rows")
     directory.summary.write_text("{}")
-    directory.rewind(2)
+    directory.rewind(2, 2)
     assert directory.metrics.read_text() == "".join(kept)
     assert names(directory.path / "rollouts") == ["test-000000.parquet", "train-000002.parquet"]
     assert not directory.summary.exists()
@@ -303,18 +303,39 @@ def test_rewinding_forgets_later_steps_and_a_torn_line(directory: RunDir) -> Non
 @pytest.mark.parametrize("torn", ['{"step": 1', '{"step": 1}', "\0\0\0\0", '{"st\n'])
 def test_a_line_that_is_not_whole_is_dropped(directory: RunDir, torn: str) -> None:
     directory.metrics.write_text('{"step": 0}\n' + torn)
-    directory.rewind(5)
+    directory.rewind(5, 5)
     assert directory.metrics.read_text() == '{"step": 0}\n'
 
 
 def test_rewinding_to_before_the_start_forgets_everything(directory: RunDir) -> None:
     directory.metrics.write_text('{"step": 0}\n')
     write_atomic(directory.rollouts("test", 0), b"rows")
-    directory.rewind(-1)
+    directory.rewind(-1, -1)
     assert directory.metrics.read_text() == ""
     assert names(directory.path / "rollouts") == []
 
 
+def test_an_evaluation_that_will_be_repeated_is_forgotten(directory: RunDir) -> None:
+    kept = ['{"step": 0, "val/x": 1}\n', '{"step": 3, "y": 1}\n']
+    directory.metrics.write_text("".join([*kept, '{"step": 3, "val/x": 1}\n']))
+    for split, step in (("test", 0), ("train", 3), ("test", 3)):
+        write_atomic(directory.rollouts(split, step), b"rows")
+    directory.rewind(3, 0)
+    assert directory.metrics.read_text() == "".join(kept)
+    assert names(directory.path / "rollouts") == ["test-000000.parquet", "train-000003.parquet"]
+
+
+def test_a_checkpoint_lost_between_two_renames_comes_back(directory: RunDir) -> None:
+    with directory.new_checkpoint(4) as path:
+        (path / "weights").write_text("whole")
+    (directory.checkpoints / "step-000004").rename(directory.checkpoints / ".step-000004.old.tmp")
+    assert directory.last_checkpoint() is None
+    directory.lock()
+    found = directory.last_checkpoint()
+    assert found is not None
+    assert (found / "weights").read_text() == "whole"
+
+
 def test_rewinding_a_fresh_directory_does_nothing(directory: RunDir) -> None:
-    directory.rewind(-1)
+    directory.rewind(-1, -1)
     assert names(directory.path) == []

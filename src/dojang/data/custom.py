@@ -1,6 +1,6 @@
 """Problems from the user's own code."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ class CustomDataConfig(Section):
     name: Literal["custom"] = "custom"
     load_with: str
     """package.module:function, called with the split (train or test); returns a list of Problem."""
-    stop: tuple[str, ...] = Field(default=())
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Strings that end an answer."""
 
     def load(self, split: str) -> list[Problem]:

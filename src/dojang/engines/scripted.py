@@ -34,4 +34,6 @@ class ScriptedEngine:
         tokens = self._tokenizer.encode(text, add_special_tokens=False)
         short = len(tokens) < sampling.max_tokens
         tokens = [*tokens, self._tokenizer.eos_token_id] if short else tokens[: sampling.max_tokens]
-        return Completion(tuple(tokens), (0.0,) * len(tokens), text, "stop" if short else "length", self._version)
+        written = text if short else self._tokenizer.decode(tokens, skip_special_tokens=True)
+        assert isinstance(written, str)
+        return Completion(tuple(tokens), (0.0,) * len(tokens), written, "stop" if short else "length", self._version)

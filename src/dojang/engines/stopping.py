@@ -51,9 +51,10 @@ class Stopper:
             last = {string[-1] for string in stop}
             texts = self._tokenizer.batch_decode([[token] for token in range(len(self._tokenizer))])
             self._triggers[stop] = frozenset(
-                # "\ufffd" marks a token that is part of a character; it may complete the stop string's last.
                 token
                 for token, text in enumerate(texts)
-                if "\ufffd" in text or last & set(text)
+                # A token that is part of a character ("\ufffd"), or that shows only beside others (""), may
+                # complete the stop string's last character too.
+                if not text or "\ufffd" in text or last & set(text)
             )
         return self._triggers[stop]

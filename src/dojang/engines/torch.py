@@ -108,6 +108,7 @@ class TorchEngine:
 
     def _next_batch(self) -> list[_Request]:
         """Whole requests, oldest first, as many as the slots hold (at least one)."""
+        self._waiting = [request for request in self._waiting if not request.future.done()]  # nobody waits for these
         rows, count = 0, 0
         for request in self._waiting:
             if count and rows + request.n > self._slots:
@@ -123,7 +124,8 @@ class TorchEngine:
         state = _Decoding(self._model, [request.prompt for request in batch])
         state.keep([place for place, request in enumerate(batch) for _ in range(request.n)])
         draws_RT = _draws(rows)
-        temperature_R = torch.tensor([row.request.sampling.temperature for row in rows], device=state.device)
+        heat = [row.request.sampling.temperature for row in rows]
+        temperature_R = torch.tensor(heat, dtype=torch.float64, device=state.device)
         live = list(range(len(rows)))  # which of `rows` each row of the state is
         position = 0
         while live and not self._closed:

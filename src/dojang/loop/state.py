@@ -42,8 +42,8 @@ def load_state(path: Path, gate: HealthGate) -> State:
     """The state saved in a checkpoint; the gate gets its memory back."""
     try:
         saved: dict[str, Any] = json.loads((path / FILE).read_text())
-    except (OSError, ValueError) as error:
-        raise RunDirError(f"checkpoint {path} cannot be read ({error}); delete it to fall back") from error
-    gate.restore(saved.pop("health"))
-    scores = {int(step): score for step, score in saved.pop("scores").items()}  # JSON has only string keys
-    return State(**saved, scores=scores)
+        gate.restore(saved.pop("health"))
+        scores = {int(step): score for step, score in saved.pop("scores").items()}  # JSON has only string keys
+        return State(**saved, scores=scores)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunDirError(f"checkpoint {path} cannot be read ({error!r}); delete it to fall back") from error

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dojang.errors import ModelError
 
-__all__ = ["Gguf", "TensorInfo", "read"]
+__all__ = ["Floats", "Gguf", "TensorInfo", "read"]
 
 Floats = NDArray[np.float32]
 T = TypeVar("T")

@@ -178,13 +178,7 @@ def _resolve(name: str) -> Reward:
         raise ConfigError(problem)
     if name in BUILT_IN:
         return BUILT_IN[name]
-    try:
-        found = load_object(name, "task.rewards")
-    except ConfigError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"reward {name!r} cannot be imported: it raised {type(error).__name__}: {error}") from error
-    return _checked(name, found)
+    return _checked(name, load_object(name, "task.rewards"))
 
 
 def _checked(name: str, found: object) -> Reward:

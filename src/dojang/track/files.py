@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang.rundir import ROLLOUT_COLUMNS, RunDir, disk_errors, write_atomic
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["FileTracker", "rollout_schema"]
+__all__ = ["FileTracker", "read_metrics", "rollout_schema"]
 
 
 class FileTracker:

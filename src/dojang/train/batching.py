@@ -58,6 +58,6 @@ def _collate(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         tokens_BT=tokens.to(device),
         mask_BT=mask[:, first:].to(device),
         old_logp_BT=logp[:, first:].to(device),
-        advantage_B=torch.tensor([sample.advantage for sample in samples], device=device),
+        advantage_B=torch.tensor([sample.advantage for sample in samples], dtype=torch.float64, device=device),
         kept=kept,
     )

@@ -15,5 +15,5 @@ def learning_rate(
         return peak * (step + 1) / (rising + 1)
     if schedule == "constant":
         return peak
-    progress = min(1.0, (step - rising) / (total - rising))
+    progress = min(1.0, (step - rising) / max(1, total - 1 - rising))
     return peak * (0.1 + 0.9 * (1 + math.cos(math.pi * progress)) / 2)

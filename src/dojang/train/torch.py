@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.errors import RunDirError, TrainingError
 from dojang.protocols import Algorithm, TokenBatch, WeightStore
@@ -96,8 +96,8 @@ class TorchTrainer:
     async def restore(self, path: Path) -> None:
         try:
             saved = torch.load(path / OPTIMISER_FILE, map_location="cpu", weights_only=True)
-            state = type(self._model).from_pretrained(path, dtype=self._model.dtype).state_dict()
-        except (OSError, RuntimeError, ValueError) as error:
+            state = AutoModelForCausalLM.from_pretrained(path, dtype=self._model.dtype).state_dict()
+        except Exception as error:  # torch, safetensors and transformers each have their own for a damaged file
             raise RunDirError(f"checkpoint {path} cannot be read ({error}); delete it to fall back") from error
         self._model.load_state_dict(state)
         self._optimiser.load_state_dict(saved["adamw"])

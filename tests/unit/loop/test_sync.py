@@ -337,7 +337,7 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(make_run: Callable[
     assert found is not None
     state = load_state(found, second.gate)
     assert 3 <= state.step <= 4
-    second.directory.rewind(state.step)
+    second.directory.rewind(state.step, max(state.scores))
     asyncio.run(second.trainer.restore(found))
     assert play(second, state) == finished
     for name, value in parameters(whole).items():
