@@ -104,20 +104,30 @@ def _mistakes(error: ValidationError) -> list[str]:
 
 
 def _hidden_mistakes(tree: dict[str, Any], error: ValidationError) -> list[str]:
-    """What shows only once the values that are wrong by themselves are out of the way: rooms that disagree."""
+    """Rooms that disagree: that shows only once the values that are wrong by themselves are out of the way."""
     cleaned = copy.deepcopy(tree)
     for detail in error.errors():
         keys, _ = _locate(detail["loc"])
-        section = cleaned
-        for key in keys[:-1]:
-            section = section.get(key, {})
-        if not keys or section.pop(keys[-1], None) is None:
-            return []  # nothing to take out: a missing key, or the rooms' disagreement itself
+        if not keys:
+            return []  # this is the disagreement itself
+        _remove(cleaned, keys)
     try:
         RunConfig.model_validate(cleaned)
     except ValidationError as deeper:
-        return _mistakes(deeper)
+        return [line for detail in deeper.errors() if not detail["loc"] for line in _explain(detail)]
     return []
+
+
+def _remove(tree: dict[str, Any], keys: Sequence[str]) -> None:
+    """Delete what the keys lead to, or the last thing on the way that is not a section."""
+    *sections, last = keys
+    for section in sections:
+        inner = tree.get(section)
+        if not isinstance(inner, dict):
+            last = section
+            break
+        tree = inner
+    tree.pop(last, None)
 
 
 def _explain(detail: ErrorDetails) -> Iterator[str]:

@@ -142,9 +142,10 @@ def test_settings_may_not_change_when_a_run_is_resumed(tmp_path: Path) -> None:
 
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "config.yaml").write_text(recipes.to_yaml(recipes.load("quickstart")))
+    (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)
     result = run("train", "quickstart", "train.lr=1", "steps=50", f"--run-dir={tmp_path}", "--resume")
     assert result.returncode == 2
-    assert "  - train.lr: was 0.0005, now 1.0\n" in result.stderr
+    assert "  - train.lr: was 0.0003, now 1.0\n" in result.stderr
     assert "steps: was" not in result.stderr  # a run may be made longer
 
 
@@ -154,7 +155,7 @@ def test_a_dry_run_says_what_would_happen_and_leaves_nothing_behind(tmp_path: Pa
     assert "steps: 7\n" in result.stdout
     assert "would run:" in result.stdout
     assert "model directory" in result.stdout
-    assert "7 of 16 problems x 8 samples (896 samples of up to 48 tokens" in result.stdout
+    assert "7 of 16 problems x 8 samples (896 samples of up to 32 tokens" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -204,6 +204,16 @@ def test_differences_name_both_values() -> None:
 
 def test_the_written_configuration_is_complete() -> None:
     tree = yaml.safe_load(recipes.to_yaml(recipes.load("quickstart")))
-    assert tree["train"]["lr"] == 5e-4
+    assert tree["train"]["lr"] == 3e-4
     assert tree["train"]["betas"] == [0.9, 0.99]  # defaults are written too: they may change one day
     assert tree["health"]["window"] == 10
+
+
+def test_rooms_that_disagree_are_reported_beside_plain_mistakes() -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipes.load("quickstart", ["train.lr=fast", "rollout.samples=600", "train.updates=99"])
+    text = str(caught.value)
+    assert text.startswith("3 mistakes")
+    assert "train.lr" in text
+    assert "raise rollout.slots or lower rollout.samples" in text
+    assert "lower train.updates or raise rollout.prompts" in text

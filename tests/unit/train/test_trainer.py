@@ -181,7 +181,7 @@ def test_figures_are_means_over_answer_tokens(make: Make, groups: list[Group]) -
 def test_a_step_makes_a_credited_answer_likelier_and_a_blamed_one_less_likely(make: Make, groups: list[Group]) -> None:
     trainer, model = make(lr=1e-3)
     good, bad = groups[0].samples[0], groups[0].samples[1]  # advantages 1/3 and -2/3
-    before = [float(answer_logprobs(model, sample).sum()) for sample in (good, bad)]
+    before = [float(answer_logprobs(model, sample).detach().sum()) for sample in (good, bad)]
     on_policy = [
         replace(
             sample,
