@@ -40,6 +40,7 @@ ROLLOUT_COLUMNS: dict[str, str] = {
     "index": "int32",
     "problem": "string",
     "data_source": "string",
+    "question": "string",
     "prompt": "string",
     "response": "string",
     "tokens": "list<int32>",

@@ -16,6 +16,13 @@ __all__ = ["Ending", "conclude"]
 
 _SCORE = "val/test_score/"
 
+NEXT = {
+    "dojang train {recipe} seed=1": "the same with other random numbers",
+    "dojang train {recipe} algo.kl=0.05": "stay closer to the initial model",
+    "dojang train --keys": "every setting there is",
+    "dojang train smollm2-gsm8k data.path=DIR --dry-run": "a real model on grade-school maths",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -73,17 +80,15 @@ def _report(ending: Ending, console: Console, summary: dict[str, Any], scores: d
     say(f"best model   {directory.checkpoints / 'best'} (a Hugging Face directory)")
     say()
     say("next:")
-    say(f"  dojang train {ending.recipe} seed=1                 the same with other random numbers")
-    say(f"  dojang train {ending.recipe} algo.kl=0.05           stay closer to the initial model")
-    say("  dojang train --keys                          every setting there is")
-    say("  dojang train smollm2-gsm8k --dry-run data.path=DIR    a real model on grade-school maths")
+    for command, what in NEXT.items():
+        say(f"  {command.format(recipe=ending.recipe):<52}{what}")
 
 
 def _example(directory: RunDir, last: int) -> list[str]:
     """One held-out problem before and after: one that was learned, if there is one."""
     before, after = (
         pq.read_table(
-            directory.rollouts("test", step), columns=["problem", "prompt", "response", "outcome"]
+            directory.rollouts("test", step), columns=["problem", "question", "response", "outcome"]
         ).to_pylist()
         for step in (0, last)
     )
@@ -95,7 +100,7 @@ def _example(directory: RunDir, last: int) -> list[str]:
     old, new = (learned or pairs)[0]
     return [
         "",
-        f"problem      {_block(old['prompt'][-300:])}",
+        f"problem      {_block(old['question'])}",
         f"before       {_block(old['response'])}   [{old['outcome']}]",
         f"after        {_block(new['response'])}   [{new['outcome']}]",
     ]

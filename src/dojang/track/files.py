@@ -47,6 +47,7 @@ class FileTracker:
             "index": sample.index,
             "problem": group.problem.id,
             "data_source": group.problem.source,
+            "question": group.problem.messages[-1].content,
             "prompt": self._tokenizer.decode(prompt),
             "response": sample.text,
             "tokens": sample.tokens,

@@ -191,7 +191,7 @@ def test_a_step_makes_a_credited_answer_likelier_and_a_blamed_one_less_likely(ma
         for sample in (good, bad)
     ]
     metrics = step(trainer, [Group(groups[0].problem, 0, tuple(on_policy))])
-    after = [float(answer_logprobs(model, sample).sum()) for sample in (good, bad)]
+    after = [float(answer_logprobs(model, sample).detach().sum()) for sample in (good, bad)]
     assert after[0] > before[0]
     assert after[1] < before[1]
     assert metrics["actor/logp_gap"] == pytest.approx(0.0, abs=1e-10)
