@@ -76,10 +76,11 @@ def kill_when(process: subprocess.Popen[str], ready: Callable[[], bool]) -> bool
     while process.poll() is None:
         if ready():
             process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.communicate()
             return True
         assert time.monotonic() < deadline, "the run made no progress"
         time.sleep(0.0005)
+    process.communicate()
     return False
 
 

@@ -176,7 +176,9 @@ def test_the_lock_can_be_taken_again_after_it_was_released(directory: RunDir) ->
         RunDir(directory.path).lock()
     directory.unlock()
     directory.unlock()
-    RunDir(directory.path).lock()
+    again = RunDir(directory.path)
+    again.lock()
+    again.unlock()
 
 
 def test_locking_makes_the_directory(tmp_path: Path) -> None:
@@ -334,6 +336,7 @@ def test_a_checkpoint_lost_between_two_renames_comes_back(directory: RunDir) -> 
     found = directory.last_checkpoint()
     assert found is not None
     assert (found / "weights").read_text() == "whole"
+    directory.unlock()
 
 
 def test_rewinding_a_fresh_directory_does_nothing(directory: RunDir) -> None:
