@@ -65,7 +65,7 @@ def findings() -> Iterator[Finding]:
         yield Finding(found is not None, name, found or "not installed", "" if found else "pip install dojang")
     for name, use in OPTIONAL.items():
         found = _installed(name)
-        yield Finding(True if found else None, name, found or "not installed", f"optional: {use}")
+        yield Finding(True if found else None, name, found or "not installed", f"optional, for {use}; this version does not use it yet")
 
 
 def _python() -> Finding:

@@ -5,7 +5,9 @@ Importing this is cheap; torch is loaded only once the configuration has been fo
 
 import asyncio
 import json
+import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -68,7 +70,7 @@ def _train(config: RunConfig, directory: RunDir, recipe: str, command: str) -> N
     if found:
         asyncio.run(wired.trainer.restore(found))
         console.print(f"resuming after step {state.step}", highlight=False)
-    ending = Ending(recipe=recipe, steps=config.steps, command=command, directory=directory)
+    ending = Ending(recipe, config.steps, shlex.join(_program()), command, directory)
     try:
         asyncio.run(_loop(wired, state))
     except BaseException as error:
@@ -142,5 +144,13 @@ def _prepare(directory: RunDir, config: RunConfig, recipe: str, overrides: Seque
     write_atomic(directory.config, recipes.to_yaml(config).encode())
 
 
+def _program() -> list[str]:
+    """How to call dojang again: by its name if the shell finds it, else as it was called now."""
+    if shutil.which("dojang"):
+        return ["dojang"]
+    called = Path(sys.argv[0])
+    return [sys.executable, "-m", "dojang"] if called.name == "__main__.py" else [os.path.relpath(called)]
+
+
 def _resume_command(recipe: str, overrides: Sequence[str], directory: RunDir) -> str:
-    return shlex.join(["dojang", "train", recipe, *overrides, "--run-dir", str(directory.path), "--resume"])
+    return shlex.join([*_program(), "train", recipe, *overrides, "--run-dir", str(directory.path), "--resume"])

@@ -17,10 +17,10 @@ __all__ = ["Ending", "conclude"]
 _SCORE = "val/test_score/"
 
 NEXT = {
-    "dojang train {recipe} seed=1": "the same with other random numbers",
-    "dojang train {recipe} algo.kl=0.05": "stay closer to the initial model",
-    "dojang train --keys": "every setting there is",
-    "dojang train smollm2-gsm8k data.path=DIR --dry-run": "a real model on grade-school maths",
+    "train {recipe} seed=1": "the same with other random numbers",
+    "train {recipe} algo.kl=0.05": "stay closer to the initial model",
+    "train --keys": "every setting there is",
+    "train smollm2-gsm8k data.path=DIR --dry-run": "a real model on grade-school maths",
 }
 
 
@@ -30,7 +30,10 @@ class Ending:
 
     recipe: str
     steps: int
+    program: str
+    """How to call dojang."""
     command: str
+    """How to resume the run."""
     directory: RunDir
 
 
@@ -81,7 +84,7 @@ def _report(ending: Ending, console: Console, summary: dict[str, Any], scores: d
     say()
     say("next:")
     for command, what in NEXT.items():
-        say(f"  {command.format(recipe=ending.recipe):<52}{what}")
+        say(f"  {ending.program} {command.format(recipe=ending.recipe):<45}{what}")
 
 
 def _example(directory: RunDir, last: int) -> list[str]:

@@ -125,3 +125,9 @@ def test_every_error_has_an_exit_code_of_its_own() -> None:
     assert all(issubclass(each, errors.DojangError) for each in classes)
     documented = dict(re.findall(r"(\w+)\s+(\d+)(?:\s|$)", errors.__doc__ or ""))
     assert {name: str(code) for code, name in codes.items()} == documented
+
+
+def test_the_configuration_page_is_what_the_settings_say() -> None:
+    """`make docs` writes it; a setting that changed without it would leave the page wrong."""
+    script = ROOT / "docs" / "make_reference.py"
+    assert subprocess.run([sys.executable, str(script), "--check"]).returncode == 0, "run make docs and commit the page"

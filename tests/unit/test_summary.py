@@ -28,7 +28,7 @@ def ending(tmp_path: Path) -> Ending:
         ]
         directory.rollouts("test", step).parent.mkdir(exist_ok=True)
         pq.write_table(pa.Table.from_pylist(table), directory.rollouts("test", step))
-    return Ending(recipe="sums", steps=2, command="dojang train sums --resume", directory=directory)
+    return Ending("sums", 2, "dojang", "dojang train sums --resume", directory)
 
 
 def tell(ending: Ending, status: str) -> tuple[dict, str]:
@@ -59,7 +59,7 @@ def test_an_unfinished_run_says_so_in_its_summary_alone(ending: Ending, status: 
 
 
 def test_a_run_that_never_got_anywhere_has_a_summary_too(tmp_path: Path) -> None:
-    ending = Ending(recipe="sums", steps=2, command="again", directory=RunDir(tmp_path))
+    ending = Ending("sums", 2, "dojang", "again", RunDir(tmp_path))
     summary, _ = tell(ending, "failed")
     assert summary["steps"] == 0
     assert summary["eval"]["before"] is None
