@@ -100,7 +100,11 @@ def make_group(problem: Problem) -> Callable[..., Group]:
 
     def make(rewards: Sequence[float] = (), *, errors: Sequence[str] = (), ordinal: int = 0, **sample: Any) -> Group:
         samples = tuple(_sample(reward, index=index, **sample) for index, reward in enumerate(rewards))
-        return Group(problem, ordinal, samples, tuple(errors))
+        unjudged = tuple(
+            _sample(index=len(samples) + place, verdict=Verdict(Outcome.JUDGE_ERROR, None, detail=error), **sample)
+            for place, error in enumerate(errors)
+        )
+        return Group(problem, ordinal, samples, unjudged)
 
     return make
 

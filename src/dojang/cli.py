@@ -14,7 +14,7 @@ __all__ = ["app", "main"]
 
 EXIT_CODES = (
     "Exit codes: 0 done, 2 configuration, 3 data, 4 model, 5 run directory, 6 numbers went wrong, "
-    "7 rewards cannot teach, 130 interrupted (saved)."
+    "7 rewards cannot teach, 130 interrupted."
 )
 
 app = typer.Typer(
@@ -89,6 +89,8 @@ def main() -> None:
     """Entry point: failures that were foreseen end in a sentence and an exit code, not in a traceback."""
     # Threads that spin while they wait steal the cores from the judge and from other programs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if sys.stdout is None:  # closed by the caller; what is printed goes nowhere
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- it lives as long as the process
     try:
         app()
     except DojangError as error:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from rich.console import Console
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from dojang import models
@@ -14,7 +14,7 @@ from dojang.engines.torch import TorchEngine
 from dojang.errors import ConfigError, DataError, ModelError
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
-from dojang.protocols import Renderer
+from dojang.protocols import Algorithm, Task
 from dojang.rundir import RunDir
 from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
@@ -25,7 +25,7 @@ from dojang.weights.memory import MemoryWeights
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
 
-__all__ = ["Numerics", "build", "load_problems", "numerics"]
+__all__ = ["Numerics", "Prepared", "build", "check_prompts", "numerics", "prepare"]
 
 EVAL_STREAM = 2**32
 """Added to the seed, which is smaller, so that evaluations never share random numbers with training."""
@@ -53,39 +53,56 @@ def numerics(config: RunConfig) -> Numerics:
     return Numerics(device, compute, torch.float64 if compute is torch.float64 else torch.float32)
 
 
-def load_problems(config: RunConfig) -> dict[str, list[Problem]]:
-    """Both splits; an empty one is an error here rather than a puzzle later."""
-    problems = {split: config.data.load(split) for split in ("train", "test")}
-    for split, rows in problems.items():
-        if not rows:
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What can go wrong cheaply, made first: data, task and algorithm."""
+
+    task: Task
+    algorithm: Algorithm
+    train: Sequence[Problem]
+    held_out: Sequence[Problem]
+
+
+def prepare(config: RunConfig) -> Prepared:
+    """Load the data and make the task and the algorithm; an empty split is an error here, not a puzzle later."""
+    models.check(config.model.name)
+    task = config.task.make({split: config.data.load(split) for split in ("train", "test")})
+    splits = {split: task.problems(split) for split in ("train", "test")}
+    for split, problems in splits.items():
+        if not problems:
             raise DataError(f"the {split} split of {config.data.name} is empty")
-    return problems
+    return Prepared(task, config.algo.make(), splits["train"], splits["test"][: config.eval.problems])
 
 
-def build(config: RunConfig, directory: RunDir, console: Console, *, first: int = 0) -> Run:
+def check_prompts(config: RunConfig, prepared: Prepared, source: str) -> ChatRenderer:
+    """Fail before anything runs if a prompt is too long: the longest in characters stand for the rest."""
+    tokenizer = _load_tokenizer(source)
+    settings = AutoConfig.from_pretrained(source).get_text_config()
+    context = getattr(settings, "max_position_embeddings", None)  # models without positions have no such limit
+    renderer = ChatRenderer(tokenizer, context=context, max_tokens=config.rollout.max_tokens)
+    problems = [*prepared.train, *prepared.held_out]
+    for problem in sorted(problems, key=lambda each: sum(len(turn.content) for turn in each.messages))[-8:]:
+        renderer.render(problem.messages)
+    return renderer
+
+
+def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Console, *, first: int = 0) -> Run:
     """Everything a run needs, from step `first` on."""
     numeric = numerics(config)
     _prepare_torch(numeric.device)
-    problems = load_problems(config)
-    held_out = problems["test"][: config.eval.problems]
     source = models.resolve(config.model.name)
+    renderer = check_prompts(config, prepared, source)
     tokenizer = _load_tokenizer(source)
     policy = _load_model(source, numeric.master, numeric.device)
-    renderer = ChatRenderer(
-        tokenizer, context=policy.config.max_position_embeddings, max_tokens=config.rollout.max_tokens
-    )
-    _check_lengths(renderer, [*problems["train"], *held_out])
-    task = config.task.make(problems)
-    algorithm = config.algo.make()
     weights = MemoryWeights(numeric.compute)
     engine = TorchEngine(
         _load_model(source, numeric.compute, numeric.device), tokenizer, weights, slots=config.rollout.slots
     )
     trainer = TorchTrainer(
         policy,
-        _load_model(source, numeric.compute, numeric.device) if algorithm.needs_reference else None,
+        _load_model(source, numeric.compute, numeric.device) if prepared.algorithm.needs_reference else None,
         tokenizer,
-        algorithm,
+        prepared.algorithm,
         weights,
         config.train,
         total_updates=config.steps * config.train.updates,
@@ -95,7 +112,7 @@ def build(config: RunConfig, directory: RunDir, console: Console, *, first: int 
 
     def workflow(samples: int, temperature: float, seed: int) -> SingleTurn:
         sampling = Sampling(temperature, config.rollout.max_tokens, seed=seed, stop=config.data.stop)
-        return SingleTurn(engine, task, renderer, samples=samples, sampling=sampling)
+        return SingleTurn(engine, prepared.task, renderer, samples=samples, sampling=sampling)
 
     return Run(
         seed=config.seed,
@@ -104,17 +121,17 @@ def build(config: RunConfig, directory: RunDir, console: Console, *, first: int 
         updates=config.train.updates,
         eval_every=config.eval.every,
         save_every=config.checkpoint.every,
-        problems=task.problems("train"),
-        held_out=held_out,
+        problems=prepared.train,
+        held_out=prepared.held_out,
         workflow=workflow(config.rollout.samples, config.rollout.temperature, config.seed),
         exam=workflow(config.eval.samples, config.eval.temperature, config.seed + EVAL_STREAM),
         engine=engine,
-        algorithm=algorithm,
+        algorithm=prepared.algorithm,
         trainer=trainer,
         tracker=Fanout(
             [
                 FileTracker(directory, tokenizer),
-                ConsoleTracker(console, first=first, steps=config.steps),
+                ConsoleTracker(console, first=first, steps=config.steps, eval_every=config.eval.every),
             ]
         ),
         gate=HealthGate(config.health),
@@ -128,13 +145,6 @@ def _prepare_torch(device: torch.device) -> None:
     # cuDNN's attention plans anew for every new shape, and decoding has a new one at every token.
     torch.backends.cuda.enable_cudnn_sdp(False)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own bars would fight with ours
-
-
-def _check_lengths(renderer: Renderer, problems: Sequence[Problem]) -> None:
-    """Fail before anything runs if a prompt is too long: the longest in characters stand for the rest."""
-    longest = sorted(problems, key=lambda each: sum(len(turn.content) for turn in each.messages))[-8:]
-    for problem in longest:
-        renderer.render(problem.messages)
 
 
 def _load_tokenizer(source: str) -> PreTrainedTokenizerBase:

@@ -4,9 +4,11 @@ Each room declares its own section beside its code; this file assembles them and
 across rooms. A union lists what there is to choose from: its members are the registry.
 """
 
+import types
+import typing
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from dojang.algos.custom import CustomAlgorithmConfig
 from dojang.algos.grpo import GrpoConfig
@@ -19,11 +21,20 @@ from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.custom import CustomTaskConfig
 from dojang.train.config import TrainConfig
 
-__all__ = ["ModelConfig", "RunConfig"]
+__all__ = ["ModelConfig", "RunConfig", "sections"]
 
 Data = Annotated[ArithmeticConfig | Gsm8kConfig | CustomDataConfig, Field(discriminator="name")]
 Task = Annotated[AnswerLineConfig | CustomTaskConfig, Field(discriminator="name")]
 Algorithm = Annotated[GrpoConfig | CustomAlgorithmConfig, Field(discriminator="name")]
+
+
+def sections(annotation: Any) -> list[type[BaseModel]]:
+    """The sections a field may hold: one, the members of a union, or none if it is a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return [section for member in typing.get_args(annotation) for section in sections(member)]
+    return []
 
 
 class ModelConfig(Section):
@@ -48,7 +59,7 @@ class RunConfig(Section):
     """How attempts are graded."""
     algo: Algorithm = GrpoConfig()
     """How graded attempts become a loss."""
-    steps: int = Field(default=100, ge=1)
+    steps: int = Field(default=100, ge=1, le=10**9)
     """Turns of the loop."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Decides the order of problems and every sampled token."""

@@ -19,7 +19,19 @@ __all__ = ["Finding", "examine", "findings"]
 
 GIB = 2**30
 
-NEEDED = ("torch", "transformers", "pyarrow", "safetensors", "pydantic")
+NEEDED = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "PyYAML",
+    "typer",
+    "rich",
+    "jinja2",
+    "matplotlib",
+)
 OPTIONAL = {
     "peft": "LoRA training",
     "bitsandbytes": "4-bit base models",
@@ -65,7 +77,12 @@ def findings() -> Iterator[Finding]:
         yield Finding(found is not None, name, found or "not installed", "" if found else "pip install dojang")
     for name, use in OPTIONAL.items():
         found = _installed(name)
-        yield Finding(True if found else None, name, found or "not installed", f"optional, for {use}; this version does not use it yet")
+        yield Finding(
+            True if found else None,
+            name,
+            found or "not installed",
+            f"optional, for {use}; this version does not use it yet",
+        )
 
 
 def _python() -> Finding:
@@ -125,10 +142,10 @@ def _gpu() -> Finding:
 
 
 def _compilers() -> Iterator[Finding]:
-    for name, use in {"g++": "judging C++ programs"}.items():
+    for name, use in {"g++": "for judging C++ programs; this version does not use it yet"}.items():
         found = shutil.which(name)
         if found is None:
-            yield Finding(None, name, "not found", f"needed for {use}")
+            yield Finding(None, name, "not found", use)
         else:
             yield Finding(True, name, _first_line(found), use)
 

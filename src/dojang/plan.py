@@ -7,25 +7,26 @@ __all__ = ["describe"]
 
 
 def describe(config: RunConfig) -> str:
-    """A few lines; data is loaded and every name checked on the way, so most mistakes show here."""
-    problems = compose.load_problems(config)
+    """A few lines; data is loaded, names are resolved and prompts measured on the way, so mistakes show here."""
+    prepared = compose.prepare(config)
+    if local := models.local(config.model.name):
+        compose.check_prompts(config, prepared, local)
     numeric = compose.numerics(config)
     rollout = config.rollout
-    held_out = min(config.eval.problems, len(problems["test"]))
     dtype = str(numeric.compute).removeprefix("torch.")
-    passes = config.steps * rollout.prompts / len(problems["train"])
+    passes = config.steps * rollout.prompts / len(prepared.train)
     return "\n".join(
         [
             "would run:",
             f"  model   {models.check(config.model.name)}; {dtype} on {numeric.device}",
-            f"  data    {config.data.name}: {len(problems['train']):,} training and {len(problems['test']):,} "
-            f"held-out problems",
+            f"  data    {config.data.name}: {len(prepared.train):,} training and "
+            f"{len(prepared.task.problems('test')):,} held-out problems",
             f"  steps   {config.steps} of {rollout.prompts} problems x {rollout.samples} samples "
             f"({config.steps * rollout.prompts * rollout.samples:,} samples of up to {rollout.max_tokens} tokens, "
             f"{passes:.2f} passes over the data)",
             f"  learn   {config.algo.name}, {config.steps * config.train.updates} optimiser steps, "
             f"learning rate {config.train.lr:g} ({config.train.schedule})",
-            f"  eval    {held_out} held-out problems before, every {config.eval.every} steps, and after",
+            f"  eval    {len(prepared.held_out)} held-out problems before, every {config.eval.every} steps, and after",
             f"  save    every {config.checkpoint.every} steps; the best and the last are kept",
         ]
     )

@@ -5,8 +5,6 @@ All mistakes are reported at once, each with the key as the user would write it 
 
 import copy
 import difflib
-import types
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -16,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from dojang.config import RunConfig
+from dojang.config import RunConfig, sections
 from dojang.errors import ConfigError
 
 __all__ = ["differences", "load", "shipped", "to_yaml"]
@@ -74,12 +72,23 @@ def _read(recipe: str) -> str:
 
 def _parse(recipe: str, text: str) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"recipe {recipe!r} is not valid YAML: {error}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"recipe {recipe!r} must be a mapping of keys to values, not {type(tree).__name__}")
-    return tree
+    return {key: value for key, value in tree.items() if value is not None}  # an empty section has its defaults
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML lets a key be given twice and forgets the first; here that is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in seen:
+            if seen.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def _override(tree: dict[str, Any], override: str) -> None:
@@ -87,9 +96,11 @@ def _override(tree: dict[str, Any], override: str) -> None:
     keys = dotted.split(".")
     if not equals or not all(keys):
         raise ConfigError(f"override {override!r} must have the form key=value or section.key=value")
-    *sections, last = keys
-    for section in sections:
-        inner = tree.setdefault(section, {})
+    *path, last = keys
+    for depth, section in enumerate(path, start=1):
+        if tree.get(section) is None:
+            tree[section] = _default_mapping(keys[:depth])
+        inner = tree[section]
         if not isinstance(inner, dict):
             raise ConfigError(f"override {override!r}: {section!r} is a value, not a section with keys of its own")
         tree = inner
@@ -97,6 +108,14 @@ def _override(tree: dict[str, Any], override: str) -> None:
         tree[last] = yaml.safe_load(value)
     except yaml.YAMLError:
         tree[last] = value
+
+
+def _default_mapping(keys: Sequence[str]) -> dict[str, Any]:
+    """What a key changes a part of: `task.rewards.correct=2` leaves the other default rewards as they are."""
+    here: Any = RunConfig.model_fields[keys[0]].default if keys[0] in RunConfig.model_fields else None
+    for key in keys[1:]:
+        here = getattr(here, key, None)
+    return dict(here) if isinstance(here, dict) else {}
 
 
 def _mistakes(error: ValidationError) -> list[str]:
@@ -120,8 +139,8 @@ def _hidden_mistakes(tree: dict[str, Any], error: ValidationError) -> list[str]:
 
 def _remove(tree: dict[str, Any], keys: Sequence[str]) -> None:
     """Delete what the keys lead to, or the last thing on the way that is not a section."""
-    *sections, last = keys
-    for section in sections:
+    *path, last = keys
+    for section in path:
         inner = tree.get(section)
         if not isinstance(inner, dict):
             last = section
@@ -139,16 +158,23 @@ def _explain(detail: ErrorDetails) -> Iterator[str]:
         remedy = f"did you mean {'.'.join([*keys[:-1], near[0]])}?" if near else f"known: {', '.join(section)}"
         yield f"{key}: no such key; {remedy}"
     elif detail["type"] == "missing":
-        yield f"{key}: must be given, e.g. {key}=VALUE on the command line"
-    elif detail["type"] == "union_tag_invalid":
-        yield f"{key}.name: {detail['input']['name']!r} is not one of {detail['ctx']['expected_tags']}"
-    elif detail["type"] == "union_tag_not_found":
-        yield f"{key}.name: must be given"
+        yield f"{key}: must be given"
+    elif detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        yield f"{key}.name: {_wrong_choice(keys, detail['input'])}"
     elif detail["type"] == "value_error":
         for line in str(detail["ctx"]["error"]).splitlines():
             yield f"{key}: {line}" if key else line
     else:
         yield f"{key}: {_lower(detail['msg'])}, but it is {detail['input']!r}"
+
+
+def _wrong_choice(keys: Sequence[str], given: Mapping[str, Any]) -> str:
+    names = [str(_tag(section)) for section in sections(RunConfig.model_fields[keys[0]].annotation)]
+    choices = f"one of {', '.join(names)}"
+    if "name" not in given:
+        return f"must be given: {choices}"
+    near = difflib.get_close_matches(str(given["name"]), names, n=1, cutoff=0.5)
+    return f"{given['name']!r} is not {choices}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _locate(location: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
@@ -157,7 +183,7 @@ def _locate(location: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
     known: list[str] = []
     here: Any = RunConfig
     for part in location:
-        members = {_tag(member): member for member in _members(here)}
+        members = {_tag(member): member for member in sections(here)}
         if len(members) > 1 and part in members:
             here = members[part]
             continue
@@ -169,15 +195,6 @@ def _locate(location: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
         field = model.model_fields.get(str(part))
         here = field.annotation if field else None
     return keys, known
-
-
-def _members(annotation: Any) -> list[type[BaseModel]]:
-    """The models an annotation stands for: one, the members of a union, or none."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        return [member for each in typing.get_args(annotation) for member in _members(each)]
-    return []
 
 
 def _tag(model: type[BaseModel]) -> object:

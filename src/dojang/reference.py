@@ -3,7 +3,6 @@
 The text is the attribute docstring beside the field, so there is one place to keep it true.
 """
 
-import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from dojang.config import RunConfig
+from dojang.config import RunConfig, sections
 
 __all__ = ["Key", "key_lines", "keys"]
 
@@ -32,7 +31,7 @@ class Key:
 def keys(model: type[BaseModel] = RunConfig, prefix: str = "", only: str = "") -> Iterator[Key]:
     """All settings below a section, in order."""
     for name, field in model.model_fields.items():
-        members = _sections(field.annotation)
+        members = sections(field.annotation)
         for member in members:
             tag = member.model_fields["name"].default if len(members) > 1 else ""
             yield from keys(member, f"{prefix}{name}.", f"{prefix}{name}.name={tag}" if tag else only)
@@ -49,19 +48,14 @@ def key_lines() -> Iterator[str]:
             yield f"    {' '.join(key.help.split())}"
 
 
-def _sections(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        return [section for member in typing.get_args(annotation) for section in _sections(member)]
-    return []
-
-
 def _kind(annotation: Any) -> str:
-    if typing.get_origin(annotation) is typing.Literal:
-        return " | ".join(str(choice) for choice in typing.get_args(annotation))
-    if typing.get_origin(annotation) is not None:
-        return str(annotation).replace("typing.", "")
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " | ".join(str(choice) for choice in inner)
+    if origin is typing.Annotated:  # the limits are pydantic's business
+        return _kind(inner[0])
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join('...' if each is ... else _kind(each) for each in inner)}]"
     return str(getattr(annotation, "__name__", annotation))
 
 

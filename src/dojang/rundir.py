@@ -29,9 +29,31 @@ from typing import IO, Any
 
 from dojang.errors import RunDirError
 
-__all__ = ["ROLLOUT_COLUMNS", "SUMMARY_KEYS", "RunDir", "disk_errors", "write_atomic"]
+__all__ = [
+    "ROLLOUT_COLUMNS",
+    "SCORE",
+    "SOURCE_SCORE",
+    "SUMMARY_KEYS",
+    "RunDir",
+    "disk_errors",
+    "sync_tree",
+    "write_atomic",
+]
 
 LOCK = "run.lock"
+UNUSABLE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+)
+"""A path nobody can write to; another one must be chosen."""
+SCORE = "val/score"
+"""Held-out accuracy over all data sources; what `best` goes by."""
+SOURCE_SCORE = "val/test_score/"
+"""Followed by a data source: its held-out accuracy."""
 SUMMARY_KEYS = ("recipe", "steps", "seconds", "eval", "status", "resume")
 
 ROLLOUT_COLUMNS: dict[str, str] = {
@@ -52,6 +74,8 @@ ROLLOUT_COLUMNS: dict[str, str] = {
     "outcome": "string",
     "reward": "float64",
     "reward_parts": "map<string, float64>",
+    "passed": "int32",
+    "total": "int32",
     "advantage": "float64",
     "detail": "string",
 }
@@ -93,6 +117,8 @@ class RunDir:
 
     def is_foreign(self) -> bool:
         """Whether the directory holds files, but none of ours."""
+        if not self.path.is_dir():
+            return False
         visible = {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
         return bool(visible - {LOCK}) and not self.run.exists()
 
@@ -135,8 +161,16 @@ class RunDir:
 
     def last_checkpoint(self) -> Path | None:
         """The newest complete checkpoint, or None. A directory under its final name is complete."""
-        found = sorted(self.checkpoints.glob("step-*"))
-        return found[-1] if found else None
+        found = self._complete()
+        return found[max(found)] if found else None
+
+    def _complete(self) -> dict[int, Path]:
+        """Checkpoints by step; what a user keeps beside them under a name of his own is not one."""
+        return {
+            int(path.name.removeprefix("step-")): path
+            for path in self.checkpoints.glob("step-*")
+            if path.name.removeprefix("step-").isdecimal()
+        }
 
     @contextmanager
     def new_checkpoint(self, step: int) -> Iterator[Path]:
@@ -148,7 +182,7 @@ class RunDir:
             aside.mkdir(parents=True)
             try:
                 yield aside
-                _sync_tree(aside)
+                sync_tree(aside)
             except BaseException as error:
                 # Libraries that write files for us report a full disk in their own ways, so look for ourselves.
                 full = isinstance(error, Exception) and shutil.disk_usage(aside).free < 2**20
@@ -175,7 +209,7 @@ class RunDir:
     def prune_checkpoints(self) -> None:
         """Delete what neither `last` nor `best` leads to, and what a crash left behind."""
         kept = {(self.checkpoints / name).resolve().name for name in ("last", "best")}
-        for path in [*self.checkpoints.glob("step-*"), *self.checkpoints.glob(".step-*.tmp")]:
+        for path in [*self._complete().values(), *self.checkpoints.glob(".step-*.tmp")]:
             if path.name not in kept:
                 shutil.rmtree(path)
 
@@ -196,6 +230,8 @@ def _upto(line: bytes, step: int, evaluated: int) -> bool:
     try:
         row = json.loads(line)
     except ValueError:
+        return False
+    if not isinstance(row, dict) or "step" not in row:
         return False
     evaluation = any(name.startswith("val/") for name in row)
     return line.endswith(b"\n") and int(row["step"]) <= (evaluated if evaluation else step)
@@ -234,12 +270,13 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"the disk that holds {path} is full; what was saved before is intact. Free some space, "
                 "then continue with --resume"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG):
+        if error.errno in UNUSABLE:
             raise RunDirError(f"cannot write to {path}: {error.strerror}; choose another --run-dir") from error
         raise
 
 
-def _sync_tree(root: Path) -> None:
+def sync_tree(root: Path) -> None:
+    """Push everything below a directory to the disk, so that a power cut after a rename finds it whole."""
     for directory, _, files in os.walk(root):
         for name in files:
             _sync(Path(directory) / name)

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,28 +22,38 @@ from dojang import recipe as recipes
 from dojang.config import RunConfig
 from dojang.errors import ConfigError, DojangError, Interrupted, RunDirError
 from dojang.rundir import RunDir, write_atomic
+from dojang.summary import Ending, finish
 
 if TYPE_CHECKING:
+    from dojang.compose import Prepared
     from dojang.loop.state import State
     from dojang.loop.sync import Run
 
 __all__ = ["dry_run", "run"]
 
-RESUMABLE = ("steps", "checkpoint.every", "eval.every")
-"""Keys that may change when a run is resumed: they do not touch what the finished steps did."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+RESUMABLE = ("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.")
+"""Keys that may change when a run is resumed: the finished steps keep their meaning."""
 
 
 def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: bool) -> None:
     """Train, and leave a summary behind whatever happens."""
     config = recipes.load(recipe, overrides)
     directory = _choose_directory(recipe, run_dir, resume)
-    command = _resume_command(recipe, overrides, directory)
-    if resume and not directory.path.is_dir():
-        raise RunDirError(f"there is no run in {directory.path} to resume; leave --resume out to start one")
+    _check_directory(directory, config, resume=resume)
+    console = Console()
+    console.print(f"run directory: {directory.path}", highlight=False, soft_wrap=True)
+    from dojang import compose
+
+    prepared = compose.prepare(config)  # before anything is written: a mistake here leaves no directory behind
     directory.lock()
     try:
-        _prepare(directory, config, recipe, overrides, resume=resume)
-        _train(config, directory, recipe, command)
+        _check_directory(directory, config, resume=resume)  # somebody may have been here in the meantime
+        write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
+        write_atomic(directory.config, recipes.to_yaml(config).encode())
+        command = shlex.join([*_program(), "train", recipe, *overrides, "--run-dir", str(directory.path), "--resume"])
+        _train(config, prepared, console, Ending(recipe, config.steps, shlex.join(_program()), command, directory))
     finally:
         directory.unlock()
 
@@ -55,35 +66,37 @@ def dry_run(recipe: str, overrides: Sequence[str]) -> None:
     sys.stdout.write(f"{recipes.to_yaml(config)}\n{describe(config)}\n")
 
 
-def _train(config: RunConfig, directory: RunDir, recipe: str, command: str) -> None:
+def _train(config: RunConfig, prepared: "Prepared", console: Console, ending: Ending) -> None:
     from dojang import compose
     from dojang.loop.state import State, load_state
-    from dojang.summary import Ending, conclude
 
-    console = Console()
-    console.print(f"run directory: {directory.path}", highlight=False)
+    started = time.monotonic()
+    directory = ending.directory
     found = directory.last_checkpoint()
-    first = int(found.name.removeprefix("step-")) if found else 0
-    wired = compose.build(config, directory, console, first=first)
+    wired = compose.build(config, prepared, directory, console, first=_step(found))
     state = load_state(found, wired.gate) if found else State()
     directory.rewind(state.step if found else -1, max(state.scores, default=-1))
     if found:
         asyncio.run(wired.trainer.restore(found))
         console.print(f"resuming after step {state.step}", highlight=False)
-    ending = Ending(recipe, config.steps, shlex.join(_program()), command, directory)
+
+    def conclude(status: str) -> None:
+        _ignore_signals()  # an impatient second Ctrl-C must not cost the last words
+        finish(ending, console, status=status, seconds=state.seconds + time.monotonic() - started)
+
     try:
         asyncio.run(_loop(wired, state))
     except BaseException as error:
         with suppress(DojangError):  # a full disk may refuse the summary too; the first error is the one to tell
-            conclude(ending, console, status="interrupted" if isinstance(error, Interrupted) else "failed")
+            conclude("interrupted" if isinstance(error, Interrupted) else "failed")
         if isinstance(error, DojangError):
-            raise type(error)(f"{error}\nresume with: {command}") from error
+            raise type(error)(f"{error}\nresume with: {ending.command}") from error
         raise
-    conclude(ending, console, status="finished")
+    conclude("finished")
 
 
 async def _loop(wired: "Run", state: "State") -> None:
-    """Run the loop with Ctrl-C and SIGTERM turned into a request to stop; a second one does not wait."""
+    """Run the loop with Ctrl-C, SIGTERM and a lost terminal turned into a request to stop and save."""
     from dojang.loop.sync import train
 
     stop = asyncio.Event()
@@ -93,7 +106,7 @@ async def _loop(wired: "Run", state: "State") -> None:
         loop.remove_signal_handler(number)
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, ask_to_stop, number)
     try:
         await train(wired, state, stop)
@@ -102,46 +115,58 @@ async def _loop(wired: "Run", state: "State") -> None:
         wired.tracker.close()
 
 
+def _ignore_signals() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _choose_directory(recipe: str, run_dir: Path | None, resume: bool) -> RunDir:
     if run_dir is not None:
         return RunDir(run_dir)
     name = Path(recipe).stem
     taken = {
-        int(path.name.removeprefix(f"{name}-")): path
+        int(path.name.removeprefix(f"{name}-")): RunDir(path)
         for path in Path("runs").glob(f"{name}-*")
         if path.name.removeprefix(f"{name}-").isdecimal()
     }
-    if resume:
-        if not taken:
-            raise RunDirError(f"there is no run of {recipe!r} under runs/ to resume; say which with --run-dir")
-        return RunDir(taken[max(taken)])
-    return RunDir(Path("runs") / f"{name}-{max(taken, default=0) + 1}")
+    if not resume:
+        return RunDir(Path("runs") / f"{name}-{max(taken, default=0) + 1}")
+    begun = {number: directory for number, directory in taken.items() if directory.holds_a_run()}
+    if not begun:
+        raise RunDirError(f"there is no run of {recipe!r} under runs/ to resume; say which with --run-dir")
+    return begun[max(begun)]
 
 
-def _prepare(directory: RunDir, config: RunConfig, recipe: str, overrides: Sequence[str], *, resume: bool) -> None:
-    """A fresh directory gets its configuration; a used one must be resumed, and with the same one."""
+def _check_directory(directory: RunDir, config: RunConfig, *, resume: bool) -> None:
+    """A used directory must be resumed, and with what it was started with."""
     if directory.is_foreign():
         raise RunDirError(f"{directory.path} is not empty, and what is in it is no run; choose another --run-dir")
+    if resume and not directory.path.is_dir():
+        raise RunDirError(f"there is no run in {directory.path} to resume; leave --resume out to start one")
     if not directory.holds_a_run():  # with --resume too: a run may die before its first checkpoint
-        write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
-        write_atomic(directory.config, recipes.to_yaml(config).encode())
         return
     if not resume:
         raise RunDirError(
             f"{directory.path} already holds a run; continue it with --resume, or choose another --run-dir"
         )
+    done = _step(directory.last_checkpoint())
+    if config.steps < done:
+        raise ConfigError(f"the run in {directory.path} has done {done} steps already; steps={config.steps} is fewer")
     changed = {
         key: values
         for key, values in recipes.differences(recipes.load(str(directory.config)), config).items()
-        if key not in RESUMABLE
+        if not key.startswith(RESUMABLE)
     }
     if changed:
         listing = "\n".join(f"  - {key}: was {old!r}, now {new!r}" for key, (old, new) in changed.items())
         raise ConfigError(
-            f"a run can only be resumed with the settings it was started with, but these differ:\n{listing}\n"
-            f"change them back, or start a new run. Only {', '.join(RESUMABLE)} may change"
+            f"these settings differ from those the run was started with, and are part of what it is:\n{listing}\n"
+            "change them back, or start a new run"
         )
-    write_atomic(directory.config, recipes.to_yaml(config).encode())
+
+
+def _step(checkpoint: Path | None) -> int:
+    return int(checkpoint.name.removeprefix("step-")) if checkpoint else 0
 
 
 def _program() -> list[str]:
@@ -150,7 +175,3 @@ def _program() -> list[str]:
         return ["dojang"]
     called = Path(sys.argv[0])
     return [sys.executable, "-m", "dojang"] if called.name == "__main__.py" else [os.path.relpath(called)]
-
-
-def _resume_command(recipe: str, overrides: Sequence[str], directory: RunDir) -> str:
-    return shlex.join([*_program(), "train", recipe, *overrides, "--run-dir", str(directory.path), "--resume"])

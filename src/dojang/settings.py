@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dojang.errors import ConfigError
 
-__all__ = ["Section", "load_object"]
+__all__ = ["Section", "load_object", "make_object"]
 
 
 class Section(BaseModel):
@@ -44,3 +44,12 @@ def load_object(spec: str, key: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         raise ConfigError(f"{key}={spec!r}: module {module_name!r} has no {name!r}") from None
+
+
+def make_object(spec: str, key: str, *arguments: Any, **options: Any) -> Any:
+    """Call what `package.module:object` names."""
+    maker = load_object(spec, key)
+    try:
+        return maker(*arguments, **options)
+    except Exception as error:
+        raise ConfigError(f"{key}={spec!r}: calling it raised {type(error).__name__}: {error}") from error

@@ -2,23 +2,19 @@
 
 import json
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-import pyarrow.parquet as pq
 from rich.console import Console
 
-from dojang.rundir import RunDir, write_atomic
-from dojang.track.chart import draw_chart
-from dojang.track.files import read_metrics
+from dojang.rundir import SCORE, SUMMARY_KEYS, RunDir, write_atomic
 
-__all__ = ["Ending", "conclude"]
-
-_SCORE = "val/test_score/"
+__all__ = ["Ending", "finish"]
 
 NEXT = {
     "train {recipe} seed=1": "the same with other random numbers",
-    "train {recipe} algo.kl=0.05": "stay closer to the initial model",
+    "train {recipe} rollout.samples=16": "compare more answers to each problem",
     "train --keys": "every setting there is",
     "train smollm2-gsm8k data.path=DIR --dry-run": "a real model on grade-school maths",
 }
@@ -37,64 +33,53 @@ class Ending:
     directory: RunDir
 
 
-def conclude(ending: Ending, console: Console, *, status: str) -> None:
-    """Write summary.json and the chart; print the summary."""
+def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> None:
+    """Write summary.json and the chart; tell a person how a finished run went."""
     directory = ending.directory
-    rows = list(read_metrics(directory.metrics)) if directory.metrics.exists() else []
-    scores = {int(row["step"]): _mean_score(row) for row in rows if any(map(_is_score, row))}
+    rows = list(_read_metrics(directory.metrics)) if directory.metrics.exists() else []
+    scores = {int(row["step"]): row[SCORE] for row in rows if SCORE in row}
     done = max((int(row["step"]) for row in rows), default=0)
     evaluation = {
         "before": scores.get(0),
         "after": scores[max(scores)] if scores else None,
         "metric": "held-out accuracy",
     }
-    summary = {
-        "recipe": ending.recipe,
-        "steps": done,
-        "seconds": round(sum(row.get("timing_s/step", 0.0) for row in rows), 1),
-        "eval": evaluation,
-        "status": status,
-        "resume": ending.command,
-    }
+    values = (ending.recipe, done, round(seconds, 1), evaluation, status, ending.command)
+    summary = dict(zip(SUMMARY_KEYS, values, strict=True))
     write_atomic(directory.summary, json.dumps(summary, indent=2).encode())
-    if not rows:
-        return
-    draw_chart(directory.chart, rows, f"{ending.recipe}: {done} of {ending.steps} steps")
+    if rows:
+        from dojang.track.chart import draw_chart
+
+        draw_chart(directory.chart, rows, f"{ending.recipe}: {done} of {ending.steps} steps")
     if status == "finished":
-        _report(ending, console, summary, scores)
+        for line in _report(ending, done, seconds, scores):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _report(ending: Ending, console: Console, summary: dict[str, Any], scores: dict[int, float]) -> None:
+def _report(ending: Ending, done: int, seconds: float, scores: dict[int, float]) -> Iterator[str]:
     directory = ending.directory
-    last = max(scores)
-
-    def say(text: str = "") -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    say()
-    say(f"{ending.recipe}: {summary['steps']} steps in {summary['seconds']:.0f} s")
-    say(f"held-out accuracy: {scores[0]:.1%} before, {scores[last]:.1%} after")
-    for line in _example(directory, last):
-        say(line)
-    say()
-    say(f"chart        {directory.chart}")
-    say(f"metrics      {directory.metrics}")
-    say(f"rollouts     {directory.path / 'rollouts'} (Parquet, every sample)")
-    say(f"best model   {directory.checkpoints / 'best'} (a Hugging Face directory)")
-    say()
-    say("next:")
+    yield f"\n{ending.recipe}: {done} steps in {seconds:.0f} s"
+    if 0 in scores:  # the record of the first evaluation may have been deleted
+        yield f"held-out accuracy: {scores[0]:.1%} before, {scores[max(scores)]:.1%} after"
+        yield from _example(directory, max(scores))
+    yield f"\nchart        {directory.chart}"
+    yield f"metrics      {directory.metrics}"
+    yield f"rollouts     {directory.path / 'rollouts'} (Parquet, every sample)"
+    yield f"best model   {directory.checkpoints / 'best'} (a Hugging Face directory)"
+    yield "\nnext:"
     for command, what in NEXT.items():
-        say(f"  {ending.program} {command.format(recipe=ending.recipe):<45}{what}")
+        yield f"  {ending.program} {command.format(recipe=ending.recipe):<45}{what}"
 
 
 def _example(directory: RunDir, last: int) -> list[str]:
     """One held-out problem before and after: one that was learned, if there is one."""
-    before, after = (
-        pq.read_table(
-            directory.rollouts("test", step), columns=["problem", "question", "response", "outcome"]
-        ).to_pylist()
-        for step in (0, last)
-    )
+    import pyarrow.parquet as pq  # slow to import, and needed once, at the very end
+
+    paths = [directory.rollouts("test", step) for step in (0, last)]
+    if not all(path.exists() for path in paths):
+        return []
+    columns = ["problem", "question", "response", "outcome"]
+    before, after = (pq.read_table(path, columns=columns).to_pylist() for path in paths)
     answers = {row["problem"]: row for row in after}
     pairs = [(row, answers[row["problem"]]) for row in before if row["problem"] in answers]
     if not pairs:
@@ -109,15 +94,12 @@ def _example(directory: RunDir, last: int) -> list[str]:
     ]
 
 
+def _read_metrics(path: Path) -> Iterator[dict[str, float]]:
+    with path.open() as file:
+        for line in file:
+            yield json.loads(line)
+
+
 def _block(text: str) -> str:
     """Several lines, indented under the first."""
     return textwrap.indent(text.strip()[:600], " " * 13).strip()
-
-
-def _is_score(name: str) -> bool:
-    return name.startswith(_SCORE)
-
-
-def _mean_score(row: dict[str, float]) -> float:
-    scores = [value for name, value in row.items() if _is_score(name)]
-    return sum(scores) / len(scores)

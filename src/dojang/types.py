@@ -156,5 +156,10 @@ class Group:
     problem: Problem
     ordinal: int
     samples: tuple[Sample, ...]
-    judge_errors: tuple[str, ...] = ()
-    """What went wrong, for each sample dropped because it could not be judged."""
+    unjudged: tuple[Sample, ...] = ()
+    """Samples without a verdict: on record, but never trained on."""
+
+    @property
+    def judge_errors(self) -> tuple[str, ...]:
+        """What went wrong, for each sample that could not be judged."""
+        return tuple(sample.verdict.detail for sample in self.unjudged)

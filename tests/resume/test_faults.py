@@ -31,7 +31,7 @@ def rewards(tmp_path: Path) -> Path:
 
 def test_a_learning_rate_that_blows_up_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    result = dojang("train", str(RECIPE), "train.lr=1e30", "train.warmup=0", "--run-dir", str(directory))
+    result = dojang("train", str(RECIPE), "train.lr=1000", "train.warmup=0", "--run-dir", str(directory))
     assert result.returncode == 6, result.stdout + result.stderr
     assert "NaN or infinite" in result.stderr
     assert "train.lr" in result.stderr

@@ -143,10 +143,19 @@ def test_settings_may_not_change_when_a_run_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "config.yaml").write_text(recipes.to_yaml(recipes.load("quickstart")))
     (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)
-    result = run("train", "quickstart", "train.lr=1", "steps=50", f"--run-dir={tmp_path}", "--resume")
+    result = run("train", "quickstart", "seed=9", "train.lr=1", "steps=50", f"--run-dir={tmp_path}", "--resume")
     assert result.returncode == 2
-    assert "  - train.lr: was 0.0003, now 1.0\n" in result.stderr
+    assert "  - seed: was 0, now 9\n" in result.stderr
     assert "steps: was" not in result.stderr  # a run may be made longer
+    assert "train.lr: was" not in result.stderr  # and go on more carefully
+
+
+def test_a_run_cannot_be_resumed_to_fewer_steps_than_it_has_done(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "checkpoints" / "step-000012").mkdir(parents=True)
+    result = run("train", "quickstart", "steps=7", f"--run-dir={tmp_path}", "--resume")
+    assert result.returncode == 2
+    assert "has done 12 steps already; steps=7 is fewer" in result.stderr
 
 
 def test_a_dry_run_says_what_would_happen_and_leaves_nothing_behind(tmp_path: Path) -> None:

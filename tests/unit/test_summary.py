@@ -8,17 +8,17 @@ import pytest
 from rich.console import Console
 
 from dojang.rundir import SUMMARY_KEYS, RunDir
-from dojang.summary import Ending, conclude
+from dojang.summary import Ending, finish
 
 
 @pytest.fixture
 def ending(tmp_path: Path) -> Ending:
     directory = RunDir(tmp_path)
     rows = [
-        {"step": 0, "val/test_score/sums": 0.25, "timing_s/step": 1.0},
+        {"step": 0, "val/score": 0.25, "timing_s/step": 1.0},
         {"step": 1, "critic/rewards/mean": 0.5, "timing_s/step": 2.0},
         {"step": 2, "critic/rewards/mean": 0.7, "timing_s/step": 2.0},
-        {"step": 2, "val/test_score/sums": 0.75, "timing_s/step": 1.0},
+        {"step": 2, "val/score": 0.75, "timing_s/step": 1.0},
     ]
     directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for step, answer in ((0, "guess"), (2, "work")):
@@ -33,7 +33,7 @@ def ending(tmp_path: Path) -> Ending:
 
 def tell(ending: Ending, status: str) -> tuple[dict, str]:
     output = io.StringIO()
-    conclude(ending, Console(file=output, width=60), status=status)
+    finish(ending, Console(file=output, width=60), status=status, seconds=6.04)
     return json.loads(ending.directory.summary.read_text()), output.getvalue()
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dojang.protocols import Algorithm
-from dojang.settings import Section, load_object
+from dojang.settings import Section, make_object
 
 __all__ = ["CustomAlgorithmConfig"]
 
@@ -21,5 +21,5 @@ class CustomAlgorithmConfig(Section):
 
     def make(self) -> Algorithm:
         """The user's algorithm."""
-        algorithm: Algorithm = load_object(self.make_with, "algo.make_with")(**self.options)
+        algorithm: Algorithm = make_object(self.make_with, "algo.make_with", **self.options)
         return algorithm

@@ -53,7 +53,7 @@ class Grpo:
 
     def advantages(self, group: Group) -> tuple[float, ...]:
         rewards = [sample.reward for sample in group.samples]
-        if len(rewards) < 2:
+        if len(set(rewards)) < 2:  # exactly zero, where the arithmetic below might leave a rounding error
             return (0.0,) * len(rewards)
         mean = statistics.fmean(rewards)
         scale = statistics.stdev(rewards) + 1e-6 if self.config.scale == "std" else 1.0

@@ -4,7 +4,7 @@ Reads the two files as their authors publish them. Only the question and the fin
 solutions never reach a prompt, the examples shown there are this project's own.
 
 Every question is posed as a turn that begins with "Question:". A base model tends to run on into a question
-of its own invention, so completions should be cut where the next one begins: pass `STOP` to sampling.
+of its own invention, so completions are cut where the next one begins (`stop`).
 """
 
 import json

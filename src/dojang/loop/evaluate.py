@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dojang.errors import HealthError
 from dojang.protocols import Workflow
+from dojang.rundir import SCORE, SOURCE_SCORE
 from dojang.types import Group, Metrics, Outcome, Problem
 
 __all__ = ["Evaluation", "evaluate"]
@@ -33,8 +34,9 @@ async def evaluate(workflow: Workflow, problems: Sequence[Problem]) -> Evaluatio
     if not everything:
         complaints = [error for group in groups for error in group.judge_errors]
         raise HealthError(f"not one answer of the evaluation could be judged; the last failure was: {complaints[-1]}")
-    metrics = {f"val/test_score/{source}": sum(each) / len(each) for source, each in right.items()}
+    metrics = {f"{SOURCE_SCORE}{source}": sum(each) / len(each) for source, each in right.items()}
+    metrics[SCORE] = sum(everything) / len(everything)
     metrics["val/judge_errors"] = float(sum(len(group.judge_errors) for group in groups))
     lengths = [sample.response_length for group in groups for sample in group.samples]
     metrics["val/response_length/mean"] = sum(lengths) / len(lengths)
-    return Evaluation(sum(everything) / len(everything), metrics, tuple(groups))
+    return Evaluation(metrics[SCORE], metrics, tuple(groups))

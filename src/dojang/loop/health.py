@@ -80,9 +80,9 @@ class HealthGate:
         seen = f"all {low:g}" if low == high else f"from {low:g} to {high:g}, but equal within each group"
         raise HealthError(
             f"in the last {len(self._steps)} steps no group had rewards that differ (they were {seen}), so "
-            "there was nothing to learn from. Easier problems, more rollout.samples, a higher "
-            "rollout.temperature or longer rollout.max_tokens may help; look at what the model writes in "
-            "rollouts/*.parquet first"
+            "there was nothing to learn from. Look at what the model writes in rollouts/*.parquet first; then "
+            "resume with more rollout.samples, a higher rollout.temperature or longer rollout.max_tokens, or start "
+            "again with easier problems"
         )
 
 

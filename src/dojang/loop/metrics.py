@@ -51,15 +51,16 @@ class Clock:
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self._spent: dict[str, float] = {}
+        self.spent: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         started = time.monotonic()
         yield
-        self._spent[f"timing_s/{name}"] = time.monotonic() - started
+        self.spent[f"timing_s/{name}"] = time.monotonic() - started
 
-    def metrics(self, groups: Sequence[Group]) -> Metrics:
+    def step_metrics(self, groups: Sequence[Group]) -> Metrics:
+        """The parts, the whole, and how many tokens were generated in it."""
         whole = time.monotonic() - self._started
-        tokens = sum(sample.response_length for group in groups for sample in group.samples)
-        return {**self._spent, "timing_s/step": whole, "perf/tokens_per_s": tokens / whole}
+        tokens = sum(sample.response_length for group in groups for sample in (*group.samples, *group.unjudged))
+        return {**self.spent, "timing_s/step": whole, "perf/tokens_per_s": tokens / whole}

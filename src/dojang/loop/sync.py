@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from dojang.errors import Interrupted
 from dojang.loop.evaluate import evaluate
-from dojang.loop.health import HealthGate, has_signal
+from dojang.loop.health import HealthGate
 from dojang.loop.metrics import Clock, rollout_metrics
 from dojang.loop.order import pose
 from dojang.loop.state import State, write_state
@@ -55,6 +55,8 @@ class Run:
 async def train(run: Run, state: State, stop: asyncio.Event) -> State:
     """Run the loop to its last step. When `stop` is set, save and raise Interrupted."""
     saved = state if run.directory.last_checkpoint() is not None else None
+    if saved is not None:
+        point(run, state)  # a crash may have come between the checkpoint and its links
     await publish(run)
     while True:
         started = time.monotonic()
@@ -64,7 +66,7 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
             if (_due(run, state, run.save_every) or state.best_step == state.step) and state != saved:
                 await save(run, state)
                 saved = state
-            if state.step == run.steps:
+            if state.step >= run.steps:
                 return state
             problems = pose(run.problems, run.seed, state.ordinal, run.prompts)
             state = await take_step(run, state, problems, stop)
@@ -81,14 +83,14 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
         groups = await _unless(stop, attempt(run, problems))
     groups = credit(run, groups)
+    run.tracker.groups(state.step + 1, "train", groups)
     run.gate.check(groups)
     with clock("learn"):
-        learned = await learn(run, [group for group in groups if has_signal(group)])
+        learned = await learn(run, [group for group in groups if teaches(group)])
     with clock("publish"):
         await publish(run)
     state = replace(state, step=state.step + 1, ordinal=state.ordinal + len(problems))
-    run.tracker.groups(state.step, "train", groups)
-    run.tracker.metrics(state.step, {**rollout_metrics(groups), **learned, **clock.metrics(groups)})
+    run.tracker.metrics(state.step, {**rollout_metrics(groups), **learned, **clock.step_metrics(groups)})
     return state
 
 
@@ -109,6 +111,11 @@ def credit(run: Run, groups: Sequence[Group]) -> list[Group]:
         )
         for group in groups
     ]
+
+
+def teaches(group: Group) -> bool:
+    """Whether any sample was credited: otherwise the group's gradient is zero."""
+    return any(sample.advantage for sample in group.samples)
 
 
 async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
@@ -132,7 +139,7 @@ async def examine(run: Run, state: State, stop: asyncio.Event) -> State:
     with clock("eval"):
         found = await _unless(stop, evaluate(run.exam, run.held_out))
     run.tracker.groups(state.step, "test", found.groups)
-    run.tracker.metrics(state.step, {**found.metrics, **clock.metrics(found.groups)})
+    run.tracker.metrics(state.step, {**found.metrics, **clock.spent})
     return replace(state, scores={**state.scores, state.step: found.score})
 
 
@@ -141,10 +148,15 @@ async def save(run: Run, state: State) -> None:
     with run.directory.new_checkpoint(state.step) as path:
         await run.trainer.save(path)
         write_state(path, state, run.gate)
+    point(run, state)
+    run.directory.prune_checkpoints()
+
+
+def point(run: Run, state: State) -> None:
+    """Let `last`, and `best` if it is, lead to the checkpoint of this state."""
     run.directory.point("last", state.step)
     if state.scores and state.best_step == state.step:
         run.directory.point("best", state.step)
-    run.directory.prune_checkpoints()
 
 
 class _Stopped(Exception):
@@ -166,7 +178,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
 
 
 def _due(run: Run, state: State, every: int) -> bool:
-    return state.step % every == 0 or state.step == run.steps
+    return state.step % every == 0 or state.step >= run.steps
 
 
 def _split(groups: Sequence[Group], parts: int) -> list[Sequence[Group]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from dojang.errors import ModelError
 from dojang.models import smollm2
 
-__all__ = ["KNOWN", "TINY", "cache_root", "check", "resolve"]
+__all__ = ["KNOWN", "TINY", "cache_root", "check", "local", "resolve"]
 
 TINY = "dojang-tiny"
 KNOWN = (TINY, smollm2.NAME)
@@ -51,6 +51,12 @@ def check(name: str) -> str:
     if directory is None:
         return f"hub model {name}, downloaded by transformers unless it is in its cache"
     return f"model directory {directory}"
+
+
+def local(name: str) -> str | None:
+    """The model's directory if it is on this machine already; None if it would have to be fetched."""
+    directory = smollm2.converted(cache_root()) if name == smollm2.NAME else _directory(name)
+    return None if directory is None or not directory.is_dir() else str(directory)
 
 
 def _directory(name: str) -> Path | None:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dojang.errors import ModelError
+from dojang.rundir import sync_tree
 
 __all__ = ["NAME", "converted", "describe", "fetch_and_convert", "to_stderr"]
 
@@ -125,7 +126,7 @@ def _make(cache: Path, target: Path, say: Callable[[str], None]) -> None:
         fresh = scratch / target.name
         fresh.mkdir()  # not the temporary directory itself, which other users could not read
         _convert(gguf, fresh)
-        _sync(fresh)
+        sync_tree(fresh)
         if target.exists() and not _complete(target):
             os.rename(target, scratch / "damaged")  # a cleaner of caches has been here
         try:
@@ -214,13 +215,3 @@ def _convert(gguf: Path, directory: Path) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(directory: Path) -> None:
-    """Push the files to the disk, so that a power cut after the rename finds them whole."""
-    for path in [*directory.iterdir(), directory]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dojang.protocols import Task
-from dojang.settings import Section, load_object
+from dojang.settings import Section, make_object
 from dojang.types import Problem
 
 __all__ = ["CustomTaskConfig"]
@@ -23,5 +23,5 @@ class CustomTaskConfig(Section):
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> Task:
         """The user's task."""
-        task: Task = load_object(self.make_with, "task.make_with")(problems, **self.options)
+        task: Task = make_object(self.make_with, "task.make_with", problems, **self.options)
         return task

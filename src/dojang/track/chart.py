@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dojang.rundir import write_atomic
+from dojang.rundir import SOURCE_SCORE, write_atomic
 
 __all__ = ["draw_chart"]
 
@@ -17,10 +17,10 @@ def draw_chart(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> N
     rewards = [(row["step"], row["critic/rewards/mean"]) for row in rows if "critic/rewards/mean" in row]
     if rewards:
         axes.plot(*zip(*rewards, strict=True), label="mean reward of a training step")
-    sources = sorted({name for row in rows for name in row if name.startswith("val/test_score/")})
+    sources = sorted({name for row in rows for name in row if name.startswith(SOURCE_SCORE)})
     for source in sources:
         scores = [(row["step"], row[source]) for row in rows if source in row]
-        label = f"held-out accuracy, {source.removeprefix('val/test_score/')}"
+        label = f"held-out accuracy, {source.removeprefix(SOURCE_SCORE)}"
         axes.plot(*zip(*scores, strict=True), marker="o", linestyle="--", label=label)
     axes.set_xlabel("step")
     axes.set_title(title)

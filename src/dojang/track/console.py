@@ -1,62 +1,73 @@
-"""What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere."""
+"""What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere.
 
-import time
-from collections.abc import Sequence
+A reader that goes away (`dojang train ... | head`) must not end the run: from then on nothing is printed.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 
+from dojang.rundir import SCORE
 from dojang.types import Group, Metrics
 
 __all__ = ["ConsoleTracker"]
 
-_SCORE = "val/test_score/"
+WIDE_ENOUGH = 80
+"""Columns from which on there is room for a bar beside the figures."""
 
 
 class ConsoleTracker:
     """A Tracker that shows step, reward, evaluation score, tokens/s and the time left."""
 
-    def __init__(self, console: Console, *, first: int, steps: int) -> None:
+    def __init__(self, console: Console, *, first: int, steps: int, eval_every: int) -> None:
         self._console = console
         self._first = first
         self._steps = steps
-        self._started = time.monotonic()
+        self._eval_every = eval_every
+        self._step_times: list[float] = []
+        self._eval_times: list[float] = []
         self._score: float | None = None
         self._last: Metrics = {}
         self._progress: Progress | None = None
-        if console.is_terminal:
-            self._progress = Progress(
-                TextColumn("step"),
-                MofNCompleteColumn(),
-                BarColumn(bar_width=24),
-                TextColumn("{task.description}"),
-                console=console,
-            )
-            self._bar = self._progress.add_task("evaluating before training", total=steps, completed=first)
-            self._progress.start()
 
     def metrics(self, step: int, values: Metrics) -> None:
-        scores = [value for name, value in values.items() if name.startswith(_SCORE)]
-        if scores:
-            self._score = sum(scores) / len(scores)
+        if SCORE in values:
+            self._score = values[SCORE]
+            self._eval_times.append(values.get("timing_s/eval", 0.0))
+            line = f"held-out accuracy {self._score:.1%}"
         else:
             self._last = values
-        text = self._describe(step)
-        if self._progress is not None:
-            self._progress.update(self._bar, completed=step, description=text)
-        elif scores:
-            self._console.print(f"step {step}/{self._steps}  held-out accuracy {self._score:.1%}", highlight=False)
+            self._step_times.append(values.get("timing_s/step", 0.0))
+            line = self._figures(step)
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._quietly(lambda: self._advance(step))
         else:
-            self._console.print(f"step {step}/{self._steps}  {text}", highlight=False)
+            self._quietly(
+                lambda: self._console.print(f"step {step}/{self._steps}  {line}", highlight=False, soft_wrap=True)
+            )
 
     def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
         return None
 
     def close(self) -> None:
         if self._progress is not None:
-            self._progress.stop()
+            self._quietly(self._progress.stop)
 
-    def _describe(self, step: int) -> str:
+    def _advance(self, step: int) -> None:
+        if self._progress is None:  # not earlier: a run that fails to start should leave the terminal alone
+            columns: list[ProgressColumn] = [TextColumn("step"), MofNCompleteColumn(), TextColumn("{task.description}")]
+            if self._console.width >= WIDE_ENOUGH:
+                columns.insert(2, BarColumn(bar_width=20))
+            self._progress = Progress(*columns, console=self._console)
+            self._bar = self._progress.add_task("", total=self._steps, completed=self._first)
+            self._progress.start()
+        self._progress.update(self._bar, completed=step, description=self._figures(step))
+
+    def _figures(self, step: int) -> str:
         parts = []
         if "critic/rewards/mean" in self._last:
             parts.append(f"reward {self._last['critic/rewards/mean']:.3f}")
@@ -64,11 +75,24 @@ class ConsoleTracker:
             parts.append(f"eval {self._score:.1%}")
         if "perf/tokens_per_s" in self._last:
             parts.append(f"{self._last['perf/tokens_per_s']:,.0f} tok/s")
-        if step > self._first:
-            # Evaluations and saves are in the elapsed time too, so the estimate includes them.
-            pace = (time.monotonic() - self._started) / (step - self._first)
-            parts.append(f"ETA {_clock(pace * (self._steps - step))}")
+        if self._step_times:
+            parts.append(f"ETA {_clock(self._seconds_left(step))}")
         return "  ".join(parts)
+
+    def _seconds_left(self, step: int) -> float:
+        """Steps and evaluations to come, at the pace of those seen."""
+        due = (self._steps - 1) // self._eval_every - step // self._eval_every
+        evaluations = due + 1 if step < self._steps else 0  # there is always one at the end
+        pace = fmean(self._eval_times) if self._eval_times else 0.0
+        return fmean(self._step_times) * (self._steps - step) + pace * evaluations
+
+    def _quietly(self, show: Callable[[], object]) -> None:
+        try:
+            show()
+        except (OSError, SystemExit):  # rich turns a broken pipe into an exit
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, sys.__stdout__.fileno() if sys.__stdout__ else 1)
+            os.close(silence)
 
 
 def _clock(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang.rundir import ROLLOUT_COLUMNS, RunDir, disk_errors, write_atomic
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["FileTracker", "read_metrics", "rollout_schema"]
+__all__ = ["FileTracker", "rollout_schema"]
 
 
 class FileTracker:
@@ -29,7 +29,7 @@ class FileTracker:
             _append_whole(self._directory.metrics, line.encode())
 
     def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
-        rows = [self._row(step, group, sample) for group in groups for sample in group.samples]
+        rows = [self._row(step, group, sample) for group in groups for sample in (*group.samples, *group.unjudged)]
         table = pa.Table.from_pylist(rows, schema=rollout_schema())
         write_atomic(
             self._directory.rollouts(split, step),
@@ -57,8 +57,10 @@ class FileTracker:
             "finish": sample.finish,
             "role": sample.role,
             "outcome": str(sample.verdict.outcome),
-            "reward": sample.reward,
+            "reward": sample.verdict.reward,
             "reward_parts": list(sample.verdict.parts.items()),
+            "passed": sample.verdict.passed,
+            "total": sample.verdict.total,
             "advantage": sample.advantage,
             "detail": sample.verdict.detail,
         }
@@ -90,10 +92,3 @@ def _append_whole(path: Path, line: bytes) -> None:
         except OSError:
             file.truncate(before)
             raise
-
-
-def read_metrics(path: Path) -> Iterator[dict[str, float]]:
-    """The rows of a metrics.jsonl."""
-    with path.open() as file:
-        for line in file:
-            yield json.loads(line)

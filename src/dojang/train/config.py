@@ -1,6 +1,6 @@
 """Settings of the trainer."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -9,18 +9,21 @@ from dojang.settings import Section
 __all__ = ["TrainConfig"]
 
 
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
 class TrainConfig(Section):
     """How the policy is updated."""
 
-    lr: float = Field(default=1e-6, gt=0)
+    lr: float = Field(default=1e-6, gt=0, le=1000)
     """Peak learning rate."""
-    warmup: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the run over which the learning rate rises from zero to its peak."""
+    warmup: int = Field(default=0, ge=0)
+    """Optimiser steps over which the learning rate rises from zero to its peak."""
     schedule: Literal["constant", "cosine"] = "constant"
     """What the learning rate does after the warm-up; cosine ends at a tenth of the peak."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
-    betas: tuple[float, float] = (0.9, 0.99)
+    betas: tuple[Share, Share] = (0.9, 0.99)
     """AdamW's running-average factors."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients longer than this are scaled down to it."""

@@ -1,4 +1,4 @@
-"""The trainer's model: loading it, and the log-probs of given tokens under it."""
+"""The log-probs of given tokens under a model."""
 
 from contextlib import AbstractContextManager, nullcontext
 

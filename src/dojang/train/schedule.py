@@ -6,14 +6,11 @@ from typing import Literal
 __all__ = ["learning_rate"]
 
 
-def learning_rate(
-    step: int, *, peak: float, warmup: float, total: int, schedule: Literal["constant", "cosine"]
-) -> float:
+def learning_rate(step: int, *, peak: float, warmup: int, total: int, schedule: Literal["constant", "cosine"]) -> float:
     """The rate for optimiser step `step`, counted from 0, of `total`."""
-    rising = math.floor(warmup * total)
-    if step < rising:
-        return peak * (step + 1) / (rising + 1)
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1)
     if schedule == "constant":
         return peak
-    progress = min(1.0, (step - rising) / max(1, total - 1 - rising))
+    progress = min(1.0, (step - warmup) / max(1, total - 1 - warmup))
     return peak * (0.1 + 0.9 * (1 + math.cos(math.pi * progress)) / 2)

@@ -98,7 +98,7 @@ class TorchTrainer:
             saved = torch.load(path / OPTIMISER_FILE, map_location="cpu", weights_only=True)
             state = AutoModelForCausalLM.from_pretrained(path, dtype=self._model.dtype).state_dict()
         except Exception as error:  # torch, safetensors and transformers each have their own for a damaged file
-            raise RunDirError(f"checkpoint {path} cannot be read ({error}); delete it to fall back") from error
+            raise RunDirError(f"checkpoint {path} cannot be read ({error!r}); delete it to fall back") from error
         self._model.load_state_dict(state)
         self._optimiser.load_state_dict(saved["adamw"])
         self._version = saved["version"]
@@ -135,6 +135,6 @@ def _check_finite(figures: Metrics) -> None:
     if bad:
         raise TrainingError(
             f"{', '.join(bad)} became NaN or infinite, so this step was not taken; the last checkpoint is "
-            "untouched. Lower train.lr or train.max_grad_norm, raise train.warmup, or try "
-            "model.dtype=float32, then resume."
+            "untouched. Resume from it with a lower train.lr or train.max_grad_norm, or start again with "
+            "model.dtype=float32"
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from dojang.errors import ConfigError
@@ -13,14 +14,14 @@ __all__ = ["ChatRenderer"]
 class ChatRenderer:
     """A Renderer that refuses prompts which leave no room for the answer."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, context: int, max_tokens: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, context: int | None, max_tokens: int) -> None:
         self._tokenizer = tokenizer
         self._context = context
         self._max_tokens = max_tokens
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         tokens = self._tokens(messages)
-        if len(tokens) + self._max_tokens > self._context:
+        if self._context is not None and len(tokens) + self._max_tokens > self._context:
             raise ConfigError(
                 f"a prompt of {len(tokens)} tokens and rollout.max_tokens={self._max_tokens} do not fit the "
                 f"model's context of {self._context} tokens; lower rollout.max_tokens or use a shorter prompt "
@@ -31,11 +32,25 @@ class ChatRenderer:
     def _tokens(self, messages: Sequence[Message]) -> tuple[int, ...]:
         if self._tokenizer.chat_template is None:
             return tuple(self._tokenizer.encode(plain_text(messages)))
+        try:
+            text = self._apply_template(messages)
+        except TemplateError:  # some templates refuse a system turn
+            text = self._apply_template(fold_system(messages))
+        # The template has written every special token already.
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _apply_template(self, messages: Sequence[Message]) -> str:
         chat = [{"role": message.role, "content": message.content} for message in messages]
         text = self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         assert isinstance(text, str)
-        # The template has written every special token already.
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        return text
+
+
+def fold_system(messages: Sequence[Message]) -> list[Message]:
+    """The same conversation with the system's words in front of the first user turn."""
+    system = [message.content for message in messages if message.role == "system"]
+    first, *rest = [message for message in messages if message.role != "system"]
+    return [Message(first.role, "\n\n".join([*system, first.content])), *rest]
 
 
 def plain_text(messages: Sequence[Message]) -> str:

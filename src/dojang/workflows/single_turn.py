@@ -32,20 +32,22 @@ class SingleTurn:
         sampling = replace(self._sampling, ordinal=ordinal)
         completions = await self._engine.generate(prompt, self._samples, sampling)
         verdicts = await asyncio.gather(*(self._grade(problem, each.text) for each in completions))
-        judged = [
+        samples = [
             _sample(prompt, completion, verdict, index)
             for index, (completion, verdict) in enumerate(zip(completions, verdicts, strict=True))
-            if verdict.outcome is not Outcome.JUDGE_ERROR
         ]
-        errors = tuple(each.detail for each in verdicts if each.outcome is Outcome.JUDGE_ERROR)
-        return Group(problem, ordinal, tuple(judged), errors)
+        judged = tuple(sample for sample in samples if sample.verdict.outcome is not Outcome.JUDGE_ERROR)
+        unjudged = tuple(sample for sample in samples if sample.verdict.outcome is Outcome.JUDGE_ERROR)
+        return Group(problem, ordinal, judged, unjudged)
 
     async def _grade(self, problem: Problem, text: str) -> Verdict:
-        verdict = await self._task.grade(problem, text)
-        for _ in range(GRADING_ATTEMPTS - 1):
+        for _ in range(GRADING_ATTEMPTS):
+            try:
+                verdict = await self._task.grade(problem, text)
+            except Exception as error:  # a task should not raise, but a user's own may
+                verdict = Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {error!r}")
             if verdict.outcome is not Outcome.JUDGE_ERROR:
                 break
-            verdict = await self._task.grade(problem, text)
         return verdict
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from dojang.errors import HealthError
 from dojang.loop.evaluate import Evaluation, evaluate
-from dojang.types import Group, Message, Problem, Sample
+from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
 
 PROBLEMS = [Problem(f"{source}/{place}", source, (Message("user", "?"),), "") for source in "ab" for place in range(2)]
 
@@ -26,7 +26,12 @@ class Recorded:
 def exam(make_sample: Callable[..., Sample]) -> Callable[..., tuple[Recorded, Evaluation]]:
     def run(*rewards: tuple[float, ...], errors: int = 0) -> tuple[Recorded, Evaluation]:
         groups = [
-            Group(each, at, tuple(make_sample(reward, answer=(1,) * (at + 1)) for reward in given), ("gone",) * errors)
+            Group(
+                each,
+                at,
+                tuple(make_sample(reward, answer=(1,) * (at + 1)) for reward in given),
+                (make_sample(verdict=Verdict(Outcome.JUDGE_ERROR, None, detail="gone")),) * errors,
+            )
             for at, (each, given) in enumerate(zip(PROBLEMS, rewards, strict=True))
         ]
         workflow = Recorded(groups)
@@ -41,6 +46,7 @@ def test_the_score_is_the_share_accepted_over_all_and_per_source(
     workflow, found = exam((1.0,), (0.5,), (1.0,), (1.5,))
     assert found.score == 0.75
     assert found.metrics == {
+        "val/score": 0.75,
         "val/test_score/a": 0.5,
         "val/test_score/b": 1.0,
         "val/judge_errors": 0.0,

@@ -31,7 +31,7 @@ def test_equal_wrong_rewards_stop_the_run_when_the_window_is_full(make_group: Ca
         guard.check(step)
     message = str(caught.value)
     assert "in the last 3 steps no group had rewards that differ (they were all 0.25)" in message
-    for remedy in ("Easier problems", "rollout.samples", "rollout.temperature", "rollout.max_tokens", "rollouts/"):
+    for remedy in ("easier problems", "rollout.samples", "rollout.temperature", "rollout.max_tokens", "rollouts/"):
         assert remedy in message
 
 

@@ -19,7 +19,8 @@ def test_every_figure_of_a_small_step(problem: Problem, make_sample: Callable[..
         make_sample(answer=(1, 2), verdict=Verdict(Outcome.WRONG, 0.5, parts={"format": 0.5})),
         make_sample(answer=(1, 2), verdict=Verdict(Outcome.WRONG, 0.5)),
     )
-    groups = [Group(problem, 0, samples[:2], ("lost", "lost")), Group(problem, 1, samples[2:], ("lost",))]
+    lost = make_sample(verdict=Verdict(Outcome.JUDGE_ERROR, None, detail="lost"))
+    groups = [Group(problem, 0, samples[:2], (lost, lost)), Group(problem, 1, samples[2:], (lost,))]
     assert rollout_metrics(groups) == {
         "groups/total": 2.0,
         "groups/zero_variance": 1.0,

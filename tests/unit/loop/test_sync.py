@@ -18,13 +18,13 @@ from dojang.errors import HealthError, Interrupted
 from dojang.loop.config import HealthConfig
 from dojang.loop.health import HealthGate
 from dojang.loop.state import State, load_state
-from dojang.loop.sync import Run, train
+from dojang.loop.sync import Run, teaches, train
 from dojang.protocols import RolloutEngine
 from dojang.rundir import RunDir
 from dojang.track.files import FileTracker
 from dojang.train.config import TrainConfig
 from dojang.train.torch import TorchTrainer
-from dojang.types import Completion, Message, Outcome, Problem, Sampling, Verdict
+from dojang.types import Completion, Group, Message, Outcome, Problem, Sampling, Verdict
 from dojang.weights.memory import MemoryWeights
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
@@ -277,8 +277,9 @@ def test_judge_errors_are_counted_and_never_trained_on(make_run: Callable[..., R
     [row] = training_rows(run)
     assert row["judge/errors"] == 3.0
     table = pq.read_table(run.directory.rollouts("train", 1)).to_pylist()
-    assert {row["response"] for row in table} == {"good", "bad"}
-    assert [row["index"] for row in table] == [0, 2, 3] * 3
+    assert [row["index"] for row in table] == [0, 2, 3, 1] * 3  # the judged ones first
+    lost = [row for row in table if row["response"] == "lost"]
+    assert [(row["outcome"], row["reward"], row["advantage"]) for row in lost] == [("judge_error", None, 0.0)] * 3
 
 
 def test_stopping_abandons_the_step_saves_and_raises(make_run: Callable[..., Run]) -> None:
@@ -397,3 +398,34 @@ def test_a_finished_run_has_nothing_left_to_do(make_run: Callable[..., Run]) -> 
     asyncio.run(again.trainer.restore(again.directory.checkpoints / "last"))
     assert play(again, load_state(again.directory.checkpoints / "last", again.gate)) == state
     assert again.directory.metrics.read_text() == recorded
+
+
+def test_links_that_a_crash_left_behind_are_mended(make_run: Callable[..., Run]) -> None:
+    run = make_run(steps=2)
+    state = play(run)
+    best = linked(run, "best")
+    for name in ("last", "best"):
+        (run.directory.checkpoints / name).unlink()
+    again = make_run(steps=2)
+    found = again.directory.last_checkpoint()
+    assert found is not None
+    asyncio.run(again.trainer.restore(found))
+    play(again, load_state(found, again.gate))
+    assert linked(again, "last") == f"step-{state.step:06d}"
+    if best == linked(run, "last"):
+        assert linked(again, "best") == best
+
+
+def test_a_run_that_is_past_its_last_step_just_ends(make_run: Callable[..., Run]) -> None:
+    play(make_run(steps=3))
+    shorter = make_run(steps=2)
+    found = shorter.directory.last_checkpoint()
+    assert found is not None
+    assert play(shorter, load_state(found, shorter.gate)).step == 3
+
+
+def test_what_teaches_is_what_the_algorithm_credits(make_group: Callable[..., Group]) -> None:
+    everybody_right = make_group([1.0, 1.0])
+    assert not teaches(everybody_right)
+    credited = replace(everybody_right, samples=tuple(replace(each, advantage=0.5) for each in everybody_right.samples))
+    assert teaches(credited)  # an algorithm with a baseline of its own may have something to say

@@ -1,42 +1,71 @@
 import io
+import subprocess
+import sys
 
+import pytest
 from rich.console import Console
 
 from dojang.track.console import ConsoleTracker
 
-STEP = {"critic/rewards/mean": 0.4321, "perf/tokens_per_s": 12345.6}
+STEP = {"critic/rewards/mean": 0.4321, "perf/tokens_per_s": 12345.6, "timing_s/step": 10.0}
+EXAM = {"val/score": 0.25, "val/test_score/sums": 0.25, "timing_s/eval": 30.0}
 
 
-def test_plain_lines_where_there_is_no_terminal() -> None:
+def tracker(console: Console, **settings: int) -> ConsoleTracker:
+    return ConsoleTracker(console, **{"first": 0, "steps": 4, "eval_every": 2, **settings})
+
+
+@pytest.mark.parametrize("settings", [{}, {"force_terminal": True, "_environ": {"TERM": "dumb"}}])
+def test_plain_lines_where_a_line_cannot_be_redrawn(settings: dict) -> None:
     output = io.StringIO()
-    tracker = ConsoleTracker(Console(file=output, width=200), first=0, steps=4)
-    tracker.metrics(0, {"val/test_score/sums": 0.25, "val/judge_errors": 0.0})
-    tracker.metrics(1, STEP)
-    tracker.close()
+    shown = tracker(Console(file=output, width=20, **settings))
+    shown.metrics(0, EXAM)
+    shown.metrics(1, STEP)
+    shown.close()
     lines = output.getvalue().splitlines()
     assert lines[0] == "step 0/4  held-out accuracy 25.0%"
-    assert lines[1].startswith("step 1/4  reward 0.432  eval 25.0%  12,346 tok/s  ETA ")
+    assert lines[1] == "step 1/4  reward 0.432  eval 25.0%  12,346 tok/s  ETA 1:30"
     assert "\x1b" not in output.getvalue()
 
 
-def test_a_bar_in_a_terminal() -> None:
+@pytest.mark.parametrize("width", [60, 120])
+def test_a_live_line_in_a_terminal(width: int) -> None:
     output = io.StringIO()
-    tracker = ConsoleTracker(Console(file=output, width=120, force_terminal=True), first=2, steps=4)
-    tracker.metrics(3, STEP)
-    tracker.close()
+    shown = tracker(Console(file=output, width=width, force_terminal=True, _environ={"TERM": "xterm"}), first=2)
+    assert output.getvalue() == ""  # a run that fails to start leaves the terminal alone
+    shown.metrics(3, STEP)
+    shown.close()
     assert "3/4" in output.getvalue()
     assert "reward 0.432" in output.getvalue()
+    assert "ETA 0:10" in output.getvalue()
     assert output.getvalue().rstrip("\n").endswith("\x1b[?25h")  # the cursor is given back
 
 
-def test_the_time_left_is_that_of_the_steps_left(monkeypatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("dojang.track.console.time.monotonic", lambda: now[0])
+def test_the_time_left_counts_steps_and_evaluations_to_come() -> None:
     output = io.StringIO()
-    tracker = ConsoleTracker(Console(file=output, width=200), first=10, steps=100)
-    now[0] += 20  # for two steps
-    tracker.metrics(12, STEP)
-    assert "ETA 14:40" in output.getvalue()  # 88 steps of 10 s
-    now[0] += 90 * 60
-    tracker.metrics(13, STEP)
-    assert "ETA 43:39:40" in output.getvalue()
+    shown = tracker(Console(file=output, width=200), first=10, steps=100, eval_every=30)
+    shown.metrics(11, STEP)
+    assert "ETA 14:50" in output.getvalue()  # 89 steps of 10 s
+    shown.metrics(30, EXAM)
+    shown.metrics(31, STEP)
+    assert "ETA 13:00" in output.getvalue()  # 69 steps, and evaluations of 30 s after 60, 90 and 100
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
+    script = """
+import sys
+from rich.console import Console
+from dojang.track.console import ConsoleTracker
+tracker = ConsoleTracker(Console(), first=0, steps=10**6, eval_every=10)
+for step in range(1, 20_000):
+    tracker.metrics(step, {"critic/rewards/mean": 0.5, "timing_s/step": 1.0})
+sys.stderr.write("went on")
+"""
+    writer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    assert writer.stdout.readline().startswith("step 1/")
+    writer.stdout.close()
+    assert writer.stderr is not None
+    assert writer.stderr.read() == "went on"
+    assert writer.wait(timeout=60) == 0
+    writer.stderr.close()

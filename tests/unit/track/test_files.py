@@ -8,7 +8,7 @@ import pytest
 from dojang.errors import RunDirError
 from dojang.rundir import ROLLOUT_COLUMNS, RunDir
 from dojang.track import files
-from dojang.track.files import FileTracker, read_metrics
+from dojang.track.files import FileTracker
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
 
 
@@ -50,6 +50,14 @@ def test_what_was_trained_is_what_is_read_back(directory: RunDir, tokenizer) -> 
     assert dict(first["reward_parts"]) == {"format": 1.0, "correct": 1.0}
 
 
+def test_what_could_not_be_judged_is_on_record_without_a_reward(directory: RunDir, tokenizer, make_group) -> None:
+    FileTracker(directory, tokenizer).groups(1, "train", [make_group([1.0], errors=["the judge slept"])])
+    rows = pq.read_table(directory.rollouts("train", 1)).to_pylist()
+    assert [row["outcome"] for row in rows] == ["accepted", "judge_error"]
+    assert [row["reward"] for row in rows] == [1.0, None]
+    assert rows[1]["detail"] == "the judge slept"
+
+
 def test_a_step_without_samples_still_has_a_file(directory: RunDir, tokenizer) -> None:
     FileTracker(directory, tokenizer).groups(1, "train", [])
     assert pq.read_table(directory.rollouts("train", 1)).num_rows == 0
@@ -59,7 +67,7 @@ def test_metrics_are_one_object_a_line(directory: RunDir, tokenizer) -> None:
     tracker = FileTracker(directory, tokenizer)
     tracker.metrics(1, {"a": 0.25})
     tracker.metrics(2, {"b": 1.0})
-    assert list(read_metrics(directory.metrics)) == [{"step": 1, "a": 0.25}, {"step": 2, "b": 1.0}]
+    assert directory.metrics.read_text() == '{"step": 1, "a": 0.25}\n{"step": 2, "b": 1.0}\n'
 
 
 def test_a_figure_that_json_cannot_hold_is_refused(directory: RunDir, tokenizer) -> None:

@@ -56,3 +56,18 @@ def test_a_prompt_must_leave_room_for_the_answer(pick: str, request: pytest.Fixt
     assert f"a prompt of {length} tokens and rollout.max_tokens=10" in message
     assert f"context of {length + 9} tokens" in message
     assert "lower rollout.max_tokens or use a shorter prompt" in message
+
+
+def test_a_template_that_refuses_a_system_turn_gets_it_with_the_question(tokenizer: PreTrainedTokenizerBase) -> None:
+    strict = copy.deepcopy(tokenizer)
+    strict.chat_template = (
+        "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system role') }}"
+        "{% endif %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}<|assistant|>"
+    )
+    tokens = ChatRenderer(strict, context=512, max_tokens=10).render(CHAT)
+    assert strict.decode(tokens) == "<|user|>be brief\n\nwhat is 1+1?<|end|><|assistant|>"
+
+
+def test_a_model_without_a_limit_takes_any_prompt(tokenizer: PreTrainedTokenizerBase) -> None:
+    long = (Message("user", "what is 1+1? " * 500),)
+    assert len(ChatRenderer(tokenizer, context=None, max_tokens=10).render(long)) > 512

@@ -114,3 +114,15 @@ def test_the_draw_is_named_by_the_ordinal(tokenizer: PreTrainedTokenizerBase, pr
     )
     asyncio.run(workflow.run(problem, 17))
     assert asked == [Sampling(temperature=1.0, max_tokens=20, seed=1, ordinal=17)]
+
+
+def test_a_task_that_raises_is_a_judge_that_failed(play: Callable[..., Group], problem: Problem) -> None:
+    class Raises(FlakyTask):
+        async def grade(self, problem: Problem, text: str) -> Verdict:
+            if text == "three":
+                raise RuntimeError("out of chalk")
+            return await super().grade(problem, text)
+
+    group = play(Raises({}))
+    assert [sample.index for sample in group.samples] == [0, 2, 3]
+    assert group.judge_errors == (f"{problem.id}: RuntimeError('out of chalk')",)

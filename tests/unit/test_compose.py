@@ -1,0 +1,118 @@
+"""Wiring: what is checked before a run begins, and the escape hatches."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dojang import compose
+from dojang import recipe as recipes
+from dojang.errors import ConfigError, DataError, ModelError
+
+MINE = """
+from dojang.types import Message, Outcome, Problem, Verdict
+
+
+def problems(split):
+    return [Problem(f"{split}/{n}", "mine", (Message("user", f"say {n}"),), str(n)) for n in range(5)]
+
+
+def nothing(split):
+    return []
+
+
+def wrong(split):
+    return ["not a problem"]
+
+
+def broken(split):
+    raise OSError("the cupboard is bare")
+
+
+class Task:
+    def __init__(self, problems, easy=False):
+        self.by_split = {"train": problems["train"], "test": problems["test"][:2]}
+
+    def problems(self, split):
+        return self.by_split[split]
+
+    async def grade(self, problem, text):
+        return Verdict(Outcome.ACCEPTED, 1.0)
+
+
+class Algorithm:
+    needs_reference = False
+
+    def __init__(self, strength=1.0):
+        self.strength = strength
+"""
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's own module, importable for one test."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("mine", None)
+
+
+def prepare(*overrides: str) -> compose.Prepared:
+    return compose.prepare(recipes.load("quickstart", overrides))
+
+
+DATA = ("data={name: custom, load_with: 'mine:problems'}",)
+TASK = ("task={name: custom, make_with: 'mine:Task'}",)
+
+
+def test_a_dataset_of_ones_own() -> None:
+    prepared = prepare(*DATA)
+    assert [problem.id for problem in prepared.train] == [f"train/{n}" for n in range(5)]
+    assert len(prepared.held_out) == 5
+
+
+def test_a_task_of_ones_own_says_what_is_held_out() -> None:
+    assert [problem.id for problem in prepare(*DATA, *TASK).held_out] == ["test/0", "test/1"]
+
+
+def test_an_algorithm_of_ones_own_gets_its_options() -> None:
+    algorithm = prepare("algo={name: custom, make_with: 'mine:Algorithm', options: {strength: 3}}").algorithm
+    assert algorithm.strength == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "text"),
+    [
+        (["data={name: custom, load_with: 'mine:nothing'}"], DataError, "the train split of custom is empty"),
+        (["data={name: custom, load_with: 'mine:wrong'}"], DataError, "must return a list of dojang.types.Problem"),
+        (["data={name: custom, load_with: 'mine:broken'}"], ConfigError, "raised OSError: the cupboard is bare"),
+        (["data={name: custom, load_with: 'mine:absent'}"], ConfigError, "has no 'absent'"),
+        (["data={name: custom, load_with: 'nowhere:problems'}"], ConfigError, "PYTHONPATH"),
+        (["data={name: custom, load_with: 'problems'}"], ConfigError, "package.module:object"),
+        (["task={name: custom, make_with: 'mine:Task', options: {hard: 1}}"], ConfigError, "unexpected keyword"),
+        (["algo={name: custom, make_with: 'mine:Algorithm', options: {hard: 1}}"], ConfigError, "unexpected keyword"),
+        (["task.rewards={'nowhere:brevity': 1}"], ConfigError, "nowhere"),
+        (["model.name=dojang-tinny"], ModelError, "did you mean 'dojang-tiny'"),
+    ],
+)
+def test_what_is_wrong_shows_before_anything_runs(overrides: list[str], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        prepare(*overrides)
+
+
+def test_a_prompt_that_leaves_no_room_for_an_answer_shows_before_anything_runs() -> None:
+    from dojang import models
+
+    config = recipes.load("quickstart", ["rollout.max_tokens=600"])
+    with pytest.raises(ConfigError, match="do not fit the model's context of 512 tokens"):
+        compose.check_prompts(config, compose.prepare(config), models.resolve("dojang-tiny"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compute", "master"),
+    [("auto", "float32", "float32"), ("bfloat16", "bfloat16", "float32"), ("float64", "float64", "float64")],
+)
+def test_master_weights_are_never_in_half_precision(dtype: str, compute: str, master: str) -> None:
+    import torch
+
+    found = compose.numerics(recipes.load("quickstart", ["model.device=cpu", f"model.dtype={dtype}"]))
+    assert (found.compute, found.master) == (getattr(torch, compute), getattr(torch, master))
