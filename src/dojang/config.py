@@ -46,7 +46,7 @@ class ModelConfig(Section):
     """auto takes a GPU when there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
     """Precision of the arithmetic; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are kept in
-    float32, or in float64, which makes a run repeat exactly across processors."""
+    float32, or in float64 if that is chosen."""
 
 
 class RunConfig(Section):

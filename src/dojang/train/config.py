@@ -25,6 +25,8 @@ class TrainConfig(Section):
     """AdamW's decoupled weight decay."""
     betas: tuple[Share, Share] = (0.9, 0.99)
     """AdamW's running-average factors."""
+    eps: float = Field(default=1e-8, gt=0)
+    """AdamW's epsilon: gradients much smaller than this hardly move a weight."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients longer than this are scaled down to it."""
     updates: int = Field(default=1, ge=1)

@@ -53,7 +53,7 @@ class TorchTrainer:
         self._compute = compute
         self._version = 0
         self._optimiser = torch.optim.AdamW(
-            model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+            model.parameters(), lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
         )
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
