@@ -25,7 +25,7 @@ from dojang.weights.memory import MemoryWeights
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
 
-__all__ = ["Numerics", "Prepared", "build", "check_prompts", "numerics", "prepare"]
+__all__ = ["Numerics", "Prepared", "build", "make_renderer", "numerics", "prepare"]
 
 EVAL_STREAM = 2**32
 """Added to the seed, which is smaller, so that evaluations never share random numbers with training."""
@@ -74,16 +74,20 @@ def prepare(config: RunConfig) -> Prepared:
     return Prepared(task, config.algo.make(), splits["train"], splits["test"][: config.eval.problems])
 
 
-def check_prompts(config: RunConfig, prepared: Prepared, source: str) -> ChatRenderer:
-    """Fail before anything runs if a prompt is too long: the longest in characters stand for the rest."""
-    tokenizer = _load_tokenizer(source)
-    settings = AutoConfig.from_pretrained(source).get_text_config()
+def make_renderer(config: RunConfig, prepared: Prepared, source: str) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
+    """The model's tokenizer and how it is asked. Fails if a prompt is too long, before anything runs: the
+    longest in characters stand for the rest."""
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+        settings = AutoConfig.from_pretrained(source).get_text_config()
+    except Exception as error:  # transformers raises many kinds; each says what it could not do
+        raise ModelError(f"the tokenizer of {source} cannot be loaded: {error}") from error
     context = getattr(settings, "max_position_embeddings", None)  # models without positions have no such limit
     renderer = ChatRenderer(tokenizer, context=context, max_tokens=config.rollout.max_tokens)
     problems = [*prepared.train, *prepared.held_out]
     for problem in sorted(problems, key=lambda each: sum(len(turn.content) for turn in each.messages))[-8:]:
         renderer.render(problem.messages)
-    return renderer
+    return tokenizer, renderer
 
 
 def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Console, *, first: int = 0) -> Run:
@@ -91,8 +95,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     numeric = numerics(config)
     _prepare_torch(numeric.device)
     source = models.resolve(config.model.name)
-    renderer = check_prompts(config, prepared, source)
-    tokenizer = _load_tokenizer(source)
+    tokenizer, renderer = make_renderer(config, prepared, source)
     policy = _load_model(source, numeric.master, numeric.device)
     weights = MemoryWeights(numeric.compute)
     engine = TorchEngine(
@@ -147,18 +150,10 @@ def _prepare_torch(device: torch.device) -> None:
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own bars would fight with ours
 
 
-def _load_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
-    except Exception as error:
-        raise ModelError(f"the tokenizer of {source} cannot be loaded: {error}") from error
-    return tokenizer
-
-
 def _load_model(source: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    except Exception as error:  # transformers raises many kinds; each says what it could not do
+    except Exception as error:
         raise ModelError(f"model {source} cannot be loaded: {error}") from error
     # Dropout stays off while training too: the probabilities that are trained must be those that were sampled.
     model.train(False)

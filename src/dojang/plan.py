@@ -10,7 +10,7 @@ def describe(config: RunConfig) -> str:
     """A few lines; data is loaded, names are resolved and prompts measured on the way, so mistakes show here."""
     prepared = compose.prepare(config)
     if local := models.local(config.model.name):
-        compose.check_prompts(config, prepared, local)
+        compose.make_renderer(config, prepared, local)
     numeric = compose.numerics(config)
     rollout = config.rollout
     dtype = str(numeric.compute).removeprefix("torch.")

@@ -104,7 +104,7 @@ def test_a_prompt_that_leaves_no_room_for_an_answer_shows_before_anything_runs()
 
     config = recipes.load("quickstart", ["rollout.max_tokens=600"])
     with pytest.raises(ConfigError, match="do not fit the model's context of 512 tokens"):
-        compose.check_prompts(config, compose.prepare(config), models.resolve("dojang-tiny"))
+        compose.make_renderer(config, compose.prepare(config), models.resolve("dojang-tiny"))
 
 
 @pytest.mark.parametrize(
