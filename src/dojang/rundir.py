@@ -128,6 +128,8 @@ class RunDir:
 
     def lock(self) -> None:
         """Claim the directory for this process; the claim ends with the process, however it ends."""
+        if self._lock is not None:
+            return
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / LOCK).open("a+")

@@ -44,11 +44,13 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
     _check_directory(directory, config, resume=resume)
     console = Console()
     console.print(f"run directory: {directory.path}", highlight=False, soft_wrap=True)
-    from dojang import compose
-
-    prepared = compose.prepare(config)  # before anything is written: a mistake here leaves no directory behind
-    directory.lock()
     try:
+        if directory.path.is_dir():
+            directory.lock()  # now rather than later: a directory in use is known before torch is loaded
+        from dojang import compose
+
+        prepared = compose.prepare(config)  # before a directory is made: a mistake here leaves none behind
+        directory.lock()
         _check_directory(directory, config, resume=resume)  # somebody may have been here in the meantime
         write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
         write_atomic(directory.config, recipes.to_yaml(config).encode())
