@@ -84,7 +84,8 @@ class _Loader(yaml.SafeLoader):
     """YAML lets a key be given twice and forgets the first; here that is a mistake."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = [self.construct_object(key, deep=True) for key, _ in node.value]
+        keys = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]  # `<<` may repeat keys
+        seen = [self.construct_object(key, deep=True) for key in keys]
         for key in seen:
             if seen.count(key) > 1:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", node.start_mark)

@@ -213,7 +213,9 @@ class RunDir:
         kept = {(self.checkpoints / name).resolve().name for name in ("last", "best")}
         for path in [*self._complete().values(), *self.checkpoints.glob(".step-*.tmp")]:
             if path.name not in kept:
-                shutil.rmtree(path)
+                doomed = self.checkpoints / f".{path.name.removeprefix('.')}.gone.tmp"
+                os.rename(path, doomed)  # first: what bears a final name is never half deleted
+                shutil.rmtree(doomed)
 
     def rewind(self, step: int, evaluated: int) -> None:
         """Forget the steps after `step` and the evaluations after step `evaluated`: they will be done again."""

@@ -235,3 +235,13 @@ def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
     recipe.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\nsteps: 1\nsteps: 2\n")
     with pytest.raises(ConfigError, match="the key 'steps' is given twice"):
         recipes.load(str(recipe))
+
+
+def test_sections_may_be_merged_from_an_anchor(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        "model: {name: dojang-tiny}\ndata: {name: arithmetic}\n"
+        "eval: &pace {every: 3}\ncheckpoint:\n  <<: *pace\n  every: 4\n"
+    )
+    config = recipes.load(str(recipe))
+    assert (config.eval.every, config.checkpoint.every) == (3, 4)
