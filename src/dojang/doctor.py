@@ -71,7 +71,7 @@ def findings() -> Iterator[Finding]:
     yield _memory()
     yield _disk()
     yield _gpu()
-    yield from _compilers()
+    yield _compiler()
     for name in NEEDED:
         found = _installed(name)
         yield Finding(found is not None, name, found or "not installed", "" if found else "pip install dojang")
@@ -141,13 +141,10 @@ def _gpu() -> Finding:
     return Finding(None, "gpu", "none", "runs on the CPU: fine for dojang-tiny, slow from 100M parameters on")
 
 
-def _compilers() -> Iterator[Finding]:
-    for name, use in {"g++": "for judging C++ programs; this version does not use it yet"}.items():
-        found = shutil.which(name)
-        if found is None:
-            yield Finding(None, name, "not found", use)
-        else:
-            yield Finding(True, name, _first_line(found), use)
+def _compiler() -> Finding:
+    use = "for judging C++ programs; this version does not use it yet"
+    found = shutil.which("g++")
+    return Finding(True if found else None, "g++", _first_line(found) if found else "not found", use)
 
 
 def _first_line(program: str) -> str:
