@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from dojang.programs import Judgement, Submission
 from dojang.types import Completion, Group, Message, Metrics, Problem, Sampling, Verdict
 
 if TYPE_CHECKING:  # the protocols are read by code that must not load torch
@@ -15,6 +16,7 @@ if TYPE_CHECKING:  # the protocols are read by code that must not load torch
 
 __all__ = [
     "Algorithm",
+    "Judge",
     "Renderer",
     "RolloutEngine",
     "Task",
@@ -35,6 +37,16 @@ class Task(Protocol):
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         """Judge an attempt. A failure of the machinery is a JUDGE_ERROR verdict, not an exception."""
+
+
+class Judge(Protocol):
+    """Runs programs against tests."""
+
+    async def judge(self, submission: Submission) -> Judgement:
+        """Judge a program. A failure of the machinery is a JUDGE_ERROR judgement, not an exception."""
+
+    async def close(self) -> None:
+        """Stop; nothing is left running. Pending submissions end as JUDGE_ERROR."""
 
 
 class Renderer(Protocol):

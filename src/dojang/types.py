@@ -103,6 +103,8 @@ class Verdict:
     """Each named reward before weighting."""
     detail: str = ""
     seconds: float = 0.0
+    isolation: str = ""
+    """What a judged program was kept in by; empty where no program was run."""
 
     def __post_init__(self) -> None:
         if (self.reward is None) != (self.outcome is Outcome.JUDGE_ERROR):

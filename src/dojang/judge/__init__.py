@@ -1,0 +1,1 @@
+"""Runs programs nobody trusts against tests, and says what became of them."""
