@@ -81,7 +81,7 @@ class Limits:
     """Size of a file in the program's private /tmp."""
     stack_mb: int | None = None
     """Size of the stack; as memory_mb if not given."""
-    compile_s: float = 30.0
+    compile_s: float = 15.0
     """Processor seconds for compiling."""
 
     def __post_init__(self) -> None:

@@ -10,10 +10,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from dojang.errors import DataError
 from dojang.settings import Section
 from dojang.tasks.answers import answer_line, is_correct, read_number
 from dojang.tasks.rewards import RewardFailure, WeightedRewards, misnamed
+from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["AnswerLineConfig", "AnswerLineTask"]
@@ -48,10 +48,7 @@ class AnswerLineTask:
         self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s)
 
     def problems(self, split: str) -> Sequence[Problem]:
-        if split not in self._problems:
-            there_is = ", ".join(map(repr, self._problems)) or "none at all"
-            raise DataError(f"the data has no split {split!r}; there is {there_is}")
-        return self._problems[split]
+        return problems_of(self._problems, split)
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()

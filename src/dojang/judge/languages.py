@@ -1,0 +1,34 @@
+"""The languages programs may be written in: one row each."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dojang.errors import ConfigError
+
+__all__ = ["LANGUAGES", "Language", "language"]
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """One row."""
+
+    kind: Literal["native", "python"]
+    """Compiled to a program that runs by itself, or run by the warm interpreter."""
+    file: str = ""
+    """What the compiler expects a source to be called."""
+    standard: str = ""
+
+
+LANGUAGES = {
+    "cpp17": Language("native", "a.cpp", "gnu++17"),
+    "cpp20": Language("native", "a.cpp", "gnu++20"),
+    "python3": Language("python"),
+}
+
+
+def language(name: str) -> Language:
+    """The row of this name."""
+    try:
+        return LANGUAGES[name]
+    except KeyError:
+        raise ConfigError(f"language {name!r} cannot be judged; there is {', '.join(LANGUAGES)}") from None

@@ -1,0 +1,359 @@
+"""Calling the functions of a program from another process, so that assertions about them cannot be tampered with.
+
+The candidate runs the program and answers; the examiner runs the assertions and asks. What crosses is plain data,
+copied: an object that claims to equal everything has no say, and what an assertion compares with is nowhere in the
+candidate's memory. Anything but plain data crosses as a handle, good for passing back, calling, looking up
+attributes and iterating.
+
+Loaded by zygote.py in the interpreter that judges programs: the standard library only.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dis
+import importlib
+import json
+import os
+import struct
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["GONE", "RAISED", "UNFIT", "WRONG", "decode", "encode", "examine", "serve"]
+
+WRONG, RAISED, GONE, UNFIT = 10, 11, 12, 13
+"""How an examiner ends when not well: an assertion failed, the candidate raised, it is gone, the test is no test."""
+
+_LENGTH = struct.Struct("<Q")
+_MOST = 256 << 20
+_MUTABLE = (list, dict, set, bytearray)
+
+
+class _Gone(Exception):
+    """The other side has hung up."""
+
+
+def _send(channel: int, value: Any) -> None:
+    data = json.dumps(value).encode()
+    data = _LENGTH.pack(len(data)) + data
+    while data:
+        data = data[os.write(channel, data) :]
+
+
+def _receive(channel: int) -> Any:
+    size = _LENGTH.unpack(_exactly(channel, _LENGTH.size))[0]
+    if size > _MOST:
+        raise ValueError(f"a value of {size} bytes")
+    return json.loads(_exactly(channel, size))
+
+
+def _exactly(channel: int, size: int) -> bytes:
+    pieces = []
+    while size:
+        piece = os.read(channel, min(size, 1 << 20))
+        if not piece:
+            raise _Gone
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+# ---- values --------------------------------------------------------------------------------------------------
+
+# Each by its base type, through the base type's own methods: a subclass may claim anything.
+_ENCODERS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
+    (int, "i", lambda value: hex(int.__index__(value))),
+    (float, "f", lambda value: float.hex(value)),
+    (complex, "c", lambda value: [float.hex(value.real), float.hex(value.imag)]),
+    (bytes, "b", lambda value: bytes.hex(value)),
+    (bytearray, "a", lambda value: bytearray.hex(value)),
+)
+_ITERATORS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
+    (list, "l", list.__iter__),
+    (tuple, "t", tuple.__iter__),
+    (set, "s", set.__iter__),
+    (frozenset, "z", frozenset.__iter__),
+)
+_DECODERS: Mapping[str, Callable[[Any], Any]] = {
+    "i": lambda text: int(text, 16),
+    "f": float.fromhex,
+    "c": lambda pair: complex(float.fromhex(pair[0]), float.fromhex(pair[1])),
+    "b": bytes.fromhex,
+    "a": bytearray.fromhex,
+}
+_CONTAINERS: Mapping[str, Callable[[Any], Any]] = {"l": list, "t": tuple, "s": set, "z": frozenset}
+
+
+def encode(value: Any, handle: Callable[[Any], int]) -> Any:
+    """Plain data as JSON; `handle` numbers anything else."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    for kind, tag, simple in _ENCODERS:
+        if isinstance(value, kind):
+            return [tag, simple(value)]
+    for kind, tag, iterate in _ITERATORS:
+        if isinstance(value, kind):
+            return [tag, [encode(item, handle) for item in iterate(value)]]
+    if isinstance(value, dict):
+        return ["d", [[encode(key, handle), encode(item, handle)] for key, item in dict.items(value)]]
+    return ["h", handle(value)]
+
+
+def decode(value: Any, thing: Callable[[int], Any]) -> Any:
+    """What `encode` was given; `thing` finds what a number stands for."""
+    if not isinstance(value, list):
+        return value
+    tag, payload = value
+    if tag in _DECODERS:
+        return _DECODERS[tag](payload)
+    if tag == "h":
+        return thing(payload)
+    if tag == "d":
+        return {decode(key, thing): decode(item, thing) for key, item in payload}
+    return _CONTAINERS[tag]([decode(item, thing) for item in payload])
+
+
+# ---- the candidate -------------------------------------------------------------------------------------------
+
+
+def serve(module: types.ModuleType, code: types.CodeType, channel: int) -> int:
+    """Run the program, then answer until the examiner hangs up."""
+    things: list[Any] = []
+    try:
+        exec(code, module.__dict__)
+        _send(channel, ["ready"])
+    except BaseException as error:
+        _send(channel, ["raised", type(error).__name__, _words_of(error)])
+        return 1
+    while True:
+        try:
+            message = _receive(channel)
+        except _Gone:
+            return 0
+        try:
+            reply = ["value", *_answer(message, module, things)]
+        except BaseException as error:
+            reply = ["raised", type(error).__name__, _words_of(error)]
+        _send(channel, reply)
+
+
+def _words_of(error: BaseException) -> str:
+    with contextlib.suppress(BaseException):
+        return str(error)[:500]
+    return ""
+
+
+def _answer(message: Any, module: types.ModuleType, things: list[Any]) -> tuple[Any, list[Any]]:
+    def handle(thing: Any) -> int:
+        things.append(thing)
+        return len(things) - 1
+
+    verb, target, arguments, options = message
+    if verb == "name":
+        return encode(_find(module, target), handle), []
+    thing = decode(target, things.__getitem__)
+    given = [decode(argument, things.__getitem__) for argument in arguments]
+    named = {name: decode(value, things.__getitem__) for name, value in options.items()}
+    result = encode(_VERBS[verb](thing, *given, **named), handle)
+    # A function may work by changing its arguments, so what has become of them goes back as well.
+    now = [(index, encode(value, handle)) for index, value in enumerate(given) if isinstance(value, _MUTABLE)]
+    return result, [[index, value] for index, value in now if value != arguments[index]]
+
+
+_VERBS: Mapping[str, Callable[..., Any]] = {
+    "call": lambda thing, *given, **named: thing(*given, **named),
+    "get": getattr,
+    "set": setattr,
+    "list": list,
+    "len": len,
+    "item": lambda thing, index: thing[index],
+    "str": str,
+}
+
+
+def _find(module: types.ModuleType, name: str) -> Any:
+    """A function by its name; or a method of the class Solution, as LeetCode has them."""
+    if hasattr(module, name):
+        return getattr(module, name)
+    owner = getattr(module, "Solution", None)
+    if owner is not None and hasattr(owner, name):
+        return getattr(owner(), name)
+    raise NameError(f"name {name!r} is not defined")
+
+
+# ---- the examiner --------------------------------------------------------------------------------------------
+
+
+class _Raised(Exception):
+    """The candidate raised something that Python has no name for."""
+
+    from_candidate = True
+
+
+class _Remote:
+    """A thing in the candidate's process."""
+
+    __slots__ = ("_ask", "_handle")
+
+    def __init__(self, ask: Callable[..., Any], handle: int) -> None:
+        object.__setattr__(self, "_ask", ask)
+        object.__setattr__(self, "_handle", handle)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._ask("call", self, arguments, options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._ask("get", self, (name,))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._ask("set", self, (name, value))
+
+    def __iter__(self) -> Any:
+        return iter(self._ask("list", self))
+
+    def __len__(self) -> Any:
+        return self._ask("len", self)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._ask("item", self, (index,))
+
+    def __str__(self) -> str:
+        return str(self._ask("str", self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Remote) and bool(other._handle == self._handle)
+
+    def __hash__(self) -> int:
+        return hash(self._handle)
+
+
+class _Examiner:
+    def __init__(self, channel: int) -> None:
+        self._channel = channel
+        self._hear()  # the program has been run
+
+    def ask(self, verb: str, target: Any, arguments: Sequence[Any] = (), options: Mapping[str, Any] = {}) -> Any:
+        message = [
+            verb,
+            target if verb == "name" else self._encoded(target),
+            [self._encoded(argument) for argument in arguments],
+            {name: self._encoded(value) for name, value in options.items()},
+        ]
+        try:
+            _send(self._channel, message)
+        except OSError:
+            raise _Gone from None
+        try:
+            value, changed = self._hear()
+            for index, now in changed:
+                _replace(arguments[index], self._decoded(now))
+            return self._decoded(value)
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            if getattr(error, "from_candidate", False):
+                raise
+            raise _Raised(f"the program answered something unintelligible: {error!r}"[:500]) from None
+
+    def _encoded(self, value: Any) -> Any:
+        return encode(value, lambda thing: thing._handle if isinstance(thing, _Remote) else _cannot_send(thing))
+
+    def _decoded(self, value: Any) -> Any:
+        return decode(value, lambda handle: _Remote(self.ask, handle))
+
+    def _hear(self) -> Any:
+        kind, *rest = _receive(self._channel)
+        if kind == "raised":
+            raise _as_exception(str(rest[0]), str(rest[1]))
+        return rest
+
+
+def _cannot_send(thing: Any) -> int:
+    raise LookupError(f"a test cannot pass {type(thing).__name__} objects to the program")
+
+
+def _as_exception(name: str, words: str) -> Exception:
+    """The candidate's exception, so that a test can expect it. Never an AssertionError: those are the test's own."""
+    known = getattr(builtins, name, None)
+    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, AssertionError):
+        with contextlib.suppress(Exception):
+            error = known(words)
+            error.__dict__["from_candidate"] = True
+            return error
+    return _Raised(f"{name}: {words}")
+
+
+def _replace(value: Any, now: Any) -> None:
+    if isinstance(value, list | bytearray):
+        value[:] = now
+    elif isinstance(value, dict | set):
+        value.clear()
+        value.update(now)
+
+
+def examine(text: bytes, function: str, report: int, channel: int) -> int:
+    """Run the assertions; says why not, if it does not end well."""
+    try:
+        code = compile(text, "test", "exec", dont_inherit=True)
+    except BaseException as error:
+        os.write(report, f"broken the test does not compile: {error!r}".encode("utf-8", "replace")[:2000])
+        return UNFIT
+    os.close(report)
+    try:
+        exec(code, _names_for(code, function, _Examiner(channel)))
+    except AssertionError as error:
+        return _ended(WRONG, f"assertion failed: {_words_of(error) or _line_of(text, error)}")
+    except _Gone:
+        return GONE
+    except _Raised as error:
+        return _ended(RAISED, _words_of(error))
+    except BaseException as error:
+        words = f"{type(error).__name__}: {_words_of(error)}"
+        return _ended(RAISED, words) if hasattr(error, "from_candidate") else _ended(WRONG, f"the test raised {words}")
+    return 0
+
+
+def _ended(status: int, words: str) -> int:
+    os.write(2, words.encode("utf-8", "backslashreplace")[:2000])
+    return status
+
+
+def _line_of(text: bytes, error: BaseException) -> str:
+    lines = text.decode("utf-8", "replace").splitlines()
+    numbers = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "test"]
+    return lines[numbers[-1] - 1].strip() if numbers and numbers[-1] else ""
+
+
+def _names_for(code: types.CodeType, function: str, examiner: _Examiner) -> dict[str, Any]:
+    """The globals of a test: those of the candidate's names it uses, but none that could stand in for Python's own."""
+    names: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
+    used: set[str] = set()
+    made: set[str] = set()
+    _collect(code, used, made)
+    if function:
+        names["candidate"] = names[function] = examiner.ask("name", function)
+    for name in used - made - set(names) - set(dir(builtins)):
+        if name in sys.stdlib_module_names:
+            names[name] = importlib.import_module(name)
+            continue
+        with contextlib.suppress(NameError):  # perhaps it is never reached; if it is, Python will say so
+            names[name] = examiner.ask("name", name)
+    return names
+
+
+def _collect(code: types.CodeType, used: set[str], made: set[str]) -> None:
+    """The global names some code reads, and those it makes itself."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+            used.add(step.argval)
+        elif step.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            made.add(step.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _collect(constant, used, made)

@@ -1,0 +1,110 @@
+"""Compiling a program inside the jail: the compiler works on hostile text and is trusted as little.
+
+Processor time, memory and the size of what it writes are limited; nothing outside the toolchain is there to be
+included. Where files outside cannot be hidden, the compiler's own list of what it read is checked afterwards.
+"""
+
+import os
+import re
+import resource
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+
+from dojang.judge.sandbox.bpf import Filter
+from dojang.judge.sandbox.jail import Jail, wipe
+from dojang.judge.sandbox.spawn import Broken, Setting, Streams, memory_file, process_limits, read_all, spawn
+from dojang.judge.sandbox.watch import Bounds, Watcher
+
+__all__ = ["BINARY", "DEPENDENCIES", "CompileFailed", "Compiler"]
+
+BINARY = "a.out"
+DEPENDENCIES = ("a.d", "a.s.d")
+"""What the preprocessor and the assembler say they have read."""
+_MEMORY = 2 << 30
+_STACK = 64 << 20
+_FILE = 64 << 20
+_LOG = 4000
+_PATIENCE = 20
+"""Wall time is no measure of a program, but a compiler that takes this many times its limit is stuck."""
+
+
+class CompileFailed(Exception):
+    """The program does not compile; the message is the compiler's."""
+
+
+class Compiler:
+    """Turns sources into programs."""
+
+    def __init__(
+        self, jail: Jail, watcher: Watcher, filter: Filter | None, *, allowed: Sequence[str], audit: bool
+    ) -> None:
+        self._jail = jail
+        self._watcher = watcher
+        self._filter = filter
+        self._allowed = (*allowed, jail.scratch)
+        self._audit = audit
+        self._log = memory_file()
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+
+    def compile(self, source: bytes, name: str, commands: Sequence[Sequence[str]], cpu_s: float) -> int:
+        """A descriptor of the finished program. The first command that works decides; if none does, the last speaks."""
+        try:
+            for command in commands:
+                self._write(name, source)
+                if self._run(command, cpu_s):
+                    return self._take()
+                words = self._words()
+                wipe(self._jail.scratch)
+            raise CompileFailed(words)
+        finally:
+            wipe(self._jail.scratch)
+
+    def _write(self, name: str, source: bytes) -> None:
+        with open(os.path.join(self._jail.scratch, name), "wb") as file:
+            file.write(source)
+
+    def _run(self, command: Sequence[str], cpu_s: float) -> bool:
+        os.ftruncate(self._log, 0)
+        os.lseek(self._log, 0, os.SEEK_SET)
+        limits = process_limits(memory=_MEMORY, stack=_STACK, size=_FILE, cpu_s=max(1, round(cpu_s)))
+        limits[resource.RLIMIT_NOFILE] = 256
+        setting = Setting(
+            limits,
+            directory=self._jail.scratch,
+            filter=self._filter,
+            ruleset=self._jail.ruleset,
+            environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C", "TMPDIR": self._jail.scratch},
+            own_group=True,
+        )
+        pid = spawn(command[0], command, Streams(self._null, self._null, self._log), setting)
+        patience = Bounds(cpu_s=cpu_s + 10, idle_s=_PATIENCE * cpu_s + 60, memory=_MEMORY)
+        end = self._watcher.wait(pid, patience)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        if end.killed == "idle" or b"Killed signal terminated program" in read_all(self._log, _LOG):
+            raise Broken("the compiler was stuck or killed from outside")
+        return end.status == 0 and not end.killed
+
+    def _take(self) -> int:
+        if self._audit:
+            self._check_what_was_read()
+        try:
+            with open(os.path.join(self._jail.scratch, BINARY), "rb") as file:
+                return memory_file(file.read(), sealed=True)
+        except FileNotFoundError:
+            raise CompileFailed("the compiler produced no program") from None
+
+    def _check_what_was_read(self) -> None:
+        for name in DEPENDENCIES:
+            with suppress(FileNotFoundError), open(os.path.join(self._jail.scratch, name), errors="replace") as file:
+                for word in re.split(r"(?<!\\)\s+", file.read().replace("\\\n", " ")):
+                    path = os.path.realpath(os.path.join(self._jail.scratch, word.replace("\\ ", " ")))
+                    if word and not word.endswith(":") and not self._may_read(path):
+                        raise CompileFailed(f"the program includes {word}, which is not part of the toolchain")
+
+    def _may_read(self, path: str) -> bool:
+        return any(path == place or path.startswith(place.rstrip("/") + "/") for place in self._allowed)
+
+    def _words(self) -> str:
+        return read_all(self._log, _LOG).decode(errors="replace").replace(self._jail.scratch + "/", "").strip()

@@ -1,0 +1,170 @@
+"""The process the pool starts: it puts a worker into its jail, and cleans up after it whatever happens.
+
+It stays outside. When the pool is gone, even by SIGKILL, or the worker is, it kills what is left and removes what
+the worker had. It holds no memory of the trainer's and runs no judged code.
+"""
+
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from contextlib import suppress
+from typing import Any
+
+from dojang.judge.sandbox import cgroups, linux, wire
+from dojang.judge.sandbox.jail import NAMESPACES, Jail, enter_namespaces
+from dojang.judge.sandbox.worker import Worker
+
+__all__ = ["SCRATCH_PREFIX", "main"]
+
+SCRATCH_PREFIX = "dojang-judge-"
+_FIRST_UID, _UIDS = 60706, 477  # a range no distribution hands out
+
+
+def main() -> None:
+    """`guardian SOCKET PARENT`: serve the pool at the other end of the socket until it or the worker ends."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    parent = os.pidfd_open(int(sys.argv[2]))
+    if os.getppid() != int(sys.argv[2]):
+        return  # the pool died before the guard was set
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, who will finish in order
+    spec, _ = wire.receive(channel)
+    linux.subreaper()
+    linux.no_new_privileges()
+    identity = _private_identity()
+    group = cgroups.create() if spec["cgroup"] else None
+    scratch = None if spec["isolation"] == "namespaces" else tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
+    try:
+        worker = _start(channel, spec, identity, scratch, group)
+        channel.close()
+        _stand_by(parent, worker)
+    finally:
+        _kill_children()
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if group:
+            group.remove()
+
+
+class _Identity:
+    """A user id that no other judged program on this machine has, held by a name that ends with this process."""
+
+    def __init__(self, uid: int, lock: socket.socket) -> None:
+        self.uid = uid
+        self._lock = lock
+
+    def assume(self) -> None:
+        os.setgroups([])
+        os.setresgid(self.uid, self.uid, self.uid)
+        os.setresuid(self.uid, self.uid, self.uid)
+
+
+def _private_identity() -> _Identity | None:
+    if os.geteuid() != 0:
+        return None
+    for uid in range(_FIRST_UID, _FIRST_UID + _UIDS):
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            lock.bind(f"\0dojang-judge-uid-{uid}")
+        except OSError:
+            lock.close()
+            continue
+        return _Identity(uid, lock)
+    raise RuntimeError(f"all {_UIDS} user ids for judged programs are in use; start fewer workers")
+
+
+def _start(
+    channel: socket.socket,
+    spec: dict[str, Any],
+    identity: _Identity | None,
+    scratch: str | None,
+    group: cgroups.Group | None,
+) -> int:
+    """Fork the worker; in the child this does not return."""
+    uid, gid = os.geteuid(), os.getegid()
+    inside = spec["isolation"] == "namespaces"
+    user_namespace = inside and uid != 0
+    ready, go = os.pipe2(os.O_CLOEXEC)
+    flags = (NAMESPACES | (linux.CLONE_NEWUSER if user_namespace else 0)) if inside else 0
+    pid = linux.clone(flags)
+    if pid:
+        os.close(ready)
+        if group:
+            group.add(pid)
+        os.write(go, b"g")
+        os.close(go)
+        return pid
+    status = 1
+    try:
+        linux.die_with_parent()
+        os.close(go)
+        os.read(ready, 1)
+        os.close(ready)
+        if inside:
+            jail = enter_namespaces(spec["readable"], spec["headers"], uid, gid, user_namespace=user_namespace)
+        else:
+            jail = _plain_jail(spec, str(scratch))
+        if identity:
+            os.chown(jail.scratch, identity.uid, identity.uid)
+            identity.assume()
+        linux.drop_capabilities()
+        linux.set_undumpable()
+        linux.die_with_parent()  # changing identity cleared it
+        worker = Worker(
+            channel,
+            spec,
+            jail,
+            private_user=inside or identity is not None,
+            memory_limit=group.limit if group else None,
+        )
+        worker.serve()
+        status = 0
+    except wire.Closed:
+        status = 0
+    except BaseException as error:
+        with suppress(Exception):
+            wire.send(channel, {"broken": f"{type(error).__name__}: {error}"})
+    finally:
+        os._exit(status)
+
+
+def _plain_jail(spec: dict[str, Any], scratch: str) -> Jail:
+    linux.subreaper()
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if os.path.isdir("/proc/self") else None
+    ruleset = None
+    if spec["isolation"] == "landlock":
+        readable = [*spec["readable"], spec["headers"], "/dev/zero", "/dev/urandom", "/dev/random"]
+        ruleset = linux.landlock_ruleset(
+            [path for path in readable if path], [scratch, "/dev/null"], spec["listable"]
+        )
+    return Jail(scratch, proc, ruleset)
+
+
+def _stand_by(parent: int, worker: int) -> None:
+    poller = select.poll()
+    poller.register(parent, select.POLLIN)
+    poller.register(os.pidfd_open(worker), select.POLLIN)
+    poller.poll()
+
+
+def _kill_children() -> None:
+    """Until there is none: orphans of the worker arrive here."""
+    while True:
+        for pid in _children():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []

@@ -1,0 +1,184 @@
+"""The place a worker judges in: a file system with the toolchain in it and nothing else, no network, no neighbours.
+
+With namespaces, the worker and everything it starts see a root that was made for them; their scratch directory is
+memory that vanishes with the last of them. Without, the scratch directory is an ordinary one that the guardian
+removes, and Landlock (where there is any) is asked of each child, for the worker itself still needs /proc.
+"""
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dojang.judge.sandbox import linux
+
+__all__ = ["HEADERS", "NAMESPACES", "Jail", "enter_namespaces", "wipe"]
+
+HEADERS = "/headers"
+"""Where precompiled headers appear: their own path may lie under /tmp, which is the program's."""
+NAMESPACES = (
+    linux.CLONE_NEWNS
+    | linux.CLONE_NEWPID
+    | linux.CLONE_NEWNET
+    | linux.CLONE_NEWIPC
+    | linux.CLONE_NEWUTS
+    | linux.CLONE_NEWCGROUP
+)
+_MOUNT_POINT = "/sys"  # nothing a toolchain needs lies there, and it is everywhere
+_SCRATCH_OPTIONS = "size=256m,nr_inodes=4096,mode=700"
+_READ_ONLY = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+_KEPT = {  # mount flags that an ordinary user may not clear, by their name in statvfs
+    os.ST_NOSUID: linux.MS_NOSUID,
+    os.ST_NODEV: linux.MS_NODEV,
+    os.ST_NOEXEC: linux.MS_NOEXEC,
+    os.ST_NOATIME: 1 << 10,
+    os.ST_NODIRATIME: 1 << 11,
+    os.ST_RELATIME: 1 << 21,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Jail:
+    """Where a worker finds itself."""
+
+    scratch: str
+    """A private directory, empty between programs."""
+    proc: int | None
+    """The process list as a descriptor: there is no path to it."""
+    ruleset: int | None = None
+    """What Landlock lets children see, if it is Landlock that keeps them."""
+
+
+def enter_namespaces(
+    readable: Iterable[str], headers: str, outer_uid: int, outer_gid: int, *, user_namespace: bool
+) -> Jail:
+    """Called in a process that was cloned into NAMESPACES: build the new root and move there."""
+    if user_namespace:
+        _map_identity(outer_uid, outer_gid)
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("tmpfs", _MOUNT_POINT, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=4m,mode=755")
+    for path in readable:
+        _show(path)
+    if headers:
+        _bind_read_only(headers, _MOUNT_POINT + HEADERS)
+    os.makedirs(f"{_MOUNT_POINT}/dev", exist_ok=True)
+    for path in _DEVICES:
+        _bind_device(path)
+    os.makedirs(f"{_MOUNT_POINT}/tmp", exist_ok=True)
+    linux.mount(
+        "tmpfs", f"{_MOUNT_POINT}/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC, _SCRATCH_OPTIONS
+    )
+    proc = _private_proc()
+    linux.pivot_root(_MOUNT_POINT)
+    linux.mount(
+        "none", "/", flags=linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+    )
+    return Jail("/tmp", proc)
+
+
+def _map_identity(uid: int, gid: int) -> None:
+    for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {uid} 1"), ("gid_map", f"1000 {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def _show(path: str) -> None:
+    """Make `path` exist in the new root, symbolic links on the way included."""
+    done = "/"
+    parts = [part for part in path.split("/") if part]
+    while parts:
+        here = os.path.join(done, parts.pop(0))
+        there = _MOUNT_POINT + here
+        if os.path.islink(here):
+            target = os.readlink(here)
+            if not os.path.lexists(there):
+                os.symlink(target, there)
+            rest = os.path.normpath(os.path.join(os.path.dirname(here), target, *parts))
+            _show(rest)
+            return
+        if not parts:
+            _bind_read_only(here, there)
+        elif not os.path.isdir(there):
+            os.mkdir(there)
+        done = here
+
+
+def _bind_read_only(here: str, there: str) -> None:
+    if not os.path.exists(here) or (os.path.lexists(there) and _covered(there)):
+        return
+    _make_target(there, directory=os.path.isdir(here))
+    _bind(here, there)
+    kept = sum(flag for given, flag in _KEPT.items() if os.statvfs(here).f_flag & given)
+    linux.mount(
+        "none",
+        there,
+        flags=_READ_ONLY | kept,
+    )
+
+
+def _covered(there: str) -> bool:
+    """Whether this is already part of something shown: only places made for the purpose can be written to."""
+    return bool(os.statvfs(there).f_flag & os.ST_RDONLY)
+
+
+def _make_target(there: str, *, directory: bool) -> None:
+    if directory:
+        os.makedirs(there, exist_ok=True)
+    else:
+        os.close(os.open(there, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+
+
+def _bind(here: str, there: str) -> None:
+    try:
+        linux.mount(here, there, flags=linux.MS_BIND)
+    except OSError:  # a tree with mounts in it that this user may not uncover
+        linux.mount(here, there, flags=linux.MS_BIND | linux.MS_REC)
+
+
+def _bind_device(path: str) -> None:
+    if os.path.exists(path) and stat.S_ISCHR(os.stat(path).st_mode):
+        _make_target(_MOUNT_POINT + path, directory=False)
+        _bind(path, _MOUNT_POINT + path)
+
+
+def _private_proc() -> int | None:
+    """The processes of this namespace, held open but without a path. None where a container forbids mounting it."""
+    target = f"{_MOUNT_POINT}/proc"
+    os.makedirs(target, exist_ok=True)
+    try:
+        linux.mount("proc", target, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    except OSError:
+        return None
+    opened = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    linux.unmount(target)
+    return opened
+
+
+def wipe(directory: str) -> None:
+    """Empty a directory in which anything may have been done, such as nesting deeper than a path can say."""
+    top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        while names := os.listdir(top):
+            for name in names:
+                _remove(top, name)
+    finally:
+        os.close(top)
+
+
+def _remove(top: int, name: str) -> None:
+    if not stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode):
+        os.unlink(name, dir_fd=top)
+        return
+    os.chmod(name, 0o700, dir_fd=top)
+    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    try:
+        # Subdirectories move up rather than being descended into: no depth, no recursion.
+        for child in os.listdir(inner):
+            if stat.S_ISDIR(os.lstat(child, dir_fd=inner).st_mode):
+                os.rename(child, os.urandom(12).hex(), src_dir_fd=inner, dst_dir_fd=top)
+            else:
+                os.unlink(child, dir_fd=inner)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)

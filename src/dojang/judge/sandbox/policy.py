@@ -1,0 +1,132 @@
+"""Which system calls a judged program, a judged Python program and the compiler may make.
+
+A native program gets by without files: it is linked statically, and its input and output are open when it starts.
+What no honest program does (making processes, sockets, looking at others) kills it, loudly. An interpreter
+tries things an honest program never asked for, so there the same calls merely fail.
+
+Not covered: the paths a call names. A filter cannot read memory; namespaces and Landlock see to paths.
+"""
+
+import errno
+from collections.abc import Mapping
+
+from dojang.judge.sandbox.bpf import ALLOW, KILL, SELF, Clause, Filter, Rule, assemble, refuse
+
+__all__ = ["EXEC_FD", "compiler_filter", "native_filter", "python_filter"]
+
+EXEC_FD = 1000
+"""The descriptor a native program is executed from. It closes on exec, so that the permission works once, and lies
+above the number of descriptors a program may have, so that it cannot be made anew."""
+
+_ALL = 0xFFFFFFFF
+_EVERY = 0xFFFFFFFF_FFFFFFFF
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_HARMLESS = _names(
+    """
+    read write readv writev pread64 pwrite64 preadv pwritev close fstat lseek mmap mprotect munmap mremap madvise brk
+    rt_sigaction rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigpending rt_sigtimedwait sigaltstack nanosleep
+    clock_nanosleep clock_gettime clock_getres gettimeofday getpid gettid getppid getuid geteuid getgid getegid
+    getgroups getpgid getpgrp getsid exit exit_group futex set_tid_address set_robust_list get_robust_list getrusage
+    times uname getrandom sched_yield sched_getaffinity sched_getparam sched_getscheduler sched_get_priority_max
+    sched_get_priority_min dup dup2 dup3 poll ppoll select pselect6 restart_syscall getitimer setitimer alarm pause
+    timer_create timer_settime timer_gettime timer_delete sysinfo membarrier msync mincore getcpu rseq getrlimit time
+    arch_prctl fsync fdatasync fadvise64
+    """
+)
+
+_PATHS = _names(
+    """
+    open openat openat2 creat access faccessat faccessat2 stat lstat readlink readlinkat getcwd chdir fchdir
+    getdents getdents64 statfs unlink unlinkat mkdir mkdirat rmdir rename renameat renameat2 link linkat symlink
+    symlinkat mknod mknodat truncate chmod fchmodat chown lchown fchownat utime utimes utimensat futimesat
+    """
+)
+
+_FILES = _names(
+    """
+    open openat creat access faccessat faccessat2 stat lstat newfstatat statx readlink readlinkat getcwd chdir fchdir
+    getdents getdents64 statfs fstatfs unlink unlinkat mkdir mkdirat rmdir rename renameat renameat2 ftruncate
+    truncate umask flock fallocate utimensat fchmod copy_file_range sendfile close_range pipe pipe2 eventfd eventfd2
+    epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait
+    """
+)
+
+_FORBIDDEN = _names(
+    """
+    fork vfork execve execveat socket socketpair bind listen accept accept4 connect sendto sendmsg recvfrom recvmsg
+    ptrace process_vm_readv process_vm_writev process_madvise kcmp mount umount2 pivot_root chroot unshare setns
+    move_mount fsopen fsmount open_tree mount_setattr bpf perf_event_open userfaultfd keyctl add_key request_key
+    shmget shmat shmctl msgget msgsnd semget semop mq_open setuid setgid setreuid setregid setresuid setresgid
+    setfsuid setfsgid setgroups capset reboot init_module finit_module delete_module kexec_load open_by_handle_at
+    name_to_handle_at personality pidfd_open pidfd_getfd pidfd_send_signal setsid setpgid setpriority
+    sched_setaffinity sched_setscheduler sched_setparam sched_setattr ioprio_set fanotify_init inotify_init
+    inotify_init1 io_uring_setup io_uring_enter io_uring_register io_setup memfd_create memfd_secret sethostname
+    setdomainname swapon swapoff acct quotactl settimeofday clock_settime adjtimex seccomp landlock_create_ruleset
+    splice tee vmsplice migrate_pages move_pages mbind set_mempolicy modify_ldt iopl ioperm
+    """
+)
+
+_SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+
+_CLONE_THREAD, _CLONE_NEW = 0x00010000, 0x7E020080
+_AT_EMPTY_PATH = 0x1000
+_TCGETS, _FIONREAD, _FIONCLEX, _FIOCLEX = 0x5401, 0x541B, 0x5450, 0x5451
+_FCNTL = (0, 1, 2, 3, 4, 1030)  # duplicate, read and set flags; not the ones that send signals or take leases
+_PRCTL = (15, 16, 0x53564D41)  # the thread's name, names of mappings
+
+
+def native_filter(architecture: str, *, files: bool = False) -> Filter:
+    """For a compiled program; `files` if it must open some (shared libraries, say) and something guards the paths."""
+    once = Rule(KILL, (Clause(((0, _ALL, EXEC_FD),), ALLOW),))
+    rules = {**_shared(KILL), **_paths(files=files), "execveat": once}
+    return assemble(architecture, rules, refuse(errno.ENOSYS))
+
+
+def python_filter(architecture: str, *, files: bool) -> Filter:
+    """For a program that an interpreter runs; `files` if something guards the paths."""
+    rules = {**_shared(refuse(errno.EACCES)), **_paths(files=files)}
+    return assemble(architecture, rules, refuse(errno.ENOSYS))
+
+
+def compiler_filter(architecture: str) -> Filter:
+    """For a compiler: it starts its parts and writes files, but has no business beyond that."""
+    needed = {"fork", "vfork", "execve", "execveat", "setpriority"}
+    rules = {name: Rule(refuse(errno.EPERM)) for name in _FORBIDDEN if name not in needed}
+    rules["clone"] = Rule(refuse(errno.EPERM), (Clause(((0, _CLONE_NEW, 0),), ALLOW),))
+    rules["clone3"] = Rule(refuse(errno.ENOSYS))
+    return assemble(architecture, rules, ALLOW)
+
+
+def _shared(forbidden: int) -> Mapping[str, Rule]:
+    rules = {name: Rule(forbidden) for name in _FORBIDDEN}
+    rules |= {name: Rule(ALLOW) for name in _HARMLESS}
+    rules |= {name: Rule(KILL, (Clause(((0, _ALL, SELF),), ALLOW),)) for name in _SIGNALS}
+    rules["clone"] = Rule(
+        forbidden, (Clause(((0, _CLONE_THREAD | _CLONE_NEW, _CLONE_THREAD),), ALLOW),)
+    )  # threads and nothing else
+    rules["clone3"] = Rule(refuse(errno.ENOSYS))  # its flags lie in memory; the C library then takes clone
+    rules["prlimit64"] = Rule(refuse(errno.EPERM), (Clause(((2, _EVERY, 0),), ALLOW),))  # reading only
+    rules["setrlimit"] = Rule(refuse(errno.EPERM))
+    rules["ioctl"] = _one_of(1, (_TCGETS, _FIONREAD, _FIONCLEX, _FIOCLEX), refuse(errno.ENOTTY))
+    rules["fcntl"] = _one_of(1, _FCNTL, refuse(errno.EPERM))
+    rules["prctl"] = _one_of(0, _PRCTL, refuse(errno.EPERM))
+    return rules
+
+
+def _paths(*, files: bool) -> Mapping[str, Rule]:
+    if files:
+        return {name: Rule(ALLOW) for name in _FILES}
+    nowhere = refuse(errno.ENOENT)
+    rules = {name: Rule(nowhere) for name in _PATHS}
+    for name, flags in (("newfstatat", 3), ("statx", 2)):  # what is open may be looked at: fstat is one of these
+        rules[name] = Rule(nowhere, (Clause(((flags, _AT_EMPTY_PATH, _AT_EMPTY_PATH),), ALLOW),))
+    return rules
+
+
+def _one_of(argument: int, values: tuple[int, ...], otherwise: int) -> Rule:
+    return Rule(otherwise, tuple(Clause(((argument, _ALL, value),), ALLOW) for value in values))

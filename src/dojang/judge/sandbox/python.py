@@ -1,0 +1,127 @@
+"""A worker's hold on the warm interpreter: starting it, and having it fork a program."""
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dojang.judge.sandbox.bpf import Filter
+from dojang.judge.sandbox.spawn import Broken, Setting, Streams, process_limits, spawn
+
+__all__ = ["Forked", "Interpreter"]
+
+_PID = struct.Struct("<i")
+_START_S = 60.0
+_BIG = 1 << 34
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A child of the worker that the interpreter made."""
+
+    pid: int
+    report: int
+    """Where it says that the source is no Python, or that something broke before the program began."""
+
+    def told(self) -> str:
+        """What it said. Call when it has ended."""
+        try:
+            return os.read(self.report, 2000).decode(errors="replace")
+        finally:
+            os.close(self.report)
+
+
+class Interpreter:
+    """Starts when first needed, and anew when it has died."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        scripts: Mapping[str, str],
+        directory: str,
+        ruleset: int | None,
+        filter: Filter | None,
+    ) -> None:
+        self._command = command
+        self._zygote = scripts["zygote"]
+        self._setup = json.dumps(
+            {
+                "calls": scripts["calls"],
+                "directory": directory,
+                "filter": filter.code.hex() if filter else "",
+                "self_at": filter.self_at if filter else (),
+            }
+        ).encode()
+        self._ruleset = ruleset
+        self._pid = 0
+        self._control: socket.socket | None = None
+
+    def fork(
+        self,
+        role: str,
+        files: Sequence[int],
+        limits: Mapping[int, int],
+        function: str = "",
+        arguments: Sequence[str] = (),
+    ) -> Forked:
+        """A child that plays a role; `files` are stdin, stdout, stderr, the source, and perhaps a channel."""
+        report, told = os.pipe2(os.O_CLOEXEC)
+        request = {"role": role, "limits": list(limits.items()), "function": function, "arguments": arguments}
+        try:
+            pid = self._ask(json.dumps(request).encode(), [*files[:4], told, *files[4:]])
+        except (OSError, struct.error):
+            os.close(report)
+            self.stop()
+            raise Broken("the warm interpreter died") from None
+        finally:
+            os.close(told)
+        if pid <= 0:
+            os.close(report)
+            raise Broken("the warm interpreter cannot fork")
+        return Forked(pid, report)
+
+    def stop(self) -> None:
+        """Let it go; the next request starts another."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, 9)
+            with suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    def _ask(self, request: bytes, files: Sequence[int]) -> int:
+        control = self._control or self._start()
+        socket.send_fds(control, [request], list(files))
+        return int(_PID.unpack(control.recv(_PID.size))[0])
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(_START_S)
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        limits = process_limits(memory=_BIG, stack=1 << 30, size=_BIG, cpu_s=1 << 30)
+        limits |= {key: 256 for key, value in limits.items() if value == 64}
+        environment = {
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "LANG": "C.UTF-8",
+            "HOME": "/tmp",
+            "TMPDIR": "/tmp",
+            "PATH": "/usr/bin:/bin",
+        }
+        setting = Setting(limits, ruleset=self._ruleset, environment=environment, kept=theirs.fileno())
+        try:
+            self._pid = spawn(self._command[0], [*self._command, "-c", self._zygote], Streams(null, null, 2), setting)
+        finally:
+            theirs.close()
+            os.close(null)
+        ours.send(self._setup)
+        if ours.recv(16) != b"ready":
+            raise OSError("not ready")
+        self._control = ours
+        return ours

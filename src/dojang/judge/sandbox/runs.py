@@ -1,0 +1,276 @@
+"""Running a program once: on an input, or under the questions of an examiner.
+
+Standard input is a sealed file in memory and standard output another, so that no program waits for a pipe nobody
+drains and none can change what the next test reads.
+"""
+
+import math
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from dojang.judge.sandbox.bpf import Filter
+from dojang.judge.sandbox.calls import GONE, RAISED, WRONG
+from dojang.judge.sandbox.jail import Jail, wipe
+from dojang.judge.sandbox.python import Interpreter
+from dojang.judge.sandbox.spawn import Broken, Setting, Streams, memory_file, process_limits, read_all, spawn
+from dojang.judge.sandbox.watch import Bounds, End, Watcher
+from dojang.types import Outcome
+
+__all__ = ["Allowance", "NotPython", "Result", "Runner"]
+
+GRACE = 1.5
+"""Processor time is inflated by neighbours (shared caches, stolen cycles). A program is killed at this multiple of
+its limit; if it ends in between, it runs a second time and the better figure counts."""
+_ADDRESS_SPACE = 2 << 30
+"""Addresses a program may have beyond its memory: what it never touches costs nothing."""
+_ERRORS = 1 << 16
+_EXAMINER = Bounds(cpu_s=60.0, idle_s=60.0, memory=1 << 30)
+
+
+class NotPython(Exception):
+    """The source does not compile; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Limits as a worker uses them: seconds and bytes."""
+
+    cpu_s: float
+    idle_s: float
+    memory: int
+    output: int
+    processes: int
+    file: int
+    stack: int
+    compile_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one run. `outcome` is ACCEPTED if it ended well, whatever it printed."""
+
+    outcome: Outcome
+    cpu_s: float
+    wall_s: float
+    memory: int
+    exit_code: int | None
+    signal: str | None
+    detail: str
+    output: bytes
+    errors: bytes
+
+
+class Runner:
+    """Everything a run needs that outlasts it."""
+
+    def __init__(
+        self,
+        jail: Jail,
+        watcher: Watcher,
+        interpreter: Interpreter,
+        filters: tuple[Filter | None, Filter | None],
+        *,
+        private_user: bool,
+    ) -> None:
+        self._jail = jail
+        self._watcher = watcher
+        self._interpreter = interpreter
+        self._bare, self._with_files = filters
+        self._private_user = private_user
+        self._stdout = memory_file()
+        self._stderr = memory_file()
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self._own_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def native(
+        self, program: int, stdin: bytes, allowance: Allowance, *, arguments: tuple[str, ...] = (), files: bool = False
+    ) -> Result:
+        """Run a compiled program; `files` lets it open what the jail shows."""
+        if loaded_size(program) > allowance.memory + _ADDRESS_SPACE:
+            return _refused(Outcome.MEMORY_LIMIT, "its static data alone exceed the memory limit")
+        setting = Setting(
+            self._limits(allowance),
+            directory=self._jail.scratch if files else "/",
+            filter=self._with_files if files else self._bare,
+            ruleset=self._jail.ruleset if files else None,
+            environment={"LANG": "C.UTF-8"},
+        )
+
+        def attempt() -> Result:
+            with _Input(stdin) as file:
+                streams = self._streams(file)
+                pid = spawn(program, ["program", *arguments], streams, setting)
+                return self._end_of(self._watcher.wait(pid, _bounds(allowance)), allowance)
+
+        return self._fairly(attempt, allowance)
+
+    def python(self, source: bytes, stdin: bytes, allowance: Allowance, *, arguments: tuple[str, ...] = ()) -> Result:
+        """Run a Python program; NotPython if it is none."""
+
+        def attempt() -> Result:
+            with _Input(stdin) as file, _Input(source) as text:
+                streams = self._streams(file)
+                files = (streams.stdin, streams.stdout, streams.stderr, text)
+                child = self._interpreter.fork("program", files, self._limits(allowance), arguments=arguments)
+                end = self._watcher.wait(child.pid, _bounds(allowance))
+                _heed(child.told())
+                return self._end_of(end, allowance)
+
+        return self._fairly(attempt, allowance)
+
+    def calls(self, source: bytes, code: bytes, function: str, allowance: Allowance) -> Result:
+        """Run assertions about the functions of a Python program."""
+        return self._fairly(lambda: self._examined(source, code, function, allowance), allowance)
+
+    def _examined(self, source: bytes, code: bytes, function: str, allowance: Allowance) -> Result:
+        words = memory_file()
+        near, far = socket.socketpair()
+        limits = self._limits(allowance)
+        with near, far, _Input(source) as text, _Input(code) as test:
+            streams = self._streams(self._null)
+            files = (self._null, streams.stdout, streams.stderr, text, far.fileno())
+            candidate = self._interpreter.fork("candidate", files, limits)
+            own = limits | {resource.RLIMIT_AS: 4 << 30, resource.RLIMIT_CPU: 60}
+            files = (self._null, self._null, words, test, near.fileno())
+            examiner = self._interpreter.fork("examiner", files, own, function)
+        try:
+            end = self._watcher.wait(candidate.pid, _bounds(allowance), until=examiner.pid)
+            judged = self._watcher.wait(examiner.pid, _EXAMINER)
+            said = read_all(words, 2000).decode(errors="replace")
+        finally:
+            os.close(words)
+        _heed(candidate.told())
+        _heed(examiner.told())
+        return _weigh(self._end_of(end, allowance), judged, said)
+
+    def _streams(self, stdin: int) -> Streams:
+        for file in (self._stdout, self._stderr):
+            os.ftruncate(file, 0)
+            os.lseek(file, 0, os.SEEK_SET)
+        return Streams(stdin, self._stdout, self._stderr)
+
+    def _limits(self, allowance: Allowance) -> dict[int, int]:
+        limits = process_limits(
+            memory=allowance.memory + _ADDRESS_SPACE,
+            stack=allowance.stack,
+            size=max(allowance.output, allowance.file),
+            cpu_s=math.ceil(GRACE * allowance.cpu_s) + 1,
+        )
+        if self._private_user:  # the kernel counts by user, and this one is nobody else
+            limits[resource.RLIMIT_NPROC] = allowance.processes + 8  # the worker, its interpreter, an examiner
+        return limits
+
+    def _fairly(self, attempt: Callable[[], Result], allowance: Allowance) -> Result:
+        try:
+            first = attempt()
+            if not allowance.cpu_s < first.cpu_s < GRACE * allowance.cpu_s:
+                return first
+            return min(first, attempt(), key=lambda result: result.cpu_s)
+        finally:
+            wipe(self._jail.scratch)
+
+    def _end_of(self, end: End, allowance: Allowance) -> Result:
+        size = os.fstat(self._stdout).st_size
+        # What a process had before exec counts as its own; a figure no larger than that says nothing.
+        memory = end.memory if end.memory > self._own_memory else 0
+        outcome, detail = _outcome(end, allowance, size, memory)
+        code = os.waitstatus_to_exitcode(end.status)
+        return Result(
+            outcome=outcome,
+            cpu_s=end.cpu_s,
+            wall_s=end.wall_s,
+            memory=memory,
+            exit_code=code if code >= 0 else None,
+            signal=signal.Signals(-code).name if code < 0 and not end.killed else None,
+            detail=detail,
+            output=read_all(self._stdout, allowance.output),
+            errors=read_all(self._stderr, _ERRORS),
+        )
+
+
+class _Input:
+    """A sealed file with some data, as a context."""
+
+    def __init__(self, data: bytes) -> None:
+        self._file = memory_file(data, sealed=True)
+
+    def __enter__(self) -> int:
+        return self._file
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
+def _bounds(allowance: Allowance) -> Bounds:
+    return Bounds(GRACE * allowance.cpu_s, allowance.idle_s, allowance.memory)
+
+
+def _heed(told: str) -> None:
+    """What a child of the interpreter said before its program began."""
+    kind, _, words = told.partition(" ")
+    if kind == "syntax":
+        raise NotPython(words)
+    if kind == "broken":
+        raise Broken(words)
+
+
+def _refused(outcome: Outcome, detail: str) -> Result:
+    return Result(outcome, 0.0, 0.0, 0, None, None, detail, b"", b"")
+
+
+def _outcome(end: End, allowance: Allowance, size: int, memory: int) -> tuple[Outcome, str]:
+    if end.killed == "cpu" or end.cpu_s > allowance.cpu_s:
+        return Outcome.TIME_LIMIT, f"more than {allowance.cpu_s:g} s of processor time"
+    if end.killed == "idle":
+        return Outcome.TIME_LIMIT, f"idle for more than {allowance.idle_s:g} s"
+    if end.killed == "memory" or memory > allowance.memory:
+        return Outcome.MEMORY_LIMIT, f"more than {allowance.memory >> 20} MB"
+    code = os.waitstatus_to_exitcode(end.status)
+    if code == -signal.SIGXFSZ or size > allowance.output:
+        return Outcome.OUTPUT_LIMIT, f"more than {allowance.output / 2**20:g} MB of output"
+    if end.killed or code == 0:
+        return Outcome.ACCEPTED, ""
+    if code == -signal.SIGXCPU:
+        return Outcome.TIME_LIMIT, f"more than {allowance.cpu_s:g} s of processor time"
+    if code == -signal.SIGKILL:  # not by us: the kernel ran out of memory, for which nobody knows who is to blame
+        raise Broken("a program was killed from outside")
+    if code == -signal.SIGSYS:
+        return Outcome.RUNTIME_ERROR, "forbidden system call (SIGSYS)"
+    return Outcome.RUNTIME_ERROR, f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _weigh(candidate: Result, judged: End, said: str) -> Result:
+    """One result out of how the candidate ended and what the examiner found."""
+    if candidate.outcome is not Outcome.ACCEPTED and candidate.outcome is not Outcome.RUNTIME_ERROR:
+        return candidate
+    if judged.killed:
+        raise Broken(f"the test was stopped: {judged.killed}")
+    found = os.waitstatus_to_exitcode(judged.status)
+    if found == 0:
+        return replace(candidate, outcome=Outcome.ACCEPTED, detail="", exit_code=0, signal=None)
+    if found == WRONG:
+        return replace(candidate, outcome=Outcome.WRONG, detail=said)
+    if found == RAISED:
+        return replace(candidate, outcome=Outcome.RUNTIME_ERROR, detail=said)
+    if found == GONE:
+        detail = candidate.detail or "the program ended while it was being called"
+        return replace(candidate, outcome=Outcome.RUNTIME_ERROR, detail=detail)
+    raise Broken(f"the examiner ended with {found}: {said}")
+
+
+def loaded_size(program: int) -> int:
+    """Bytes of memory an ELF file asks for when it is loaded: the kernel kills without a word what cannot be."""
+    head = os.pread(program, 64, 0)
+    if head[:5] != b"\x7fELF\x02":
+        return 0
+    at, size, count = (int.from_bytes(head[start:end], "little") for start, end in ((32, 40), (54, 56), (56, 58)))
+    table = os.pread(program, size * count, at)
+    entries = [table[start : start + size] for start in range(0, len(table), size)]
+    with suppress(IndexError):
+        return sum(int.from_bytes(entry[40:48], "little") for entry in entries if entry[:4] == b"\x01\0\0\0")
+    return 0

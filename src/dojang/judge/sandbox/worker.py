@@ -1,0 +1,279 @@
+"""The worker: inside its jail, it compiles a program and runs it on one test after another.
+
+It is told the inputs and, of the expected outputs, only keyed digests; where a digest cannot settle a comparison it
+asks the pool. So nothing a program could reach, were it to break out into this process, holds an expected output.
+"""
+
+import hashlib
+import os
+import socket
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dojang.judge.checkers import complete, normal_form, reads_score
+from dojang.judge.sandbox import wire
+from dojang.judge.sandbox.compiling import CompileFailed, Compiler
+from dojang.judge.sandbox.jail import Jail, wipe
+from dojang.judge.sandbox.policy import compiler_filter, native_filter, python_filter
+from dojang.judge.sandbox.python import Interpreter
+from dojang.judge.sandbox.runs import Allowance, NotPython, Result, Runner
+from dojang.judge.sandbox.spawn import Broken, memory_file, read_all
+from dojang.judge.sandbox.watch import HungUp, Watcher
+from dojang.programs import Checker, Stop
+from dojang.types import Outcome
+
+__all__ = ["EXAMS", "Worker", "digest"]
+
+EXAMS = 8
+"""How many exams a worker remembers. The pool counts along, and sends an exam only when it has been forgotten."""
+_HEARTBEAT_S = 5.0
+_KEPT = 3
+"""Failed tests whose output is shown."""
+_SHOWN = 4000
+_GROUP_SLACK = 1 << 30
+_CHECKER = Allowance(
+    cpu_s=30, idle_s=30, memory=1 << 30, output=1 << 20, processes=16, file=1 << 28, stack=1 << 28, compile_s=60
+)
+
+
+def digest(key: bytes, checker: Checker, output: bytes) -> str:
+    """What stands for an output where the output itself must not be."""
+    return hashlib.blake2b(normal_form(checker, output), key=key, digest_size=16).hexdigest()
+
+
+@dataclass(slots=True)
+class _Exam:
+    """What is known here about an exam."""
+
+    tests: list[dict[str, Any]]
+    inputs: list[bytes]
+    checker: Checker
+    checker_language: dict[str, Any] | None
+    checker_program: int | None = field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One program on one exam."""
+
+    language: dict[str, Any]
+    source: bytes
+    exam: _Exam
+    allowance: Allowance
+    stop: Stop
+    whole: bool
+    """Whether all output is wanted, of every test."""
+
+
+class Worker:
+    """Serves one pool, one submission at a time."""
+
+    def __init__(
+        self, channel: socket.socket, spec: dict[str, Any], jail: Jail, *, private_user: bool, memory_limit: int | None
+    ) -> None:
+        machine = os.uname().machine
+        guarded = spec["isolation"] != "none"
+        files = spec["isolation"] in ("namespaces", "landlock")
+        bare = native_filter(machine, files=not spec["static"]) if guarded else None
+        with_files = native_filter(machine, files=files) if guarded else None
+        watcher = Watcher(jail.proc, channel.fileno())
+        interpreter = Interpreter(
+            spec["python"],
+            spec["scripts"],
+            jail.scratch,
+            jail.ruleset,
+            python_filter(machine, files=files) if guarded else None,
+        )
+        self._channel = channel
+        self._key = bytes.fromhex(spec["key"])
+        self._jail = jail
+        self._memory_limit = memory_limit
+        self._runner = Runner(jail, watcher, interpreter, (bare, with_files), private_user=private_user)
+        self._compiler = Compiler(
+            jail,
+            watcher,
+            compiler_filter(machine) if guarded else None,
+            allowed=[*spec["readable"], spec["headers"]],
+            audit=not files,
+        )
+        self._exams: OrderedDict[str, _Exam] = OrderedDict()
+        self._last_word = time.monotonic()
+        self._made = b""
+        self._explained = False
+
+    def serve(self) -> None:
+        """Until the pool hangs up. Anything unexpected ends the worker: a fresh one is cheap, a doubtful one is not."""
+        wire.send(self._channel, {"ready": True})
+        while True:
+            header, pieces = wire.receive(self._channel)
+            try:
+                reply, answer = self._judge(header, pieces)
+            except (Broken, OSError) as error:
+                reply, answer = {"broken": f"{type(error).__name__}: {error}"}, []
+            except HungUp:
+                return
+            wire.send(self._channel, reply, answer)
+            if "broken" in reply:
+                return
+
+    def _judge(self, header: dict[str, Any], pieces: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        source, binary, *inputs = pieces
+        job = _Job(
+            language=header["language"],
+            source=source,
+            exam=self._exam(header, inputs),
+            allowance=Allowance(**header["limits"]),
+            stop=Stop(header["stop"]),
+            whole=header["whole"],
+        )
+        self._limit_group(job.allowance.memory)
+        self._made, self._explained = b"", False
+        program = None
+        try:
+            if job.language["kind"] == "native":
+                program = self._program(job, binary)
+            ran, shown = self._run_tests(job, program)
+        except (CompileFailed, NotPython) as error:
+            return {"compile_error": str(error)}, [b""]
+        finally:
+            if program is not None:
+                os.close(program)
+        return {"ran": ran}, [self._made, *shown]
+
+    def _exam(self, header: dict[str, Any], inputs: list[bytes]) -> _Exam:
+        name = header["exam"]
+        if "tests" in header:
+            self._exams[name] = _Exam(header["tests"], inputs, Checker(**header["checker"]), header["checker_language"])
+            if len(self._exams) > EXAMS:
+                _, forgotten = self._exams.popitem(last=False)
+                if forgotten.checker_program is not None:
+                    os.close(forgotten.checker_program)
+        self._exams.move_to_end(name)
+        return self._exams[name]
+
+    def _limit_group(self, memory: int) -> None:
+        """The control group bounds worker and program together."""
+        if self._memory_limit is not None:
+            with suppress(OSError):
+                os.pwrite(self._memory_limit, str(memory + _GROUP_SLACK).encode(), 0)
+
+    def _program(self, job: _Job, binary: bytes) -> int:
+        if binary:
+            return memory_file(binary, sealed=True)
+        language = job.language
+        program = self._compiler.compile(job.source, language["file"], language["commands"], job.allowance.compile_s)
+        self._made = read_all(program, 1 << 30)
+        return program
+
+    def _run_tests(self, job: _Job, program: int | None) -> tuple[list[dict[str, Any]], list[bytes]]:
+        ran, shown, failures = [], [], 0
+        for number in range(len(job.exam.tests)):
+            result = self._run_test(job, program, number)
+            failed = result.outcome is not Outcome.ACCEPTED
+            failures += failed
+            keep = job.whole or (failed and failures <= _KEPT)
+            most = len(result.output) if job.whole else _SHOWN
+            if keep:
+                shown += [result.output[:most], result.errors[-_SHOWN:]]
+            ran.append(_told(number, result, shown=keep))
+            if failed and (job.stop is Stop.FAILURE or (job.stop is Stop.TIME_LIMIT and _is_late(result))):
+                break
+            self._sign_of_life()
+        return ran, shown
+
+    def _sign_of_life(self) -> None:
+        if time.monotonic() - self._last_word > _HEARTBEAT_S:
+            wire.send(self._channel, {"alive": True})
+            self._last_word = time.monotonic()
+
+    def _run_test(self, job: _Job, program: int | None, number: int) -> Result:
+        test = job.exam.tests[number]
+        data = job.exam.inputs[number]
+        if test["kind"] == "call":
+            return self._runner.calls(job.source, data, test["function"], job.allowance)
+        if program is None:
+            result = self._runner.python(job.source, data, job.allowance)
+        else:
+            result = self._runner.native(program, data, job.allowance)
+        if result.outcome is Outcome.ACCEPTED and not job.whole:
+            return self._compared(job, number, result)
+        return result
+
+    def _compared(self, job: _Job, number: int, result: Result) -> Result:
+        """Whether the output is right: by its digest, else by what the pool says, else by the problem's own checker."""
+        exam = job.exam
+        own = exam.checker.name == "program"  # it alone decides, even about an output that is as expected
+        if not own and digest(self._key, exam.checker, result.output) == exam.tests[number]["expected"]:
+            return result
+        if complete(exam.checker) and self._explained:
+            return replace(result, outcome=Outcome.WRONG, detail="")
+        wire.send(self._channel, {"compare": number}, [result.output])
+        answer, pieces = wire.receive(self._channel)
+        self._explained = True
+        if own:
+            accepted, detail = self._ask_checker(exam, exam.inputs[number], result.output, pieces[0])
+        else:
+            accepted, detail = answer["accepted"], answer["detail"]
+        return result if accepted else replace(result, outcome=Outcome.WRONG, detail=detail)
+
+    def _ask_checker(self, exam: _Exam, given: bytes, output: bytes, expected: bytes) -> tuple[bool, str]:
+        """Run the problem's own checker, on files in the scratch directory."""
+        program = self._checker_program(exam)
+        names = []
+        try:
+            for name, data in (("input", given), ("output", output), ("answer", expected)):
+                names.append(os.path.join(self._jail.scratch, name))
+                with open(names[-1], "wb") as file:
+                    file.write(data)
+            result = self._run_checker(exam, program, tuple(names))
+        finally:
+            wipe(self._jail.scratch)
+        words = (result.errors or result.output)[:500].decode(errors="replace").strip()
+        accepted = None if result.exit_code is None else reads_score(result.exit_code, result.output)
+        if accepted is None:
+            raise Broken(f"the checker failed ({result.detail or f'exit code {result.exit_code}'}): {words}")
+        return accepted, words or "the checker refuses it"
+
+    def _checker_program(self, exam: _Exam) -> int | None:
+        """The checker compiled; None if there is nothing to compile."""
+        language = exam.checker_language
+        if language is None or language["kind"] == "python" or exam.checker_program is not None:
+            return exam.checker_program
+        source = exam.checker.source.encode("utf-8", "surrogatepass")
+        try:
+            exam.checker_program = self._compiler.compile(
+                source, language["file"], language["commands"], _CHECKER.compile_s
+            )
+        except CompileFailed as error:
+            raise Broken(f"the checker does not compile: {error}") from error
+        return exam.checker_program
+
+    def _run_checker(self, exam: _Exam, program: int | None, names: tuple[str, ...]) -> Result:
+        if program is not None:
+            return self._runner.native(program, b"", _CHECKER, arguments=names, files=True)
+        source = exam.checker.source.encode("utf-8", "surrogatepass")
+        try:
+            return self._runner.python(source, b"", _CHECKER, arguments=names)
+        except NotPython as error:
+            raise Broken(f"the checker does not compile: {error}") from error
+
+
+def _is_late(result: Result) -> bool:
+    return result.outcome is Outcome.TIME_LIMIT
+
+
+def _told(number: int, result: Result, *, shown: bool) -> dict[str, Any]:
+    return {
+        "test": number,
+        "outcome": result.outcome,
+        "cpu_s": result.cpu_s,
+        "wall_s": result.wall_s,
+        "memory": result.memory,
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "detail": result.detail,
+        "shown": shown,
+    }

@@ -1,0 +1,226 @@
+"""A warm Python interpreter from which judged programs are forked.
+
+This file is run as a script by whatever interpreter judges programs, which need not have dojang installed: it
+imports the standard library only. A request names a role:
+
+    program     run the source as __main__, input on stdin, output on stdout
+    candidate   run the source as a module, then serve calls to its functions (calls.py)
+    examiner    run assertions; the functions they call are the candidate's, in the other process (calls.py)
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import builtins
+import contextlib
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import threading
+import traceback
+import types
+from typing import Any
+
+__all__ = ["CONTROL", "main"]
+
+CONTROL = 3
+"""The descriptor on which requests arrive."""
+PRELOADED = """
+    abc array ast base64 bisect calendar cmath collections collections.abc colorsys contextlib copy csv dataclasses
+    datetime decimal difflib dis enum fractions functools graphlib hashlib heapq html inspect io itertools json keyword
+    locale logging math numbers operator pprint queue random re secrets shlex statistics string struct tempfile
+    textwrap threading time timeit traceback types typing unicodedata uuid weakref zlib
+"""
+"""What programs like to import; without files to open, also all they can import."""
+
+_PID = struct.Struct("<i")
+_CLONE_PARENT, _SIGCHLD = 0x8000, 17
+_CLONE = {"x86_64": 56, "aarch64": 220}
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
+
+
+def main() -> None:
+    """Wait for requests and fork a child for each."""
+    control = socket.socket(fileno=CONTROL)
+    setup = json.loads(control.recv(1 << 20))
+    calls = types.ModuleType("calls")
+    exec(compile(setup["calls"], "calls.py", "exec"), calls.__dict__)
+    for name in PRELOADED.split():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    _make_like_a_console()
+    libc = ctypes.CDLL(None, use_errno=True)
+    after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
+    after_fork.restype = None
+    number = ctypes.c_long(_CLONE[os.uname().machine])
+    gc.collect()
+    gc.freeze()  # the collector would touch, and so copy, every page the programs share with this process
+    control.send(b"ready")
+    while True:
+        message, ancillary, _, _ = control.recvmsg(1 << 16, socket.CMSG_SPACE(4 * 8))
+        if not message:
+            os._exit(0)
+        files = array.array("i")
+        for _, _, piece in ancillary:
+            files.frombytes(piece[: len(piece) // 4 * 4])
+        # The child's parent is the one who asked: it supervises programs in every language alike.
+        pid = libc.syscall(number, ctypes.c_long(_CLONE_PARENT | _SIGCHLD), 0, 0, 0, 0)
+        if pid == 0:
+            after_fork()
+            _run(json.loads(message), list(files), setup, calls, libc)
+        for file in files:
+            os.close(file)
+        control.send(_PID.pack(pid))
+
+
+def _make_like_a_console() -> None:
+    import _sitebuiltins
+
+    for name in ("exit", "quit"):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
+    sys.path[:] = [path for path in sys.path if path]
+
+
+def _run(request: Any, files: list[int], setup: Any, calls: Any, libc: ctypes.CDLL) -> None:
+    """Never returns. `files` are stdin, stdout, stderr, the source, a pipe to the judge, and perhaps a channel."""
+    report = -1
+    try:
+        for number, file in enumerate(files[:3]):
+            os.dup2(file, number)
+        source, report, channel = _placed(files[3:])
+        libc.prctl(1, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)  # die with the judge
+        os.chdir(setup["directory"])
+        _limit(request["limits"])
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        text = _read_source(source)
+        _open_streams()
+        sys.argv = ["main.py", *request["arguments"]]
+        _guard(bytearray.fromhex(setup["filter"]), setup["self_at"], libc)
+        if request["role"] == "program":
+            code = _run_program(text, report)
+        elif request["role"] == "candidate":
+            code = calls.serve(_module("solution"), _compiled(text, report), channel)
+        else:
+            code = calls.examine(text, request["function"], report, channel)
+    except BaseException as error:
+        _tell(report, f"broken {type(error).__name__}: {error}")
+        code = 127
+    os._exit(code)
+
+
+def _placed(files: list[int]) -> tuple[int, int, int]:
+    """Move the remaining descriptors to 3, 4 and 5, and close everything else."""
+    high = [os.dup2(file, 40 + index, False) for index, file in enumerate(files)]
+    placed = [os.dup2(file, 3 + index, False) for index, file in enumerate(high)]
+    os.closerange(3 + len(placed), 256)
+    return placed[0], placed[1], placed[2] if len(placed) > 2 else -1
+
+
+def _limit(limits: list[tuple[int, int]]) -> None:
+    for kind, value in limits:
+        _, ceiling = resource.getrlimit(kind)
+        hard = value + (kind == resource.RLIMIT_CPU)
+        hard = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)
+        resource.setrlimit(kind, (min(value, hard), hard))
+
+
+def _guard(code: bytearray, self_at: list[int], libc: ctypes.CDLL) -> None:
+    if not code:
+        return
+    for index in self_at:
+        struct.pack_into("<I", code, 8 * index + 4, os.getpid())
+    buffer = (ctypes.c_char * len(code)).from_buffer(code)
+    program = _Filter(len(code) // 8, ctypes.addressof(buffer))
+    number = ctypes.c_long(_SECCOMP[os.uname().machine])
+    if libc.syscall(number, ctypes.c_long(1), ctypes.c_long(4), ctypes.byref(program)):
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def _read_source(file: int) -> bytes:
+    size = os.fstat(file).st_size
+    data = b""
+    while len(data) < size:
+        data += os.pread(file, size - len(data), len(data))
+    os.close(file)
+    return data
+
+
+def _open_streams() -> None:
+    def binary(number: int, mode: str) -> Any:
+        raw = io.FileIO(number, mode, closefd=False)
+        return io.BufferedReader(raw, 1 << 16) if mode == "r" else io.BufferedWriter(raw, 1 << 16)
+
+    sys.stdin = io.TextIOWrapper(binary(0, "r"), "utf-8", "surrogateescape")
+    sys.stdout = io.TextIOWrapper(binary(1, "w"), "utf-8", "surrogateescape")
+    sys.stderr = io.TextIOWrapper(binary(2, "w"), "utf-8", "backslashreplace", line_buffering=True)
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
+
+
+def _tell(report: int, words: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(report, words.encode("utf-8", "replace")[:2000])
+
+
+def _compiled(text: bytes, report: int) -> types.CodeType:
+    """The program as code. One that is not Python ends here, and the judge is told why."""
+    try:
+        code = compile(text, "main.py", "exec", dont_inherit=True)
+    except BaseException as error:  # deep nesting, NUL bytes, a foreign encoding: all are the program's doing
+        _tell(report, "syntax " + "".join(traceback.format_exception_only(type(error), error)))
+        os._exit(1)
+    os.close(report)
+    return code
+
+
+def _module(name: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__dict__["__builtins__"] = builtins
+    sys.modules[name] = module
+    return module
+
+
+def _run_program(text: bytes, report: int) -> int:
+    module = _module("__main__")
+    code = _compiled(text, report)
+    status = 0
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as error:
+        status = _exit_status(error.code)
+    except BaseException as error:
+        status = 1
+        with contextlib.suppress(BaseException):
+            traceback.print_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+    finish: Any
+    threads_end: Any = vars(threading)["_shutdown"]  # waits for threads the program left running
+    for finish in (threads_end, atexit._run_exitfuncs, sys.stdout.flush):
+        try:
+            finish()
+        except BaseException:
+            status = status or 120
+    return status & 255
+
+
+def _exit_status(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Submissions, exams and judgements as JSON: what travels between a judge service and its clients.
+
+Reading reports every problem at once, each with its place ("exam.tests.0.output: Field required"), and never
+quotes a program. Writing replaces lone surrogates, which JSON cannot carry, by '?': a program with one cannot be
+right. Problem files written by people are `problem_file.py`'s business.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticSerializationError
+
+from dojang.programs import Exam, Judgement, Stop, Submission
+
+__all__ = [
+    "JudgeRequest",
+    "SchemaError",
+    "dump_exam",
+    "dump_judgement",
+    "dump_request",
+    "dump_submission",
+    "parse",
+    "parse_exam",
+    "parse_judgement",
+    "parse_request",
+    "parse_submission",
+    "problem_errors",
+]
+
+T = TypeVar("T")
+Place = tuple[int | str, ...]
+
+MOST_LINES = 20
+UNION_MEMBERS = ("IoTest", "CallTest", "Calls")  # pydantic puts these names into the place of an error
+UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
+
+
+class SchemaError(ValueError):
+    """JSON that is not of the expected shape."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = list(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRequest:
+    """A submission whose exam is either part of it or was stored before under its digest."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    language: str
+    source: str
+    stop: Stop = Stop.NEVER
+    exam: Exam | None = None
+    exam_digest: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.exam is None) == (self.exam_digest is None):
+            raise ValueError("give either exam or exam_digest")
+
+
+SUBMISSION = TypeAdapter(Submission)
+EXAM = TypeAdapter(Exam)
+JUDGEMENT = TypeAdapter(Judgement)
+REQUEST = TypeAdapter(JudgeRequest)
+
+
+def parse_submission(data: bytes | str) -> Submission:
+    return parse(SUBMISSION, data)
+
+
+def parse_exam(data: bytes | str) -> Exam:
+    return parse(EXAM, data)
+
+
+def parse_judgement(data: bytes | str) -> Judgement:
+    return parse(JUDGEMENT, data)
+
+
+def parse_request(data: bytes | str) -> JudgeRequest:
+    return parse(REQUEST, data)
+
+
+def dump_submission(submission: Submission) -> bytes:
+    return _dump(SUBMISSION, submission)
+
+
+def dump_exam(exam: Exam) -> bytes:
+    return _dump(EXAM, exam)
+
+
+def dump_judgement(judgement: Judgement) -> bytes:
+    return _dump(JUDGEMENT, judgement)
+
+
+def dump_request(request: JudgeRequest) -> bytes:
+    return _dump(REQUEST, request)
+
+
+def parse(adapter: TypeAdapter[T], data: bytes | str) -> T:
+    """Read JSON of the adapter's type; raises SchemaError."""
+    try:
+        return adapter.validate_json(data)
+    except ValidationError as error:
+        if error.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid":
+            raise SchemaError(problem_errors(error)) from None
+        # Python's own json writes lone surrogates as escapes that a strict reader refuses.
+        problems = problem_errors(error)
+    try:
+        return adapter.validate_python(_without_surrogates(json.loads(data)))
+    except ValidationError as error:
+        raise SchemaError(problem_errors(error)) from None
+    except (ValueError, RecursionError):
+        raise SchemaError(problems) from None
+
+
+def problem_errors(error: ValidationError) -> list[str]:
+    """A line per problem: its place and what is wrong there."""
+    details = _of_best_members(error.errors(include_url=False, include_input=False))
+    lines = [_line(each) for each in details]
+    return lines if len(lines) <= MOST_LINES else [*lines[:MOST_LINES], f"... and {len(lines) - MOST_LINES} more"]
+
+
+def _line(detail: ErrorDetails) -> str:
+    place = ".".join(str(part) for part in detail["loc"])
+    text = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] in UNKNOWN_FIELD:
+        text = "Unknown field"
+    elif detail["type"] == "dataclass_type":
+        text = "Input should be an object"
+    return f"{place}: {text}" if place else text
+
+
+def _of_best_members(details: Iterable[ErrorDetails]) -> list[ErrorDetails]:
+    """Of a value that could have been one of several types, the problems with the type it most looks like."""
+    found: dict[Place, dict[str, list[ErrorDetails]]] = {}
+    for detail in details:
+        before, member, after = _split(detail["loc"])
+        found.setdefault(before if member else detail["loc"], {}).setdefault(member, []).append(
+            {**detail, "loc": (*before, *after)}
+        )
+    return [detail for members in found.values() for detail in min(members.values(), key=_strangeness)]
+
+
+def _split(place: Place) -> tuple[Place, str, Place]:
+    for index, part in enumerate(place):
+        if part in UNION_MEMBERS:
+            return place[:index], str(part), place[index + 1 :]
+    return place, "", ()
+
+
+def _strangeness(details: Sequence[ErrorDetails]) -> int:
+    """What was written says more about the writer's mind than what is missing."""
+    return sum(each["type"] in UNKNOWN_FIELD for each in details)
+
+
+def _dump(adapter: TypeAdapter[T], value: T) -> bytes:
+    try:
+        return adapter.dump_json(value)
+    except PydanticSerializationError:
+        return json.dumps(_without_surrogates(adapter.dump_python(value))).encode()
+
+
+def _without_surrogates(value: Any) -> Any:
+    return _map_strings(lambda text: text.encode("utf-8", "replace").decode(), value)
+
+
+def _map_strings(change: Callable[[str], str], value: Any) -> Any:
+    match value:
+        case str():
+            return change(value)
+        case dict():
+            return {_map_strings(change, key): _map_strings(change, each) for key, each in value.items()}
+        case list() | tuple():
+            return [_map_strings(change, each) for each in value]
+    return value

@@ -1,0 +1,135 @@
+"""Runs the judge service until it is told to stop, and closes it down without losing what is being judged.
+
+On SIGTERM or SIGINT: health turns to draining and new work is refused with 503, so that load balancers and clients
+go elsewhere; what was admitted is finished, for a limited time; the judge is closed; the server ends. A second
+signal ends the waiting. The routes are `service.py`'s business.
+"""
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+
+from dojang.errors import ConfigError
+from dojang.judge.gate import Gate
+from dojang.judge.service import ServiceOptions, make_app
+from dojang.protocols import Judge
+
+__all__ = ["serve"]
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def serve(
+    judge: Judge,
+    options: ServiceOptions,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8642,
+    drain_s: float = 30.0,
+    announce: Callable[[str], None] = lambda url: None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serve until a signal comes or `stop` is set, then drain, and close the judge.
+
+    `announce` is called with the service's address once it accepts requests; port 0 takes any free one.
+    """
+    stop = stop or asyncio.Event()
+    try:
+        listener = _listener(options, host, port)
+    except ConfigError:
+        await judge.close()
+        raise
+    app = make_app(judge, options)
+    server = _Server(_config(app))
+    with _signals(stop):
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            announce(_address(listener))
+            await _either(serving, stop)
+            await _drained(app.state.gate, stop, drain_s)
+        finally:
+            await judge.close()  # what is still pending ends as a failure of the judge, and is answered as such
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone: uvicorn would stop listening before anything is drained, and die of the signal."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _config(app: Starlette) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,  # longer than clients keep a connection, so that it is never closed under a request
+        timeout_graceful_shutdown=2,
+    )
+
+
+def _listener(options: ServiceOptions, host: str, port: int) -> socket.socket:
+    if options.token is None and host not in LOOPBACK:
+        raise ConfigError(
+            f"host={host} is reachable from other machines, and without a token anybody there could run programs "
+            "here; set a token, or use host=127.0.0.1"
+        )
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on host={host} port={port}: {error}; choose another port or host") from error
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    """Signals set `stop`, where they can be caught at all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    for each in SIGNALS:
+        loop.add_signal_handler(each, stop.set)
+    try:
+        yield
+    finally:
+        for each in SIGNALS:
+            loop.remove_signal_handler(each)
+
+
+async def _drained(gate: Gate, stop: asyncio.Event, seconds: float) -> None:
+    """Finish what was admitted. A second signal, or `stop` set once more, ends the waiting."""
+    gate.draining = True
+    stop.clear()
+    emptied = asyncio.create_task(gate.empty())
+    try:
+        await _either(emptied, stop, seconds)
+    finally:
+        emptied.cancel()
+
+
+async def _either(task: "asyncio.Task[None]", stop: asyncio.Event, seconds: float | None = None) -> None:
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((task, stopped), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()

@@ -1,0 +1,336 @@
+"""The judge behind HTTP: for training machines that have no cores to spare, or must not run strangers' programs.
+
+    GET  /health            open to all; 503 while closing down
+    GET  /metrics           open to all; Prometheus text
+    PUT  /v1/exams/DIGEST   store an exam, to be named by its digest from then on
+    POST /v1/judge          a submission in, a judgement out
+    POST /run_code          one plain run, as SandboxFusion's clients ask for it
+
+Every error is {"error": code, "detail": text}. Tokens and programs are never logged. Listening, signals and
+closing down are `server.py`'s business; encryption is left to a proxy in front.
+"""
+
+import asyncio
+import hmac
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from dojang.errors import ConfigError
+from dojang.judge.execution import Execution, Runner
+from dojang.judge.fusion import RunCodeRequest, parse_run_code, run_code_reply, sandbox_error
+from dojang.judge.gate import Figures, Full, Gate
+from dojang.judge.schema import SchemaError, dump_judgement, parse_exam, parse_request
+from dojang.programs import Exam, Isolation, Judgement, Submission
+from dojang.protocols import Judge
+from dojang.types import Outcome
+
+__all__ = ["ServiceOptions", "make_app"]
+
+T = TypeVar("T")
+Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+
+DISCARD_S = 5.0
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What can be set about a service, and its usual values."""
+
+    token: str | None = None
+    """What clients must send as `Authorization: Bearer ...`; None lets everybody in."""
+    queue: int = 256
+    """Requests at a time; more are told to come back later."""
+    slots: int | None = None
+    """Submissions the judge gets at a time; four per worker if not given, or all where workers are not known."""
+    workers: int | None = None
+    """Told to who asks for /health."""
+    isolation: Isolation | None = None
+    """Told to who asks for /health."""
+    languages: tuple[str, ...] = ("cpp", "python")
+    body_mb: float = 256.0
+    """The largest request."""
+    exams_mb: float = 2048.0
+    """Exams kept, as bytes of JSON; those used longest ago are forgotten first."""
+    upload_s: float = 60.0
+    """A request must have arrived within this time."""
+    retry_after_s: int = 1
+    """When those who are turned away should come back."""
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
+            raise ConfigError("the judge's token must be printable ASCII without spaces, and not empty; choose another")
+        if self.queue < 1 or (self.slots is not None and self.slots < 1):
+            raise ConfigError(f"queue={self.queue} and slots={self.slots} must be at least 1")
+
+    @property
+    def slot_count(self) -> int:
+        return self.slots or min(self.queue, 4 * self.workers if self.workers else self.queue)
+
+
+class Refusal(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        problems: Sequence[str] = (),
+    ) -> None:
+        super().__init__(code)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.problems = list(problems)
+
+
+class Exams:
+    """Exams by digest; the ones used longest ago make room for new ones."""
+
+    def __init__(self, most_bytes: float) -> None:
+        self._most = most_bytes
+        self._held = 0
+        self._exams: OrderedDict[str, tuple[Exam, int]] = OrderedDict()
+
+    def get(self, digest: str) -> Exam | None:
+        if digest not in self._exams:
+            return None
+        self._exams.move_to_end(digest)
+        return self._exams[digest][0]
+
+    def put(self, digest: str, exam: Exam, size: int) -> None:
+        if self.get(digest) is not None:
+            return
+        self._exams[digest] = exam, size
+        self._held += size
+        while self._held > self._most and len(self._exams) > 1:
+            self._held -= self._exams.popitem(last=False)[1][1]
+
+
+class Service:
+    """The routes."""
+
+    def __init__(self, judge: Judge, options: ServiceOptions) -> None:
+        self.gate = Gate(options.queue, options.slot_count)
+        self._judge = judge
+        self._options = options
+        self._exams = Exams(options.exams_mb * 2**20)
+        self._figures = Figures(self.gate, options.languages)
+
+    async def health(self, request: Request) -> Response:
+        state = {
+            "status": "draining" if self.gate.draining else "ok",
+            "isolation": self._options.isolation,
+            "workers": self._options.workers,
+            "waiting": self.gate.waiting,
+            "running": self.gate.running,
+        }
+        return JSONResponse(state, 503 if self.gate.draining else 200)
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def put_exam(self, request: Request) -> Response:
+        digest = request.path_params["digest"]
+        body = await self._body(request)
+        exam = _read(parse_exam, body)
+        if exam.digest != digest:
+            raise Refusal(422, "wrong_digest", f"the exam's digest is {exam.digest}; store it under that one")
+        self._exams.put(digest, exam, len(body))
+        return JSONResponse({"digest": digest, "tests": len(exam.tests)})
+
+    async def judge(self, request: Request) -> Response:
+        started = time.monotonic()
+        asked = _read(parse_request, await self._body(request))
+        exam = asked.exam if asked.exam_digest is None else self._exams.get(asked.exam_digest)
+        if exam is None:
+            raise Refusal(404, "unknown_exam", "no exam is stored under this digest; PUT it to /v1/exams/DIGEST")
+        submission = Submission(asked.language, asked.source, exam, asked.stop)
+        judgement = await _unless_gone(request, self._judged(submission))
+        judgement = replace(judgement, seconds=time.monotonic() - started)
+        self._figures.judged(asked.language, judgement.outcome, judgement.isolation, started)
+        if judgement.outcome is Outcome.JUDGE_ERROR and self.gate.draining:
+            raise self._closing()  # cut short by the end of the service; another one can do better
+        return Response(dump_judgement(judgement), media_type="application/json")
+
+    async def run_code(self, request: Request) -> Response:
+        started = time.monotonic()
+        asked = _read(parse_run_code, await self._body(request))
+        problem = asked.unsupported(self._options.languages)
+        if not hasattr(self._judge, "run"):
+            problem = "this judge only judges against tests; use /v1/judge"
+        if problem:
+            self._figures.rejected("unsupported")
+            return Response(sandbox_error(problem), media_type="application/json")
+        done = await _unless_gone(request, self._ran(asked))
+        self._figures.judged(asked.language, done.outcome, self._options.isolation or "unknown", started)
+        return Response(run_code_reply(asked.language, done), media_type="application/json")
+
+    def guarded(self, endpoint: Endpoint, *, busy: int = 429, closing: int = 503) -> Endpoint:
+        """The endpoint for those who have the token, as long as there is room."""
+
+        async def guard(request: Request) -> Response:
+            try:
+                self._authorize(request)
+                if self.gate.draining:
+                    raise self._closing(closing)
+                with self.gate.admit():
+                    return await endpoint(request)
+            except Full:
+                refusal = Refusal(busy, "busy", f"{self.gate.queue} requests are being handled", self._later())
+            except Refusal as error:
+                refusal = error
+            except ClientDisconnect:
+                self._figures.rejected("disconnected")
+                return Response(status_code=499)  # nobody reads it
+            self._figures.rejected(refusal.code)
+            if not await self._discarded(request):
+                refusal.headers["Connection"] = "close"
+            return _refused(refusal)
+
+        return guard
+
+    async def _judged(self, submission: Submission) -> Judgement:
+        async with self.gate.slot():
+            try:
+                return await self._judge.judge(submission)
+            except Exception as error:
+                detail = _blame(error)
+        nothing = self._options.isolation or Isolation.NONE
+        return Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), nothing, detail)
+
+    async def _ran(self, asked: RunCodeRequest) -> Execution:
+        async with self.gate.slot():
+            try:
+                runner = cast(Runner, self._judge)
+                return await runner.run(asked.language, asked.code, asked.stdin or "", asked.limits)
+            except Exception as error:
+                return Execution(False, _blame(error), None, b"", b"", Outcome.JUDGE_ERROR)
+
+    def _authorize(self, request: Request) -> None:
+        if self._options.token is None:
+            return
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(given, b"Bearer " + self._options.token.encode()):
+            raise Refusal(
+                401, "unauthorized", "send the judge's token as Authorization: Bearer", {"WWW-Authenticate": "Bearer"}
+            )
+
+    async def _body(self, request: Request) -> bytes:
+        """The request's body, counted while it arrives: its length is only what the client says."""
+        most = self._options.body_mb * 2**20
+        too_large = Refusal(413, "too_large", f"a request may have {self._options.body_mb:g} MiB")
+        if int(request.headers.get("content-length", 0)) > most:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._options.upload_s), aclosing(request.stream()) as stream:
+                async for chunk in stream:
+                    body += chunk
+                    if len(body) > most:
+                        raise too_large
+        except TimeoutError:
+            detail = f"the request did not arrive within {self._options.upload_s:g} s"
+            raise Refusal(408, "too_slow", detail) from None
+        return bytes(body)
+
+    async def _discarded(self, request: Request) -> bool:
+        """Let a refused client finish what it is sending, for a while: one that is cut off never reads why."""
+        try:
+            async with asyncio.timeout(DISCARD_S), aclosing(request.stream()) as stream:
+                async for _ in stream:
+                    pass
+        except (TimeoutError, ClientDisconnect):
+            return False
+        except RuntimeError:  # starlette's way of saying that all of it was read
+            return True
+        return True
+
+    def _closing(self, status: int = 503) -> Refusal:
+        return Refusal(status, "draining", "the judge is closing down; ask another one", self._later())
+
+    def _later(self) -> dict[str, str]:
+        return {"Retry-After": str(self._options.retry_after_s)}
+
+
+def make_app(judge: Judge, options: ServiceOptions) -> Starlette:
+    """The application for an ASGI server. Its `state.gate` says who is inside; closing the judge is its owner's job."""
+    service = Service(judge, options)
+    # veRL's client tries again after a 504 only, and scores a program as wrong after any other refusal.
+    run_code = service.guarded(service.run_code, busy=504, closing=504)
+    app = Starlette(
+        routes=[
+            Route("/health", service.health),
+            Route("/metrics", service.metrics),
+            Route("/v1/exams/{digest}", service.guarded(service.put_exam), methods=["PUT"]),
+            Route("/v1/judge", service.guarded(service.judge), methods=["POST"]),
+            Route("/run_code", run_code, methods=["POST"]),
+        ],
+        exception_handlers={HTTPException: _no_such_route, Exception: _our_fault},
+    )
+    app.state.gate = service.gate
+    return app
+
+
+def _read(parser: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return parser(body)
+    except SchemaError as error:
+        raise Refusal(422, "invalid", str(error), problems=error.problems) from None
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result; the work is given up when the client hangs up."""
+    working = asyncio.create_task(work)
+    gone = asyncio.create_task(_hung_up(request))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _refused(refusal: Refusal) -> Response:
+    content: dict[str, Any] = {"error": refusal.code, "detail": refusal.detail}
+    if refusal.problems:
+        content["problems"] = refusal.problems
+    return JSONResponse(content, refusal.status, refusal.headers)
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    return _refused(Refusal(error.status_code, code, error.detail, error.headers))
+
+
+async def _our_fault(request: Request, error: Exception) -> Response:
+    return _refused(Refusal(500, "internal", f"the service failed ({type(error).__name__})"))
+
+
+def _blame(error: Exception) -> str:
+    logger.error("the judge raised %s", type(error).__name__)  # its message may quote the program
+    return f"the judge raised {type(error).__name__}: {str(error)[:500]}"

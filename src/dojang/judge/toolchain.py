@@ -1,0 +1,206 @@
+"""The C++ compiler: what it needs, how it is called, and the precompiled headers that make it bearable.
+
+Most of what judging a C++ program costs is compiling it, and most of that is <bits/stdc++.h>. It is compiled
+once per machine, in two versions: all of it, and one without the rarely used headers that cost the most. Which
+version a program gets is decided by the words in it: if it has no word that only the left-out headers know, they
+cannot matter to it. A program that does not compile with the short version is always tried with the long one.
+
+The linker is the fastest there is; linking is static where possible, so that a program opens no file when it starts.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from dojang.errors import ConfigError
+from dojang.judge.interpreter import libraries_of
+from dojang.judge.sandbox.compiling import BINARY, DEPENDENCIES
+
+__all__ = ["FLAGS", "Toolchain", "find_toolchain"]
+
+FLAGS = ("-O2", "-pthread", "-DONLINE_JUDGE", "-w", "-fmax-errors=3")
+EVERYTHING = "bits/stdc++.h"
+LEFT_OUT = """
+    barrier charconv codecvt condition_variable coroutine execution filesystem format future latch memory_resource
+    mutex regex scoped_allocator semaphore shared_mutex stop_token syncstream thread valarray
+"""
+_LINKERS = ("lld", "gold", "mold")
+_PARTS = ("cc1plus", "as", "ld", "ld.lld", "ld.gold", "ld.mold", "collect2", "lto-wrapper")
+_FILES = ("crt1.o", "crti.o", "crtbegin.o", "crtbeginT.o", "libc.a", "libc.so", "libm.a", "libstdc++.a", "libstdc++.so")
+_FIRST_INCLUDE = re.compile(r'(?:\s|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*#[ \t]*include[ \t]*[<"]bits/stdc\+\+\.h[>"]')
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+_BUILD_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler as found on this machine."""
+
+    compiler: str
+    version: str
+    readable: tuple[str, ...]
+    listable: tuple[str, ...]
+    """Folders a linker wants to look through, without reading what is in them."""
+    link: tuple[str, ...]
+    """Flags for linking."""
+    static: bool
+    headers: str
+    """The folder that precompiled headers are kept in."""
+
+    def commands(self, source: str, standard: str, headers: str, *, audit: bool) -> list[list[str]]:
+        """How to compile this program, in the order to try; `headers` is where the folder of that name appears."""
+        tail = ["a.cpp", "-o", BINARY, *self.link]
+        if audit:
+            tail += ["-MD", "-MF", DEPENDENCIES[0], f"-Wa,--MD,{DEPENDENCIES[1]}"]
+        start = [self.compiler, f"-std={standard}", *FLAGS]
+        if not _FIRST_INCLUDE.match(source):
+            return [[*start, *tail]]
+        whole = [*start, f"-I{headers}/{standard}/whole", *tail]
+        self._prepare(standard)
+        if "##" in source or self._rare_words(standard) & set(_WORD.findall(source)):
+            return [whole]
+        return [[*start, f"-I{headers}/{standard}/short", *tail], whole]
+
+    def _rare_words(self, standard: str) -> frozenset[str]:
+        return _read_words(str(Path(self.headers, standard, "rare-words")))
+
+    def _prepare(self, standard: str) -> None:
+        """Precompile the headers, once per machine; others wait for whoever is at it."""
+        done = Path(self.headers, standard)
+        if done.is_dir():
+            return
+        done.parent.mkdir(parents=True, exist_ok=True)
+        with open(done.parent / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if done.is_dir():
+                return
+            with tempfile.TemporaryDirectory(dir=done.parent, prefix="making-") as folder:
+                making = Path(folder) / standard
+                self._precompile(making, standard)
+                making.chmod(0o755)
+                making.rename(done)
+
+    def _precompile(self, making: Path, standard: str) -> None:
+        whole = f"#include_next <{EVERYTHING}>\n"
+        original = self._find_header(standard)
+        short = re.sub(rf"#\s*include\s*<(?:{'|'.join(LEFT_OUT.split())})>", "", original.read_text())
+        words = {}
+        for name, text in (("whole", whole), ("short", short)):
+            header = making / name / EVERYTHING
+            header.parent.mkdir(parents=True)
+            header.write_text(text)
+            words[name] = self._words_after_preprocessing(header, standard)
+            self._run(["-x", "c++-header", str(header), "-o", f"{header}.gch"], standard)
+        (making / "rare-words").write_text(" ".join(sorted(words["whole"] - words["short"])))
+
+    def _find_header(self, standard: str) -> Path:
+        listed = self._run(["-x", "c++", "-E", "-include", EVERYTHING, "/dev/null"], standard)
+        return Path(next(iter(re.findall(rf'"([^"]*/{re.escape(EVERYTHING)})"', listed))))
+
+    def _words_after_preprocessing(self, header: Path, standard: str) -> set[str]:
+        """Everything the header could mean to a program: the words it leaves and the macros it defines."""
+        left = self._run(["-x", "c++", "-E", "-P", str(header)], standard)
+        macros = self._run(["-x", "c++", "-E", "-dM", str(header)], standard)
+        return set(_WORD.findall(_STRING.sub("", left))) | set(re.findall(r"#define (\w+)", macros))
+
+    def _run(self, arguments: Sequence[str], standard: str) -> str:
+        return _run([self.compiler, f"-std={standard}", *FLAGS, *arguments])
+
+
+@cache
+def _read_words(path: str) -> frozenset[str]:
+    return frozenset(Path(path).read_text().split())
+
+
+def find_toolchain(folder: Path) -> Toolchain | None:
+    """The g++ on the path; None if there is none. What is found out about it is remembered in `folder`."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        return None
+    compiler = os.path.realpath(compiler)
+    version = _run([compiler, "-dumpfullversion", "-dumpmachine"]).split()
+    state = os.stat(compiler)
+    identity = repr((compiler, version, state.st_mtime, state.st_size, FLAGS, LEFT_OUT, _LINKERS))
+    place = folder / "judge" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    record = place / "toolchain.json"
+    with suppress(OSError, ValueError, TypeError):
+        known = json.loads(record.read_text())
+        return Toolchain(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+    found = _explore(compiler, " ".join(version), str(place))
+    place.mkdir(parents=True, exist_ok=True)
+    aside = place / f"toolchain-{os.getpid()}"
+    aside.write_text(json.dumps(asdict(found)))
+    aside.replace(record)
+    return found
+
+
+def _explore(compiler: str, version: str, folder: str) -> Toolchain:
+    link, static = _how_to_link(compiler)
+    parts = [_run([compiler, f"-print-prog-name={name}"]).strip() for name in _PARTS]
+    programs = [path for part in parts if (path := shutil.which(part))]
+    files = [_run([compiler, f"-print-file-name={name}"]).strip() for name in _FILES]
+    places = {os.path.dirname(os.path.realpath(path)) for path in files if os.path.isabs(path)}
+    # The compiler looks for its own parts beside this file, by paths with ".." in them.
+    places.add(os.path.dirname(_run([compiler, "-print-libgcc-file-name"]).strip()))
+    trace = subprocess.run(
+        [compiler, "-x", "c++", "-E", "-v", "/dev/null"], capture_output=True, text=True, timeout=60, check=True
+    ).stderr
+    section = trace.partition("search starts here:")[2].partition("End of search list")[0]
+    places |= {os.path.realpath(line.strip()) for line in section.splitlines() if line.startswith(" /")}
+    readable = {compiler, *programs, *places, *libraries_of([compiler, *programs])}
+    searched = _run([compiler, "-print-search-dirs"]).partition("libraries: =")[2].strip().split(":")
+    return Toolchain(
+        compiler=compiler,
+        version=version,
+        readable=tuple(sorted(_outermost(readable))),
+        listable=tuple(sorted({os.path.realpath(path) for path in searched if os.path.isdir(path)})),
+        link=link,
+        static=static,
+        headers=f"{folder}/headers",
+    )
+
+
+def _outermost(paths: set[str]) -> set[str]:
+    """Without those that lie inside another."""
+    real = {os.path.normpath(path) for path in paths if os.path.exists(path)}
+    return {path for path in real if not any(path != other and path.startswith(other + "/") for other in real)}
+
+
+def _how_to_link(compiler: str) -> tuple[tuple[str, ...], bool]:
+    for static in (True, False):
+        for linker in (*_LINKERS, ""):
+            flags = (("-static",) if static else ()) + ((f"-fuse-ld={linker}",) if linker else ())
+            flags += ("-Wl,--threads=1",) if linker == "lld" else ()
+            if _links(compiler, flags):
+                return flags, static
+    raise ConfigError(
+        f"{compiler} cannot build a program; install the C++ library and its headers (Debian: apt install g++)"
+    )
+
+
+def _links(compiler: str, flags: tuple[str, ...]) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "a.cpp"
+        source.write_text("#include <iostream>\nint main() { std::cout << 1; }\n")
+        command = [compiler, str(source), "-o", str(Path(folder) / BINARY), *flags]
+        return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=True, cwd="/").stdout
+    except subprocess.CalledProcessError as error:
+        raise ConfigError(f"{' '.join(command)} failed: {error.stderr.strip()[-500:]}") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"{' '.join(command)} failed: {error}") from error

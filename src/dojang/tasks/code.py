@@ -1,0 +1,212 @@
+"""Problems that are solved by a program.
+
+    no program in the text      -1.0    NO_ANSWER
+    it does not compile         -0.5    COMPILE_ERROR
+    some test over time          0.0    TIME_LIMIT
+    otherwise       0.0 to 1.0          `shape` of the fraction of tests passed
+    the judge failed            none    JUDGE_ERROR
+
+Judging may stop early, but only where the reward is settled: if tests are paid by the fraction, at the first one
+over time; if only a full score is paid, at the first one that is not passed. `passed` and the fraction
+in `parts` then count what was run, out of all tests.
+
+What is wrong with the problems themselves (a reference that cannot be read, no tests of the chosen kind, tests the
+language cannot take) is found when the task is made, for all of them at once. Not covered: whether the tests
+are right, and how programs are run; that is the judge's business.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from dojang.errors import DataError
+from dojang.programs import CallTest, Checker, Exam, IoTest, Judgement, Limits, Stop, Submission, sampled
+from dojang.protocols import Judge
+from dojang.settings import Section
+from dojang.tasks.extract import SPELLINGS, extract_code
+from dojang.tasks.splits import problems_of
+from dojang.types import Outcome, Problem, Verdict
+
+__all__ = ["CodeConfig", "CodeReference", "CodeTask"]
+
+NO_PROGRAM = -1.0
+NOT_COMPILED = -0.5
+SHOWN = 5
+"""Unusable problems that an error names."""
+
+_SHAPES: Mapping[str, Callable[[float], float]] = {
+    "fraction": float,
+    "all_or_nothing": math.floor,  # 0 for all but 1
+    "fraction_power": lambda fraction: fraction**1.5,
+}
+
+
+class CodeConfig(Section):
+    """The answer is a program, judged by running it on tests."""
+
+    name: Literal["code"] = "code"
+    language: Literal["cpp17", "cpp20", "python3"] = "cpp17"
+    """What programs are written in, where a problem does not say."""
+    shape: Literal["fraction", "all_or_nothing", "fraction_power"] = "fraction"
+    """What a program that runs is paid: the fraction of tests passed, 1 only if that is all of them, or the fraction
+    to the power of 1.5."""
+    tests: Literal["private", "public", "all"] = "private"
+    """Which of a problem's tests are run. Public ones are shown in the statement, so they can be answered by rote."""
+    max_tests: int = Field(default=50, ge=1)
+    """Of more tests than this, so many are drawn, the same ones every time."""
+    test_seed: int = 0
+    """Decides which ones."""
+
+    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> "CodeTask":
+        """The task with these settings; the judge stays the caller's to close."""
+        return CodeTask(self, problems, judge)
+
+
+@dataclass(frozen=True)
+class CodeReference:
+    """What a program is judged by: the `reference` of a code problem, or a mapping with the same keys."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    private: tuple[IoTest | CallTest, ...]
+    public: tuple[IoTest | CallTest, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    checker: Checker = field(default_factory=Checker)
+    language: str | None = None
+    """The problem's own language, instead of the configured one."""
+    prefix: str = ""
+    """Put before the program: imports and definitions that the statement shows and an answer need not repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Posed:
+    """A problem as it is given to the judge."""
+
+    language: str
+    prefix: str
+    exam: Exam
+
+
+class CodeTask:
+    """The Task of this file."""
+
+    def __init__(self, config: CodeConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> None:
+        self._config = config
+        self._problems = problems
+        self._judge = judge
+        self._shape = _SHAPES[config.shape]
+        self._stop = Stop.FAILURE if config.shape == "all_or_nothing" else Stop.TIME_LIMIT
+        # Made once, because an exam remembers its digest, and reading every test anew for each attempt is slow.
+        self._posed = _pose_all(config, problems)
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        return problems_of(self._problems, split)
+
+    async def grade(self, problem: Problem, text: str) -> Verdict:
+        started = time.perf_counter()
+        try:
+            posed = self._posed.get(problem.id) or _pose(self._config, problem)
+        except ValueError as error:
+            return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {error}")
+        program = extract_code(text, posed.language)
+        if program is None:
+            return Verdict(
+                Outcome.NO_ANSWER,
+                NO_PROGRAM,
+                total=len(posed.exam.tests),
+                parts={"fraction": 0.0},
+                detail=f"no finished block of {posed.language} code",
+                seconds=time.perf_counter() - started,
+            )
+        source = f"{posed.prefix}\n{program}" if posed.prefix else program
+        judgement = await self._judge.judge(Submission(posed.language, source, posed.exam, self._stop))
+        return self._verdict(problem, judgement, len(posed.exam.tests))
+
+    def _verdict(self, problem: Problem, judgement: Judgement, total: int) -> Verdict:
+        failed = judgement.outcome is Outcome.JUDGE_ERROR
+        fraction = judgement.passed / total
+        return Verdict(
+            judgement.outcome,
+            None if failed else self._reward(judgement.outcome, fraction),
+            passed=judgement.passed,
+            total=total,
+            parts={} if failed else {"fraction": fraction},
+            detail=f"{problem.id}: {judgement.detail}" if failed else judgement.detail,
+            seconds=judgement.seconds,
+            isolation=judgement.isolation,
+        )
+
+    def _reward(self, outcome: Outcome, fraction: float) -> float:
+        if outcome is Outcome.COMPILE_ERROR:
+            return NOT_COMPILED
+        if outcome is Outcome.TIME_LIMIT:
+            return 0.0
+        return float(self._shape(fraction))
+
+
+def _pose_all(config: CodeConfig, problems: Mapping[str, Sequence[Problem]]) -> Mapping[str, _Posed]:
+    """DataError if any of the problems cannot be judged."""
+    posed: dict[str, _Posed] = {}
+    wrong: list[str] = []
+    for problem in (problem for split in problems.values() for problem in split):
+        try:
+            made = _pose(config, problem)
+            if posed.setdefault(problem.id, made) != made:
+                raise ValueError("another problem with other tests has the same id")
+        except ValueError as error:
+            wrong.append(f"{problem.id}: {error}")
+    if wrong:
+        many = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
+        more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
+        raise DataError("\n  ".join([f"{many} cannot be judged:", *wrong[:SHOWN], *more]))
+    return posed
+
+
+def _pose(config: CodeConfig, problem: Problem) -> _Posed:
+    """ValueError if the problem cannot be judged."""
+    reference = _reference(problem.reference)
+    language = reference.language or config.language
+    if language not in SPELLINGS:
+        raise ValueError(f"the reference's language {language!r} is none of {', '.join(SPELLINGS)}")
+    tests = {
+        "private": reference.private,
+        "public": reference.public,
+        "all": (*reference.public, *reference.private),
+    }[config.tests]
+    if not tests:
+        raise ValueError(
+            f"no tests for task.tests={config.tests}; it has {len(reference.public)} public and "
+            f"{len(reference.private)} private ones"
+        )
+    if language != "python3" and any(isinstance(test, CallTest) for test in tests):
+        raise ValueError(f"its tests call Python functions, but programs are in {language}; use task.language=python3")
+    chosen = sampled(tests, config.max_tests, _seed(config.test_seed, problem.id))
+    return _Posed(language, reference.prefix, Exam(chosen, reference.limits, reference.checker))
+
+
+def _reference(value: object) -> CodeReference:
+    if isinstance(value, CodeReference):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"the reference is {type(value).__name__}, not a CodeReference or a mapping with its keys")
+    try:
+        return _adapter().validate_python(dict(value))
+    except ValidationError as error:
+        said = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)[:3]]
+        raise ValueError(f"the reference cannot be read: {'; '.join(said)}") from None
+
+
+@cache
+def _adapter() -> TypeAdapter[CodeReference]:
+    return TypeAdapter(CodeReference)
+
+
+def _seed(test_seed: int, problem_id: str) -> int:
+    """Depends on nothing but these two: not on the process, the platform or the other problems."""
+    return int.from_bytes(hashlib.sha256(f"{test_seed}/{problem_id}".encode("utf-8", "surrogatepass")).digest()[:8])

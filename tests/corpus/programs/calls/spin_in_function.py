@@ -1,0 +1,10 @@
+# tries: loop for ever when called
+# expect: time_limit
+# function: add
+# code: assert candidate(2, 3) == 5
+# limits: cpu_s=0.3
+
+
+def add(a, b):
+    while True:
+        pass

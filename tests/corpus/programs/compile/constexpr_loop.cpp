@@ -1,0 +1,12 @@
+// tries: loop for ever while compiling
+// expect: compile_error
+
+constexpr long forever() {
+    long n = 0;
+    for (;;) n++;
+    return n;
+}
+
+constexpr long answer = forever();
+
+int main() { return static_cast<int>(answer); }

@@ -1,0 +1,6 @@
+// tries: twenty thousand complaints
+// expect: compile_error
+// expand: WRONG = "int f() { return nothing_of_that_name; }\n" x 20000
+
+WRONG
+int main() {}

@@ -1,0 +1,7 @@
+// tries: make the compiler read a file without end
+// expect: compile_error
+// limits: compile_s=5
+
+#include "/dev/zero"
+
+int main() {}

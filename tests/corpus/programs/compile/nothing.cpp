@@ -1,0 +1,2 @@
+// tries: be empty
+// expect: compile_error

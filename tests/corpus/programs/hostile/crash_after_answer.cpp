@@ -1,0 +1,12 @@
+// tries: answer, then crash
+// expect: runtime_error(SIGSEGV)
+
+#include <iostream>
+
+int main() {
+    long long a, b;
+    std::cin >> a >> b;
+    std::cout << a + b << std::endl;
+    int* volatile nowhere = nullptr;
+    *nowhere = 1;
+}

@@ -1,0 +1,15 @@
+// tries: return from the handler to the instruction that faults
+// expect: time_limit
+// limits: cpu_s=0.3
+
+#include <csignal>
+
+void back(int) {}
+
+int main() {
+    struct sigaction action {};
+    action.sa_handler = back;
+    sigaction(SIGSEGV, &action, nullptr);
+    int* volatile nowhere = nullptr;
+    *nowhere = 1;
+}

@@ -1,0 +1,8 @@
+// tries: fork without end
+// expect: runtime_error(SIGSYS)
+
+#include <unistd.h>
+
+int main() {
+    for (;;) fork();
+}

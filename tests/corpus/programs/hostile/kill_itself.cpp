@@ -1,0 +1,8 @@
+// tries: die as if the judge had killed it
+// expect: runtime_error(SIGKILL)
+
+#include <unistd.h>
+
+#include <csignal>
+
+int main() { kill(getpid(), SIGKILL); }

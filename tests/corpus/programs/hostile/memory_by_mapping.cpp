@@ -1,0 +1,14 @@
+// tries: map memory shared, where the heap is not looked at
+// expect: memory_limit
+// limits: memory_mb=64
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+int main() {
+    for (;;) {
+        void* block = mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (block != MAP_FAILED) std::memset(block, 1, 1 << 20);
+    }
+}

@@ -1,0 +1,9 @@
+// tries: sleep a little, again and again
+// expect: time_limit
+// limits: cpu_s=0.3
+
+#include <unistd.h>
+
+int main() {
+    for (;;) usleep(3000);
+}

@@ -1,0 +1,10 @@
+// tries: wait for a number that never comes
+// expect: time_limit
+// limits: cpu_s=0.3
+
+#include <iostream>
+
+int main() {
+    int x = 0;
+    while (x != 12345) std::cin >> x;
+}

@@ -1,0 +1,4 @@
+// tries: print nothing
+// expect: wrong
+
+int main() {}

@@ -1,0 +1,7 @@
+# tries: die as if the judge had killed it
+# expect: runtime_error(SIGKILL)
+
+import os
+import signal
+
+os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,16 @@
+# tries: leave files for the next test; right unless there are any
+# expect: accepted
+
+import os
+
+a, b = map(int, input().split())
+found = bool(os.listdir("/tmp"))
+for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run", os.getcwd()):
+    found = found or os.path.exists(folder + "/note")
+    for name in ("note", "bisect.py", "sitecustomize.py"):
+        try:
+            with open(f"{folder}/{name}", "w") as file:
+                file.write("raise SystemExit('poisoned')\n")
+        except OSError:
+            pass
+print("found something" if found else a + b)

@@ -1,0 +1,5 @@
+# tries: leave a bracket open
+# expect: compile_error
+
+a, b = map(int, input().split()
+print(a + b)

@@ -1,0 +1,272 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import dojang
+from dojang.judge.checkers import PIECE, compare, complete, normal_form, reads_score
+from dojang.programs import Checker, CheckerName
+
+COMPLETE: tuple[CheckerName, ...] = ("tokens", "exact", "caseless", "unordered")
+BUILT_IN: tuple[CheckerName, ...] = (*COMPLETE, "floats")
+
+
+def check(name: CheckerName, expected: bytes, actual: bytes, tolerance: float = 1e-6) -> str | None:
+    """The verdict, after checking that the normal forms agree with it."""
+    checker = Checker(name, tolerance)
+    found = compare(checker, expected, actual)
+    same = normal_form(checker, expected) == normal_form(checker, actual)
+    if complete(checker):
+        assert same == (found is None)
+    elif same:
+        assert found is None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "actual"),
+    [
+        ("tokens", b"1 2\n3\n", b"1 2 3"),
+        ("tokens", b"1 2", b"\r\n\t 1\x0b2\x0c\n\n"),
+        ("tokens", b"", b" \n"),
+        ("tokens", b"a\0b\xff", b"a\0b\xff\n"),
+        ("exact", b"a b\n", b"a b"),
+        ("exact", b"a b", b"a b\r\n"),
+        ("exact", b"", b"\n"),
+        ("exact", b"a\r\nb\r\n", b"a\r\nb"),
+        ("caseless", b"YES no", b"yes\nNO\n"),
+        ("caseless", "Straße ÄΣ".encode(), "STRASSE äς".encode()),
+        ("caseless", b"A\xff\xc3", b"a\xff\xc3"),
+        ("unordered", b"1 2\n3 4\n", b"3  4\r\n\n1 2"),
+        ("unordered", b"a\na\nb", b"a\nb\na\n"),
+        ("unordered", b"", b"\n \n\r\n"),
+        ("floats", b"5", b"5.0"),
+        ("floats", b"5.0", b"5"),
+        ("floats", b"0.5", b".5"),
+        ("floats", b"5.", b"5"),
+        ("floats", b"0.333333", b"0.333334"),
+        ("floats", b"1e-9", b"0"),
+        ("floats", b"-0.0", b"0"),
+        ("floats", b"1000000.0", b"1000001.0"),
+        ("floats", b"1e10", b"10000000000"),
+        ("floats", b"x 1.5 y", b"x\n1.50000000001\ny"),
+        ("floats", b"nan inf 1e999 0x10", b"nan inf 1e999 0x10\n"),
+    ],
+)
+def test_accepted(name: CheckerName, expected: bytes, actual: bytes) -> None:
+    assert check(name, expected, actual) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "actual", "said"),
+    [
+        ("tokens", b"1 2 42", b"1 2 41", "token 3 is '41', expected '42'"),
+        ("tokens", b"1 2 3", b"1 2", "2 tokens where 3 are expected"),
+        ("tokens", b"1", b"1 2 3", "3 tokens where 1 is expected"),
+        ("tokens", b"1 2", b"", "0 tokens where 2 are expected"),
+        ("tokens", b"1 2", b"1", "1 token where 2 are expected"),
+        ("tokens", b"12", b"1 2", "token 1 is '1', expected '12'"),
+        ("tokens", b"5", b"5.0", "token 1 is '5.0', expected '5'"),
+        ("tokens", b"YES", b"yes", "token 1 is 'yes', expected 'YES'"),
+        ("tokens", b"a", b"a\0", "token 1 is 'a\\x00', expected 'a'"),
+        ("tokens", b"a", b"\xff\xfe", "token 1 is '\ufffd\ufffd', expected 'a'"),
+        ("tokens", b"a b", "a\N{NO-BREAK SPACE}b".encode(), "token 1 is 'a\\xa0b', expected 'a'"),
+        ("exact", b"a b\n", b"a  b\n", "line 1 is 'a  b', expected 'a b'"),
+        ("exact", b"a\nb\nc", b"a\nx\nc", "line 2 is 'x', expected 'b'"),
+        ("exact", b"a\nb", b"a\r\nb", "line 1 is 'a\\r', expected 'a'"),
+        ("exact", b"a\n", b"a\n\n", "the output goes on in line 1, 1 byte too far"),
+        ("exact", b"a\nb\n", b"a\n", "the output ends in line 1, 2 bytes early"),
+        ("exact", b"a", b"a\r", "the output goes on in line 1, 1 byte too far"),
+        ("caseless", b"YES", b"no", "token 1 is 'no', expected 'YES'"),
+        ("caseless", b"YES NO", b"yes", "1 token where 2 are expected"),
+        ("unordered", b"1 2\n3 4", b"1 2 3 4", "line '1 2 3 4' is not expected"),
+        ("unordered", b"1\n2", b"2\n2", "line '2' comes too often"),
+        ("unordered", b"1\n2\n2", b"2\n1", "line '2' is missing"),
+        ("unordered", b"a b", b"b a", "line 'b a' is not expected"),
+        ("floats", b"9007199254740993", b"9007199254740992", "token 1 is '9007199254740992'"),
+        ("floats", b"1000000000", b"1000000001", "token 1"),
+        ("floats", b"5", b"+5", "token 1"),
+        ("floats", b"5", b"05", "token 1"),
+        ("floats", b"0.5", b"0.50001", "token 1 is '0.50001', expected '0.5'"),
+        ("floats", b"1.5 2.5", b"1.5", "1 token where 2 are expected"),
+        ("floats", b"1.5", b"nan", "token 1 is 'nan'"),
+        ("floats", b"1.5", b"inf", "token 1"),
+        ("floats", b"1e999", b"1e998", "token 1"),
+        ("floats", b"1e308", b"-1e308", "token 1"),
+        ("floats", b"1000.0", b"1_000", "token 1"),
+        ("floats", b"16.0", b"0x10", "token 1"),
+        ("floats", b"1.5", b"1.5f", "token 1"),
+        ("floats", b"1.5", b"1,5", "token 1"),
+        ("floats", b"1.0", "\N{ARABIC-INDIC DIGIT ONE}".encode(), "token 1"),
+        ("floats", b"1.5", b".", "token 1"),
+        ("floats", b"0.0", b"e0", "token 1"),
+        ("floats", b"1.5", b"1.5e", "token 1"),
+        ("floats", b"yes", b"YES", "token 1"),
+    ],
+)
+def test_refused(name: CheckerName, expected: bytes, actual: bytes, said: str) -> None:
+    found = check(name, expected, actual)
+    assert found is not None
+    assert said in found
+
+
+def test_the_tolerance_is_absolute_or_relative_whichever_is_kinder() -> None:
+    assert check("floats", b"0.001", b"0.002", tolerance=1e-3) is None
+    assert check("floats", b"1000.0", b"1000.9", tolerance=1e-3) is None
+    assert check("floats", b"1000.0", b"1001.1", tolerance=1e-3)
+    assert check("floats", b"1.0", b"1.000", tolerance=0) is None
+    assert check("floats", b"1.0", b"1.0000000000000002", tolerance=0)
+
+
+def test_a_difference_of_just_the_tolerance_is_not_lost_to_rounding() -> None:
+    random = Random(5)
+    for _ in range(2000):
+        digits = random.randrange(3, 10)
+        wanted = random.randrange(-(10**digits), 10**digits)
+        shown = f"{wanted / 10**digits:.{digits}f}", f"{(wanted + 1) / 10**digits:.{digits}f}"
+        assert check("floats", shown[0].encode(), shown[1].encode(), tolerance=10.0**-digits) is None, shown
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_message_is_short_and_shows_where_long_words_part(name: CheckerName) -> None:
+    long = b"x" * 100_000
+    found = check(name, long + b"1" + long, long + b"2" + long)
+    assert found is not None
+    assert len(found) < 250
+    if name != "unordered":
+        assert "xxx2xxx" in found
+        assert "xxx1xxx" in found
+    assert found.isprintable()
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_random_outputs(name: CheckerName) -> None:
+    random = Random(1)
+    words = [b"1", b"1.0", b"2", b"a", b"A", b"\xff", "ß".encode(), b"SS", b"\0", b"1e5", b"-3", b".", b"\x85"]
+    blanks = [b" ", b"\n", b"\r\n", b"\t", b"  ", b"\n\n", b" \n", b"\x0b", b""]
+
+    def output() -> bytes:
+        size = random.randrange(5)
+        return b"".join(random.choice(words) + random.choice(blanks) for _ in range(size)) + random.choice(blanks)
+
+    accepted = 0
+    for _ in range(10_000):
+        expected, actual = output(), output()
+        found = check(name, expected, actual)
+        assert check(name, actual, actual) is None
+        assert (check(name, actual, expected) is None) == (found is None)
+        accepted += found is None
+    assert 50 < accepted < 5_000  # both answers are well tried
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_any_bytes_at_all(name: CheckerName) -> None:
+    random = Random(2)
+    for _ in range(3000):
+        expected = random.randbytes(random.randrange(30))
+        actual = bytearray(expected)
+        if actual and random.random() < 0.7:
+            actual[random.randrange(len(actual))] = random.choice(b" \n\r\0aA1.\xc3\x9f")
+        check(name, expected, bytes(actual))
+
+
+@pytest.mark.parametrize("name", ["tokens", "caseless", "floats"])
+def test_cutting_into_pieces_never_shows(name: CheckerName) -> None:
+    random = Random(3)
+    for _ in range(10):
+        data = b"".join(
+            random.choice([b"ab", "ä".encode(), b"c" * 50]) + b" " * random.choice([1] * 50 + [500, PIECE])
+            for _ in range(1250)
+        )
+        padded = b" " * random.randrange(PIECE) + data.replace(b"c ", b"c\n")
+        assert check(name, data, padded) is None
+        assert normal_form(Checker("tokens"), padded) == b" ".join(data.split())
+        assert check(name, data, padded + b"d") == "1251 tokens where 1250 are expected"
+        assert check(name, data, padded.replace(b"c" * 50, b"d", 1))
+
+
+def test_unordered_lines_longer_than_a_piece() -> None:
+    long = b"word " * PIECE
+    assert check("unordered", long + b"\nb\n" + long, b"b\n\n" + long + b"\n" + long + b"\n") is None
+    assert check("unordered", long + b"\nb\n" + long, b"b\n" + long)
+
+
+HOSTILE = {
+    "one word": b"x" * 4_000_000,
+    "digits": b"9" * 4_000_000,
+    "decimals": b"0." + b"3" * 4_000_000,
+    "exponent": b"1e" + b"9" * 4_000_000,
+    "almost a number": b"1" * 4_000_000 + b"x",
+    "zeros": b"\0" * 4_000_000,
+    "blanks": b" " * 4_000_000,
+    "tiny words": b"1 " * 2_000_000,
+    "short lines": b"12\n" * 1_333_333,
+    "invalid": b"\xff\xc3" * 2_000_000,
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_four_megabytes_take_seconds_at_most(name: CheckerName, data: bytes) -> None:
+    checker = Checker(name)
+    started = time.process_time()
+    compare(checker, data, data + b" 1")
+    compare(checker, b"1.5", data)
+    normal_form(checker, data)
+    assert time.process_time() - started < 8  # far more than it takes, far less than quadratic time would
+
+
+def test_many_floats_take_linear_time() -> None:
+    started = time.process_time()
+    assert check("floats", b"1.5 " * 500_000, b"1.50 " * 500_000) is None
+    assert time.process_time() - started < 8
+
+
+def test_which_normal_forms_are_complete() -> None:
+    assert all(complete(Checker(name)) for name in COMPLETE)
+    assert not complete(Checker("floats"))
+    assert not complete(Checker("program", language="python3", source="..."))
+
+
+def test_a_checker_program_has_to_be_run() -> None:
+    checker = Checker("program", language="python3", source="...")
+    assert normal_form(checker, b" a\n") == b" a\n"
+    with pytest.raises(ValueError, match="has to be run"):
+        compare(checker, b"1", b"1")
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stdout", "verdict"),
+    [
+        (0, b"", True),
+        (0, b"ok\n", True),
+        (0, b"1\n", True),
+        (0, b"0.5", True),
+        (0, b"0 points", True),
+        (0, b"nan", True),
+        (0, b"\xff\0", True),
+        (0, b"0\n", False),
+        (0, b" 0.000 \n", False),
+        (0, b"-0", False),
+        (1, b"1", False),
+        (2, b"", False),
+        (3, b"1", None),
+        (127, b"", None),
+        (-11, b"1", None),
+    ],
+)
+def test_what_a_checker_program_says(exit_code: int, stdout: bytes, verdict: bool | None) -> None:
+    assert reads_score(exit_code, stdout) is verdict
+
+
+def test_a_bare_interpreter_can_import_it() -> None:
+    source = Path(dojang.__file__).parents[1]
+    code = (
+        f"import sys; sys.path.insert(0, {str(source)!r}); import dojang.judge.checkers; "
+        "print({'pydantic', 'numpy', 'yaml'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"

@@ -1,0 +1,363 @@
+"""The remote judge: against real services, and against scripted answers where the order of things matters."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from fake_service import PATIENCE, RunningService, service_process
+
+from dojang.errors import ConfigError
+from dojang.judge.client import Patience, RemoteJudge
+from dojang.judge.schema import dump_judgement, parse_exam, parse_request
+from dojang.judge.service import ServiceOptions
+from dojang.programs import Exam, IoTest, Isolation, Judgement, Limits, Ran, Submission
+from dojang.types import Outcome
+
+EXAM = Exam((IoTest("1", "1"), IoTest("2", "2")))
+RIGHT = Submission("python", "right", EXAM)
+ACCEPTED = Judgement(Outcome.ACCEPTED, (Ran(0, Outcome.ACCEPTED), Ran(1, Outcome.ACCEPTED)), 2, Isolation.LANDLOCK)
+TOKEN = "s3cret"
+
+Handler = Callable[[httpx.Request], Awaitable[httpx.Response]]
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    def judge(self, *urls: str, **options: Any) -> RemoteJudge:
+        options = {"patience": Patience(retries=2, first_delay_s=1.0), **options}
+        return RemoteJudge(
+            urls or ("http://a",), TOKEN, clock=lambda: self.now, sleep=self.sleep, uniform=lambda: 0.5, **options
+        )
+
+
+class Script:
+    """A service made of a list of answers; the last one is given for good."""
+
+    def __init__(self, *answers: httpx.Response | Exception) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx.Request] = []
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Handler]:
+    """Who answers for which host."""
+    handlers: dict[str, Handler] = {}
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        return await handlers[request.url.host](request)
+
+    monkeypatch.setattr(httpx, "AsyncHTTPTransport", lambda **_: httpx.MockTransport(handle))
+    return handlers
+
+
+def good() -> httpx.Response:
+    return httpx.Response(200, content=dump_judgement(ACCEPTED))
+
+
+def bad(status: int, code: str = "code", detail: str = "its words", **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.Response(status, json={"error": code, "detail": detail}, headers=named)
+
+
+def refused() -> httpx.ConnectError:
+    return httpx.ConnectError("connection refused")
+
+
+def judged(judge: RemoteJudge, submission: Submission = RIGHT) -> Judgement:
+    return asyncio.run(judge.judge(submission))
+
+
+def outcome(judge: RemoteJudge) -> Outcome:
+    return judged(judge).outcome
+
+
+def test_a_service_judges_for_us_whatever_the_event_loop() -> None:
+    with RunningService(ServiceOptions(token=TOKEN)) as service:
+        judge = RemoteJudge([service.url], TOKEN)
+        for source, expected in (("right", Outcome.ACCEPTED), ("other", Outcome.WRONG), ("raise", Outcome.JUDGE_ERROR)):
+            judgement = judged(judge, Submission("python", source, EXAM))
+            assert (judgement.outcome, judgement.total) == (expected, 2)
+            assert judgement.seconds > 0
+
+        async def many() -> list[Judgement]:
+            return list(await asyncio.gather(*(judge.judge(RIGHT) for _ in range(20))))
+
+        assert [each.outcome for each in asyncio.run(many())] == [Outcome.ACCEPTED] * 20
+        assert service.judge.seen[-1] == RIGHT
+        without = judged(RemoteJudge([service.url]))
+        assert without.outcome is Outcome.JUDGE_ERROR
+        assert "set the token" in without.detail
+
+
+def test_a_service_that_dies_is_a_failure_of_the_machinery_and_is_used_again_when_it_is_back() -> None:
+    impatient = Patience(retries=2, first_delay_s=0.01)
+    with service_process() as (process, url):
+        judge = RemoteJudge([url], patience=impatient, failures=2, cool_down_s=0.05)
+
+        async def killed() -> Judgement:
+            pending = asyncio.create_task(judge.judge(Submission("python", "wait", EXAM)))
+            async with httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as client:
+                while (await client.get(f"{url}/health")).json()["running"] != 1:
+                    await asyncio.sleep(0.01)
+            process.kill()
+            return await pending
+
+        assert outcome(judge) is Outcome.ACCEPTED
+        judgement = asyncio.run(killed())
+        assert judgement.outcome is Outcome.JUDGE_ERROR
+        assert url in judgement.detail
+        assert "/health" in judgement.detail
+        assert outcome(judge) is Outcome.JUDGE_ERROR
+    with service_process(int(url.rpartition(":")[2])):
+        assert outcome(judge) is Outcome.ACCEPTED
+
+
+def test_an_exam_is_sent_once_per_service_however_many_wait_for_it(hosts: dict[str, Handler], clock: Clock) -> None:
+    stored: dict[str, Exam] = {}
+    asked: Counter[str] = Counter()
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        asked[request.method] += 1
+        await asyncio.sleep(0)
+        assert request.headers["Authorization"] == f"Bearer {TOKEN}"
+        if request.method == "PUT":
+            exam = parse_exam(request.content)
+            assert request.url.path == f"/v1/exams/{exam.digest}"
+            stored[exam.digest] = exam
+            return httpx.Response(200)
+        digest = parse_request(request.content).exam_digest
+        return good() if digest in stored else bad(404, "unknown_exam")
+
+    async def many(judge: RemoteJudge, exam: Exam) -> None:
+        everything = [judge.judge(Submission("cpp", str(each), exam)) for each in range(10)]
+        assert [each.outcome for each in await asyncio.gather(*everything)] == [Outcome.ACCEPTED] * 10
+
+    hosts["a"] = handle
+    judge = clock.judge("http://a/")
+    asyncio.run(many(judge, EXAM))
+    assert asked["PUT"] == 1
+    asyncio.run(many(judge, EXAM))
+    assert asked["PUT"] == 1
+    stored.clear()  # it was started anew
+    asyncio.run(many(judge, EXAM))
+    assert asked["PUT"] == 2
+    # Not the same when it comes out of JSON, yet stored once, under the name it has there.
+    odd = Exam((IoTest("\ud800", "1"),), Limits(cpu_s=2))
+    asyncio.run(many(judge, odd))
+    asyncio.run(many(judge, odd))
+    assert asked["PUT"] == 3
+
+
+@pytest.mark.parametrize("trouble", [bad(422, "wrong_digest"), httpx.Response(200)])
+def test_an_exam_that_cannot_be_named_is_part_of_the_request(
+    hosts: dict[str, Handler], clock: Clock, trouble: httpx.Response
+) -> None:
+    async def handle(request: httpx.Request) -> httpx.Response:
+        if request.method == "PUT":
+            return httpx.Response(trouble.status_code, content=trouble.content)
+        return good() if parse_request(request.content).exam == EXAM else bad(404, "unknown_exam")
+
+    hosts["a"] = handle
+    assert outcome(clock.judge()) is Outcome.ACCEPTED
+
+
+@pytest.mark.parametrize("answer", [refused(), httpx.ReadError("reset"), bad(500), bad(502), bad(503), bad(504)])
+def test_failures_are_tried_again_after_longer_and_longer(
+    hosts: dict[str, Handler], clock: Clock, answer: httpx.Response | Exception
+) -> None:
+    hosts["a"] = Script(answer, answer, good())
+    assert outcome(clock.judge()) is Outcome.ACCEPTED
+    assert len(clock.slept) == 2
+    assert clock.slept[0] < clock.slept[1] <= 2.0
+    hosts["a"] = script = Script(answer)
+    judgement = judged(clock.judge(failures=100))
+    assert judgement.outcome is Outcome.JUDGE_ERROR
+    assert len(script.requests) == 3
+    assert judgement.total == 2
+    assert judgement.detail.startswith("no judge service could do it (http://a: ")
+    assert TOKEN not in judgement.detail
+
+
+def test_a_busy_service_is_waited_for(hosts: dict[str, Handler], clock: Clock) -> None:
+    """As long as it asks, and without counting that as a failure: it works, after all."""
+    hosts["a"] = Script(*[bad(429, Retry_After="7")] * 30, good())
+    judge = clock.judge()
+    assert outcome(judge) is Outcome.ACCEPTED
+    assert len(clock.slept) == 30
+    assert min(clock.slept) >= 7
+
+
+def test_a_service_that_is_closing_down_is_left_for_another(hosts: dict[str, Handler], clock: Clock) -> None:
+    hosts["a"] = Script(bad(503, "draining", Retry_After="30"))
+    hosts["b"] = Script(good())
+    assert outcome(clock.judge("http://a", "http://b")) is Outcome.ACCEPTED
+    assert clock.slept == []
+    assert outcome(clock.judge("http://a")) is Outcome.JUDGE_ERROR
+    assert min(clock.slept) >= 30
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+def test_what_will_not_get_better_is_not_tried_again(hosts: dict[str, Handler], clock: Clock, status: int) -> None:
+    hosts["a"] = script = Script(bad(status))
+    judgement = judged(clock.judge())
+    assert judgement.outcome is Outcome.JUDGE_ERROR
+    assert f"HTTP {status}: its words" in judgement.detail
+    assert TOKEN not in judgement.detail
+    assert len(script.requests) == 1
+    assert clock.slept == []
+
+
+def test_an_answer_that_is_no_judgement_is_a_failure(hosts: dict[str, Handler], clock: Clock) -> None:
+    hosts["a"] = Script(httpx.Response(200, content=b"<html>"))
+    assert "is no judgement" in judged(clock.judge()).detail
+    hosts["a"] = Script(httpx.Response(502, content=b"<html>bad gateway"))
+    assert "HTTP 502: <html>bad gateway" in judged(clock.judge()).detail
+
+
+def test_a_service_that_keeps_failing_is_left_alone_for_a_while(hosts: dict[str, Handler], clock: Clock) -> None:
+    hosts["a"] = broken = Script(refused())
+    hosts["b"] = working = Script(good())
+    judge = clock.judge("http://a", "http://b", failures=3, cool_down_s=10.0)
+    assert [outcome(judge) for _ in range(10)] == [Outcome.ACCEPTED] * 10
+    assert (len(broken.requests), len(working.requests)) == (3, 10)
+    clock.now += 11
+    assert [outcome(judge) for _ in range(3)] == [Outcome.ACCEPTED] * 3
+    assert len(broken.requests) == 4  # one look, and the door was shut again
+    broken.answers = [good()]
+    clock.now += 11
+    assert [outcome(judge) for _ in range(5)] == [Outcome.ACCEPTED] * 5
+    assert (len(broken.requests), len(working.requests)) == (9, 13)
+
+
+def test_only_one_looks_whether_a_service_is_back(hosts: dict[str, Handler], clock: Clock) -> None:
+    hosts["a"] = Script(refused())
+    judge = clock.judge(failures=1, cool_down_s=5.0)
+    assert outcome(judge) is Outcome.JUDGE_ERROR
+    clock.now += 6
+    arrived: list[int] = []
+    back = asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        arrived.append(1)
+        await back.wait()
+        return good()
+
+    async def many() -> None:
+        waiting = [asyncio.create_task(judge.judge(RIGHT)) for _ in range(5)]
+        while not arrived:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(arrived) == 1
+        back.set()
+        assert Outcome.ACCEPTED in [each.outcome for each in await asyncio.gather(*waiting)]
+
+    hosts["a"] = slow
+    asyncio.run(many())
+    assert outcome(judge) is Outcome.ACCEPTED
+
+
+def test_work_is_spread_over_the_services(hosts: dict[str, Handler], clock: Clock) -> None:
+    busy: Counter[str] = Counter()
+    go = asyncio.Event()
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        busy[request.url.host] += 1
+        if sum(busy.values()) == 10:
+            go.set()
+        await go.wait()
+        return good()
+
+    async def many() -> None:
+        judge = clock.judge("http://a", "http://b")
+        await asyncio.gather(*(judge.judge(RIGHT) for _ in range(10)))
+
+    hosts["a"] = hosts["b"] = handle
+    asyncio.run(many())
+    assert busy == {"a": 5, "b": 5}
+
+
+async def never(request: httpx.Request) -> httpx.Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def test_the_time_for_a_judgement_is_bounded(hosts: dict[str, Handler], clock: Clock) -> None:
+    hosts["a"] = never
+    judgement = judged(clock.judge(patience=Patience(total_s=0.01)))
+    assert (judgement.outcome, judgement.detail) == (Outcome.JUDGE_ERROR, "no judgement in 0.01 s")
+
+
+def test_closing_ends_what_is_pending(hosts: dict[str, Handler], clock: Clock) -> None:
+    async def main() -> list[Judgement]:
+        judge = clock.judge()
+        pending = [asyncio.create_task(judge.judge(RIGHT)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await judge.close()
+        assert all(task.done() for task in pending)
+        await judge.close()
+        return [*await asyncio.gather(*pending), await judge.judge(RIGHT)]
+
+    hosts["a"] = never
+    for judgement in asyncio.run(main()):
+        assert judgement.outcome is Outcome.JUDGE_ERROR
+        assert "closed" in judgement.detail
+
+
+def test_a_cancelled_submission_leaves_no_trace(hosts: dict[str, Handler], clock: Clock) -> None:
+    judge = clock.judge()
+
+    async def main() -> None:
+        pending = asyncio.create_task(judge.judge(RIGHT))
+        await asyncio.sleep(0.01)
+        pending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pending
+
+    hosts["a"] = never
+    asyncio.run(main())
+    hosts["a"] = Script(good())
+    assert outcome(judge) is Outcome.ACCEPTED
+
+
+def test_not_even_a_mistake_of_ours_is_an_exception(hosts: dict[str, Handler], clock: Clock) -> None:
+    hosts["a"] = Script(ZeroDivisionError("oh"))
+    judgement = judged(clock.judge())
+    assert (judgement.outcome, judgement.detail) == (Outcome.JUDGE_ERROR, "ZeroDivisionError: oh")
+
+
+@pytest.mark.parametrize("urls", [[], ["judge:8000"], ["ftp://judge"], ["http://"], ["http://judge:port"]])
+def test_addresses_that_cannot_be_right_are_refused(urls: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"http://host:port|at least one URL"):
+        RemoteJudge(urls)
+
+
+def test_a_token_that_headers_cannot_carry_is_refused() -> None:
+    with pytest.raises(ConfigError, match="printable ASCII"):
+        RemoteJudge(["http://a"], json.dumps("two words"))

@@ -1,0 +1,301 @@
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from random import Random
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dojang.errors import DataError
+from dojang.programs import (
+    CallTest,
+    Checker,
+    IoTest,
+    Isolation,
+    Judgement,
+    Limits,
+    Ran,
+    Stop,
+    Submission,
+    fold,
+)
+from dojang.protocols import Judge, Task
+from dojang.tasks.code import CodeConfig, CodeReference, CodeTask
+from dojang.types import Message, Outcome, Problem, Verdict
+
+SHAPES = ("fraction", "all_or_nothing", "fraction_power")
+ANSWER = "<code>\nint main() {}\n</code>"
+OK, BAD, LATE = Outcome.ACCEPTED, Outcome.WRONG, Outcome.TIME_LIMIT
+
+
+def io_tests(count: int, label: str = "t") -> tuple[IoTest, ...]:
+    return tuple(IoTest(f"{label}{number}", str(number)) for number in range(count))
+
+
+def make_problem(reference: object = None, id: str = "p/1") -> Problem:
+    return Problem(id, "p", (Message("user", "Write it."),), reference or CodeReference(io_tests(4)))
+
+
+class ScriptedJudge:
+    """Gives each test the outcome it is told to, and stops as it is asked to."""
+
+    def __init__(self, outcomes: Sequence[Outcome] = (), reply: Judgement | None = None) -> None:
+        self._outcomes = outcomes
+        self._reply = reply
+        self.seen: list[Submission] = []
+
+    async def judge(self, submission: Submission) -> Judgement:
+        self.seen.append(submission)
+        if self._reply:
+            return self._reply
+        ran: list[Ran] = []
+        for number, outcome in enumerate(self._outcomes[: len(submission.exam.tests)]):
+            ran.append(Ran(number, outcome))
+            if submission.stop is Stop.FAILURE and outcome is not OK:
+                break
+            if submission.stop is Stop.TIME_LIMIT and outcome is LATE:
+                break
+        return Judgement(fold(ran), tuple(ran), len(submission.exam.tests), Isolation.LANDLOCK, "said", 0.25)
+
+    async def close(self) -> None:
+        pass
+
+
+def grade(judge: Judge, text: str = ANSWER, problem: Problem | None = None, **settings: Any) -> Verdict:
+    problem = problem or make_problem()
+    task: Task = CodeConfig(**settings).make({"train": [problem]}, judge)
+    return asyncio.run(task.grade(problem, text))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "outcome", "passed", "rewards"),
+    [
+        ([OK, OK, OK, OK], OK, 4, (1.0, 1.0, 1.0)),
+        ([OK, OK, BAD, OK], BAD, 3, (0.75, 0.0, 0.75**1.5)),
+        ([BAD, BAD, BAD, BAD], BAD, 0, (0.0, 0.0, 0.0)),
+        ([OK, Outcome.RUNTIME_ERROR, OK, BAD], Outcome.RUNTIME_ERROR, 2, (0.5, 0.0, 0.5**1.5)),
+        ([OK, Outcome.MEMORY_LIMIT, OK, OK], Outcome.MEMORY_LIMIT, 3, (0.75, 0.0, 0.75**1.5)),
+        ([OK, Outcome.OUTPUT_LIMIT, OK, OK], Outcome.OUTPUT_LIMIT, 3, (0.75, 0.0, 0.75**1.5)),
+        ([OK, OK, OK, LATE], LATE, 3, (0.0, 0.0, 0.0)),
+    ],
+)
+def test_what_a_program_is_paid(
+    outcomes: list[Outcome], outcome: Outcome, passed: int, rewards: tuple[float, ...]
+) -> None:
+    for shape, reward in zip(SHAPES, rewards, strict=True):
+        verdict = grade(ScriptedJudge(outcomes), shape=shape)
+        assert (verdict.outcome, verdict.reward, verdict.total) == (outcome, reward, 4)
+        assert verdict.parts == {"fraction": verdict.passed / 4}
+        assert (verdict.detail, verdict.seconds, verdict.isolation) == ("said", 0.25, "landlock")
+        if shape != "all_or_nothing":
+            assert verdict.passed == passed
+
+
+@pytest.mark.parametrize("text", ["", "I give up.", "```cpp\nint main() {", "<think>```cpp\nint main() {}\n```"])
+def test_no_program_is_never_judged(text: str) -> None:
+    judge = ScriptedJudge()
+    verdict = grade(judge, text)
+    assert (verdict.outcome, verdict.reward, verdict.passed, verdict.total) == (Outcome.NO_ANSWER, -1.0, 0, 4)
+    assert verdict.detail == "no finished block of cpp17 code"
+    assert verdict.parts == {"fraction": 0.0}
+    assert verdict.isolation == ""
+    assert judge.seen == []
+
+
+def test_a_program_that_does_not_compile() -> None:
+    reply = Judgement(Outcome.COMPILE_ERROR, (), 4, Isolation.NAMESPACES, "1:1: error")
+    for shape in SHAPES:
+        verdict = grade(ScriptedJudge(reply=reply), shape=shape)
+        assert (verdict.outcome, verdict.reward, verdict.total) == (Outcome.COMPILE_ERROR, -0.5, 4)
+        assert (verdict.detail, verdict.isolation) == ("1:1: error", "namespaces")
+
+
+def test_a_failure_of_the_judge_is_no_reward() -> None:
+    reply = Judgement(Outcome.JUDGE_ERROR, (Ran(0, OK),), 4, Isolation.SECCOMP, "no compiler", 1.5)
+    verdict = grade(ScriptedJudge(reply=reply))
+    assert (verdict.outcome, verdict.reward) == (Outcome.JUDGE_ERROR, None)
+    assert (verdict.detail, verdict.seconds, verdict.isolation) == ("p/1: no compiler", 1.5, "seccomp")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_stopping_early_never_changes_the_reward(shape: str) -> None:
+    class Thorough(ScriptedJudge):
+        async def judge(self, submission: Submission) -> Judgement:
+            return await super().judge(Submission(submission.language, submission.source, submission.exam, Stop.NEVER))
+
+    random = Random(6)
+    kinds = [OK, BAD, LATE, Outcome.RUNTIME_ERROR, Outcome.MEMORY_LIMIT, Outcome.OUTPUT_LIMIT]
+    shorter = 0
+    for _ in range(1500):
+        size = random.randrange(1, 8)
+        weights = [random.choice([1, 8, 30]), 1, random.choice([0, 1]), 1, 1, 1]
+        outcomes = random.choices(kinds, weights, k=size)
+        problem = make_problem(CodeReference(io_tests(size)))
+        stopped = grade(ScriptedJudge(outcomes), problem=problem, shape=shape)
+        full = grade(Thorough(outcomes), problem=problem, shape=shape)
+        assert stopped.reward == full.reward, outcomes
+        assert stopped.total == full.total == size
+        assert (stopped.outcome is OK) == (full.outcome is OK)
+        shorter += stopped.passed < full.passed
+    assert shorter > 20  # it did stop early
+
+
+@pytest.mark.parametrize(
+    ("shape", "stop"),
+    [("fraction", Stop.TIME_LIMIT), ("fraction_power", Stop.TIME_LIMIT), ("all_or_nothing", Stop.FAILURE)],
+)
+def test_what_the_judge_is_asked(shape: str, stop: Stop) -> None:
+    reference = CodeReference(io_tests(3), limits=Limits(cpu_s=1.0), checker=Checker("floats"))
+    judge = ScriptedJudge([OK] * 3)
+    grade(judge, problem=make_problem(reference), shape=shape, language="cpp20")
+    (submission,) = judge.seen
+    assert (submission.language, submission.source, submission.stop) == ("cpp20", "int main() {}", stop)
+    assert submission.exam.tests == io_tests(3)
+    assert submission.exam.limits == Limits(cpu_s=1.0)
+    assert submission.exam.checker == Checker("floats")
+
+
+def test_a_problems_own_language_and_prefix() -> None:
+    reference = CodeReference(
+        (CallTest("assert candidate(1) == 2", "f"),), language="python3", prefix="from typing import List"
+    )
+    judge = ScriptedJudge([OK])
+    text = "```cpp\nint main() {}\n```\n```python\ndef f(x):\n    return x + 1\n```\n"
+    assert grade(judge, text, make_problem(reference)).reward == 1.0
+    assert judge.seen[0].language == "python3"
+    assert judge.seen[0].source == "from typing import List\ndef f(x):\n    return x + 1"
+
+
+@pytest.mark.parametrize(
+    ("tests", "labels"),
+    [("private", ["t0", "t1"]), ("public", ["u0"]), ("all", ["u0", "t0", "t1"])],
+)
+def test_which_tests_are_run(tests: str, labels: list[str]) -> None:
+    judge = ScriptedJudge([OK] * 3)
+    grade(judge, problem=make_problem(CodeReference(io_tests(2), io_tests(1, "u"))), tests=tests)
+    assert [test.input for test in judge.seen[0].exam.tests if isinstance(test, IoTest)] == labels
+
+
+def test_of_many_tests_the_same_ones_are_drawn() -> None:
+    def drawn(id: str = "p/1", **settings: Any) -> tuple[object, ...]:
+        judge = ScriptedJudge([OK] * 200)
+        verdict = grade(judge, problem=make_problem(CodeReference(io_tests(200)), id), **settings)
+        assert verdict.total == len(judge.seen[0].exam.tests)
+        return judge.seen[0].exam.tests
+
+    assert len(drawn()) == 50
+    assert drawn() == drawn()
+    assert drawn() == tuple(sorted(drawn(), key=io_tests(200).index))
+    assert drawn(test_seed=1) != drawn()
+    assert drawn("p/2") != drawn()
+    assert drawn(max_tests=200) == drawn(max_tests=1000) == io_tests(200)
+    # The very ones, on every machine: an accuracy must not depend on where it was measured.
+    few = [test.input for test in drawn(max_tests=5) if isinstance(test, IoTest)]
+    assert few == ["t4", "t43", "t48", "t92", "t143"]
+
+
+def test_an_exam_is_made_once_per_problem() -> None:
+    judge = ScriptedJudge([OK] * 4)
+    problem = make_problem()
+    task = CodeTask(CodeConfig(), {"train": [problem], "test": [problem]}, judge)
+    for _ in range(2):
+        asyncio.run(task.grade(problem, ANSWER))
+    assert judge.seen[0].exam is judge.seen[1].exam
+
+
+def test_a_mapping_is_a_reference_too() -> None:
+    reference = CodeReference(io_tests(2), (CallTest("assert f()", "f"),), Limits(cpu_s=1.5), Checker("exact"))
+    judge = ScriptedJudge([OK] * 2)
+    grade(judge, problem=make_problem(asdict(reference)))
+    exam = judge.seen[0].exam
+    assert (exam.tests, exam.limits, exam.checker) == (io_tests(2), Limits(cpu_s=1.5), Checker("exact"))
+
+
+def test_a_mapping_as_json_has_it() -> None:
+    judge = ScriptedJudge([OK])
+    reference = {"private": [{"input": "1", "output": "2"}], "limits": {"cpu_s": 3}, "checker": {"name": "exact"}}
+    assert grade(judge, problem=make_problem(reference)).reward == 1.0
+    assert judge.seen[0].exam.tests == (IoTest("1", "2"),)
+    assert judge.seen[0].exam.limits.cpu_s == 3
+
+
+IO = {"input": "1", "output": "2"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("18", "the reference is str, not a CodeReference"),
+        (["x"], "the reference is list, not a CodeReference"),
+        ({"public": [IO]}, "private: Field required"),
+        ({"private": [{"input": "1"}]}, "private.0.IoTest.output: Field required"),
+        ({"private": [IO], "tests": []}, "tests: Unexpected keyword argument"),
+        ({"private": [IO], "limits": {"cpu_s": -1}}, "limits.cpu_s=-1.0 is out of range"),
+        ({"private": [IO], "checker": {"name": "fuzzy"}}, "checker.name: Input should be"),
+        ({"private": [IO], "language": "cobol"}, "language 'cobol' is none of cpp17, cpp20, python3"),
+        ({"private": [{"code": "assert f()"}]}, "programs are in cpp17; use task.language=python3"),
+        (CodeReference((), io_tests(3)), "no tests for task.tests=private; it has 3 public and 0 private ones"),
+        (CodeReference(()), "no tests for task.tests=private; it has 0 public and 0 private ones"),
+    ],
+)
+def test_a_problem_that_cannot_be_judged_stops_the_construction(reference: object, said: str) -> None:
+    bad = make_problem(reference, "p/bad")
+    with pytest.raises(DataError) as caught:
+        CodeTask(CodeConfig(), {"train": [make_problem()], "test": [bad]}, ScriptedJudge())
+    assert str(caught.value).startswith("1 problem cannot be judged:\n  p/bad: ")
+    assert said in str(caught.value)
+    # A task that never saw it must not take it for a wrong answer either.
+    task = CodeTask(CodeConfig(), {"train": [make_problem()]}, ScriptedJudge())
+    verdict = asyncio.run(task.grade(bad, ANSWER))
+    assert (verdict.outcome, verdict.reward) == (Outcome.JUDGE_ERROR, None)
+    assert said in verdict.detail
+
+
+def test_all_bad_problems_are_reported_at_once() -> None:
+    bad = [make_problem(CodeReference(()), f"p/{number}") for number in range(30)]
+    with pytest.raises(DataError) as caught:
+        CodeTask(CodeConfig(), {"train": bad, "test": []}, ScriptedJudge())
+    lines = str(caught.value).split("\n  ")
+    assert lines[0] == "30 problems cannot be judged:"
+    assert [line.partition(":")[0] for line in lines[1:-1]] == ["p/0", "p/1", "p/2", "p/3", "p/4"]
+    assert lines[-1] == "and 25 more"
+
+
+def test_two_problems_cannot_share_an_id() -> None:
+    problems = [make_problem(), make_problem(CodeReference(io_tests(5)))]
+    with pytest.raises(DataError, match="p/1: another problem with other tests has the same id"):
+        CodeTask(CodeConfig(), {"train": problems}, ScriptedJudge())
+
+
+def test_a_problem_the_task_has_not_posed_is_judged_all_the_same() -> None:
+    task = CodeTask(CodeConfig(), {}, ScriptedJudge([OK] * 4))
+    assert asyncio.run(task.grade(make_problem(), ANSWER)).reward == 1.0
+
+
+def test_problems_by_split() -> None:
+    problem = make_problem()
+    task = CodeTask(CodeConfig(), {"train": [problem], "test": []}, ScriptedJudge())
+    assert task.problems("train") == [problem]
+    with pytest.raises(DataError, match="the data has no split 'dev'; there is 'train', 'test'"):
+        task.problems("dev")
+
+
+def test_the_default_configuration() -> None:
+    assert CodeConfig().model_dump() == {
+        "name": "code",
+        "language": "cpp17",
+        "shape": "fraction",
+        "tests": "private",
+        "max_tests": 50,
+        "test_seed": 0,
+    }
+    assert all(each.description for name, each in CodeConfig.model_fields.items() if name != "name")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_tests": 0}, {"language": "cobol"}, {"shape": "square"}, {"tests": "some"}, {"seed": 1}]
+)
+def test_a_configuration_that_cannot_be(settings: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        CodeConfig.model_validate(settings)
