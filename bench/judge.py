@@ -1,8 +1,10 @@
 """The judge beside the usual designs: programs per second, processor time per program, and wrong verdicts.
 
 Every contestant judges the same batch in a fresh process of its own, one after another, round by round, so that a
-busy machine slows all alike; medians count. It first starts its pool and judges a few trivial programs, which also
-builds precompiled headers: that is paid once per machine and is not counted. Then the clock starts.
+busy machine slows all alike; medians count. The baselines run every test. The judge ends a program at its first
+time-out, since its reward is settled then, or at its first failure where the case says so. A contestant first starts
+its pool and judges a few trivial programs, which also builds precompiled headers: that is paid once per machine and
+not counted. Then the clock starts.
 
 Processor time is that of the contestant's whole process tree, read from /proc before and after the batch: what each
 process used, and what each got from the children it has buried. Reading it while the workers live means that
@@ -328,9 +330,10 @@ def _speed_rows(
     label: str, baseline: str, mine: list[tuple[Workload, Run]], theirs: list[tuple[Workload, Run]]
 ) -> list[Row]:
     programs = len(mine[0][0].programs)
-    notes = f"{programs} programs x {TESTS} tests, isolation {mine[0][1].isolation}, warm"
-    if not all(run.cpu_s for _, run in theirs):
-        notes += f"; {baseline} was ended at its time limit"
+    notes = f"{programs} programs x {TESTS} tests, isolation {mine[0][1].isolation}; we stop at the first time-out"
+    for name, played in (("dojang", mine), (baseline, theirs)):
+        if not all(run.cpu_s for _, run in played):
+            notes += f"; {name} did not finish and was ended"
     fast, other = (statistics.median(len(run.answers) / run.wall_s for _, run in played) for played in (mine, theirs))
     rows = [Row(label, "dojang", baseline, fast, other, "programs/s", fast / other, notes)]
     if all(run.cpu_s for _, run in [*mine, *theirs]):
@@ -362,7 +365,7 @@ def spin_row(arena: Arena, load: int, options: argparse.Namespace, seeds: Iterat
             _progress(f"false time-outs, {load}x, round {turn + 1}", name, run, false)
     theirs, mine = wrong.values()
     notes = f"of {SPIN_RUNS * options.rounds} runs that need {SPIN_SHARE:.0%} of a limit of {SPIN_LIMIT_S} s"
-    case = f"false time-outs, {load}x oversubscribed"
+    case = "false time-outs" + (f", {load}x oversubscribed" if load > 1 else "")
     return Row(case, "dojang", "wall limit", mine, theirs, "false time-outs", _fewer(mine, theirs), notes)
 
 

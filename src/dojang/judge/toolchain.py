@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from dojang.errors import ConfigError
 from dojang.judge.interpreter import libraries_of
@@ -41,6 +42,17 @@ _FIRST_INCLUDE = re.compile(r'(?:\s|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*#[ \t]*i
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _BUILD_S = 600
+_TRIAL = """
+#include <iostream>
+#include <stdexcept>
+#include <thread>
+int main() {
+    int sum = 1;
+    std::thread([&] { sum += 2; }).join();
+    try { throw std::runtime_error("caught"); }
+    catch (const std::exception& error) { std::cout << error.what() << ' ' << sum; }
+}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +147,9 @@ def find_toolchain(folder: Path) -> Toolchain | None:
     place = folder / "judge" / hashlib.sha256(identity.encode()).hexdigest()[:16]
     record = place / "toolchain.json"
     with suppress(OSError, ValueError, TypeError):
-        known = json.loads(record.read_text())
-        return Toolchain(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+        known: dict[str, Any] = json.loads(record.read_text())
+        lists: dict[str, Any] = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+        return Toolchain(**(known | lists))
     found = _explore(compiler, " ".join(version), str(place))
     place.mkdir(parents=True, exist_ok=True)
     aside = place / f"toolchain-{os.getpid()}"
@@ -180,21 +193,30 @@ def _outermost(paths: set[str]) -> set[str]:
 def _how_to_link(compiler: str) -> tuple[tuple[str, ...], bool]:
     for static in (True, False):
         for linker in (*_LINKERS, ""):
-            flags = (("-static",) if static else ()) + ((f"-fuse-ld={linker}",) if linker else ())
+            # Without the table, exceptions in a static program cannot find their handlers; gold has to be told.
+            flags: tuple[str, ...] = ("-static", "-Wl,--eh-frame-hdr") if static else ()
+            flags += (f"-fuse-ld={linker}",) if linker else ()
             flags += ("-Wl,--threads=1",) if linker == "lld" else ()
-            if _links(compiler, flags):
+            if _works(compiler, flags):
                 return flags, static
     raise ConfigError(
         f"{compiler} cannot build a program; install the C++ library and its headers (Debian: apt install g++)"
     )
 
 
-def _links(compiler: str, flags: tuple[str, ...]) -> bool:
+def _works(compiler: str, flags: tuple[str, ...]) -> bool:
+    """Whether a program linked so runs: one with threads and exceptions, which a wrong linker breaks."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "a.cpp"
-        source.write_text("#include <iostream>\nint main() { std::cout << 1; }\n")
-        command = [compiler, str(source), "-o", str(Path(folder) / BINARY), *flags]
-        return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+        source, program = Path(folder) / "a.cpp", Path(folder) / BINARY
+        source.write_text(_TRIAL)
+        for command in ([compiler, "-pthread", str(source), "-o", str(program), *flags], [str(program)]):
+            try:
+                result = subprocess.run(command, capture_output=True, timeout=120, check=False)
+            except (OSError, subprocess.SubprocessError):
+                return False
+            if result.returncode != 0:
+                return False
+        return result.stdout == b"caught 3"
 
 
 def _run(command: Sequence[str]) -> str:

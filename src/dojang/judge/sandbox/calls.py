@@ -15,6 +15,7 @@ import contextlib
 import dis
 import importlib
 import json
+import math
 import os
 import struct
 import sys
@@ -30,6 +31,7 @@ WRONG, RAISED, GONE, UNFIT = 10, 11, 12, 13
 
 _LENGTH = struct.Struct("<Q")
 _MOST = 256 << 20
+_SMALL = 1 << 63
 _MUTABLE = (list, dict, set, bytearray)
 
 
@@ -90,7 +92,9 @@ _CONTAINERS: Mapping[str, Callable[[Any], Any]] = {"l": list, "t": tuple, "s": s
 
 def encode(value: Any, handle: Callable[[Any], int]) -> Any:
     """Plain data as JSON; `handle` numbers anything else."""
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool) or (type(value) is int and -_SMALL < value < _SMALL):
+        return value
+    if type(value) is float and math.isfinite(value):
         return value
     if isinstance(value, str):
         return str.__str__(value)

@@ -16,12 +16,12 @@ from dojang.judge.sandbox.jail import Jail, wipe
 from dojang.judge.sandbox.spawn import Broken, Setting, Streams, memory_file, process_limits, read_all, spawn
 from dojang.judge.sandbox.watch import Bounds, Watcher
 
-__all__ = ["BINARY", "DEPENDENCIES", "CompileFailed", "Compiler"]
+__all__ = ["BINARY", "COMPILER_MEMORY", "DEPENDENCIES", "CompileFailed", "Compiler"]
 
 BINARY = "a.out"
 DEPENDENCIES = ("a.d", "a.s.d")
 """What the preprocessor and the assembler say they have read."""
-_MEMORY = 2 << 30
+COMPILER_MEMORY = 2 << 30
 _STACK = 64 << 20
 _FILE = 64 << 20
 _LOG = 4000
@@ -67,7 +67,7 @@ class Compiler:
     def _run(self, command: Sequence[str], cpu_s: float) -> bool:
         os.ftruncate(self._log, 0)
         os.lseek(self._log, 0, os.SEEK_SET)
-        limits = process_limits(memory=_MEMORY, stack=_STACK, size=_FILE, cpu_s=max(1, round(cpu_s)))
+        limits = process_limits(memory=COMPILER_MEMORY, stack=_STACK, size=_FILE, cpu_s=max(1, round(cpu_s)))
         limits[resource.RLIMIT_NOFILE] = 256
         setting = Setting(
             limits,
@@ -78,7 +78,7 @@ class Compiler:
             own_group=True,
         )
         pid = spawn(command[0], command, Streams(self._null, self._null, self._log), setting)
-        patience = Bounds(cpu_s=cpu_s + 10, idle_s=_PATIENCE * cpu_s + 60, memory=_MEMORY)
+        patience = Bounds(cpu_s=cpu_s + 10, idle_s=_PATIENCE * cpu_s + 60, memory=COMPILER_MEMORY)
         end = self._watcher.wait(pid, patience)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)

@@ -83,52 +83,46 @@ def _start(
     scratch: str | None,
     group: cgroups.Group | None,
 ) -> int:
-    """Fork the worker; in the child this does not return."""
-    uid, gid = os.geteuid(), os.getegid()
-    inside = spec["isolation"] == "namespaces"
-    user_namespace = inside and uid != 0
+    """Fork the worker."""
+    user_namespace = not scratch and os.geteuid() != 0
+    flags = 0 if scratch else NAMESPACES | (linux.CLONE_NEWUSER if user_namespace else 0)
+    owner = (os.geteuid(), os.getegid())
     ready, go = os.pipe2(os.O_CLOEXEC)
-    flags = (NAMESPACES | (linux.CLONE_NEWUSER if user_namespace else 0)) if inside else 0
     pid = linux.clone(flags)
     if pid:
         os.close(ready)
         if group:
             group.add(pid)
-        os.write(go, b"g")
         os.close(go)
         return pid
-    status = 1
     try:
         linux.die_with_parent()
         os.close(go)
-        os.read(ready, 1)
+        os.read(ready, 1)  # until the control group is in force
         os.close(ready)
-        if inside:
-            jail = enter_namespaces(spec["readable"], spec["headers"], uid, gid, user_namespace=user_namespace)
+        if scratch:
+            jail = _plain_jail(spec, scratch)
         else:
-            jail = _plain_jail(spec, str(scratch))
-        if identity:
-            os.chown(jail.scratch, identity.uid, identity.uid)
-            identity.assume()
-        linux.drop_capabilities()
-        linux.set_undumpable()
-        linux.die_with_parent()  # changing identity cleared it
-        worker = Worker(
-            channel,
-            spec,
-            jail,
-            private_user=inside or identity is not None,
-            memory_limit=group.limit if group else None,
-        )
-        worker.serve()
-        status = 0
+            jail = enter_namespaces(spec["readable"], spec["headers"], *owner, user_namespace=user_namespace)
+        _give_up_rights(jail, identity)
+        limit = group.limit if group else None
+        Worker(channel, spec, jail, private_user=not scratch or identity is not None, memory_limit=limit).serve()
     except wire.Closed:
-        status = 0
+        pass
     except BaseException as error:
         with suppress(Exception):
             wire.send(channel, {"broken": f"{type(error).__name__}: {error}"})
     finally:
-        os._exit(status)
+        os._exit(0)
+
+
+def _give_up_rights(jail: Jail, identity: _Identity | None) -> None:
+    if identity:
+        os.chown(jail.scratch, identity.uid, identity.uid)
+        identity.assume()
+    linux.drop_capabilities()
+    linux.set_undumpable()
+    linux.die_with_parent()  # changing identity cleared it
 
 
 def _plain_jail(spec: dict[str, Any], scratch: str) -> Jail:
@@ -137,9 +131,7 @@ def _plain_jail(spec: dict[str, Any], scratch: str) -> Jail:
     ruleset = None
     if spec["isolation"] == "landlock":
         readable = [*spec["readable"], spec["headers"], "/dev/zero", "/dev/urandom", "/dev/random"]
-        ruleset = linux.landlock_ruleset(
-            [path for path in readable if path], [scratch, "/dev/null"], spec["listable"]
-        )
+        ruleset = linux.landlock_ruleset([path for path in readable if path], [scratch, "/dev/null"], spec["listable"])
     return Jail(scratch, proc, ruleset)
 
 

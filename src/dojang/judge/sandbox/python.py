@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import socket
 import struct
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dojang.judge.sandbox.bpf import Filter
-from dojang.judge.sandbox.spawn import Broken, Setting, Streams, process_limits, spawn
+from dojang.judge.sandbox.spawn import Broken, Setting, Streams, spawn
 
 __all__ = ["Forked", "Interpreter"]
 
 _PID = struct.Struct("<i")
 _START_S = 60.0
-_BIG = 1 << 34
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ class Interpreter:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_START_S)
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        limits = process_limits(memory=_BIG, stack=1 << 30, size=_BIG, cpu_s=1 << 30)
-        limits |= {key: 256 for key, value in limits.items() if value == 64}
+        # Its own stack limit is what threads of the programs get; their first thread has a limit of its own.
+        limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 256}
         environment = {
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",

@@ -149,14 +149,16 @@ class Runner:
         return _weigh(self._end_of(end, allowance), judged, said)
 
     def _streams(self, stdin: int) -> Streams:
-        for file in (self._stdout, self._stderr):
-            os.ftruncate(file, 0)
-            os.lseek(file, 0, os.SEEK_SET)
+        """New files every time: a program may leave odd flags on an open one."""
+        os.close(self._stdout)
+        os.close(self._stderr)
+        self._stdout, self._stderr = memory_file(), memory_file()
         return Streams(stdin, self._stdout, self._stderr)
 
     def _limits(self, allowance: Allowance) -> dict[int, int]:
         limits = process_limits(
-            memory=allowance.memory + _ADDRESS_SPACE,
+            # A thread reserves as much for its stack as the first one may use.
+            memory=allowance.memory + _ADDRESS_SPACE + min(allowance.processes, 64) * allowance.stack,
             stack=allowance.stack,
             size=max(allowance.output, allowance.file),
             cpu_s=math.ceil(GRACE * allowance.cpu_s) + 1,

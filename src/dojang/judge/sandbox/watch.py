@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 __all__ = ["Bounds", "End", "HungUp", "Watcher"]
 
-_FIRST_LOOK, _LONGEST_NAP = 0.004, 0.05
+_FIRST_LOOK, _LONGEST_NAP = 0.004, 0.025
 _POLLRDHUP = 0x2000
 _PAGE = resource.getpagesize()
 _BLIND_FACTOR = 10

@@ -15,7 +15,7 @@ from typing import Any
 
 from dojang.judge.checkers import complete, normal_form, reads_score
 from dojang.judge.sandbox import wire
-from dojang.judge.sandbox.compiling import CompileFailed, Compiler
+from dojang.judge.sandbox.compiling import COMPILER_MEMORY, CompileFailed, Compiler
 from dojang.judge.sandbox.jail import Jail, wipe
 from dojang.judge.sandbox.policy import compiler_filter, native_filter, python_filter
 from dojang.judge.sandbox.python import Interpreter
@@ -158,7 +158,7 @@ class Worker:
         """The control group bounds worker and program together."""
         if self._memory_limit is not None:
             with suppress(OSError):
-                os.pwrite(self._memory_limit, str(memory + _GROUP_SLACK).encode(), 0)
+                os.pwrite(self._memory_limit, str(max(memory, COMPILER_MEMORY) + _GROUP_SLACK).encode(), 0)
 
     def _program(self, job: _Job, binary: bytes) -> int:
         if binary:

@@ -207,12 +207,17 @@ def _run_program(text: bytes, report: int) -> int:
             traceback.print_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
     finish: Any
     threads_end: Any = vars(threading)["_shutdown"]  # waits for threads the program left running
-    for finish in (threads_end, atexit._run_exitfuncs, sys.stdout.flush):
+    for finish in (threads_end, atexit._run_exitfuncs, _flush):
         try:
             finish()
         except BaseException:
             status = status or 120
     return status & 255
+
+
+def _flush() -> None:
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
 
 
 def _exit_status(code: object) -> int:

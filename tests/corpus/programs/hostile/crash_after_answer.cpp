@@ -7,6 +7,6 @@ int main() {
     long long a, b;
     std::cin >> a >> b;
     std::cout << a + b << std::endl;
-    int* volatile nowhere = nullptr;
+    volatile int* volatile nowhere = nullptr;
     *nowhere = 1;
 }

@@ -10,6 +10,6 @@ int main() {
     struct sigaction action {};
     action.sa_handler = back;
     sigaction(SIGSEGV, &action, nullptr);
-    int* volatile nowhere = nullptr;
+    volatile int* volatile nowhere = nullptr;
     *nowhere = 1;
 }

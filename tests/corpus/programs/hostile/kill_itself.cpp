@@ -1,5 +1,5 @@
 // tries: die as if the judge had killed it
-// expect: runtime_error(SIGKILL)
+// expect: runtime_error(SIGSYS)
 
 #include <unistd.h>
 

@@ -14,7 +14,7 @@ os.symlink("loop", "loop")
 os.mkdir("locked")
 with open("locked/file", "w"):
     pass
-os.chmod("locked", 0)
+os.fchmod(os.open("locked", os.O_RDONLY), 0)
 for _ in range(200):
     os.mkdir("d" * 200)
     os.chdir("d" * 200)
