@@ -13,6 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from dojang.errors import ConfigError
+from dojang.judge.premises import REMEDIES, Premises
 from dojang.models import cache_root
 
 __all__ = ["Finding", "examine", "findings"]
@@ -31,6 +33,10 @@ NEEDED = (
     "rich",
     "jinja2",
     "matplotlib",
+    "httpx",
+    "starlette",
+    "uvicorn",
+    "prometheus-client",
 )
 OPTIONAL = {
     "peft": "LoRA training",
@@ -40,6 +46,14 @@ OPTIONAL = {
     "vllm": "vLLM rollouts",
     "mlflow": "MLflow tracking",
 }
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, Windows' Linux
+GIVES = {
+    "namespaces": "judged programs get files, processes and a network of their own",
+    "landlock": "the kernel keeps judged programs from all files but the toolchain's",
+    "seccomp": "judged programs cannot start processes or use the network",
+    "cgroups": "memory of judged programs is bounded a second time",
+}
+"""What each way to keep programs in is good for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,7 @@ def findings() -> Iterator[Finding]:
     yield _disk()
     yield _gpu()
     yield _compiler()
+    yield from _judge(Premises("auto", "", cache_root()))
     for name in NEEDED:
         found = _installed(name)
         yield Finding(found is not None, name, found or "not installed", "" if found else "pip install dojang")
@@ -129,6 +144,9 @@ def _disk() -> Finding:
 def _gpu() -> Finding:
     if _installed("torch") is None:
         return Finding(None, "gpu", "unknown", "torch is not installed")
+    none = Finding(None, "gpu", "none", "runs on the CPU: fine for dojang-tiny, slow from 100M parameters on")
+    if not any(Path(device).exists() for device in GPU_DEVICES):
+        return none  # without asking torch, which takes seconds to load
     import torch
 
     if torch.cuda.is_available():
@@ -138,13 +156,27 @@ def _gpu() -> Finding:
         return Finding(True, "gpu", f"{count} x {name}, {memory:.0f} GiB", "used by default (model.device=auto)")
     if shutil.which("nvidia-smi") and torch.version.cuda is None:
         return Finding(False, "gpu", "present, but torch is a CPU build", "install a CUDA build of torch to use it")
-    return Finding(None, "gpu", "none", "runs on the CPU: fine for dojang-tiny, slow from 100M parameters on")
+    return none
 
 
 def _compiler() -> Finding:
-    use = "for judging C++ programs; this version does not use it yet"
     found = shutil.which("g++")
-    return Finding(True if found else None, "g++", _first_line(found) if found else "not found", use)
+    if found is None:
+        return Finding(False, "g++", "not found", "C++ programs cannot be judged; apt install g++, or its like")
+    return Finding(True, "g++", _first_line(found), "judges C++ programs")
+
+
+def _judge(premises: Premises) -> Iterator[Finding]:
+    for name, gives in GIVES.items():
+        why = premises.offers[name]
+        # Lacking one of them is no fault: the next takes its place.
+        yield Finding(None if why else True, name, why or "works", REMEDIES[name] if why else gives)
+    try:
+        level = premises.isolation
+    except ConfigError as error:
+        yield Finding(False, "judge", "nothing to keep programs in", str(error))
+    else:
+        yield Finding(True, "judge", f"isolation {level}", "`dojang judge selftest` tries it out")
 
 
 def _first_line(program: str) -> str:

@@ -6,7 +6,8 @@
     ├── ModelError           4   a model that cannot be found, fetched or loaded
     ├── RunDirError          5   a run directory that is locked, full, foreign or cannot be resumed
     ├── TrainingError        6   a loss that is not finite
-    └── HealthError          7   rewards that cannot teach
+    ├── HealthError          7   rewards that cannot teach
+    └── JudgeError           8   a judge that does not work: a program that got no verdict, a failed self-test
     Interrupted            130   Ctrl-C or SIGTERM; the run was saved
 
 A message says what is wrong with which value, why, and what to do. An `Interrupted` run is no error,
@@ -19,6 +20,7 @@ __all__ = [
     "DojangError",
     "HealthError",
     "Interrupted",
+    "JudgeError",
     "ModelError",
     "RunDirError",
     "TrainingError",
@@ -65,6 +67,12 @@ class HealthError(DojangError):
     """The rewards cannot teach."""
 
     exit_code = 7
+
+
+class JudgeError(DojangError):
+    """The judge, not the judged program, failed."""
+
+    exit_code = 8
 
 
 class Interrupted(DojangError):

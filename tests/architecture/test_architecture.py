@@ -17,7 +17,10 @@ from dojang import recipe as recipes
 PACKAGE = Path(dojang.__file__).parent
 ROOT = PACKAGE.parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
-LIGHT = ("types", "protocols", "errors", "settings", "config", "recipe", "reference", "rundir", "runner", "cli")
+LIGHT = (
+    *("types", "protocols", "errors", "settings", "config", "recipe", "reference", "rundir"),
+    *("runner", "judging", "benchmarks", "doctor", "cli"),
+)
 
 
 def module_name(path: Path) -> str:

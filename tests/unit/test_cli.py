@@ -5,10 +5,15 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import dojang
+from dojang import benchmarks, cli
+from dojang.errors import ConfigError
+from dojang.judge.problem_file import Which
+from dojang.programs import Isolation, Stop
 
 HEAVY = ("torch", "transformers", "pydantic", "numpy", "pyarrow", "matplotlib", "yaml")
 
@@ -48,7 +53,17 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert loaded_after("import dojang") == set()
 
 
-@pytest.mark.parametrize("arguments", [["train", "--help"], ["train", "--keys"], ["train", "quickstart", "steps=x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--help"],
+        ["train", "--keys"],
+        ["train", "quickstart", "steps=x"],
+        ["judge", "serve", "--help"],
+        ["judge", "run", "nosuch.py", "--problem=nosuch.json"],
+        ["bench", "nosuch"],
+    ],
+)
 def test_help_and_mistakes_come_before_torch(arguments: list[str]) -> None:
     loaded = loaded_after(f"sys.argv[1:] = {arguments}; from dojang.cli import main; main()")
     assert not loaded & {"torch", "transformers", "matplotlib", "pyarrow"}
@@ -57,8 +72,17 @@ def test_help_and_mistakes_come_before_torch(arguments: list[str]) -> None:
 def test_help_names_commands_and_exit_codes() -> None:
     result = run("--help")
     assert result.returncode == 0
-    for word in ("train", "doctor", "--version", "Exit codes: 0 done, 2 configuration"):
-        assert word in result.stdout
+    words = (
+        "train",
+        "doctor",
+        "judge",
+        "bench",
+        "--version",
+        "Exit codes: 0 done, 2 configuration",
+        "8 the judge failed",
+    )
+    for word in words:
+        assert word in " ".join(result.stdout.split())
 
 
 def test_help_of_train_names_its_options() -> None:
@@ -166,6 +190,33 @@ def test_a_dry_run_says_what_would_happen_and_leaves_nothing_behind(tmp_path: Pa
     assert "model directory" in result.stdout
     assert "7 of 16 problems x 8 samples (896 samples of up to 32 tokens" in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_benchmark_is_a_list_of_the_known_ones() -> None:
+    result = run("bench", "nosuch")
+    assert result.returncode == 2
+    assert "dojang: there is no benchmark 'nosuch'; there is " in result.stderr
+    assert "rollout, startup" in result.stderr
+    assert "machine" not in result.stderr  # part of the others
+
+
+def test_a_benchmark_gets_the_rest_of_the_line(tmp_path: Path) -> None:
+    result = run("bench", "startup", "--help", cwd=tmp_path)
+    assert result.returncode == 0
+    assert "usage: startup.py" in result.stdout
+    assert run("bench", "startup", "--nosuch").returncode == 2
+
+
+def test_benchmarks_need_the_source_tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("dojang.benchmarks.FOLDER", tmp_path / "bench")
+    with pytest.raises(ConfigError, match="benchmarks live in the source tree"):
+        benchmarks.run("judge", [])
+
+
+def test_choices_are_the_ones_there_are() -> None:
+    assert {*cli.Kept} == {"auto", *Isolation}
+    assert [*cli.StopAfter] == [*Stop]
+    assert [*cli.Tests] == [*get_args(Which)]
 
 
 def test_no_command_is_a_call_for_help() -> None:

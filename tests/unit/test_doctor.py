@@ -1,6 +1,8 @@
+import shutil
+
 import pytest
 
-from dojang.doctor import NEEDED, OPTIONAL, Finding, examine, findings
+from dojang.doctor import GIVES, NEEDED, OPTIONAL, Finding, examine, findings
 
 
 @pytest.fixture(scope="module")
@@ -9,7 +11,8 @@ def found() -> dict[str, Finding]:
 
 
 def test_everything_worth_knowing_is_looked_at(found: dict[str, Finding]) -> None:
-    assert {"python", "cores", "memory", "disk here", "gpu", "g++", *NEEDED, *OPTIONAL} == set(found)
+    machine = {"python", "cores", "memory", "disk here", "gpu", "g++", *GIVES, "judge"}
+    assert {*machine, *NEEDED, *OPTIONAL} == set(found)
     assert all(finding.found for finding in found.values())
 
 
@@ -31,9 +34,36 @@ def test_what_is_missing_comes_with_a_remedy(monkeypatch: pytest.MonkeyPatch) ->
     missing = {finding.what: finding for finding in findings()}
     assert missing["torch"] == Finding(False, "torch", "not installed", "pip install dojang")
     assert missing["gpu"] == Finding(None, "gpu", "unknown", "torch is not installed")
-    assert missing["g++"] == Finding(
-        None, "g++", "not found", "for judging C++ programs; this version does not use it yet"
-    )
+    assert missing["g++"].good is False
+    assert "apt install g++" in missing["g++"].meaning
+
+
+def test_what_keeps_judged_programs_in_is_named(found: dict[str, Finding]) -> None:
+    for name, gives in GIVES.items():
+        works = found[name].good
+        assert (found[name].found, found[name].meaning) == ("works", gives) if works else found[name].meaning
+    levels = [name for name in ("namespaces", "landlock", "seccomp") if found[name].good]
+    assert found["judge"].found == (f"isolation {levels[0]}" if levels else "nothing to keep programs in")
+
+
+def test_lacking_one_way_to_keep_programs_in_is_no_fault_lacking_all_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    offers = {"namespaces": "refused", "landlock": "", "seccomp": "", "cgroups": "none to be made"}
+    monkeypatch.setattr("dojang.judge.premises.probe", lambda: offers)
+    found = {finding.what: finding for finding in findings()}
+    assert found["namespaces"].good is None
+    assert found["namespaces"].found == "refused"
+    assert "sysctl kernel.unprivileged_userns_clone=1" in found["namespaces"].meaning
+    assert found["judge"].found == "isolation landlock"
+    offers |= {"landlock": "too old", "seccomp": "off"}
+    found = {finding.what: finding for finding in findings()}
+    assert found["judge"].good is False
+    assert "landlock: too old; seccomp: off" in found["judge"].meaning
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_a_compiler_is_named_by_its_version(found: dict[str, Finding]) -> None:
+    assert found["g++"].good is True
+    assert found["g++"].found.startswith("g++")
 
 
 def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

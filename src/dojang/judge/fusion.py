@@ -21,7 +21,7 @@ __all__ = ["RunCodeRequest", "parse_run_code", "run_code_reply", "sandbox_error"
 
 UNLIMITED_MB = 2048
 """What a client gets that asks for no memory limit: a machine's memory is not without limit either."""
-INTERPRETED = ("python",)
+INTERPRETED = ("python", "python3")
 
 Seconds = Annotated[float, Field(ge=0.1, le=3600.0, allow_inf_nan=False)]
 

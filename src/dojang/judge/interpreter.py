@@ -83,7 +83,10 @@ def _is_public(path: str) -> bool:
 
 def libraries_of(programs: list[str]) -> list[str]:
     """The folders of the shared libraries these programs need, and the loader."""
-    result = subprocess.run(["ldd", *programs], capture_output=True, text=True, timeout=60, check=False)
+    try:
+        result = subprocess.run(["ldd", *programs], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"ldd, which tells the libraries a program needs, does not run: {error}") from error
     paths = [word for line in result.stdout.splitlines() if ":" not in line for word in line.split() if word[0] == "/"]
     loaders = [path for path in paths if os.path.basename(path).startswith("ld-")]
     return sorted({os.path.dirname(path) for path in paths if path not in loaders} | set(loaders))

@@ -5,7 +5,7 @@ from typing import Literal
 
 from dojang.errors import ConfigError
 
-__all__ = ["LANGUAGES", "Language", "language"]
+__all__ = ["LANGUAGES", "OTHER_NAMES", "Language", "language"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,13 @@ LANGUAGES = {
     "cpp20": Language("native", "a.cpp", "gnu++20"),
     "python3": Language("python"),
 }
+OTHER_NAMES = {"cpp": "cpp17", "python": "python3"}
+"""What clients of a judge service that know SandboxFusion call them."""
 
 
 def language(name: str) -> Language:
     """The row of this name."""
     try:
-        return LANGUAGES[name]
+        return LANGUAGES[OTHER_NAMES.get(name, name)]
     except KeyError:
         raise ConfigError(f"language {name!r} cannot be judged; there is {', '.join(LANGUAGES)}") from None

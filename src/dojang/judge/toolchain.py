@@ -74,7 +74,7 @@ class Toolchain:
         """How to compile this program, in the order to try; `headers` is where the folder of that name appears."""
         tail = ["a.cpp", "-o", BINARY, *self.link]
         if audit:
-            tail += ["-MD", "-MF", DEPENDENCIES[0], f"-Wa,--MD,{DEPENDENCIES[1]}"]
+            tail += ["-MD", "-MF", DEPENDENCIES[0], f"-Wa,--MD,{DEPENDENCIES[1]}", "-fno-diagnostics-show-caret"]
         start = [self.compiler, f"-std={standard}", *FLAGS]
         if not _FIRST_INCLUDE.match(source):
             return [[*start, *tail]]
@@ -164,8 +164,9 @@ def _explore(compiler: str, version: str, folder: str) -> Toolchain:
     programs = [path for part in parts if (path := shutil.which(part))]
     files = [_run([compiler, f"-print-file-name={name}"]).strip() for name in _FILES]
     places = {os.path.dirname(os.path.realpath(path)) for path in files if os.path.isabs(path)}
-    # The compiler looks for its own parts beside this file, by paths with ".." in them.
-    places.add(os.path.dirname(_run([compiler, "-print-libgcc-file-name"]).strip()))
+    # The compiler's own parts, plugins among them, lie beside these, and are looked for by paths with ".." in them.
+    own = [_run([compiler, "-print-libgcc-file-name"]).strip(), parts[_PARTS.index("cc1plus")]]
+    places |= {os.path.dirname(path) for path in own if os.path.isabs(path)}
     trace = subprocess.run(
         [compiler, "-x", "c++", "-E", "-v", "/dev/null"], capture_output=True, text=True, timeout=60, check=True
     ).stderr

@@ -21,7 +21,10 @@ import struct
 import sys
 import traceback
 import types
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 __all__ = ["GONE", "RAISED", "UNFIT", "WRONG", "decode", "encode", "examine", "serve"]
@@ -79,15 +82,25 @@ _ITERATORS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (tuple, "t", tuple.__iter__),
     (set, "s", set.__iter__),
     (frozenset, "z", frozenset.__iter__),
+    (deque, "q", deque.__iter__),
 )
+# These only if they are exactly that.
+_EXACT: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
+    range: ("r", lambda value: [hex(value.start), hex(value.stop), hex(value.step)]),
+    Fraction: ("F", lambda value: [hex(value.numerator), hex(value.denominator)]),
+    Decimal: ("D", str),
+}
 _DECODERS: Mapping[str, Callable[[Any], Any]] = {
+    "r": lambda parts: range(*(int(part, 16) for part in parts)),
+    "F": lambda parts: Fraction(*(int(part, 16) for part in parts)),
+    "D": Decimal,
     "i": lambda text: int(text, 16),
     "f": float.fromhex,
     "c": lambda pair: complex(float.fromhex(pair[0]), float.fromhex(pair[1])),
     "b": bytes.fromhex,
     "a": bytearray.fromhex,
 }
-_CONTAINERS: Mapping[str, Callable[[Any], Any]] = {"l": list, "t": tuple, "s": set, "z": frozenset}
+_CONTAINERS: Mapping[str, Callable[[Any], Any]] = {"l": list, "t": tuple, "s": set, "z": frozenset, "q": deque}
 
 
 def encode(value: Any, handle: Callable[[Any], int]) -> Any:
@@ -104,6 +117,9 @@ def encode(value: Any, handle: Callable[[Any], int]) -> Any:
     for kind, tag, iterate in _ITERATORS:
         if isinstance(value, kind):
             return [tag, [encode(item, handle) for item in iterate(value)]]
+    if type(value) in _EXACT:
+        tag, simple = _EXACT[type(value)]
+        return [tag, simple(value)]
     if isinstance(value, dict):
         return ["d", [[encode(key, handle), encode(item, handle)] for key, item in dict.items(value)]]
     return ["h", handle(value)]
@@ -128,7 +144,7 @@ def decode(value: Any, thing: Callable[[int], Any]) -> Any:
 
 def serve(module: types.ModuleType, code: types.CodeType, channel: int) -> int:
     """Run the program, then answer until the examiner hangs up."""
-    things: list[Any] = []
+    things = _Things()
     try:
         exec(code, module.__dict__)
         _send(channel, ["ready"])
@@ -153,14 +169,26 @@ def _words_of(error: BaseException) -> str:
     return ""
 
 
-def _answer(message: Any, module: types.ModuleType, things: list[Any]) -> tuple[Any, list[Any]]:
-    def handle(thing: Any) -> int:
-        things.append(thing)
-        return len(things) - 1
+class _Things(list[Any]):
+    """What the examiner has handles for. The same thing gets the same number, so that it equals itself over there."""
 
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def number(self, thing: Any) -> int:
+        if id(thing) not in self._numbers:  # kept here, so no other thing can come by its id
+            self._numbers[id(thing)] = len(self)
+            self.append(thing)
+        return self._numbers[id(thing)]
+
+
+def _answer(message: Any, module: types.ModuleType, things: _Things) -> tuple[Any, list[Any]]:
+    handle = things.number
     verb, target, arguments, options = message
     if verb == "name":
         return encode(_find(module, target), handle), []
+    if verb == "type":
+        return ["h", handle(getattr(builtins, target))], []
     thing = decode(target, things.__getitem__)
     given = [decode(argument, things.__getitem__) for argument in arguments]
     named = {name: decode(value, things.__getitem__) for name, value in options.items()}
@@ -178,6 +206,7 @@ _VERBS: Mapping[str, Callable[..., Any]] = {
     "len": len,
     "item": lambda thing, index: thing[index],
     "str": str,
+    "bool": bool,
 }
 
 
@@ -192,6 +221,10 @@ def _find(module: types.ModuleType, name: str) -> Any:
 
 
 # ---- the examiner --------------------------------------------------------------------------------------------
+
+
+class _Unfit(Exception):
+    """The test asks for what cannot be done; no program is to blame."""
 
 
 class _Raised(Exception):
@@ -223,6 +256,9 @@ class _Remote:
     def __iter__(self) -> Any:
         return iter(self._ask("list", self))
 
+    def __bool__(self) -> bool:
+        return self._ask("bool", self) is True
+
     def __len__(self) -> Any:
         return self._ask("len", self)
 
@@ -247,7 +283,7 @@ class _Examiner:
     def ask(self, verb: str, target: Any, arguments: Sequence[Any] = (), options: Mapping[str, Any] = {}) -> Any:
         message = [
             verb,
-            target if verb == "name" else self._encoded(target),
+            target if verb in ("name", "type") else self._encoded(target),
             [self._encoded(argument) for argument in arguments],
             {name: self._encoded(value) for name, value in options.items()},
         ]
@@ -260,13 +296,21 @@ class _Examiner:
             for index, now in changed:
                 _replace(arguments[index], self._decoded(now))
             return self._decoded(value)
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, ArithmeticError, RecursionError) as error:
             if getattr(error, "from_candidate", False):
                 raise
             raise _Raised(f"the program answered something unintelligible: {error!r}"[:500]) from None
 
     def _encoded(self, value: Any) -> Any:
-        return encode(value, lambda thing: thing._handle if isinstance(thing, _Remote) else _cannot_send(thing))
+        return encode(value, self._handle_of)
+
+    def _handle_of(self, thing: Any) -> int:
+        """The candidate's number for its own thing, or for a type of Python's own: int, ValueError, ..."""
+        if isinstance(thing, type) and thing in vars(builtins).values():
+            thing = self.ask("type", thing.__name__)
+        if not isinstance(thing, _Remote):
+            raise _Unfit(f"a test cannot pass {type(thing).__name__} objects to the program")
+        return int(thing._handle)
 
     def _decoded(self, value: Any) -> Any:
         return decode(value, lambda handle: _Remote(self.ask, handle))
@@ -276,10 +320,6 @@ class _Examiner:
         if kind == "raised":
             raise _as_exception(str(rest[0]), str(rest[1]))
         return rest
-
-
-def _cannot_send(thing: Any) -> int:
-    raise LookupError(f"a test cannot pass {type(thing).__name__} objects to the program")
 
 
 def _as_exception(name: str, words: str) -> Exception:
@@ -315,6 +355,8 @@ def examine(text: bytes, function: str, report: int, channel: int) -> int:
         return _ended(WRONG, f"assertion failed: {_words_of(error) or _line_of(text, error)}")
     except _Gone:
         return GONE
+    except _Unfit as error:
+        return _ended(UNFIT, _words_of(error))
     except _Raised as error:
         return _ended(RAISED, _words_of(error))
     except BaseException as error:

@@ -25,6 +25,7 @@ COMPILER_MEMORY = 2 << 30
 _STACK = 64 << 20
 _FILE = 64 << 20
 _LOG = 4000
+_PROOF_S = 60.0
 _PATIENCE = 20
 """Wall time is no measure of a program, but a compiler that takes this many times its limit is stuck."""
 
@@ -44,6 +45,7 @@ class Compiler:
         self._filter = filter
         self._allowed = (*allowed, jail.scratch)
         self._audit = audit
+        self._proven = False
         self._log = memory_file()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
@@ -53,12 +55,24 @@ class Compiler:
             for command in commands:
                 self._write(name, source)
                 if self._run(command, cpu_s):
-                    return self._take()
-                words = self._words()
+                    program = self._take()
+                    self._proven = True
+                    return program
+                words = self._words(name)
                 wipe(self._jail.scratch)
-            raise CompileFailed(words)
+            self._prove(name, commands[-1])
+            raise CompileFailed(words or "the program includes what is not part of the toolchain")
         finally:
             wipe(self._jail.scratch)
+
+    def _prove(self, name: str, command: Sequence[str]) -> None:
+        """Before a program is blamed for the first time: a compiler that compiles nothing is the judge's failure."""
+        if self._proven:
+            return
+        self._write(name, b"int main() { return 0; }\n")
+        if not self._run(command, _PROOF_S):
+            raise Broken(f"the compiler does not work here: {self._words('')}")
+        self._proven = True
 
     def _write(self, name: str, source: bytes) -> None:
         with open(os.path.join(self._jail.scratch, name), "wb") as file:
@@ -106,5 +120,8 @@ class Compiler:
     def _may_read(self, path: str) -> bool:
         return any(path == place or path.startswith(place.rstrip("/") + "/") for place in self._allowed)
 
-    def _words(self) -> str:
-        return read_all(self._log, _LOG).decode(errors="replace").replace(self._jail.scratch + "/", "").strip()
+    def _words(self, name: str) -> str:
+        words = read_all(self._log, _LOG).decode(errors="replace").replace(self._jail.scratch + "/", "").strip()
+        if self._audit:  # what is said about other files may quote them
+            words = "\n".join(line for line in words.splitlines() if line.startswith(name))
+        return words

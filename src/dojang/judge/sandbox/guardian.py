@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from dojang.judge.sandbox import cgroups, linux, wire
-from dojang.judge.sandbox.jail import NAMESPACES, Jail, enter_namespaces
+from dojang.judge.sandbox.jail import NAMESPACES, Jail, enter_namespaces, open_peak
 from dojang.judge.sandbox.worker import Worker
 
 __all__ = ["SCRATCH_PREFIX", "main"]
@@ -132,7 +132,7 @@ def _plain_jail(spec: dict[str, Any], scratch: str) -> Jail:
     if spec["isolation"] == "landlock":
         readable = [*spec["readable"], spec["headers"], "/dev/zero", "/dev/urandom", "/dev/random"]
         ruleset = linux.landlock_ruleset([path for path in readable if path], [scratch, "/dev/null"], spec["listable"])
-    return Jail(scratch, proc, ruleset)
+    return Jail(scratch, proc, open_peak(proc), ruleset)
 
 
 def _stand_by(parent: int, worker: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dojang.judge.sandbox import linux
 
-__all__ = ["HEADERS", "NAMESPACES", "Jail", "enter_namespaces", "wipe"]
+__all__ = ["HEADERS", "NAMESPACES", "Jail", "enter_namespaces", "open_peak", "wipe"]
 
 HEADERS = "/headers"
 """Where precompiled headers appear: their own path may lie under /tmp, which is the program's."""
@@ -46,6 +46,8 @@ class Jail:
     """A private directory, empty between programs."""
     proc: int | None
     """The process list as a descriptor: there is no path to it."""
+    peak: int | None
+    """Writing "5" to this descriptor makes the kernel forget the worker's peak memory."""
     ruleset: int | None = None
     """What Landlock lets children see, if it is Landlock that keeps them."""
 
@@ -74,7 +76,17 @@ def enter_namespaces(
     linux.mount(
         "none", "/", flags=linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
     )
-    return Jail("/tmp", proc)
+    return Jail("/tmp", proc, open_peak(proc))
+
+
+def open_peak(proc: int | None) -> int | None:
+    """Opened early: later the worker may not write about itself."""
+    if proc is None:
+        return None
+    try:
+        return os.open("self/clear_refs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return None
 
 
 def _map_identity(uid: int, gid: int) -> None:

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import platform
-import resource
 import struct
 from collections.abc import Iterable
 
@@ -28,15 +27,12 @@ __all__ = [
     "MS_REC",
     "MS_REMOUNT",
     "clone",
-    "close_from",
     "die_with_parent",
     "drop_capabilities",
-    "execute",
     "install_filter",
     "landlock_restrict",
     "landlock_ruleset",
     "landlock_version",
-    "limit",
     "mount",
     "no_new_privileges",
     "pivot_root",
@@ -53,7 +49,6 @@ MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 4096, 16384, 1 << 18, 2
 _SIGKILL, _SIGCHLD = 9, 17
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
 _FILTER_SPEC_ALLOW = 4  # programs run at full speed; there are no secrets in their own address space
-_AT_EMPTY_PATH = 0x1000
 _CAPABILITY_VERSION_3 = 0x20080522
 
 # Rights of Landlock by the kernel's version of it: what a newer one adds must not be asked of an older one.
@@ -130,33 +125,6 @@ def clone(flags: int) -> int:
     if pid == 0:
         _after_fork()
     return pid
-
-
-def execute(descriptor: int, arguments: Iterable[str], environment: Iterable[str]) -> None:
-    """Become the program that is open as `descriptor`."""
-    _call("execveat", descriptor, ctypes.c_char_p(b""), _strings(arguments), _strings(environment), _AT_EMPTY_PATH)
-
-
-def _strings(texts: Iterable[str]) -> object:
-    data = [os.fsencode(text) for text in texts]
-    return (ctypes.c_char_p * (len(data) + 1))(*data, None)
-
-
-def close_from(first: int, last: int = 0x7FFFFFFF) -> None:
-    """Close every descriptor in the range."""
-    try:
-        _call("close_range", first, last, 0)
-    except OSError:  # a kernel older than 5.9
-        os.closerange(first, min(last, resource.getrlimit(resource.RLIMIT_NOFILE)[1]) + 1)
-
-
-def limit(kind: int, value: int) -> None:
-    """Set a resource limit for good, as far as the limit in force permits."""
-    ceiling = resource.getrlimit(kind)[1]
-    # One second apart, so that a process over its processor time is told so by the signal that ends it.
-    hard = value + 1 if kind == resource.RLIMIT_CPU else value
-    hard = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)
-    resource.setrlimit(kind, (min(value, hard), hard))
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:

@@ -35,7 +35,8 @@ _HARMLESS = _names(
     times uname getrandom sched_yield sched_getaffinity sched_getparam sched_getscheduler sched_get_priority_max
     sched_get_priority_min dup dup2 dup3 poll ppoll select pselect6 restart_syscall getitimer setitimer alarm pause
     timer_create timer_settime timer_gettime timer_delete sysinfo membarrier msync mincore getcpu rseq getrlimit time
-    arch_prctl fsync fdatasync fadvise64
+    arch_prctl fsync fdatasync fadvise64 pipe pipe2 eventfd eventfd2 epoll_create epoll_create1 epoll_ctl epoll_wait
+    epoll_pwait
     """
 )
 
@@ -51,8 +52,7 @@ _FILES = _names(
     """
     creat access faccessat faccessat2 stat lstat newfstatat statx readlink readlinkat getcwd chdir fchdir getdents
     getdents64 statfs fstatfs unlink unlinkat mkdir mkdirat rmdir rename renameat renameat2 ftruncate symlink symlinkat
-    link linkat umask flock fallocate fchmod copy_file_range sendfile close_range pipe pipe2 eventfd eventfd2
-    epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait
+    link linkat umask flock fallocate fchmod copy_file_range sendfile close_range
     """
 )
 """Whatever Landlock watches over; so not truncate, chmod and utime by path, which it does not in every version."""

@@ -44,6 +44,8 @@ class Interpreter:
         directory: str,
         ruleset: int | None,
         filter: Filter | None,
+        *,
+        files: bool,
     ) -> None:
         self._command = command
         self._zygote = scripts["zygote"]
@@ -51,6 +53,7 @@ class Interpreter:
             {
                 "calls": scripts["calls"],
                 "directory": directory,
+                "files": files,
                 "filter": filter.code.hex() if filter else "",
                 "self_at": filter.self_at if filter else (),
             }

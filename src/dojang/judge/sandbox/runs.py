@@ -17,7 +17,16 @@ from dojang.judge.sandbox.bpf import Filter
 from dojang.judge.sandbox.calls import GONE, RAISED, WRONG
 from dojang.judge.sandbox.jail import Jail, wipe
 from dojang.judge.sandbox.python import Interpreter
-from dojang.judge.sandbox.spawn import Broken, Setting, Streams, memory_file, process_limits, read_all, spawn
+from dojang.judge.sandbox.spawn import (
+    Broken,
+    CannotExecute,
+    Setting,
+    Streams,
+    memory_file,
+    process_limits,
+    read_all,
+    spawn,
+)
 from dojang.judge.sandbox.watch import Bounds, End, Watcher
 from dojang.types import Outcome
 
@@ -28,6 +37,8 @@ GRACE = 1.5
 its limit; if it ends in between, it runs a second time and the better figure counts."""
 _ADDRESS_SPACE = 2 << 30
 """Addresses a program may have beyond its memory: what it never touches costs nothing."""
+_OTHERS = 3
+"""Processes of the same user beside a program: the worker, its interpreter, perhaps an examiner."""
 _ERRORS = 1 << 16
 _EXAMINER = Bounds(cpu_s=60.0, idle_s=60.0, memory=1 << 30)
 
@@ -85,7 +96,6 @@ class Runner:
         self._stdout = memory_file()
         self._stderr = memory_file()
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self._own_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def native(
         self, program: int, stdin: bytes, allowance: Allowance, *, arguments: tuple[str, ...] = (), files: bool = False
@@ -104,7 +114,11 @@ class Runner:
         def attempt() -> Result:
             with _Input(stdin) as file:
                 streams = self._streams(file)
-                pid = spawn(program, ["program", *arguments], streams, setting)
+                self._forget_own_peak()
+                try:
+                    pid = spawn(program, ["program", *arguments], streams, setting)
+                except CannotExecute as error:
+                    return _refused(Outcome.RUNTIME_ERROR, f"cannot be executed ({error})")
                 return self._end_of(self._watcher.wait(pid, _bounds(allowance)), allowance)
 
         return self._fairly(attempt, allowance)
@@ -148,6 +162,10 @@ class Runner:
         _heed(examiner.told())
         return _weigh(self._end_of(end, allowance), judged, said)
 
+    def _forget_own_peak(self) -> None:
+        if self._jail.peak is not None:
+            os.pwrite(self._jail.peak, b"5", 0)
+
     def _streams(self, stdin: int) -> Streams:
         """New files every time: a program may leave odd flags on an open one."""
         os.close(self._stdout)
@@ -164,7 +182,7 @@ class Runner:
             cpu_s=math.ceil(GRACE * allowance.cpu_s) + 1,
         )
         if self._private_user:  # the kernel counts by user, and this one is nobody else
-            limits[resource.RLIMIT_NPROC] = allowance.processes + 8  # the worker, its interpreter, an examiner
+            limits[resource.RLIMIT_NPROC] = allowance.processes + _OTHERS
         return limits
 
     def _fairly(self, attempt: Callable[[], Result], allowance: Allowance) -> Result:
@@ -178,8 +196,9 @@ class Runner:
 
     def _end_of(self, end: End, allowance: Allowance) -> Result:
         size = os.fstat(self._stdout).st_size
-        # What a process had before exec counts as its own; a figure no larger than that says nothing.
-        memory = end.memory if end.memory > self._own_memory else 0
+        # A program is charged with what its maker had when it was made; a figure no larger than that says nothing.
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        memory = end.memory if end.memory > own else 0
         outcome, detail = _outcome(end, allowance, size, memory)
         code = os.waitstatus_to_exitcode(end.status)
         return Result(

@@ -1,32 +1,50 @@
 """Starting one process inside the jail: a program to be judged, a compiler, or the warm interpreter.
 
-Everything between fork and exec happens here. If some of it fails, that is the judge's failure and never the
-program's: it is told through a pipe that the program does not inherit.
+What fails here is the judge's failure and never the program's, but for one thing: a program that the kernel cannot
+execute.
 """
 
 import fcntl
 import os
 import resource
 import signal
+import struct
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
-from dojang.judge.sandbox import linux
 from dojang.judge.sandbox.bpf import Filter
+from dojang.judge.sandbox.launch import Launch, StepFailed
 from dojang.judge.sandbox.policy import EXEC_FD
 
-__all__ = ["DESCRIPTORS", "Broken", "Setting", "Streams", "memory_file", "process_limits", "read_all", "spawn"]
+__all__ = [
+    "DESCRIPTORS",
+    "Broken",
+    "CannotExecute",
+    "Setting",
+    "Streams",
+    "memory_file",
+    "process_limits",
+    "read_all",
+    "spawn",
+]
 
-_REPORT_FD = EXEC_FD + 1
-_KEPT_FD = EXEC_FD - 1
-_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 DESCRIPTORS = 64
-"""How many a program may have open; EXEC_FD and those beside it lie far above."""
+"""How many a program may have open; EXEC_FD lies far above."""
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_KEPT_FD = 3
+_PR_SET_PDEATHSIG = 1
+_SPEC_ALLOW = 4  # programs run at full speed; there are no secrets in their own address space
+_AT_EMPTY_PATH = 0x1000
+_DEFAULT_ACTION = bytes(32)
+_LAST = 0x7FFFFFFF
 
 
 class Broken(Exception):
     """The judge itself failed."""
+
+
+class CannotExecute(Exception):
+    """The kernel does not take this for a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,62 +74,63 @@ class Setting:
 
 def spawn(program: int | str, arguments: Sequence[str], streams: Streams, setting: Setting) -> int:
     """Start a program, open or named, and return its process id once it runs."""
-    report, told = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _become(program, arguments, streams, setting, told)
-        except BaseException as error:
-            with suppress(OSError):
-                os.write(told, f"{type(error).__name__}: {error}".encode())
-        os._exit(127)
-    os.close(told)
-    try:
-        words = os.read(report, 500)
-    finally:
-        os.close(report)
-    if words:
-        os.waitpid(pid, 0)
-        raise Broken(f"cannot start {arguments[0]}: {words.decode(errors='replace')}")
-    return pid
-
-
-def _become(program: int | str, arguments: Sequence[str], streams: Streams, setting: Setting, told: int) -> None:
-    linux.die_with_parent()
-    linux.no_new_privileges()
+    launch = Launch()
+    launch.step("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
     if setting.ruleset is not None:
-        linux.landlock_restrict(setting.ruleset)
-    _place(program, streams, setting, told)
+        launch.step("landlock_restrict_self", setting.ruleset, 0)
+    _place(launch, program, streams, setting.kept)
     if setting.own_group:
-        os.setpgid(0, 0)
-    os.chdir(setting.directory)
+        launch.step("setpgid", 0, 0)
+    launch.step("chdir", launch.address(os.fsencode(setting.directory) + b"\0"))
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and what is ignored stays so
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        launch.step("rt_sigaction", number, launch.address(_DEFAULT_ACTION), 0, 8)
     for kind, value in setting.limits.items():
-        linux.limit(kind, value)
+        launch.step("prlimit64", 0, kind, launch.address(_limit(kind, value)), 0)
     if setting.filter is not None:
-        linux.install_filter(setting.filter.for_process(os.getpid()))
-    environment = [f"{name}={value}" for name, value in setting.environment.items()]
+        _guard(launch, setting.filter)
+    environment = launch.strings([f"{name}={value}" for name, value in setting.environment.items()])
     if isinstance(program, int):
-        linux.execute(EXEC_FD, arguments, environment)
+        empty = launch.address(b"\0")
+        launch.step("execveat", EXEC_FD, empty, launch.strings(arguments), environment, _AT_EMPTY_PATH)
     else:
-        os.execve(program, list(arguments), dict(setting.environment))
+        launch.step("execve", launch.address(os.fsencode(program) + b"\0"), launch.strings(arguments), environment)
+    try:
+        return launch.go()
+    except StepFailed as error:
+        if error.step == "execveat":
+            raise CannotExecute(str(error)) from error
+        raise Broken(f"cannot start {arguments[0]}: {error}") from error
 
 
-def _place(program: int | str, streams: Streams, setting: Setting, told: int) -> None:
-    """Give every descriptor the child keeps its number, and close all others."""
-    os.dup2(told, _REPORT_FD, inheritable=False)
-    if setting.kept is not None:
-        os.dup2(setting.kept, _KEPT_FD, inheritable=False)
+def _place(launch: Launch, program: int | str, streams: Streams, kept: int | None) -> None:
+    """Give every descriptor the child keeps its number. All others close on exec, and are closed here once more."""
+    wanted = {0: streams.stdin, 1: streams.stdout, 2: streams.stderr}
+    if kept is not None:
+        wanted[_KEPT_FD] = kept
     if isinstance(program, int):
-        os.dup2(program, EXEC_FD, inheritable=False)
-    for number, given in enumerate((streams.stdin, streams.stdout, streams.stderr)):
-        os.dup2(given, number)
-    linux.close_from(3, _KEPT_FD - 1)
-    linux.close_from(_REPORT_FD + 1)
-    if setting.kept is not None:
-        os.dup2(_KEPT_FD, 3)
+        launch.step("dup3", program, EXEC_FD, os.O_CLOEXEC)
+    for number, given in wanted.items():
+        if number != given:
+            launch.step("dup3", given, number, 0)
+    launch.step("close_range", max(wanted) + 1, EXEC_FD - 1, 0, may_fail=True)  # kernels from 5.9 on have it
+    launch.step("close_range", EXEC_FD + 1, _LAST, 0, may_fail=True)
+
+
+def _limit(kind: int, value: int) -> bytes:
+    """As far as the limit in force permits."""
+    ceiling = resource.getrlimit(kind)[1]
+    # One second apart, so that a process over its processor time is told so by the signal that ends it.
+    hard = value + 1 if kind == resource.RLIMIT_CPU else value
+    hard = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)
+    return struct.pack("<QQ", min(value, hard), hard)
+
+
+def _guard(launch: Launch, filter: Filter) -> None:
+    code = launch.address(filter.code)
+    for index in filter.self_at:
+        launch.step("getpid", copy_to=code + 8 * index + 4)
+    program = launch.address(struct.pack("<HxxxxxxQ", len(filter.code) // 8, code))
+    launch.step("seccomp", 1, _SPEC_ALLOW, program)
 
 
 def memory_file(data: bytes = b"", *, sealed: bool = False) -> int:

@@ -69,6 +69,8 @@ class Watcher:
             for handle in handles:
                 os.close(handle)
         _, status, usage = os.wait4(pid, 0)
+        if killed == "stopped" and status != signal.SIGKILL:
+            killed = ""  # it had ended by itself already
         wall = time.monotonic() - started
         return End(status, usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * 1024, killed)
 

@@ -86,6 +86,7 @@ class Worker:
             jail.scratch,
             jail.ruleset,
             python_filter(machine, files=files) if guarded else None,
+            files=files,
         )
         self._channel = channel
         self._key = bytes.fromhex(spec["key"])

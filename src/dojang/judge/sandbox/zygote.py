@@ -40,7 +40,14 @@ PRELOADED = """
     locale logging math numbers operator pprint queue random re secrets shlex statistics string struct tempfile
     textwrap threading time timeit traceback types typing unicodedata uuid weakref zlib
 """
-"""What programs like to import; without files to open, also all they can import."""
+"""What programs like to import."""
+ALSO = """
+    argparse asyncio bz2 cProfile codecs concurrent.futures configparser ctypes fileinput fnmatch getopt glob gzip hmac
+    lzma mmap multiprocessing optparse pathlib pickle platform plistlib reprlib sched select selectors shutil signal
+    socket sqlite3 stat stringprep subprocess symtable sysconfig tarfile token tokenize tomllib unittest urllib.parse
+    warnings xml.dom.minidom xml.etree.ElementTree zipfile zoneinfo
+"""
+"""What they import now and then, which must be there beforehand where they may open no file."""
 
 _PID = struct.Struct("<i")
 _CLONE_PARENT, _SIGCHLD = 0x8000, 17
@@ -58,7 +65,7 @@ def main() -> None:
     setup = json.loads(control.recv(1 << 20))
     calls = types.ModuleType("calls")
     exec(compile(setup["calls"], "calls.py", "exec"), calls.__dict__)
-    for name in PRELOADED.split():
+    for name in (PRELOADED if setup["files"] else PRELOADED + ALSO).split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     _make_like_a_console()

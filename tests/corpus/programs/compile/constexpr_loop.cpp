@@ -1,5 +1,6 @@
 // tries: loop for ever while compiling
 // expect: compile_error
+// limits: compile_s=4
 
 constexpr long forever() {
     long n = 0;

@@ -1,5 +1,6 @@
 // tries: instantiate templates without end
 // expect: compile_error
+// limits: compile_s=4
 
 template <int n>
 struct Next {

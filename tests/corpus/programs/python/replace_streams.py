@@ -1,5 +1,5 @@
 # tries: put an object of its own in place of its output
-# expect: wrong
+# expect: wrong | runtime_error
 
 import sys
 

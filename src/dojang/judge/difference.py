@@ -1,0 +1,181 @@
+"""Where an output differs from the expected one, on a screen: a few lines around the first place that matters.
+
+What the checker forgives (blanks, say) is no difference here either. Both texts are a stranger's and may be megabytes
+of anything: only lines near the first difference are matched with each other, and what a terminal would obey is
+shown as an escape.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from rich.cells import cell_len
+
+from dojang.judge.checkers import compare, normal_form
+from dojang.programs import Checker
+
+__all__ = ["Line", "abridged", "difference", "visible"]
+
+MATCHED = 60
+"""Lines of each text, from the first difference on, that are matched with each other."""
+SHOWN = 24
+BEFORE = 2
+"""Equal lines shown before the first difference."""
+_BY_WORDS = ("tokens", "caseless", "floats")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a report."""
+
+    text: str
+    style: str = ""
+    """As rich names it."""
+
+
+def visible(text: str) -> str:
+    """The text with everything a terminal would not show, or would obey, as an escape; blanks at the end as dots."""
+    body = text.rstrip(" ")
+    safe = "".join(each if each.isprintable() else repr(each)[1:-1] for each in body)
+    return safe + "\u00b7" * (len(text) - len(body))
+
+
+def abridged(text: str, most: int, width: int, *, end: bool = False) -> Iterator[Line]:
+    """The first lines of a text, or the last, none wider than `width`."""
+    lines = _lines(text)
+    left_out = len(lines) - most
+    note = Line(f"... {_several(left_out, 'earlier line' if end else 'more line')}", "dim")
+    if left_out > 0 and end:
+        yield note
+    for line in lines[-most:] if end else lines[:most]:
+        yield Line(_cut(line, 0, width))
+    if left_out > 0 and not end:
+        yield note
+
+
+def difference(checker: Checker, expected: str, actual: str, width: int) -> Iterator[Line]:
+    """Lines marked - are expected, lines marked + were printed; a caret marks where the first two part."""
+    if checker.name == "program":
+        checker = Checker()  # nobody but the program knows what it forgives
+    wanted, got = _lines(expected), _lines(actual)
+    if checker.name == "unordered":
+        wanted, got = (sorted(" ".join(line.split()) for line in each if line.split()) for each in (wanted, got))
+    elif checker.name in _BY_WORDS and _differ_in_layout(checker, wanted, got):
+        got = _laid_out(got, wanted)
+        yield Line("(line breaks do not matter; printed words are shown where they are expected)", "dim")
+    yield from _around(checker, wanted, got, width)
+
+
+def _around(checker: Checker, wanted: Sequence[str], got: Sequence[str], width: int) -> Iterator[Line]:
+    start = _common(checker, wanted, got)
+    if start == len(wanted) == len(got):
+        yield Line("(no line differs)", "dim")
+        return
+    ends = _common(checker, wanted[start:][::-1], got[start:][::-1])
+    wanted_middle, got_middle = wanted[start : len(wanted) - ends], got[start : len(got) - ends]
+    shown = list(_matched(checker, wanted_middle[:MATCHED], got_middle[:MATCHED], width))
+    if start > BEFORE:
+        yield Line(f"... {_several(start - BEFORE, 'line')} as expected", "dim")
+    yield from (Line("  " + _cut(line, 0, width)) for line in wanted[max(0, start - BEFORE) : start])
+    yield from shown[:SHOWN]
+    if len(shown) > SHOWN or max(len(wanted_middle), len(got_middle)) > MATCHED:
+        yield Line(f"... and so on: {_several(len(wanted), 'line')} expected, {len(got):,} printed", "dim")
+    elif ends:
+        yield Line(f"... {_several(ends, 'line')} as expected", "dim")
+
+
+def _matched(checker: Checker, wanted: Sequence[str], got: Sequence[str], width: int) -> Iterator[Line]:
+    ours, theirs = ([normal_form(checker, _encoded(line)) for line in each] for each in (wanted, got))
+    marked = False
+    for kind, low, high, first, last in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
+        if kind == "equal":
+            yield from _equal(wanted[low:high], width)
+            continue
+        paired = min(high - low, last - first)
+        for one, other in zip(wanted[low:high], got[first:last], strict=False):
+            yield from _pair(one, other, width, mark=not marked)
+            marked = True
+        yield from (Line("- " + _cut(line, 0, width), "green") for line in wanted[low + paired : high])
+        yield from (Line("+ " + _cut(line, 0, width), "red") for line in got[first + paired : last])
+
+
+def _equal(lines: Sequence[str], width: int) -> Iterator[Line]:
+    left_out = len(lines) - 2 * BEFORE
+    if left_out <= 1:
+        yield from (Line("  " + _cut(line, 0, width)) for line in lines)
+        return
+    yield from (Line("  " + _cut(line, 0, width)) for line in lines[:BEFORE])
+    yield Line(f"... {_several(left_out, 'line')} as expected", "dim")
+    yield from (Line("  " + _cut(line, 0, width)) for line in lines[-BEFORE:])
+
+
+def _pair(expected: str, actual: str, width: int, *, mark: bool) -> Iterator[Line]:
+    """Two lines that stand for each other, cut so that the place where they part can be seen."""
+    pairs = enumerate(zip(expected, actual, strict=False))
+    place = next((at for at, (one, other) in pairs if one != other), min(len(expected), len(actual)))
+    yield Line("- " + _cut(expected, place, width), "green")
+    yield Line("+ " + _cut(actual, place, width), "red")
+    if mark:
+        start = _start(place, width)
+        before = ("..." if start else "") + visible(actual[start:place] + "|").removesuffix("|")
+        yield Line("  " + " " * cell_len(before) + "^", "dim")
+
+
+def _start(place: int, width: int) -> int:
+    """From where on a line is shown, so that this place is on the screen."""
+    return max(0, place - width // 2) if place > width * 3 // 4 else 0
+
+
+def _cut(line: str, place: int, width: int) -> str:
+    start = _start(place, width)
+    text = visible(line[start : start + width])
+    if len(line) <= start + width:
+        return ("..." if start else "") + text
+    text = visible(line[start : start + width] + "|").removesuffix("|")  # blanks where it is cut end nothing
+    return f"{'...' if start else ''}{text}... ({len(line)} characters)"
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _common(checker: Checker, wanted: Sequence[str], got: Sequence[str]) -> int:
+    """How many lines agree before the first that do not."""
+    pairs = enumerate(zip(wanted, got, strict=False))
+    return next((at for at, pair in pairs if not _same(checker, *pair)), min(len(wanted), len(got)))
+
+
+def _same(checker: Checker, expected: str, actual: str) -> bool:
+    return expected == actual or compare(checker, _encoded(expected), _encoded(actual)) is None
+
+
+def _differ_in_layout(checker: Checker, wanted: Sequence[str], got: Sequence[str]) -> bool:
+    """Whether the first lines that differ would agree, as far as the shorter one goes, if they were broken alike."""
+    at = _common(checker, wanted, got)
+    if at >= min(len(wanted), len(got)):
+        return False
+    one, other = wanted[at].split(), got[at].split()
+    most = min(len(one), len(other))
+    return len(one) != len(other) and _same(checker, " ".join(one[:most]), " ".join(other[:most]))
+
+
+def _laid_out(got: Sequence[str], like: Sequence[str]) -> list[str]:
+    """The same words, as many on each line as `like` has."""
+    words = [word for line in got for word in line.split()]
+    lines, start = [], 0
+    for line in like:
+        if start >= len(words):
+            break
+        count = len(line.split())
+        lines.append(" ".join(words[start : start + count]))
+        start += count
+    return lines + ([" ".join(words[start:])] if start < len(words) else [])
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _several(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,89 @@
+"""A judgement for people: the verdict in a line, what it took, and the first failing test as far as a screen goes."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dojang.judge.difference import Line, abridged, difference
+from dojang.programs import CallTest, Exam, Judgement, Ran
+from dojang.types import Outcome
+
+__all__ = ["report", "words"]
+
+INPUT_LINES = 12
+OUTPUT_LINES = 12
+ERROR_LINES = 15
+MESSAGE_LINES = 40
+CODE_LINES = 16
+
+
+def report(judgement: Judgement, exam: Exam, printed: str | None, width: int) -> Iterator[Line]:
+    """`printed` is all the first failing test printed, where that is more than the judgement keeps."""
+    style = "bold green" if judgement.outcome is Outcome.ACCEPTED else "bold red"
+    yield Line(f"{words(judgement.outcome)}: {_counts(judgement)}", style)
+    yield Line(_costs(judgement, exam))
+    if not judgement.ran:
+        yield Line("")
+        yield from _block("messages", abridged(judgement.detail, MESSAGE_LINES, 2 * width))
+    elif failure := judgement.first_failure:
+        yield Line("")
+        yield Line(f"first failure: test {failure.test} (counting from 0): {_reason(failure)}", "bold")
+        yield from _shown(failure, exam, failure.output if printed is None else printed, width)
+
+
+def words(outcome: Outcome) -> str:
+    """An outcome as one would say it."""
+    return outcome.replace("_", " ")
+
+
+def _counts(judgement: Judgement) -> str:
+    if not judgement.ran:
+        return "no test was run"
+    text = f"{judgement.passed} of {judgement.total} tests passed"
+    failures = Counter(ran.outcome for ran in judgement.ran if ran.outcome is not Outcome.ACCEPTED)
+    listed = [f"{count} {words(outcome)}" for outcome, count in failures.items()]
+    if left_out := judgement.total - len(judgement.ran):
+        listed.append(f"{left_out} not run")
+    return f"{text} ({', '.join(listed)})" if len(listed) > 1 else text
+
+
+def _costs(judgement: Judgement, exam: Exam) -> str:
+    parts = [f"isolation {judgement.isolation}"]
+    if judgement.ran:
+        most_time = max(ran.cpu_s for ran in judgement.ran)
+        most_memory = max(ran.memory_mb for ran in judgement.ran)
+        parts[:0] = [
+            f"processor time up to {most_time:.3f} s of {exam.limits.cpu_s:g} s",
+            f"memory up to {most_memory:.1f} MB of {exam.limits.memory_mb} MB",
+        ]
+    return ", ".join(parts)
+
+
+def _reason(ran: Ran) -> str:
+    reason = " ".join(line.text for line in abridged(ran.detail.replace("\n", " "), 1, 400))
+    return f"{words(ran.outcome)}, {reason}" if reason else words(ran.outcome)
+
+
+def _shown(ran: Ran, exam: Exam, printed: str, width: int) -> Iterator[Line]:
+    test = exam.tests[ran.test]
+    if isinstance(test, CallTest):
+        # What a test is about stands at its end, after whatever it defines.
+        yield from _block("test", abridged(test.code, CODE_LINES, width, end=True))
+    else:
+        yield from _block("input", abridged(test.input, INPUT_LINES, width))
+    if isinstance(test, CallTest) or ran.outcome is not Outcome.WRONG:
+        if printed:
+            yield from _block("printed, at first", abridged(printed, OUTPUT_LINES, width))
+    else:
+        yield from _block("difference (- expected, + printed)", difference(exam.checker, test.output, printed, width))
+    if ran.errors:
+        yield from _block("standard error", abridged(ran.errors, ERROR_LINES, width, end=True))
+
+
+def _block(title: str, lines: Iterator[Line]) -> Iterator[Line]:
+    yield Line(title, "bold")
+    empty = True
+    for line in lines:
+        empty = False
+        yield Line("  " + line.text, line.style)
+    if empty:
+        yield Line("  (nothing)", "dim")

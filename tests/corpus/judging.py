@@ -1,0 +1,73 @@
+"""Judges the corpus and says what went otherwise than expected. Run as a script, it does so for another user.
+
+Standard library and dojang's judge only: a script run as an ordinary user finds nothing else.
+"""
+
+import asyncio
+import json
+import platform
+import sys
+import zlib
+from pathlib import Path
+
+from corpus import Entry, entries
+from dojang.judge.pool import JudgePool
+from dojang.programs import Judgement, Submission
+from dojang.types import Outcome
+
+DIFFERENCES: dict[str, dict[str, tuple[Outcome, str]]] = {
+    "namespaces": {},
+    "landlock": {
+        "compile/has_host_files": (Outcome.COMPILE_ERROR, "the compiler may not ask about files that are there"),
+        "compile/has_judge_files": (Outcome.ACCEPTED, "that a path exists is no secret to Landlock"),
+        "compile/include_standard_input": (Outcome.WRONG, "/dev/stdin is there, and empty"),
+        "honest/file_in_tmp": (Outcome.RUNTIME_ERROR, "/tmp is everybody's; a program's own folder has another name"),
+        "python/stale_files": (Outcome.RUNTIME_ERROR, "as above"),
+        "python/stubborn_files": (Outcome.RUNTIME_ERROR, "as above"),
+    },
+    "seccomp": {
+        "compile/has_host_files": (Outcome.ACCEPTED, "the compiler sees which files there are"),
+        "compile/has_judge_files": (Outcome.ACCEPTED, "as above"),
+        "compile/include_standard_input": (Outcome.COMPILE_ERROR, "refused afterwards, as no part of the toolchain"),
+        "compile/pragma_dependency": (Outcome.WRONG, "the compiler sees how old files are"),
+        "honest/file_in_tmp": (Outcome.RUNTIME_ERROR, "Python programs open no files at all"),
+        "python/stale_files": (Outcome.RUNTIME_ERROR, "as above"),
+        "python/stubborn_files": (Outcome.RUNTIME_ERROR, "as above"),
+    },
+}
+"""What weaker isolation changes about an outcome, and why that is so."""
+
+
+def problem_with(entry: Entry, judgement: Judgement) -> str | None:
+    """What differs from the expectation at this level of isolation."""
+    special = DIFFERENCES[judgement.isolation].get(entry.name)
+    if special and judgement.outcome is special[0]:
+        return None
+    return entry.problem_with(judgement)
+
+
+async def judge_all(isolation: str, cache: Path, chosen: list[Entry]) -> list[str]:
+    """Problems, in words; empty if every program got what it deserves."""
+    async with JudgePool(cache=cache, isolation=isolation) as pool:
+
+        async def judge(entry: Entry) -> str | None:
+            return problem_with(entry, await pool.judge(Submission(entry.language, entry.source, entry.exam)))
+
+        found = await asyncio.gather(*map(judge, chosen))
+    return [problem for problem in found if problem]
+
+
+def third(entry: Entry) -> bool:
+    """A fixed third of the corpus."""
+    return zlib.crc32(entry.name.encode()) % 3 == 0
+
+
+def main() -> None:
+    """`judging.py ISOLATION CACHE [PART]`"""
+    isolation, cache, *part = sys.argv[1:]
+    chosen = [entry for entry in entries(platform.machine()) if not part or third(entry)]
+    sys.stdout.write(json.dumps(asyncio.run(judge_all(isolation, Path(cache), chosen))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Every program of the corpus, honest or hostile, gets the verdict it deserves: as root and as an ordinary user."""
+
+import asyncio
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from judging import DIFFERENCES, judge_all, third
+
+import dojang
+from corpus import ARCHES, entries
+from dojang import models
+from dojang.judge.premises import probe
+
+NOBODY = 65534
+ALL = bool(os.environ.get("DOJANG_ALL_TESTS"))
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+    pytest.mark.skipif(platform.machine() not in ARCHES, reason="the judge does not know this architecture"),
+]
+
+
+@pytest.fixture(scope="module")
+def offers() -> dict[str, str]:
+    return probe()
+
+
+@pytest.mark.parametrize("isolation", DIFFERENCES)
+def test_every_program_gets_what_it_deserves(isolation: str, offers: dict[str, str]) -> None:
+    if offers[isolation]:
+        pytest.skip(f"{isolation} cannot be had here: {offers[isolation]}")
+    chosen = entries(platform.machine())
+    if isolation != "namespaces" and not ALL:  # the weaker levels share most of their code with it
+        chosen = [entry for entry in chosen if third(entry) or entry.name in DIFFERENCES[isolation]]
+    assert asyncio.run(judge_all(isolation, models.cache_root(), chosen)) == []
+
+
+def test_as_an_ordinary_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the tests above ran as an ordinary user already")
+    place = Path("/var/tmp") / f"dojang-corpus-{os.getpid()}"  # where the user can get at it
+    try:
+        python = _prepare(place)
+        command = [python, "-B", str(place / "corpus" / "judging.py"), "auto", str(place / "cache")]
+        result = subprocess.run(
+            command + ([] if ALL else ["third"]),
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": str(place / "src")},
+            cwd="/",
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout) == []
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _prepare(place: Path) -> str:
+    """A copy of the judge and the corpus that everybody can read, and an interpreter that can."""
+    package = Path(dojang.__file__).parent
+    shutil.copytree(package, place / "src" / "dojang", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(__file__).parent, place / "corpus", ignore=shutil.ignore_patterns("__pycache__"))
+    (place / "cache").mkdir()
+    os.chown(place / "cache", NOBODY, NOBODY)
+    subprocess.run(["chmod", "-R", "a+rX", str(place)], check=True)
+    for python in (os.path.realpath(sys.executable), "/usr/bin/python3", "/usr/local/bin/python3"):
+        code = "import sys; sys.exit(sys.version_info < (3, 11))"
+        try:
+            result = subprocess.run([python, "-c", code], user=NOBODY, cwd="/", env={}, check=False)
+        except OSError:
+            continue
+        if result.returncode == 0:
+            return python
+    pytest.skip("no interpreter from 3.11 on is within an ordinary user's reach")
