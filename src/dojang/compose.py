@@ -1,5 +1,6 @@
 """The composition root: RunConfig -> wired objects. The only file that knows every room."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +15,9 @@ from dojang.engines.torch import TorchEngine
 from dojang.errors import ConfigError, DataError, ModelError
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
-from dojang.protocols import Algorithm, Task
+from dojang.protocols import Algorithm, Judge, Task
 from dojang.rundir import RunDir
+from dojang.tasks.code import CodeConfig
 from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
@@ -61,17 +63,38 @@ class Prepared:
     algorithm: Algorithm
     train: Sequence[Problem]
     held_out: Sequence[Problem]
+    judge: Judge
+    """Whoever is done with this closes it."""
 
 
 def prepare(config: RunConfig) -> Prepared:
     """Load the data and make the task and the algorithm; an empty split is an error here, not a puzzle later."""
     models.check(config.model.name)
-    task = config.task.make({split: config.data.load(split) for split in ("train", "test")})
+    judge = config.judge.make(models.cache_root())
+    task = _make_task(config, judge)
     splits = {split: task.problems(split) for split in ("train", "test")}
     for split, problems in splits.items():
         if not problems:
             raise DataError(f"the {split} split of {config.data.name} is empty")
-    return Prepared(task, config.algo.make(), splits["train"], splits["test"][: config.eval.problems])
+    return Prepared(task, config.algo.make(), splits["train"], splits["test"][: config.eval.problems], judge)
+
+
+def _make_task(config: RunConfig, judge: Judge) -> Task:
+    problems = {split: config.data.load(split) for split in ("train", "test")}
+    if not isinstance(config.task, CodeConfig):
+        return config.task.make(problems)
+    task = config.task.make(problems, judge)
+
+    async def check() -> None:
+        try:
+            for language in sorted(task.languages):
+                await config.judge.check(judge, language)
+        except BaseException:
+            await judge.close()
+            raise
+
+    asyncio.run(check())
+    return task
 
 
 def make_renderer(config: RunConfig, prepared: Prepared, source: str) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:

@@ -15,16 +15,18 @@ from dojang.algos.grpo import GrpoConfig
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.custom import CustomDataConfig
 from dojang.data.gsm8k import Gsm8kConfig
+from dojang.judge.config import JudgeConfig
 from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, RolloutConfig
 from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
+from dojang.tasks.code import CodeConfig
 from dojang.tasks.custom import CustomTaskConfig
 from dojang.train.config import TrainConfig
 
 __all__ = ["ModelConfig", "RunConfig", "sections"]
 
 Data = Annotated[ArithmeticConfig | Gsm8kConfig | CustomDataConfig, Field(discriminator="name")]
-Task = Annotated[AnswerLineConfig | CustomTaskConfig, Field(discriminator="name")]
+Task = Annotated[AnswerLineConfig | CodeConfig | CustomTaskConfig, Field(discriminator="name")]
 Algorithm = Annotated[GrpoConfig | CustomAlgorithmConfig, Field(discriminator="name")]
 
 
@@ -57,6 +59,7 @@ class RunConfig(Section):
     """Where problems come from."""
     task: Task = AnswerLineConfig()
     """How attempts are graded."""
+    judge: JudgeConfig = JudgeConfig()
     algo: Algorithm = GrpoConfig()
     """How graded attempts become a loss."""
     steps: int = Field(default=100, ge=1, le=10**9)

@@ -1,5 +1,7 @@
 """What a configuration would do, in words: the second half of `dojang train --dry-run`."""
 
+import asyncio
+
 from dojang import compose, models
 from dojang.config import RunConfig
 
@@ -9,6 +11,7 @@ __all__ = ["describe"]
 def describe(config: RunConfig) -> str:
     """A few lines; data is loaded, names are resolved and prompts measured on the way, so mistakes show here."""
     prepared = compose.prepare(config)
+    asyncio.run(prepared.judge.close())
     if local := models.local(config.model.name):
         compose.make_renderer(config, prepared, local)
     numeric = compose.numerics(config)

@@ -78,6 +78,7 @@ ROLLOUT_COLUMNS: dict[str, str] = {
     "total": "int32",
     "advantage": "float64",
     "detail": "string",
+    "isolation": "string",
 }
 
 

@@ -21,6 +21,7 @@ from rich.console import Console
 from dojang import recipe as recipes
 from dojang.config import RunConfig
 from dojang.errors import ConfigError, DojangError, Interrupted, RunDirError
+from dojang.protocols import Judge
 from dojang.rundir import RunDir, write_atomic
 from dojang.summary import Ending, finish
 
@@ -33,7 +34,7 @@ __all__ = ["dry_run", "run"]
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-RESUMABLE = ("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.")
+RESUMABLE = ("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.")
 """Keys that may change when a run is resumed: the finished steps keep their meaning."""
 
 
@@ -87,7 +88,7 @@ def _train(config: RunConfig, prepared: "Prepared", console: Console, ending: En
         finish(ending, console, status=status, seconds=state.seconds + time.monotonic() - started)
 
     try:
-        asyncio.run(_loop(wired, state))
+        asyncio.run(_loop(wired, state, prepared.judge))
     except BaseException as error:
         with suppress(DojangError):  # a full disk may refuse the summary too; the first error is the one to tell
             conclude("interrupted" if isinstance(error, Interrupted) else "failed")
@@ -97,7 +98,7 @@ def _train(config: RunConfig, prepared: "Prepared", console: Console, ending: En
     conclude("finished")
 
 
-async def _loop(wired: "Run", state: "State") -> None:
+async def _loop(wired: "Run", state: "State", judge: Judge) -> None:
     """Run the loop with Ctrl-C, SIGTERM and a lost terminal turned into a request to stop and save."""
     from dojang.loop.sync import train
 
@@ -114,6 +115,7 @@ async def _loop(wired: "Run", state: "State") -> None:
         await train(wired, state, stop)
     finally:
         await wired.engine.close()
+        await judge.close()
         wired.tracker.close()
 
 

@@ -22,7 +22,7 @@ from dojang.programs import CallTest, Checker, Exam, IoTest, Judgement, Limits, 
 from dojang.types import Outcome
 
 T = TypeVar("T")
-CASES = int(os.environ.get("DOJANG_FUZZ_CASES", "160"))
+CASES = int(os.environ.get("DOJANG_FUZZ_CASES", "250"))
 SEED = int(os.environ.get("DOJANG_FUZZ_SEED", "0"))
 BOUND = 180.0
 """Seconds that judging one may take. Limits here are small; a checker that hangs has thirty, three times."""

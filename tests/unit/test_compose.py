@@ -1,5 +1,6 @@
 """Wiring: what is checked before a run begins, and the escape hatches."""
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from dojang import compose
 from dojang import recipe as recipes
 from dojang.errors import ConfigError, DataError, ModelError
+from dojang.types import Outcome, Verdict
 
 MINE = """
 from dojang.types import Message, Outcome, Problem, Verdict
@@ -27,6 +29,11 @@ def wrong(split):
 
 def broken(split):
     raise OSError("the cupboard is bare")
+
+
+def programs(split):
+    tests = {"private": [{"input": "1 2", "output": "3"}, {"input": "2 2", "output": "4"}]}
+    return [Problem(f"{split}/{n}", "mine", (Message("user", "add two numbers"),), tests) for n in range(2)]
 
 
 class Task:
@@ -116,3 +123,35 @@ def test_master_weights_are_never_in_half_precision(dtype: str, compute: str, ma
 
     found = compose.numerics(recipes.load("quickstart", ["model.device=cpu", f"model.dtype={dtype}"]))
     assert (found.compute, found.master) == (getattr(torch, compute), getattr(torch, master))
+
+
+PROGRAMS = ("data={name: custom, load_with: 'mine:programs'}", "task={name: code, language: python3}")
+
+
+def test_code_is_judged_by_the_configured_judge() -> None:
+    prepared = prepare(*PROGRAMS, "judge.workers=1")
+
+    async def grade() -> list[Verdict]:
+        texts = ("```python\nprint(sum(map(int, input().split())))\n```", "```python\nprint(3)\n```", "I cannot say.")
+        try:
+            return [await prepared.task.grade(prepared.train[0], text) for text in texts]
+        finally:
+            await prepared.judge.close()
+
+    right, half, nothing = asyncio.run(grade())
+    assert (right.outcome, right.reward, right.passed, right.total) == (Outcome.ACCEPTED, 1.0, 2, 2)
+    assert (half.outcome, half.reward) == (Outcome.WRONG, 0.5)
+    assert (nothing.outcome, nothing.reward, nothing.isolation) == (Outcome.NO_ANSWER, -1.0, "")
+    assert right.isolation in ("namespaces", "landlock", "seccomp")
+
+
+def test_a_machine_that_cannot_judge_is_known_before_the_run() -> None:
+    with pytest.raises(ConfigError, match="does not run"):
+        prepare(*PROGRAMS, "judge.python=/nowhere/python3")
+    with pytest.raises(ConfigError, match="cannot be judged at http://127.0.0.1:9"):
+        prepare(*PROGRAMS, "judge.url=[http://127.0.0.1:9]")
+
+
+def test_a_judge_service_has_an_address() -> None:
+    with pytest.raises(ConfigError, match="looks like http"):
+        recipes.load("quickstart", ("judge.url=[somewhere]",))

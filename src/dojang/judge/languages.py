@@ -17,11 +17,13 @@ class Language:
     file: str = ""
     """What the compiler expects a source to be called."""
     standard: str = ""
+    trivial: str = ""
+    """A program that does nothing, and shows that programs can be judged."""
 
 
 LANGUAGES = {
-    "cpp17": Language("native", "a.cpp", "gnu++17"),
-    "cpp20": Language("native", "a.cpp", "gnu++20"),
+    "cpp17": Language("native", "a.cpp", "gnu++17", "int main() {}\n"),
+    "cpp20": Language("native", "a.cpp", "gnu++20", "int main() {}\n"),
     "python3": Language("python"),
 }
 OTHER_NAMES = {"cpp": "cpp17", "python": "python3"}

@@ -49,8 +49,9 @@ class JudgePool:
     def __init__(self, *, cache: Path, workers: int = 0, isolation: str = "auto", python: str = "") -> None:
         self.premises = Premises(isolation, python, cache)
         self.workers = workers or len(os.sched_getaffinity(0))
-        self._crew = Crew(self.workers, lambda: Link(self.premises))
+        self._crew = Crew(self.workers, self._start)
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
         self._verdicts: OrderedDict[str, Judgement] = OrderedDict()
         self._pending: dict[str, _Pending] = {}
         self._binaries = _Binaries()
@@ -88,6 +89,11 @@ class JudgePool:
     async def close(self) -> None:
         """Nothing is left running when this returns."""
         await asyncio.to_thread(self._crew.close)
+
+    def _start(self) -> Link:
+        with self._looking:  # the machine is looked over once
+            self.premises.spec  # noqa: B018
+        return Link(self.premises)
 
     def _join(self, name: str, submission: Submission) -> _Pending:
         """Wait for the same submission of somebody else's, or start it."""
@@ -150,7 +156,7 @@ class JudgePool:
         source = encoded(submission.source)
         key = (submission.language, submission.source)
         binary = self._binaries.get(key)
-        how = self.premises.how_to_run(submission.language, submission.source) if not binary else {"kind": "native"}
+        how = self.premises.how_to_run(submission.language, submission.source)
         ran, made, outputs = link.judge(how, source, binary, submission.exam, submission.stop, whole=whole)
         if made:
             self._binaries.put(key, made)

@@ -109,7 +109,6 @@ class Premises:
             "readable": [*(tools.readable if tools else ()), *self.python.readable],
             "listable": tools.listable if tools else (),
             "headers": _made(tools.headers) if tools else "",
-            "static": tools.static if tools else True,
             "python": self.python.command,
             "scripts": {name: (_SANDBOX / f"{name}.py").read_text() for name in ("zygote", "calls")},
             "key": self.key.hex(),
@@ -123,19 +122,21 @@ class Premises:
             return asdict(row)
         if self.toolchain is None:
             raise ConfigError(f"judging {name} needs g++, which is not on the path (Debian: apt install g++)")
-        if not self.toolchain.static and self.isolation is Isolation.SECCOMP:
+        if self.toolchain.static is None and self.isolation is Isolation.SECCOMP:
             raise ConfigError(
                 f"judging {name} with isolation seccomp needs static libraries (libc.a, libstdc++.a), "
                 "for its programs may open no file; install them"
             )
+        shared = self.toolchain.is_shared(source) and self.isolation is not Isolation.SECCOMP
         inside = self.isolation is Isolation.NAMESPACES
         commands = self.toolchain.commands(
             source,
             row.standard,
             HEADERS if inside else self.toolchain.headers,
+            shared=shared,
             audit=self.isolation in (Isolation.SECCOMP, Isolation.NONE),
         )
-        return {**asdict(row), "commands": commands}
+        return {**asdict(row), "commands": commands, "shared": shared}
 
 
 def _made(folder: str) -> str:

@@ -6,6 +6,7 @@ version a program gets is decided by the words in it: if it has no word that onl
 cannot matter to it. A program that does not compile with the short version is always tried with the long one.
 
 The linker is the fastest there is; linking is static where possible, so that a program opens no file when it starts.
+Programs that speak of locales or wide characters are linked dynamically: static C libraries are not up to those.
 """
 
 import fcntl
@@ -39,6 +40,10 @@ _LINKERS = ("lld", "gold", "mold")
 _PARTS = ("cc1plus", "as", "ld", "ld.lld", "ld.gold", "ld.mold", "collect2", "lto-wrapper")
 _FILES = ("crt1.o", "crti.o", "crtbegin.o", "crtbeginT.o", "libc.a", "libc.so", "libm.a", "libstdc++.a", "libstdc++.so")
 _FIRST_INCLUDE = re.compile(r'(?:\s|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*#[ \t]*include[ \t]*[<"]bits/stdc\+\+\.h[>"]')
+_LOCALE_WORDS = """
+    codecvt has_facet imbue locale setlocale use_facet wcerr wcin wclog wcout wfstream wifstream wofstream
+    wistringstream wostringstream wprintf wscanf wstringstream
+"""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _BUILD_S = 600
@@ -64,15 +69,20 @@ class Toolchain:
     readable: tuple[str, ...]
     listable: tuple[str, ...]
     """Folders a linker wants to look through, without reading what is in them."""
-    link: tuple[str, ...]
-    """Flags for linking."""
-    static: bool
+    static: tuple[str, ...] | None
+    """Flags for linking statically; None if that does not work here."""
+    shared: tuple[str, ...]
+    """Flags for linking against shared libraries."""
     headers: str
     """The folder that precompiled headers are kept in."""
 
-    def commands(self, source: str, standard: str, headers: str, *, audit: bool) -> list[list[str]]:
+    def is_shared(self, source: str) -> bool:
+        """Whether this program is linked against shared libraries, which it will have to open."""
+        return self.static is None or not set(_LOCALE_WORDS.split()).isdisjoint(_WORD.findall(source))
+
+    def commands(self, source: str, standard: str, headers: str, *, shared: bool, audit: bool) -> list[list[str]]:
         """How to compile this program, in the order to try; `headers` is where the folder of that name appears."""
-        tail = ["a.cpp", "-o", BINARY, *self.link]
+        tail = ["a.cpp", "-o", BINARY, *(self.shared if shared or self.static is None else self.static)]
         if audit:
             tail += ["-MD", "-MF", DEPENDENCIES[0], f"-Wa,--MD,{DEPENDENCIES[1]}", "-fno-diagnostics-show-caret"]
         start = [self.compiler, f"-std={standard}", *FLAGS]
@@ -159,7 +169,11 @@ def find_toolchain(folder: Path) -> Toolchain | None:
 
 
 def _explore(compiler: str, version: str, folder: str) -> Toolchain:
-    link, static = _how_to_link(compiler)
+    static, shared = _how_to_link(compiler, static=True), _how_to_link(compiler, static=False)
+    if shared is None:
+        raise ConfigError(
+            f"{compiler} cannot build a program; install the C++ library and its headers (Debian: apt install g++)"
+        )
     parts = [_run([compiler, f"-print-prog-name={name}"]).strip() for name in _PARTS]
     programs = [path for part in parts if (path := shutil.which(part))]
     files = [_run([compiler, f"-print-file-name={name}"]).strip() for name in _FILES]
@@ -179,8 +193,8 @@ def _explore(compiler: str, version: str, folder: str) -> Toolchain:
         version=version,
         readable=tuple(sorted(_outermost(readable))),
         listable=tuple(sorted({os.path.realpath(path) for path in searched if os.path.isdir(path)})),
-        link=link,
         static=static,
+        shared=shared,
         headers=f"{folder}/headers",
     )
 
@@ -191,18 +205,15 @@ def _outermost(paths: set[str]) -> set[str]:
     return {path for path in real if not any(path != other and path.startswith(other + "/") for other in real)}
 
 
-def _how_to_link(compiler: str) -> tuple[tuple[str, ...], bool]:
-    for static in (True, False):
-        for linker in (*_LINKERS, ""):
-            # Without the table, exceptions in a static program cannot find their handlers; gold has to be told.
-            flags: tuple[str, ...] = ("-static", "-Wl,--eh-frame-hdr") if static else ()
-            flags += (f"-fuse-ld={linker}",) if linker else ()
-            flags += ("-Wl,--threads=1",) if linker == "lld" else ()
-            if _works(compiler, flags):
-                return flags, static
-    raise ConfigError(
-        f"{compiler} cannot build a program; install the C++ library and its headers (Debian: apt install g++)"
-    )
+def _how_to_link(compiler: str, *, static: bool) -> tuple[str, ...] | None:
+    for linker in (*_LINKERS, ""):
+        # Without the table, exceptions in a static program cannot find their handlers; gold has to be told.
+        flags: tuple[str, ...] = ("-static", "-Wl,--eh-frame-hdr") if static else ()
+        flags += (f"-fuse-ld={linker}",) if linker else ()
+        flags += ("-Wl,--threads=1",) if linker == "lld" else ()
+        if _works(compiler, flags):
+            return flags
+    return None
 
 
 def _works(compiler: str, flags: tuple[str, ...]) -> bool:

@@ -105,6 +105,11 @@ class CodeTask:
         # Made once, because an exam remembers its digest, and reading every test anew for each attempt is slow.
         self._posed = _pose_all(config, problems)
 
+    @property
+    def languages(self) -> frozenset[str]:
+        """What the problems are to be solved in."""
+        return frozenset(posed.language for posed in self._posed.values())
+
     def problems(self, split: str) -> Sequence[Problem]:
         return problems_of(self._problems, split)
 

@@ -63,6 +63,7 @@ class FileTracker:
             "total": sample.verdict.total,
             "advantage": sample.advantage,
             "detail": sample.verdict.detail,
+            "isolation": sample.verdict.isolation,
         }
 
 

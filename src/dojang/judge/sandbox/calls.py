@@ -67,8 +67,6 @@ def _exactly(channel: int, size: int) -> bytes:
     return b"".join(pieces)
 
 
-# ---- values --------------------------------------------------------------------------------------------------
-
 # Each by its base type, through the base type's own methods: a subclass may claim anything.
 _ENCODERS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (int, "i", lambda value: hex(int.__index__(value))),
@@ -137,9 +135,6 @@ def decode(value: Any, thing: Callable[[int], Any]) -> Any:
     if tag == "d":
         return {decode(key, thing): decode(item, thing) for key, item in payload}
     return _CONTAINERS[tag]([decode(item, thing) for item in payload])
-
-
-# ---- the candidate -------------------------------------------------------------------------------------------
 
 
 def serve(module: types.ModuleType, code: types.CodeType, channel: int) -> int:
@@ -218,9 +213,6 @@ def _find(module: types.ModuleType, name: str) -> Any:
     if owner is not None and hasattr(owner, name):
         return getattr(owner(), name)
     raise NameError(f"name {name!r} is not defined")
-
-
-# ---- the examiner --------------------------------------------------------------------------------------------
 
 
 class _Unfit(Exception):

@@ -31,7 +31,10 @@ def main() -> None:
     if os.getppid() != int(sys.argv[2]):
         return  # the pool died before the guard was set
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, who will finish in order
-    spec, _ = wire.receive(channel)
+    try:
+        spec, _ = wire.receive(channel)
+    except wire.Closed:
+        return  # the pool thought better of it
     linux.subreaper()
     linux.no_new_privileges()
     identity = _private_identity()

@@ -108,7 +108,7 @@ class Runner:
             directory=self._jail.scratch if files else "/",
             filter=self._with_files if files else self._bare,
             ruleset=self._jail.ruleset if files else None,
-            environment={"LANG": "C.UTF-8"},
+            environment={"LANG": "C"},
         )
 
         def attempt() -> Result:

@@ -77,7 +77,7 @@ class Worker:
         machine = os.uname().machine
         guarded = spec["isolation"] != "none"
         files = spec["isolation"] in ("namespaces", "landlock")
-        bare = native_filter(machine, files=not spec["static"]) if guarded else None
+        bare = native_filter(machine) if guarded else None
         with_files = native_filter(machine, files=files) if guarded else None
         watcher = Watcher(jail.proc, channel.fileno())
         interpreter = Interpreter(
@@ -198,7 +198,7 @@ class Worker:
         if program is None:
             result = self._runner.python(job.source, data, job.allowance)
         else:
-            result = self._runner.native(program, data, job.allowance)
+            result = self._runner.native(program, data, job.allowance, files=job.language["shared"])
         if result.outcome is Outcome.ACCEPTED and not job.whole:
             return self._compared(job, number, result)
         return result

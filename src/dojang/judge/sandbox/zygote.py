@@ -42,10 +42,11 @@ PRELOADED = """
 """
 """What programs like to import."""
 ALSO = """
-    argparse asyncio bz2 cProfile codecs concurrent.futures configparser ctypes fileinput fnmatch getopt glob gzip hmac
-    lzma mmap multiprocessing optparse pathlib pickle platform plistlib reprlib sched select selectors shutil signal
-    socket sqlite3 stat stringprep subprocess symtable sysconfig tarfile token tokenize tomllib unittest urllib.parse
-    warnings xml.dom.minidom xml.etree.ElementTree zipfile zoneinfo
+    _pylong argparse asyncio bz2 cProfile codecs concurrent.futures.process concurrent.futures.thread configparser
+    ctypes fileinput fnmatch getopt glob gzip hmac lzma mmap multiprocessing optparse pathlib pickle platform
+    plistlib reprlib sched select selectors shutil signal socket sqlite3 stat stringprep subprocess symtable
+    sysconfig tarfile token tokenize tomllib unittest urllib.parse warnings xml.dom.expatbuilder xml.dom.minidom
+    xml.etree.ElementTree zipfile zoneinfo
 """
 """What they import now and then, which must be there beforehand where they may open no file."""
 

@@ -18,4 +18,4 @@ def plus(a, n):
 
 
 a, b = map(int, input().split())
-print(plus(a, b) + count(4_000) - 4_000)
+print(plus(a, b) + count(2_000) - 2_000)

@@ -3,6 +3,6 @@
 // arch: x86_64
 
 int main() {
-    volatile int zero = 0;
-    return 1 / zero;
+    volatile int one = 1, zero = 0;
+    return one / zero;
 }
