@@ -319,7 +319,7 @@ HOSTILE_CPP = (
     Kind("crash", "int main() { *(volatile int*)8 = 1; }\n", R),
     Kind("abort", "#include <cstdlib>\nint main() { abort(); }\n", R),
     Kind("exit", "int main() { return 3; }\n", R),
-    Kind("memory", "#include <cstdlib>\nint main() { for (;;) *(char*)malloc(4000) = 1; }\n", M),
+    Kind("memory", "#include <cstdlib>\nint main() { for (;;) *(volatile char*)malloc(4000) = 1; }\n", M),
     Kind("flood", "#include <cstdio>\nint main() { for (;;) puts(\"flood\"); }\n", F),
     Kind("spin", "int main() { for (volatile int i = 0;; i = i + 1); }\n", T, QUICK),
     Kind("sleep", "#include <unistd.h>\nint main() { sleep(60); }\n", T, QUICK),

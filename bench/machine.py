@@ -17,7 +17,8 @@ class Row:
     value: float
     baseline_value: float
     unit: str
-    ratio: float
+    ratio: float | None
+    """None where there is nothing to divide by."""
     notes: str = ""
 
 
@@ -45,5 +46,5 @@ def report(bench: str, rows: list[Row], as_json: bool) -> None:
     for row in rows:
         print(
             f"  {row.case}: {row.subject} {row.value:,.3g} {row.unit}, {row.baseline} {row.baseline_value:,.3g} "
-            f"{row.unit}: {row.ratio:.2f}x {row.notes}"
+            f"{row.unit}: {'-' if row.ratio is None else f'{row.ratio:.2f}x'} {row.notes}"
         )
