@@ -83,14 +83,18 @@ class Traces:
     """What a judge could leave on a machine, beside processes."""
 
     names: frozenset[str]
+    in_use: frozenset[str]
+    """Those that belong to other pools, which are at work."""
 
     @classmethod
     def now(cls) -> "Traces":
-        names = {*_scratch_folders(), *_control_groups(), *_system_v(), *_shared_memory(), *_sockets()}
-        return cls(frozenset(names))
+        folders = dict(_scratch_folders())
+        names = {*folders, *_control_groups(), *_system_v(), *_shared_memory(), *_sockets()}
+        others = {name for name, in_use in folders.items() if in_use}
+        return cls(frozenset(names), frozenset(others))
 
     def since(self, earlier: "Traces") -> list[str]:
-        return sorted(self.names - earlier.names)
+        return sorted(self.names - self.in_use - earlier.names)
 
 
 def left_behind(earlier: Traces, *, within: float = 0.0) -> list[str]:
@@ -103,12 +107,12 @@ def left_behind(earlier: Traces, *, within: float = 0.0) -> list[str]:
         time.sleep(0.1)
 
 
-def _scratch_folders() -> Iterator[str]:
-    locked = set(_sockets(own=False))
+def _scratch_folders() -> Iterator[tuple[str, bool]]:
+    """Each, and whether its user is reserved at the moment."""
+    reserved = set(_sockets(own=False))
     for path in Path(tempfile.gettempdir()).glob("dojang-judge-*"):
         with suppress(OSError):
-            if f"socket @dojang-judge-uid-{path.stat().st_uid}" not in locked:  # nobody else's who is at work
-                yield f"file {path}"
+            yield f"file {path}", f"socket @dojang-judge-uid-{path.stat().st_uid}" in reserved
 
 
 def _control_groups() -> Iterator[str]:

@@ -74,7 +74,7 @@ def workload(language: Language, mix: Mapping[Kind, int], seed: int) -> Workload
         for place in range(count):
             which = place % len(FAMILIES)
             family, note = FAMILIES[which], f"seed {seed}, {kind} {place}"
-            headers = family.headers if place % 4 == 3 else "bits/stdc++.h"
+            headers = family.headers if place % 8 == 7 else "bits/stdc++.h"
             source = _source(family, language, _slip(kind, place), headers, note, random)
             programs.append(Program(source, exams[which], TRUTH[kind]))
     random.shuffle(programs)
@@ -100,9 +100,9 @@ def _exam(family: Family, language: Language, random: Random) -> Exam:
 
 
 def _slip(kind: Kind, place: int) -> str:
-    """Half of the wrong programs fail from the first tests on, half only at the last: early exits gain only there."""
+    """Most wrong programs fail from the first tests on, a quarter only at the last: no early exit helps there."""
     if kind == "wrong":
-        return "late" if (place // len(FAMILIES)) % 2 else "early"
+        return "late" if (place // len(FAMILIES)) % 4 == 3 else "early"
     return kind
 
 
@@ -124,16 +124,16 @@ def _source(family: Family, language: Language, slip: str, headers: str, note: s
 
 
 def _sum_test(random: Random, language: Language, heavy: bool) -> IoTest:
-    n = 200_000 if heavy else random.randint(1, 2000)
+    n = 100_000 if heavy else random.randint(1, 2000)
     values = [random.randint(-(10**9), 10**9) for _ in range(n)]
     answer = sum(value * place for place, value in enumerate(sorted(values), 1)) % 1_000_000_007
     return IoTest(f"{n}\n{' '.join(map(str, values))}\n", f"{answer}\n")
 
 
 def _knapsack_test(random: Random, language: Language, heavy: bool) -> IoTest:
-    n, capacity = random.randint(2, 40), random.randint(20, 2000)
+    n, capacity = random.randint(2, 40), random.randint(20, 400)
     if heavy:
-        n, capacity = (10_000, 20_000) if language == "cpp17" else (120, 20_000)
+        n, capacity = (10_000, 20_000) if language == "cpp17" else (60, 10_000)
     items = [(random.randint(1, 100), random.randint(1, 10**6)) for _ in range(n)]
     best = np.zeros(capacity + 1, dtype=np.int64)
     for weight, value in items:
@@ -146,7 +146,7 @@ def _knapsack_test(random: Random, language: Language, heavy: bool) -> IoTest:
 
 
 def _paths_test(random: Random, language: Language, heavy: bool) -> IoTest:
-    n = (60_000 if language == "cpp17" else 15_000) if heavy else random.randint(2, 200)
+    n = (20_000 if language == "cpp17" else 10_000) if heavy else random.randint(2, 200)
     edges = [(random.randint(1, n), random.randint(1, n), random.randint(1, 10**6)) for _ in range(2 * n)]
     near: list[list[tuple[int, int]]] = [[] for _ in range(n + 1)]
     for u, v, length in edges:
@@ -182,7 +182,7 @@ int main() {
 
     int n;
     cin >> n;
-    @{ ~ late: if (n > 5000) n = 5000;}@
+    @{ ~ late: if (n > 2000) n = 2000;}@
     @{vector<long long> ~ broken: vectr<long long>}@ $a(n);
     for (auto& x : $a) cin >> x;
     sort($a.begin(), $a.end());
@@ -204,7 +204,7 @@ import sys
 def main():
     data = sys.stdin.buffer.read().split()
     n = int(data[0])
-    $a = sorted(map(int, data[1 : @{n + 1 ~ late: min(n, 5000) + 1}@]@{) ~ broken: }@)
+    $a = sorted(map(int, data[1 : @{n + 1 ~ late: min(n, 2000) + 1}@]@{) ~ broken: }@)
     $best = 0
     i = 0
     while i < len($a):
@@ -261,7 +261,7 @@ int main() {
         cin >> $a[i].weight >> $a[i].value;
         freq[$a[i].weight]++;
     }
-    ll $best = solve($a, @{capacity ~ late: min(capacity, 5000) ~ broken: capacty}@);
+    ll $best = solve($a, @{capacity ~ late: min(capacity, 2000) ~ broken: capacty}@);
 
     vector<pair<int, int>> order(freq.begin(), freq.end());
     sort(order.begin(), order.end(), [](const pair<int, int>& x, const pair<int, int>& y) {
@@ -299,7 +299,7 @@ def main():
     $a = [tuple(map(int, input().split())) for _ in range(n)]
     freq = Counter(weight for weight, _ in $a)
     order = sorted(freq, key=lambda w: (-freq[w], w))
-    $best = solve($a, @{capacity ~ late: min(capacity, 5000)}@)@{ ~ early:  + 1}@
+    $best = solve($a, @{capacity ~ late: min(capacity, 2000)}@)@{ ~ early:  + 1}@
     print($best, len(freq)@{) ~ broken: }@
     print(*order[:3])
 
@@ -361,7 +361,7 @@ int main() {
     cin >> n >> m;
     Graph graph(n);
     set<pair<int, int>> distinct;
-    for (int i = 0; i < @{m ~ late: min(m, 5000)}@; i++) {
+    for (int i = 0; i < @{m ~ late: min(m, 2000)}@; i++) {
         int u, v;
         ll w;
         cin >> u >> v >> w;
@@ -388,7 +388,7 @@ import sys
 # $note
 def main()@{: ~ broken: }@
     data = list(map(int, sys.stdin.buffer.read().split()))
-    n, m = data[0], @{data[1] ~ late: min(data[1], 5000)}@
+    n, m = data[0], @{data[1] ~ late: min(data[1], 2000)}@
     $a = [[] for _ in range(n + 1)]
     distinct = set()
     for i in range(m):

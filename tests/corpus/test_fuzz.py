@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
@@ -33,22 +32,23 @@ RIGHT_CPP = Submission(
     "#include <cstdio>\nint main() { int a, b; scanf(\"%d%d\", &a, &b); printf(\"%d\", a + b); }",
     Exam((IoTest("1 2", "3"),), Limits(cpu_s=10)),
 )  # fmt: skip
+STEADY = Limits(cpu_s=2.0, wall_s=2.0, compile_s=60.0)
 LIMITS = {Outcome.TIME_LIMIT, Outcome.MEMORY_LIMIT, Outcome.OUTPUT_LIMIT}
 """Which of them a program without end meets first is a matter of luck."""
 
 PYTHON = (
     "a, b = map(int, input().split())\nprint(a + b)\n",
     "import sys\ndata = sys.stdin.buffer.read()\nprint(len(data), sum(data) % 1000)\n",
-    "from collections import Counter\nfor word, count in sorted(Counter(input().split()).items()): print(word, count)\n",
+    "from collections import Counter\nfor word, n in sorted(Counter(input().split()).items()): print(word, n)\n",
     "def solve(n):\n    return 1 if n < 2 else n * solve(n - 1)\n\nprint(solve(20))\n",
     "import sys\nfor line in sys.stdin:\n    print(line[::-1], end='')\n",
-    "class A:\n    def __init__(self, x=1):\n        self.x = x\n    def f(self, *a, **k):\n        return [self.x, a, k]\n"
+    "class A:\n    def __init__(self, x=1): self.x = x\n    def f(self, *a, **k): return self.x, a, k\n"
     "print(A(3).f(1, y=2))\ntry:\n    raise ValueError('x')\nexcept ValueError as e:\n    print(e)\n",
     "x = [i * i for i in range(100) if i % 3]\nprint(f'{sum(x):>10}|{x[-1]!r}')\nassert x, 'no'\n",
-    "import heapq, math, bisect\nh = []\nfor i in (5, 1, 4): heapq.heappush(h, i)\nprint(heapq.heappop(h), math.gcd(12, 18))\n",
+    "import heapq, math\nh = []\nfor i in (5, 1, 4): heapq.heappush(h, i)\nprint(heapq.heappop(h), math.gcd(12, 18))\n",
 )
 CPP = (
-    "#include <cstdio>\nint main() { long a, b; if (scanf(\"%ld %ld\", &a, &b) != 2) return 1; printf(\"%ld\\n\", a + b); }\n",
+    "#include <cstdio>\nint main() { long a, b; if (scanf(\"%ld%ld\", &a, &b) < 2) return 1; printf(\"%ld\\n\", a + b); }\n",
     "#include <iostream>\n#include <vector>\n#include <algorithm>\nusing namespace std;\n"
     "int main() { vector<int> v; int x; while (cin >> x) v.push_back(x); sort(v.begin(), v.end());\n"
     "for (int y : v) cout << y << ' '; cout << endl; }\n",
@@ -66,11 +66,12 @@ CALLS = (
 )
 SNIPPETS = (
     "\0", "\ud800", "\udcff", "\ufeff", "\x1a", "\x0c", "\r", "\u2028", "\U0010ffff", "'''", '"""', "(" * 50, "{" * 300,
-    "\\", "\\\n", "#", "/*", "??/", "0x", "1e999", "9" * 500, "é", "ﬁ", "\t", "        ", "f'{", "lambda: ", "*" * 70, "~" * 400,
-    "import os\n", "print(", "raise SystemExit(7)\n", "exit()\n", "return 1\n", "yield\n", "await x\n", "async def q(): pass\n",
-    "# -*- coding: utf-16 -*-\n", "# coding: nonsense\n", "#include <bits/stdc++.h>\n", "#include __FILE__\n", "#line 0\n",
-    "#define main niam\n", "#pragma once\n", "#if 0\n", "asm(\"nop\");", "R\"(", "u8\"\\xff\"", "::", "<<<", "[[nodiscard]]",
-    "__builtin_trap();", "int main();", "%:include <cstdio>\n", "goto x;", "throw 1;", "1/0", "auto", "constexpr ", "\\u0041",
+    "\\", "\\\n", "#", "/*", "??/", "0x", "1e999", "9" * 500, "\u00e9", "\ufb01", "\t", "        ", "f'{", "lambda: ",
+    "*" * 70, "~" * 400, "import os\n", "raise SystemExit(7)\n", "exit()\n", "return 1\n", "yield\n", "await x\n",
+    "async def q(): pass\n", "# -*- coding: utf-16 -*-\n", "# coding: nonsense\n", "#include <bits/stdc++.h>\n",
+    "#include __FILE__\n", "#line 0\n", "#define main niam\n", "#pragma once\n", "#if 0\n", 'asm("nop");', 'R"(',
+    'u8"\\xff"', "::", "<<<", "[[nodiscard]]", "__builtin_trap();", "int main();", "%:include <cstdio>\n", "goto x;",
+    "throw 1;", "1/0", "auto", "constexpr ", "\\u0041", "#error Killed signal terminated program cc1plus\n",
 )  # fmt: skip
 
 
@@ -119,7 +120,8 @@ def _called(random: Random) -> Case:
     if faulty:
         code = random.choice((_garbage(random, 100), _mutated(random, code), ""))
         function = random.choice((function, "", "__builtins__", "\ud800", "no such", "os", "x" * 1000, "\0"))
-    exam = Exam((CallTest(code, function),) * random.choice((1, 3)), _narrow_limits(random))
+    limits = _narrow_limits(random) if faulty else STEADY
+    exam = Exam((CallTest(code, function),) * random.choice((1, 3)), limits)
     return Case(Submission(_language(random, 0.05), source, exam, _stop(random)), faulty=True, steady=not faulty)
 
 
@@ -144,7 +146,7 @@ def _checked(random: Random) -> Case:
 
 def _case(random: Random, language: str, source: str, tests: tuple[IoTest, ...]) -> Case:
     steady = random.random() < 0.7
-    limits = Limits(cpu_s=2.0, wall_s=2.0, compile_s=60.0) if steady else _narrow_limits(random)
+    limits = STEADY if steady else _narrow_limits(random)
     exam = Exam(tests, limits, _checker(random))
     return Case(Submission(language, source, exam, _stop(random)), faulty=False, steady=steady)
 

@@ -32,6 +32,8 @@ __all__ = ["FLAGS", "Toolchain", "find_toolchain"]
 
 FLAGS = ("-O2", "-pthread", "-DONLINE_JUDGE", "-w", "-fmax-errors=3")
 EVERYTHING = "bits/stdc++.h"
+STREAMS = "iostream"
+"""What programs that do not include everything like to include first; only the first can be precompiled."""
 LEFT_OUT = """
     barrier charconv codecvt condition_variable coroutine execution filesystem format future latch memory_resource
     mutex regex scoped_allocator semaphore shared_mutex stop_token syncstream thread valarray
@@ -39,13 +41,14 @@ LEFT_OUT = """
 _LINKERS = ("lld", "gold", "mold")
 _PARTS = ("cc1plus", "as", "ld", "ld.lld", "ld.gold", "ld.mold", "collect2", "lto-wrapper")
 _FILES = ("crt1.o", "crti.o", "crtbegin.o", "crtbeginT.o", "libc.a", "libc.so", "libm.a", "libstdc++.a", "libstdc++.so")
-_FIRST_INCLUDE = re.compile(r'(?:\s|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*#[ \t]*include[ \t]*[<"]bits/stdc\+\+\.h[>"]')
+_FIRST_INCLUDE = re.compile(r'(?:\s|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]')
 _LOCALE_WORDS = """
     codecvt has_facet imbue locale setlocale use_facet wcerr wcin wclog wcout wfstream wifstream wofstream
     wistringstream wostringstream wprintf wscanf wstringstream
 """
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+_WORD = re.compile(r"\b[A-Za-z_]\w*")
+_LITERAL = re.compile(r"""(?:\b(?:u8|[uUL]))?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+')""")
+_LAYOUT = 3  # of the folder below; another number makes it anew
 _BUILD_S = 600
 _TRIAL = """
 #include <iostream>
@@ -86,10 +89,13 @@ class Toolchain:
         if audit:
             tail += ["-MD", "-MF", DEPENDENCIES[0], f"-Wa,--MD,{DEPENDENCIES[1]}", "-fno-diagnostics-show-caret"]
         start = [self.compiler, f"-std={standard}", *FLAGS]
-        if not _FIRST_INCLUDE.match(source):
+        first = _FIRST_INCLUDE.match(source)
+        if first is None or first[1] not in (EVERYTHING, STREAMS):
             return [[*start, *tail]]
-        whole = [*start, f"-I{headers}/{standard}/whole", *tail]
         self._prepare(standard)
+        if first[1] == STREAMS:
+            return [[*start, f"-I{headers}/{standard}/streams", *tail]]
+        whole = [*start, f"-I{headers}/{standard}/whole", *tail]
         if "##" in source or self._rare_words(standard) & set(_WORD.findall(source)):
             return [whole]
         return [[*start, f"-I{headers}/{standard}/short", *tail], whole]
@@ -118,8 +124,13 @@ class Toolchain:
         original = self._find_header(standard)
         short = re.sub(rf"#\s*include\s*<(?:{'|'.join(LEFT_OUT.split())})>", "", original.read_text())
         words = {}
-        for name, text in (("whole", whole), ("short", short)):
-            header = making / name / EVERYTHING
+        streams = f"#include_next <{STREAMS}>\n"
+        for name, file, text in (
+            ("whole", EVERYTHING, whole),
+            ("short", EVERYTHING, short),
+            ("streams", STREAMS, streams),
+        ):
+            header = making / name / file
             header.parent.mkdir(parents=True)
             header.write_text(text)
             words[name] = self._words_after_preprocessing(header, standard)
@@ -134,7 +145,7 @@ class Toolchain:
         """Everything the header could mean to a program: the words it leaves and the macros it defines."""
         left = self._run(["-x", "c++", "-E", "-P", str(header)], standard)
         macros = self._run(["-x", "c++", "-E", "-dM", str(header)], standard)
-        return set(_WORD.findall(_STRING.sub("", left))) | set(re.findall(r"#define (\w+)", macros))
+        return set(_WORD.findall(_LITERAL.sub("", left))) | set(re.findall(r"#define (\w+)", macros))
 
     def _run(self, arguments: Sequence[str], standard: str) -> str:
         return _run([self.compiler, f"-std={standard}", *FLAGS, *arguments])
@@ -153,7 +164,7 @@ def find_toolchain(folder: Path) -> Toolchain | None:
     compiler = os.path.realpath(compiler)
     version = _run([compiler, "-dumpfullversion", "-dumpmachine"]).split()
     state = os.stat(compiler)
-    identity = repr((compiler, version, state.st_mtime, state.st_size, FLAGS, LEFT_OUT, _LINKERS))
+    identity = repr((compiler, version, state.st_mtime, state.st_size, FLAGS, LEFT_OUT, _LAYOUT))
     place = folder / "judge" / hashlib.sha256(identity.encode()).hexdigest()[:16]
     record = place / "toolchain.json"
     with suppress(OSError, ValueError, TypeError):

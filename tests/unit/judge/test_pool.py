@@ -219,16 +219,16 @@ def test_a_slow_exam_does_not_hold_up_another(make: Callable[..., JudgePool]) ->
         order.append(name)
 
     async def mixed() -> None:
-        slow = [one("slow", submitted(f"{SLOW}#{number}")) for number in range(8)]
+        slow = [one("slow", submitted(f"{SLOW}#{number}")) for number in range(6)]
         tasks = [asyncio.create_task(each) for each in slow]
         await asyncio.sleep(0.3)
-        quick = [one("quick", submitted(f"{RIGHT}#{number}", [IoTest("1 1", "2")])) for number in range(3)]
+        quick = [one("quick", submitted(f"{RIGHT}#{number}", [IoTest("1 1", "2")])) for number in range(2)]
         await asyncio.gather(*tasks, *quick)
 
     run(mixed())
     # One more slow one, perhaps two, may already have begun; then they alternate.
     last = max(index for index, name in enumerate(order) if name == "quick")
-    assert last <= 6, order
+    assert last <= 4, order
 
 
 def test_every_worker_is_used(make: Callable[..., JudgePool]) -> None:
@@ -308,7 +308,6 @@ def test_whoever_leaves_while_it_runs_may_come_back(make: Callable[..., JudgePoo
     assert len(jobs) == 1
 
 
-@known("wrap_future tells a loop that is closed")
 def test_a_loop_that_ended_is_not_told(make: Callable[..., JudgePool], caplog: pytest.LogCaptureFixture) -> None:
     pool = make()
 
@@ -345,14 +344,12 @@ def test_closing_answers_everybody(make: Callable[..., JudgePool]) -> None:
 
 def test_closing_while_compiling(make: Callable[..., JudgePool]) -> None:
     pool = make()
-    bomb = "template<int N> struct S { static constexpr long v = S<N-1>::v + S<N-2>::v * (N % 7); };\n" * 1
     source = (
         "template<unsigned long long N, int D> struct S {"
         " static const unsigned long long v = S<2*N, D-1>::v + S<2*N+1, D-1>::v; };\n"
         "template<unsigned long long N> struct S<N, 0> { static const unsigned long long v = 1; };\n"
         "int main() { return S<1, 22>::v; }\n"
     )
-    assert bomb
 
     async def close() -> Judgement:
         task = asyncio.create_task(pool.judge(submitted(source, language="cpp17")))
@@ -462,16 +459,20 @@ def test_sampling_keeps_order_and_repeats() -> None:
 THREADS = (
     "import threading\n"
     "done = threading.Event()\n"
-    "threads = [threading.Thread(target=done.wait) for _ in range(int(input()))]\n"
+    "threads = [threading.Thread(target=done.wait, daemon=True) for _ in range(int(input()))]\n"
     "for thread in threads: thread.start()\n"
     "done.set()\n"
     "print('ok')\n"
 )
 RECURSE = (
     "#include <cstdio>\n"
-    "int deep(int n) { volatile char room[1024]; room[0] = n; return n ? deep(n - 1) + room[0] * 0 + 1 : 0; }\n"
-    "int main() { int n; scanf(\"%d\", &n); printf(\"%s\\n\", deep(n) == n ? \"ok\" : \"no\"); }\n"
-)  # fmt: skip
+    "int __attribute__((noinline)) deep(int n) {\n"
+    "    volatile char room[1000];\n"
+    "    room[n % 1000] = 1;\n"
+    "    return n == 0 ? 0 : deep(n - 1) + room[n % 1000];\n"
+    "}\n"
+    'int main() { int n; scanf("%d", &n); puts(deep(n) == n ? "ok" : "no"); }\n'
+)
 TOUCH = "x = b'x' * (int(input()) << 20)\nprint('ok')\n"
 WRITE = "import sys\nsys.stdout.write(' ' * (int(input()) * 1000) + 'ok')\n"
 KEEP = "with open('kept', 'wb') as file: file.write(bytes(int(input()) << 20))\nprint('ok')\n"
@@ -518,16 +519,21 @@ def test_compiling_is_limited(pool: JudgePool) -> None:
 def test_a_busy_machine_changes_no_verdict(pool: JudgePool) -> None:
     """A program that needs 0.8 of its time is in time at eight-fold load; by the wall clock it would not be."""
     limit = 0.4
-    limits = Limits(cpu_s=limit)
     source = "import time\nwhile time.process_time() < 0.32: pass\nprint('ok')\n"
+    tests, limits = [IoTest("", "ok")], Limits(cpu_s=limit)
+
+    def by_the_wall_clock() -> bool:
+        try:
+            subprocess.run([sys.executable, "-S", "-c", source], timeout=limit, check=True, capture_output=True)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     with burners(8 * len(os.sched_getaffinity(0))):
-        judgements = all_judged(
-            pool, [submitted(f"{source}#{number}", [IoTest("", "ok")], limits=limits) for number in range(6)]
-        )
-        with pytest.raises(subprocess.TimeoutExpired):
-            for _ in range(3):
-                subprocess.run([sys.executable, "-S", "-c", source], timeout=limit, check=True, capture_output=True)
-    assert [each.outcome for each in judgements] == [Outcome.ACCEPTED] * 6
+        judgements = all_judged(pool, [submitted(f"{source}#{number}", tests, limits=limits) for number in range(4)])
+        control = [by_the_wall_clock() for _ in range(3)]
+    assert [each.outcome for each in judgements] == [Outcome.ACCEPTED] * 4
+    assert not all(control), "the machine is not busy, so this proves nothing"
 
 
 # Checkers -----------------------------------------------------------------------------------------------------------
@@ -617,11 +623,11 @@ def test_a_checker_that_raises_has_failed(pool: JudgePool) -> None:
 
 
 @known("with seccomp alone a checker can open none of its three files, and so refuses everything")
-@pytest.mark.parametrize(("language", "source"), [("python3", CHECK), ("cpp17", CHECK_CPP)])
-def test_a_checker_that_cannot_read_does_not_decide(make: Callable[..., JudgePool], language: str, source: str) -> None:
+def test_a_checker_that_cannot_read_does_not_decide(make: Callable[..., JudgePool]) -> None:
     pool = make(isolation="seccomp")
-    checker = Checker("program", language=language, source=source)
-    judgement = judged(pool, submitted("print('good')", [IoTest("1 2\n", "expected\n")], checker=checker))
+    source = "import sys\nsys.exit(open(sys.argv[2]).read() != open(sys.argv[3]).read())\n"
+    checker = Checker("program", language="python3", source=source)
+    judgement = judged(pool, submitted(checker=checker))
     assert judgement.outcome in (Outcome.ACCEPTED, Outcome.JUDGE_ERROR), judgement
 
 
@@ -700,7 +706,7 @@ FORGED = "#error Killed signal terminated program cc1plus\nint main() {}\n"
 
 
 @known("signal.Signals has no name for it, and the worker dies of that")
-@pytest.mark.parametrize("number", [32, 33, 35, 40, 63])
+@pytest.mark.parametrize("number", [33, 40])
 def test_signals_without_a_name(pool: JudgePool, number: int) -> None:
     source = f"import os\nos.kill(os.getpid(), {number})\nimport time\ntime.sleep(0.1)\nos._exit(1)\n"
     assert judged(pool, submitted(source)).outcome is Outcome.RUNTIME_ERROR
@@ -756,6 +762,19 @@ def test_a_second_attempt_knows_nothing_of_the_first(pool: JudgePool) -> None:
     assert judgement.outcome is Outcome.TIME_LIMIT
 
 
+@known("only root's home is known to be out of reach for the users that root's programs run as")
+@pytest.mark.skipif(os.geteuid() != 0, reason="there is only one user")
+def test_a_cache_that_is_out_of_reach(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    pool = JudgePool(cache=tmp_path, workers=1, isolation="landlock")
+    if why := pool.premises.offers["landlock"]:
+        pytest.skip(why)
+    source = "#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b; }\n"
+    judgement = judged(pool, submitted(source, language="cpp17"))
+    run(pool.close())
+    assert judgement.outcome is Outcome.ACCEPTED, judgement
+
+
 @known("a worker says nothing while a test runs")
 def test_a_long_test_is_no_silence(make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch) -> None:
     import dojang.judge.link as link
@@ -763,8 +782,8 @@ def test_a_long_test_is_no_silence(make: Callable[..., JudgePool], monkeypatch: 
 
     if not hasattr(link, "_SILENCE_S") or not hasattr(worker, "_HEARTBEAT_S"):
         pytest.skip("the silence cannot be shortened here")
-    monkeypatch.setattr(link, "_SILENCE_S", worker._HEARTBEAT_S + 2.0)
-    nap = f"import time\ntime.sleep({worker._HEARTBEAT_S + 4.0})\n" + RIGHT
+    monkeypatch.setattr(link, "_SILENCE_S", worker._HEARTBEAT_S + 1.5)
+    nap = f"import time\ntime.sleep({worker._HEARTBEAT_S + 3.0})\n" + RIGHT
     assert judged(make(), submitted(nap, SUM[:1])).outcome is Outcome.ACCEPTED
 
 

@@ -47,6 +47,8 @@ class End:
     memory: int
     killed: str = ""
     """Which bound it was killed for: cpu, idle or memory; "stopped" if it was no longer needed."""
+    waited_s: float = 0.0
+    """How long it had waited for a core when it was killed for its processor time."""
 
 
 class Watcher:
@@ -62,6 +64,7 @@ class Watcher:
         handles = [os.pidfd_open(each) for each in (pid, until) if each is not None]
         try:
             killed = self._wait(pid, bounds, until, handles, started)
+            waited = self._waited(pid) if killed == "cpu" else 0.0
             if killed:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(handles[0], signal.SIGKILL)
@@ -72,7 +75,7 @@ class Watcher:
         if killed == "stopped" and status != signal.SIGKILL:
             killed = ""  # it had ended by itself already
         wall = time.monotonic() - started
-        return End(status, usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * 1024, killed)
+        return End(status, usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * 1024, killed, waited)
 
     def _wait(self, pid: int, bounds: Bounds, until: int | None, handles: Sequence[int], started: float) -> str:
         poller = select.poll()
@@ -111,7 +114,8 @@ class Watcher:
 
     def _waited(self, pid: int) -> float:
         """Seconds the threads of a process have spent waiting for a core."""
-        assert self._proc is not None
+        if self._proc is None:
+            return 0.0
         try:
             tasks = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)
         except OSError:

@@ -60,6 +60,29 @@ class _Filter(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
 
 
+class _Guard:
+    """The filter, made ready before the fork: what the child does on its own is paid for every test."""
+
+    def __init__(self, setup: Any, libc: ctypes.CDLL) -> None:
+        code = bytes.fromhex(setup["filter"])
+        self._length = len(code) // 8
+        self._code = ctypes.create_string_buffer(code, len(code))
+        self._program = _Filter(self._length, ctypes.addressof(self._code))
+        self._self_at = [8 * index + 4 for index in setup["self_at"]]
+        self._arguments = (ctypes.c_long(_SECCOMP[os.uname().machine]), ctypes.c_long(1), ctypes.c_long(4))
+        self._pointer = ctypes.byref(self._program)
+        self._libc = libc
+
+    def install(self) -> None:
+        if not self._length:
+            return
+        own = os.getpid()
+        for offset in self._self_at:
+            struct.pack_into("<I", self._code, offset, own)
+        if self._libc.syscall(*self._arguments, self._pointer):
+            raise OSError(ctypes.get_errno(), "seccomp")
+
+
 def main() -> None:
     """Wait for requests and fork a child for each."""
     control = socket.socket(fileno=CONTROL)
@@ -73,6 +96,8 @@ def main() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
     after_fork.restype = None
+    guard = _Guard(setup, libc)
+    _open_streams()
     number = ctypes.c_long(_CLONE[os.uname().machine])
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page the programs share with this process
@@ -88,7 +113,7 @@ def main() -> None:
         pid = libc.syscall(number, ctypes.c_long(_CLONE_PARENT | _SIGCHLD), 0, 0, 0, 0)
         if pid == 0:
             after_fork()
-            _run(json.loads(message), list(files), setup, calls, libc)
+            _run(json.loads(message), list(files), setup, calls, libc, guard)
         for file in files:
             os.close(file)
         control.send(_PID.pack(pid))
@@ -102,7 +127,7 @@ def _make_like_a_console() -> None:
     sys.path[:] = [path for path in sys.path if path]
 
 
-def _run(request: Any, files: list[int], setup: Any, calls: Any, libc: ctypes.CDLL) -> None:
+def _run(request: Any, files: list[int], setup: Any, calls: Any, libc: ctypes.CDLL, guard: _Guard) -> None:
     """Never returns. `files` are stdin, stdout, stderr, the source, a pipe to the judge, and perhaps a channel."""
     report = -1
     try:
@@ -114,9 +139,8 @@ def _run(request: Any, files: list[int], setup: Any, calls: Any, libc: ctypes.CD
         _limit(request["limits"])
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         text = _read_source(source)
-        _open_streams()
         sys.argv = ["main.py", *request["arguments"]]
-        _guard(bytearray.fromhex(setup["filter"]), setup["self_at"], libc)
+        guard.install()
         if request["role"] == "program":
             code = _run_program(text, report)
         elif request["role"] == "candidate":
@@ -139,22 +163,12 @@ def _placed(files: list[int]) -> tuple[int, int, int]:
 
 def _limit(limits: list[tuple[int, int]]) -> None:
     for kind, value in limits:
-        _, ceiling = resource.getrlimit(kind)
         hard = value + (kind == resource.RLIMIT_CPU)
-        hard = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)
-        resource.setrlimit(kind, (min(value, hard), hard))
-
-
-def _guard(code: bytearray, self_at: list[int], libc: ctypes.CDLL) -> None:
-    if not code:
-        return
-    for index in self_at:
-        struct.pack_into("<I", code, 8 * index + 4, os.getpid())
-    buffer = (ctypes.c_char * len(code)).from_buffer(code)
-    program = _Filter(len(code) // 8, ctypes.addressof(buffer))
-    number = ctypes.c_long(_SECCOMP[os.uname().machine])
-    if libc.syscall(number, ctypes.c_long(1), ctypes.c_long(4), ctypes.byref(program)):
-        raise OSError(ctypes.get_errno(), "seccomp")
+        try:
+            resource.setrlimit(kind, (value, hard))
+        except (ValueError, OSError):  # more than this user may ask for
+            ceiling = resource.getrlimit(kind)[1]
+            resource.setrlimit(kind, (min(value, ceiling), min(hard, ceiling)))
 
 
 def _read_source(file: int) -> bytes:
@@ -167,6 +181,8 @@ def _read_source(file: int) -> bytes:
 
 
 def _open_streams() -> None:
+    """Before the fork: they name descriptors 0 to 2, whatever these will be in a child."""
+
     def binary(number: int, mode: str) -> Any:
         raw = io.FileIO(number, mode, closefd=False)
         return io.BufferedReader(raw, 1 << 16) if mode == "r" else io.BufferedWriter(raw, 1 << 16)
