@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 
 import pytest
 
+from dojang import models
 from dojang.judge.checkers import compare, complete, normal_form
 from dojang.judge.pool import JudgePool
 from dojang.programs import CallTest, Checker, Exam, IoTest, Judgement, Limits, Stop, Submission
 from dojang.types import Outcome
 
 T = TypeVar("T")
-CASES = int(os.environ.get("DOJANG_FUZZ_CASES", "250"))
+CASES = int(os.environ.get("DOJANG_FUZZ_CASES", "200"))
 SEED = int(os.environ.get("DOJANG_FUZZ_SEED", "0"))
 BOUND = 180.0
 """Seconds that judging one may take. Limits here are small; a checker that hangs has thirty, three times."""
@@ -48,7 +49,7 @@ PYTHON = (
     "import heapq, math\nh = []\nfor i in (5, 1, 4): heapq.heappush(h, i)\nprint(heapq.heappop(h), math.gcd(12, 18))\n",
 )
 CPP = (
-    "#include <cstdio>\nint main() { long a, b; if (scanf(\"%ld%ld\", &a, &b) < 2) return 1; printf(\"%ld\\n\", a + b); }\n",
+    "#include <cstdio>\nint main() { int a, b; if(scanf(\"%d%d\", &a, &b) <2) return 1; printf(\"%d\\n\", a + b); }\n",
     "#include <iostream>\n#include <vector>\n#include <algorithm>\nusing namespace std;\n"
     "int main() { vector<int> v; int x; while (cin >> x) v.push_back(x); sort(v.begin(), v.end());\n"
     "for (int y : v) cout << y << ' '; cout << endl; }\n",
@@ -283,12 +284,11 @@ async def judged(pool: JudgePool, submissions: Sequence[Submission]) -> list[Jud
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], JudgePool]]:
+def make() -> Iterator[Callable[[], JudgePool]]:
     pools: list[JudgePool] = []
-    cache = tmp_path_factory.mktemp("cache")
 
     def one() -> JudgePool:
-        pools.append(JudgePool(cache=cache, workers=2))
+        pools.append(JudgePool(cache=models.cache_root(), workers=2))
         return pools[-1]
 
     yield one

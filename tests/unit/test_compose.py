@@ -148,7 +148,7 @@ def test_code_is_judged_by_the_configured_judge() -> None:
 def test_a_machine_that_cannot_judge_is_known_before_the_run() -> None:
     with pytest.raises(ConfigError, match="does not run"):
         prepare(*PROGRAMS, "judge.python=/nowhere/python3")
-    with pytest.raises(ConfigError, match="cannot be judged at http://127.0.0.1:9"):
+    with pytest.raises(ConfigError, match=r"cannot be judged at http://127.0.0.1:9"):
         prepare(*PROGRAMS, "judge.url=[http://127.0.0.1:9]")
 
 

@@ -48,7 +48,9 @@ class Crew:
                 work.done.set_result(work.give_up("the judge is closed"))
                 return
             self._lanes.setdefault(work.lane, deque()).append(work)
-            if self._idle == 0 and len(self._threads) < self._size:
+            # A thread that has been woken still counts as idle until it gets to run.
+            waiting = sum(map(len, self._lanes.values()))
+            if waiting > self._idle and len(self._threads) < self._size:
                 thread = threading.Thread(target=self._serve, name=f"judge {len(self._threads)}", daemon=True)
                 self._threads.append(thread)
                 thread.start()

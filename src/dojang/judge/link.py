@@ -8,11 +8,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from dojang.errors import ConfigError
 from dojang.judge.checkers import compare
 from dojang.judge.premises import Premises, bare_python
 from dojang.judge.sandbox import wire
+from dojang.judge.sandbox.leftovers import sweep
 from dojang.judge.sandbox.worker import EXAMS, digest
-from dojang.programs import CallTest, Exam, IoTest, Limits, Ran
+from dojang.programs import CallTest, Exam, IoTest, Isolation, Limits, Ran
 from dojang.types import Outcome
 
 __all__ = ["CompileError", "Link", "WorkerFailed", "encoded"]
@@ -46,10 +48,11 @@ class Link:
             self._process = subprocess.Popen(
                 command,
                 pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # closed to say that it is over: a worker that was stopped hears nothing
                 stdout=subprocess.DEVNULL,
                 cwd="/",
-                env={},
+                env={name: os.environ[name] for name in ("TMPDIR",) if name in os.environ},
+                process_group=0,  # what the terminal says to the trainer is not for judged programs
             )
         except OSError as error:
             self._channel.close()
@@ -94,11 +97,15 @@ class Link:
     def close(self) -> None:
         """Hang up; the guardian sees to the rest. Returns when nothing is left."""
         self._channel.close()
+        if self._process.stdin:
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode:  # killed: it could not clean up
+            sweep(self._process.pid)
 
     def hang_up(self) -> None:
         """Make whoever waits for this worker stop waiting. May be called from another thread."""
@@ -107,6 +114,11 @@ class Link:
 
     def _introduction(self, exam: Exam) -> dict[str, Any]:
         checker = exam.checker
+        if checker.source and self._premises.isolation is Isolation.SECCOMP:
+            raise ConfigError(
+                "a checker program reads files, which isolation seccomp lets no program do; judge where there are "
+                "namespaces or Landlock"
+            )
         return {
             "tests": [self._described(exam, test) for test in exam.tests],
             "checker": asdict(checker),

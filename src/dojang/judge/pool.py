@@ -25,6 +25,7 @@ from dojang.judge.execution import Execution
 from dojang.judge.languages import language
 from dojang.judge.link import CompileError, Link, encoded
 from dojang.judge.premises import Premises
+from dojang.judge.sandbox.leftovers import sweep
 from dojang.programs import CallTest, Exam, IoTest, Isolation, Judgement, Limits, Ran, Submission, fold
 from dojang.types import Outcome
 
@@ -50,8 +51,9 @@ class JudgePool:
         self.premises = Premises(isolation, python, cache)
         self.workers = workers or len(os.sched_getaffinity(0))
         self._crew = Crew(self.workers, self._start)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # work that is given up at once settles while it is being submitted
         self._looking = threading.Lock()
+        self._looked = False
         self._verdicts: OrderedDict[str, Judgement] = OrderedDict()
         self._pending: dict[str, _Pending] = {}
         self._binaries = _Binaries()
@@ -91,23 +93,27 @@ class JudgePool:
         await asyncio.to_thread(self._crew.close)
 
     def _start(self) -> Link:
-        with self._looking:  # the machine is looked over once
-            self.premises.spec  # noqa: B018
+        with self._looking:  # the machine is looked over, and cleaned up after others, once
+            if not self._looked:
+                sweep()
+                self.premises.spec  # noqa: B018
+                self._looked = True
         return Link(self.premises)
 
     def _join(self, name: str, submission: Submission) -> _Pending:
         """Wait for the same submission of somebody else's, or start it."""
-        if name not in self._pending:
+        pending = self._pending.get(name)
+        if pending is None:
             work = Work(
                 submission.exam.digest,
                 lambda link: self._judge(link, submission),
                 lambda reason: self._judgement(submission, Outcome.JUDGE_ERROR, detail=reason),
             )
-            self._pending[name] = _Pending(work)
+            pending = self._pending[name] = _Pending(work)
             work.done.add_done_callback(lambda done: self._settle(name, done))
             self._crew.put(work)
-        self._pending[name].waiters += 1
-        return self._pending[name]
+        pending.waiters += 1
+        return pending
 
     async def _wait(self, name: str, pending: _Pending) -> Judgement:
         try:

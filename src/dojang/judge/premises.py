@@ -88,7 +88,8 @@ class Premises:
 
     @cached_property
     def toolchain(self) -> Toolchain | None:
-        return find_toolchain(_reachable(self.cache))
+        inside = self.isolation is Isolation.NAMESPACES  # mounted before the user changes
+        return find_toolchain(self.cache if inside or os.geteuid() != 0 else _reachable(self.cache))
 
     @cached_property
     def python(self) -> Python:
@@ -145,7 +146,6 @@ def _made(folder: str) -> str:
 
 
 def _reachable(cache: Path) -> Path:
-    """Root's programs run as other users, who cannot look into root's home."""
-    if os.geteuid() == 0 and cache.is_relative_to(Path.home()):
-        return Path("/var/cache/dojang")
-    return cache
+    """Root's programs run as other users, who cannot look into every folder."""
+    parents = [place for place in (cache, *cache.absolute().parents) if place.exists()]
+    return cache if all(place.stat().st_mode & 0o001 for place in parents) else Path("/var/cache/dojang")

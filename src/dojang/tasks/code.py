@@ -144,7 +144,7 @@ class CodeTask:
             parts={} if failed else {"fraction": fraction},
             detail=f"{problem.id}: {judgement.detail}" if failed else judgement.detail,
             seconds=judgement.seconds,
-            isolation=judgement.isolation,
+            isolation="" if judgement.outcome is Outcome.JUDGE_ERROR else judgement.isolation,
         )
 
     def _reward(self, outcome: Outcome, fraction: float) -> float:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from dojang import models
 from dojang.judge.crew import ATTEMPTS, Crew, Work
 from dojang.judge.link import Link, WorkerFailed
 from dojang.judge.pool import JudgePool
@@ -79,8 +80,8 @@ def all_judged(pool: JudgePool, submissions: Sequence[Submission]) -> list[Judge
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache() -> Path:
+    return models.cache_root()  # where precompiled headers are already, as a rule
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_a_failure_of_the_judge_is_no_reward() -> None:
     reply = Judgement(Outcome.JUDGE_ERROR, (Ran(0, OK),), 4, Isolation.SECCOMP, "no compiler", 1.5)
     verdict = grade(ScriptedJudge(reply=reply))
     assert (verdict.outcome, verdict.reward) == (Outcome.JUDGE_ERROR, None)
-    assert (verdict.detail, verdict.seconds, verdict.isolation) == ("p/1: no compiler", 1.5, "seccomp")
+    assert (verdict.detail, verdict.seconds, verdict.isolation) == ("p/1: no compiler", 1.5, "")
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -33,7 +33,7 @@ WRONG, RAISED, GONE, UNFIT = 10, 11, 12, 13
 """How an examiner ends when not well: an assertion failed, the candidate raised, it is gone, the test is no test."""
 
 _LENGTH = struct.Struct("<Q")
-_MOST = 256 << 20
+_MOST = 16 << 20  # of one message: few enough that no reply exhausts the examiner's memory
 _SMALL = 1 << 63
 _MUTABLE = (list, dict, set, bytearray)
 
@@ -288,7 +288,7 @@ class _Examiner:
             for index, now in changed:
                 _replace(arguments[index], self._decoded(now))
             return self._decoded(value)
-        except (ValueError, KeyError, TypeError, IndexError, ArithmeticError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, ArithmeticError, RecursionError, MemoryError) as error:
             if getattr(error, "from_candidate", False):
                 raise
             raise _Raised(f"the program answered something unintelligible: {error!r}"[:500]) from None

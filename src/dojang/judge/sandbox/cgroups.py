@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Group", "available", "create"]
+__all__ = ["Group", "available", "create", "groups"]
 
 _ROOT = Path("/sys/fs/cgroup")
 _PIDS = 1024
@@ -52,6 +52,12 @@ def create() -> Group | None:
                 files = [directory / each for each in ("memory.max", "memory.limit_in_bytes")]
                 limit = os.open(next(filter(Path.exists, files)), os.O_WRONLY | os.O_CLOEXEC)
     return Group(directories, limit) if directories else None
+
+
+def groups() -> list[Path]:
+    """All that were made where new ones would be, by this process or another."""
+    found = [path for _, parent in _parents() for path in parent.glob(f"{_PREFIX}*")]
+    return [path for path in found if path.name.removeprefix(_PREFIX).isdecimal()]
 
 
 def _parents() -> list[tuple[str, Path]]:

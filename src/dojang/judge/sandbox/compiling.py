@@ -54,7 +54,9 @@ class Compiler:
         try:
             for command in commands:
                 self._write(name, source)
-                if self._run(command, cpu_s):
+                # One part of the compiler may have been killed for want of memory, which need not be the program's
+                # doing. But these words can be put into its mouth, and so are worth one more try and no more.
+                if self._run(command, cpu_s) or (self._was_killed() and self._run(command, cpu_s)):
                     program = self._take()
                     self._proven = True
                     return program
@@ -96,9 +98,12 @@ class Compiler:
         end = self._watcher.wait(pid, patience)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        if end.killed == "idle" or b"Killed signal terminated program" in read_all(self._log, _LOG):
-            raise Broken("the compiler was stuck or killed from outside")
+        if end.killed == "idle":
+            raise Broken("the compiler was stuck")
         return end.status == 0 and not end.killed
+
+    def _was_killed(self) -> bool:
+        return b"Killed signal terminated program" in read_all(self._log, _LOG)
 
     def _take(self) -> int:
         if self._audit:

@@ -16,11 +16,11 @@ from typing import Any
 
 from dojang.judge.sandbox import cgroups, linux, wire
 from dojang.judge.sandbox.jail import NAMESPACES, Jail, enter_namespaces, open_peak
+from dojang.judge.sandbox.leftovers import scratch_prefix
 from dojang.judge.sandbox.worker import Worker
 
-__all__ = ["SCRATCH_PREFIX", "main"]
+__all__ = ["main"]
 
-SCRATCH_PREFIX = "dojang-judge-"
 _FIRST_UID, _UIDS = 60706, 477  # a range no distribution hands out
 
 
@@ -30,7 +30,10 @@ def main() -> None:
     parent = os.pidfd_open(int(sys.argv[2]))
     if os.getppid() != int(sys.argv[2]):
         return  # the pool died before the guard was set
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, who will finish in order
+    # Who ends everything at once (Ctrl-C, a service manager) means the pool, who finishes in order. Programs inherit
+    # this, or such a signal would look like their own failure.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
     try:
         spec, _ = wire.receive(channel)
     except wire.Closed:
@@ -39,7 +42,7 @@ def main() -> None:
     linux.no_new_privileges()
     identity = _private_identity()
     group = cgroups.create() if spec["cgroup"] else None
-    scratch = None if spec["isolation"] == "namespaces" else tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
+    scratch = None if spec["isolation"] == "namespaces" else tempfile.mkdtemp(prefix=scratch_prefix())
     try:
         worker = _start(channel, spec, identity, scratch, group)
         channel.close()
@@ -141,6 +144,7 @@ def _plain_jail(spec: dict[str, Any], scratch: str) -> Jail:
 def _stand_by(parent: int, worker: int) -> None:
     poller = select.poll()
     poller.register(parent, select.POLLIN)
+    poller.register(sys.stdin.fileno(), select.POLLHUP)  # the pool's way of saying that it is done with this worker
     poller.register(os.pidfd_open(worker), select.POLLIN)
     poller.poll()
 

@@ -169,6 +169,7 @@ def _private_proc() -> int | None:
 
 def wipe(directory: str) -> None:
     """Empty a directory in which anything may have been done, such as nesting deeper than a path can say."""
+    os.chmod(directory, 0o700)
     top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         while names := os.listdir(top):

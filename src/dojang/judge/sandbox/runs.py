@@ -25,6 +25,7 @@ from dojang.judge.sandbox.spawn import (
     memory_file,
     process_limits,
     read_all,
+    read_end,
     spawn,
 )
 from dojang.judge.sandbox.watch import Bounds, End, Watcher
@@ -124,7 +125,7 @@ class Runner:
                     pid = spawn(program, ["program", *arguments], streams, setting)
                 except CannotExecute as error:
                     return _refused(Outcome.RUNTIME_ERROR, f"cannot be executed ({error})")
-                return self._end_of(self._watcher.wait(pid, _bounds(allowance, grace)), allowance)
+                return self._end_of(self._watcher.wait(pid, _bounds(allowance, grace)), allowance, charged=True)
 
         return self._fairly(attempt, allowance)
 
@@ -163,8 +164,8 @@ class Runner:
             said = read_all(words, 2000).decode(errors="replace")
         finally:
             os.close(words)
-        _heed(candidate.told())
-        _heed(examiner.told())
+        for told in (candidate.told(), examiner.told()):
+            _heed(told)
         return _weigh(self._end_of(end, allowance), judged, said)
 
     def _forget_own_peak(self) -> None:
@@ -195,14 +196,15 @@ class Runner:
             first = attempt(GRACE)
             if first.cpu_s <= allowance.cpu_s or (first.cpu_s >= GRACE * allowance.cpu_s and not first.crowded):
                 return first
+            wipe(self._jail.scratch)
             return min(first, attempt(SECOND_GRACE), key=lambda result: result.cpu_s)
         finally:
             wipe(self._jail.scratch)
 
-    def _end_of(self, end: End, allowance: Allowance) -> Result:
+    def _end_of(self, end: End, allowance: Allowance, *, charged: bool = False) -> Result:
         size = os.fstat(self._stdout).st_size
-        # A program is charged with what its maker had when it was made; a figure no larger than that says nothing.
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        # A program that borrowed our memory until exec is charged with ours: a figure no larger than that says nothing.
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if charged else 0
         memory = end.memory if end.memory > own else 0
         outcome, detail = _outcome(end, allowance, size, memory)
         code = os.waitstatus_to_exitcode(end.status)
@@ -212,10 +214,10 @@ class Runner:
             wall_s=end.wall_s,
             memory=memory,
             exit_code=code if code >= 0 else None,
-            signal=signal.Signals(-code).name if code < 0 and not end.killed else None,
+            signal=_name(-code) if code < 0 and not end.killed else None,
             detail=detail,
             output=read_all(self._stdout, allowance.output),
-            errors=read_all(self._stderr, _ERRORS),
+            errors=read_end(self._stderr, _ERRORS),
             crowded=end.waited_s > _CROWDED * end.cpu_s,
         )
 
@@ -268,7 +270,15 @@ def _outcome(end: End, allowance: Allowance, size: int, memory: int) -> tuple[Ou
         raise Broken("a program was killed from outside")
     if code == -signal.SIGSYS:
         return Outcome.RUNTIME_ERROR, "forbidden system call (SIGSYS)"
-    return Outcome.RUNTIME_ERROR, f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+    return Outcome.RUNTIME_ERROR, f"exit code {code}" if code > 0 else f"signal {_name(-code)}"
+
+
+def _name(number: int) -> str:
+    """The signal's name; most of the real-time ones have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
 
 
 def _weigh(candidate: Result, judged: End, said: str) -> Result:

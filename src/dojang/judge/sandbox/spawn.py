@@ -25,6 +25,7 @@ __all__ = [
     "memory_file",
     "process_limits",
     "read_all",
+    "read_end",
     "spawn",
 ]
 
@@ -152,6 +153,11 @@ def read_all(file: int, most: int) -> bytes:
         pieces.append(piece)
         at += len(piece)
     return b"".join(pieces)
+
+
+def read_end(file: int, most: int) -> bytes:
+    """The last bytes, up to `most` of them."""
+    return os.pread(file, most, max(0, os.fstat(file).st_size - most))
 
 
 def process_limits(memory: int, stack: int, size: int, cpu_s: int) -> dict[int, int]:

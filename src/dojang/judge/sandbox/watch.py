@@ -10,7 +10,7 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -54,9 +54,11 @@ class End:
 class Watcher:
     """Watches processes for one worker."""
 
-    def __init__(self, proc: int | None, control: int) -> None:
+    def __init__(self, proc: int | None, control: int, tick: Callable[[], None] = lambda: None) -> None:
         self._proc = proc
         self._control = control
+        self._tick = tick
+        """Called now and then while waiting."""
 
     def wait(self, pid: int, bounds: Bounds, *, until: int | None = None) -> End:
         """Wait for the end of `pid`; or for that of the process `until`, and then stop `pid`."""
@@ -97,6 +99,7 @@ class Watcher:
                 return "memory"
             if self._is_idle([pid] if until is None else [pid, until], time.monotonic() - started, bounds.idle_s):
                 return "idle"
+            self._tick()
             nap = min(2 * nap, _LONGEST_NAP)
 
     def _memory(self, pid: int) -> int:

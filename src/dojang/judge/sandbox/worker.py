@@ -74,12 +74,14 @@ class Worker:
     def __init__(
         self, channel: socket.socket, spec: dict[str, Any], jail: Jail, *, private_user: bool, memory_limit: int | None
     ) -> None:
+        self._channel = channel
+        self._last_word = time.monotonic()
         machine = os.uname().machine
         guarded = spec["isolation"] != "none"
         files = spec["isolation"] in ("namespaces", "landlock")
         bare = native_filter(machine) if guarded else None
         with_files = native_filter(machine, files=files) if guarded else None
-        watcher = Watcher(jail.proc, channel.fileno())
+        watcher = Watcher(jail.proc, channel.fileno(), self._sign_of_life)
         interpreter = Interpreter(
             spec["python"],
             spec["scripts"],
@@ -88,7 +90,6 @@ class Worker:
             python_filter(machine, files=files) if guarded else None,
             files=files,
         )
-        self._channel = channel
         self._key = bytes.fromhex(spec["key"])
         self._jail = jail
         self._memory_limit = memory_limit
@@ -101,7 +102,6 @@ class Worker:
             audit=not files,
         )
         self._exams: OrderedDict[str, _Exam] = OrderedDict()
-        self._last_word = time.monotonic()
         self._made = b""
         self._explained = False
 
@@ -176,13 +176,12 @@ class Worker:
             failed = result.outcome is not Outcome.ACCEPTED
             failures += failed
             keep = job.whole or (failed and failures <= _KEPT)
-            most = len(result.output) if job.whole else _SHOWN
             if keep:
-                shown += [result.output[:most], result.errors[-_SHOWN:]]
+                cut = None if job.whole else _SHOWN
+                shown += [result.output[:cut], result.errors[-cut:] if cut else result.errors]
             ran.append(_told(number, result, shown=keep))
             if failed and (job.stop is Stop.FAILURE or (job.stop is Stop.TIME_LIMIT and _is_late(result))):
                 break
-            self._sign_of_life()
         return ran, shown
 
     def _sign_of_life(self) -> None:

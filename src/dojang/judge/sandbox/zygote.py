@@ -142,7 +142,7 @@ def _run(request: Any, files: list[int], setup: Any, calls: Any, libc: ctypes.CD
         sys.argv = ["main.py", *request["arguments"]]
         guard.install()
         if request["role"] == "program":
-            code = _run_program(text, report)
+            code = _run_program(text, report, _raised_status(request))
         elif request["role"] == "candidate":
             code = calls.serve(_module("solution"), _compiled(text, report), channel)
         else:
@@ -217,7 +217,12 @@ def _module(name: str) -> types.ModuleType:
     return module
 
 
-def _run_program(text: bytes, report: int) -> int:
+def _raised_status(request: Any) -> int:
+    """What an uncaught exception ends with. A checker, which has arguments, has refused nothing by raising one."""
+    return 3 if request["arguments"] else 1
+
+
+def _run_program(text: bytes, report: int, raised: int) -> int:
     module = _module("__main__")
     code = _compiled(text, report)
     status = 0
@@ -226,7 +231,7 @@ def _run_program(text: bytes, report: int) -> int:
     except SystemExit as error:
         status = _exit_status(error.code)
     except BaseException as error:
-        status = 1
+        status = raised
         with contextlib.suppress(BaseException):
             traceback.print_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
     finish: Any

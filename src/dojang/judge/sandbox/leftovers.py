@@ -1,0 +1,38 @@
+"""What guardians leave behind when they are killed before they can clean up, and its removal.
+
+Everything they make outside the jail carries their process id in its name.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from dojang.judge.sandbox import cgroups
+
+__all__ = ["PREFIX", "scratch_prefix", "sweep"]
+
+PREFIX = "dojang-judge-"
+
+
+def scratch_prefix() -> str:
+    """How the scratch directory of this process begins."""
+    return f"{PREFIX}{os.getpid()}-"
+
+
+def sweep(pid: int | None = None) -> None:
+    """Remove what the guardian `pid` has left; or what all guardians have left that no longer run."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        owner = re.match(rf"{PREFIX}(\d+)-", path.name)
+        if owner and _is_over(int(owner[1]), pid):
+            shutil.rmtree(path, ignore_errors=True)
+    for path in cgroups.groups():
+        if _is_over(int(path.name.removeprefix(PREFIX)), pid):
+            with suppress(OSError):
+                path.rmdir()
+
+
+def _is_over(owner: int, pid: int | None) -> bool:
+    return owner == pid if pid is not None else not Path(f"/proc/{owner}").exists()
