@@ -41,11 +41,6 @@ ROOMY = Limits(cpu_s=20.0, wall_s=60.0)
 ISOLATIONS = ("namespaces", "landlock", "seccomp")
 
 
-def known(reason: str) -> pytest.MarkDecorator:
-    """A defect that has been reported."""
-    return pytest.mark.xfail(strict=False, reason=reason)
-
-
 def run(waiting: Awaitable[T]) -> T:
     async def bounded() -> T:
         return await asyncio.wait_for(waiting, PATIENCE)
@@ -182,7 +177,6 @@ def test_nothing_grows_from_batch_to_batch(make: Callable[..., JudgePool]) -> No
     assert figures[-1][1] <= figures[0][1] + 1, figures
 
 
-@known("the examiner's pipe stays open when the program is no Python")
 def test_descriptors_of_workers_do_not_grow(make: Callable[..., JudgePool]) -> None:
     pool = make(workers=1)
     supply = programs(seed=7)
@@ -288,7 +282,6 @@ def test_nothing_is_left_when_the_owner_is_asked_to_end(cache: Path, before: Tra
     assert left_of_the_killed(before) == []
 
 
-@known("a guardian that is asked to end does so without cleaning up; `timeout` and service managers ask everybody")
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_nothing_is_left_when_everybody_is_asked_to_end(cache: Path, before: Traces, make: Any, isolation: str) -> None:
     make(isolation)
@@ -340,7 +333,6 @@ def test_killing_guardians_changes_no_verdict(make: Callable[..., JudgePool], be
     assert [each for each in descendants() if each.state != "Z"] == []
 
 
-@known("only its own finally removes what a guardian has made")
 def test_killing_guardians_leaves_nothing(make: Callable[..., JudgePool], before: Traces) -> None:
     for isolation in ("namespaces", "landlock"):
         pool = make(isolation)
@@ -367,7 +359,6 @@ def test_killing_programs_changes_no_verdict(make: Callable[..., JudgePool]) -> 
     assert [each.outcome for each in run(while_killing(pool, programs_now))] == EXPECTED
 
 
-@known("the pool waits ten seconds for a stopped worker, and then kills the guardian, who cannot clean up")
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_closing_with_stopped_workers(make: Callable[..., JudgePool], before: Traces, isolation: str) -> None:
     pool = make(isolation)

@@ -42,11 +42,6 @@ RIGHT_CPP = '#include <cstdio>\nint main() { long a, b; scanf("%ld%ld", &a, &b);
 SLOW = "import time\nwhile time.process_time() < 0.3: pass\n" + RIGHT
 
 
-def known(reason: str) -> pytest.MarkDecorator:
-    """A defect that has been reported."""
-    return pytest.mark.xfail(strict=False, reason=reason)
-
-
 def submitted(
     source: str = RIGHT,
     tests: Sequence[IoTest | CallTest] = SUM,
@@ -251,7 +246,6 @@ class NoLink:
     def hang_up(self) -> None: ...
 
 
-@known("Crew.put takes a thread that has been notified, but has not woken, for idle")
 def test_work_that_comes_at_once_is_done_at_once() -> None:
     crew = Crew(2, NoLink)  # type: ignore[arg-type]
     first = Work("lane", lambda link: None, str)
@@ -361,7 +355,6 @@ def test_closing_while_compiling(make: Callable[..., JudgePool]) -> None:
     assert run(close()).outcome in (Outcome.JUDGE_ERROR, Outcome.COMPILE_ERROR)
 
 
-@known("JudgePool.judge calls Crew.put with its lock held, and put settles the work at once when the crew is closed")
 def test_after_closing_there_is_an_answer_as_well(tmp_path: Path) -> None:
     code = (
         "import asyncio\nfrom pathlib import Path\nfrom dojang.judge.pool import JudgePool\n"
@@ -615,7 +608,6 @@ def test_a_checker_is_kept_in_like_a_program(pool: JudgePool) -> None:
     assert judged(pool, submitted(checker=checker)).outcome is Outcome.ACCEPTED
 
 
-@known("an uncaught exception ends Python with 1, which is how a checker refuses")
 def test_a_checker_that_raises_has_failed(pool: JudgePool) -> None:
     checker = Checker("program", language="python3", source="raise RuntimeError('oops')")
     judgement = judged(pool, submitted(checker=checker))
@@ -623,7 +615,6 @@ def test_a_checker_that_raises_has_failed(pool: JudgePool) -> None:
     assert "oops" in judgement.detail
 
 
-@known("with seccomp alone a checker can open none of its three files, and so refuses everything")
 def test_a_checker_that_cannot_read_does_not_decide(make: Callable[..., JudgePool]) -> None:
     pool = make(isolation="seccomp")
     source = "import sys\nsys.exit(open(sys.argv[2]).read() != open(sys.argv[3]).read())\n"
@@ -648,13 +639,11 @@ def test_a_run_returns_all_that_was_written(pool: JudgePool) -> None:
     assert len(execution.stdout) == 1_000_001
 
 
-@known("the worker keeps 4000 bytes of standard error, whoever asks")
 def test_a_run_returns_all_errors(pool: JudgePool) -> None:
     execution = run(pool.run("python3", "import sys\nsys.stderr.write('y' * 30_000 + 'z')\n", "", ROOMY))
     assert execution.stderr == b"y" * 30_000 + b"z"
 
 
-@known("the end of the first 64 kB is taken for the end")
 def test_the_end_of_the_errors_is_shown(pool: JudgePool) -> None:
     source = "import sys\nsys.stderr.write('y' * 100_000 + 'the end')\nsys.exit(1)\n"
     assert judged(pool, submitted(source)).ran[0].errors.endswith("the end")
@@ -706,29 +695,24 @@ SHUT = "import os\nos.fchmod(os.open('/tmp', os.O_RDONLY), 0)\n" + RIGHT
 FORGED = "#error Killed signal terminated program cc1plus\nint main() {}\n"
 
 
-@known("signal.Signals has no name for it, and the worker dies of that")
 @pytest.mark.parametrize("number", [33, 40])
 def test_signals_without_a_name(pool: JudgePool, number: int) -> None:
     source = f"import os\nos.kill(os.getpid(), {number})\nimport time\ntime.sleep(0.1)\nos._exit(1)\n"
     assert judged(pool, submitted(source)).outcome is Outcome.RUNTIME_ERROR
 
 
-@known("signal.Signals has no name for it, and the worker dies of that")
 def test_signals_without_a_name_in_cpp(pool: JudgePool) -> None:
     assert judged(pool, submitted(RAISE_CPP, language="cpp17")).outcome is Outcome.RUNTIME_ERROR
 
 
-@known("wipe cannot open a directory whose mode is 0")
 def test_a_shut_directory(pool: JudgePool) -> None:
     assert judged(pool, submitted(SHUT)).outcome in (Outcome.ACCEPTED, Outcome.RUNTIME_ERROR)
 
 
-@known("the compiler's words about a killed part can be put into its mouth")
 def test_forged_words_of_the_compiler(pool: JudgePool) -> None:
     assert judged(pool, submitted(FORGED, language="cpp17")).outcome is Outcome.COMPILE_ERROR
 
 
-@known("the examiner runs out of memory over a reply, and that is taken for the test's fault")
 def test_a_reply_too_large_to_understand(pool: JudgePool) -> None:
     source = (
         "import os, struct\n"
@@ -746,7 +730,6 @@ def test_a_reply_too_large_to_understand(pool: JudgePool) -> None:
     assert outcome not in (Outcome.JUDGE_ERROR, Outcome.ACCEPTED)
 
 
-@known("the second attempt finds what the first has written")
 def test_a_second_attempt_knows_nothing_of_the_first(pool: JudgePool) -> None:
     source = (
         "import os, time\n"
@@ -763,7 +746,6 @@ def test_a_second_attempt_knows_nothing_of_the_first(pool: JudgePool) -> None:
     assert judgement.outcome is Outcome.TIME_LIMIT
 
 
-@known("only root's home is known to be out of reach for the users that root's programs run as")
 @pytest.mark.skipif(os.geteuid() != 0, reason="there is only one user")
 def test_a_cache_that_is_out_of_reach(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
@@ -776,7 +758,6 @@ def test_a_cache_that_is_out_of_reach(tmp_path: Path) -> None:
     assert judgement.outcome is Outcome.ACCEPTED, judgement
 
 
-@known("a worker says nothing while a test runs")
 def test_a_long_test_is_no_silence(make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch) -> None:
     import dojang.judge.link as link
     import dojang.judge.sandbox.worker as worker

@@ -314,7 +314,6 @@ def test_wiping_leaves_an_empty_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user, to whom permissions matter")
-@pytest.mark.xfail(strict=False, reason="wipe does not give itself back the right to read the directory")
 def test_wiping_a_directory_that_was_shut(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents:
@@ -429,7 +428,6 @@ ALLOWANCE = Allowance(
 )
 
 
-@pytest.mark.xfail(strict=False, reason="signal.Signals knows no real-time signal but the first and the last")
 def test_every_signal_has_an_outcome() -> None:
     for number in range(1, 65):
         if number != signal.SIGKILL:

@@ -5,13 +5,15 @@ failure: inside most containers there is none to be had.
 """
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Group", "available", "create", "groups"]
+__all__ = ["Group", "available", "create", "groups", "remove"]
 
 _ROOT = Path("/sys/fs/cgroup")
 _PIDS = 1024
+_PATIENCE = 100
 _PREFIX = "dojang-judge-"
 
 
@@ -29,8 +31,7 @@ class Group:
 
     def remove(self) -> None:
         for directory in self._directories:
-            with suppress(OSError):
-                directory.rmdir()
+            remove(directory)
 
 
 def available() -> str:
@@ -52,6 +53,17 @@ def create() -> Group | None:
                 files = [directory / each for each in ("memory.max", "memory.limit_in_bytes")]
                 limit = os.open(next(filter(Path.exists, files)), os.O_WRONLY | os.O_CLOEXEC)
     return Group(directories, limit) if directories else None
+
+
+def remove(directory: Path) -> None:
+    """Remove a group whose processes are gone; the kernel takes a moment to notice."""
+    for _ in range(_PATIENCE):
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.02)
 
 
 def groups() -> list[Path]:

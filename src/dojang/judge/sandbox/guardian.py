@@ -6,7 +6,6 @@ the worker had. It holds no memory of the trainer's and runs no judged code.
 
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 from dojang.judge.sandbox import cgroups, linux, wire
 from dojang.judge.sandbox.jail import NAMESPACES, Jail, enter_namespaces, open_peak
-from dojang.judge.sandbox.leftovers import scratch_prefix
+from dojang.judge.sandbox.leftovers import remove, scratch_prefix
 from dojang.judge.sandbox.worker import Worker
 
 __all__ = ["main"]
@@ -50,7 +49,7 @@ def main() -> None:
     finally:
         _kill_children()
         if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)
+            remove(scratch)
         if group:
             group.remove()
 
