@@ -116,11 +116,13 @@ def _scratch_folders() -> Iterator[tuple[str, bool]]:
 
 
 def _control_groups() -> Iterator[str]:
-    for folder, names, _ in os.walk("/sys/fs/cgroup"):
-        for name in names:
-            pid = name.removeprefix("dojang-judge-")
-            if pid != name and not (pid.isdigit() and os.path.exists(f"/proc/{pid}")):
-                yield f"control group {folder}/{name}"
+    """Below our own, where guardians make theirs; those of other sessions lie elsewhere, as a rule."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        for place in names.split(",") if names else ("", "unified"):
+            for group in Path("/sys/fs/cgroup", place, path.lstrip("/")).glob("dojang-judge-*"):
+                if not os.path.exists(f"/proc/{group.name.removeprefix('dojang-judge-')}"):
+                    yield f"control group {group}"
 
 
 def _system_v() -> Iterator[str]:
@@ -446,7 +448,7 @@ async def soak(count: int, seconds: float, seed: int, workers: int, isolation: s
         async with JudgePool(cache=Path(cache), workers=workers, isolation=isolation) as pool:
             await pool.judge(Submission("cpp17", SUM_CPP, Exam((IoTest("1 2", "3"),))))
             await besiege(siege, pool, seconds=seconds, seed=seed, tell=show)
-        siege.left = left_behind(before)
+        siege.left = left_behind(before, within=3.0)
     return siege
 
 

@@ -147,7 +147,7 @@ def test_nothing_is_left_after_a_batch(make: Callable[..., JudgePool], before: T
     assert [each for each in judgements if each.outcome is Outcome.JUDGE_ERROR] == []
     assert len(guardians()) == len(workers()) == 2, "no worker was lost on the way, or left over"
     run(pool.close())
-    assert left_behind(before) == []
+    assert left_behind(before, within=3.0) == []
 
 
 def entry(each: Entry) -> Submission:
@@ -194,7 +194,7 @@ def test_pools_come_and_go(make: Callable[..., JudgePool], before: Traces) -> No
         assert run(pool.judge(submitted(RIGHT))).outcome is Outcome.ACCEPTED
         run(pool.close())
         sizes.append(len(os.listdir("/proc/self/fd")))
-    assert left_behind(before) == []
+    assert left_behind(before, within=3.0) == []
     assert sizes[-1] <= sizes[0]
 
 
@@ -211,7 +211,7 @@ def test_closing_in_the_middle(make: Callable[..., JudgePool], before: Traces) -
 
     for isolation in ISOLATIONS:
         run(cut_short(make(isolation)))
-        assert left_behind(before) == [], isolation
+        assert left_behind(before, within=3.0) == [], isolation
 
 
 # After killing ------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_killing_workers_changes_nothing(make: Callable[..., JudgePool], before:
     pool = make(isolation)
     assert [each.outcome for each in run(while_killing(pool, workers))] == EXPECTED
     run(pool.close())
-    assert left_behind(before) == []
+    assert left_behind(before, within=3.0) == []
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
@@ -375,7 +375,7 @@ def test_closing_with_stopped_workers(make: Callable[..., JudgePool], before: Tr
 
     judgements = run(stopped())
     assert all(each.outcome in (Outcome.JUDGE_ERROR, Outcome.ACCEPTED) for each in judgements)
-    assert left_behind(before) == []
+    assert left_behind(before, within=3.0) == []
 
 
 def test_a_child_of_the_owner_does_not_keep_the_judge(make: Callable[..., JudgePool], before: Traces) -> None:
@@ -394,4 +394,4 @@ def test_a_child_of_the_owner_does_not_keep_the_judge(make: Callable[..., JudgeP
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    assert left_behind(before) == []
+    assert left_behind(before, within=3.0) == []

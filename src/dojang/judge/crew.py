@@ -113,6 +113,9 @@ class Crew:
                 continue
             except Exception as error:  # nobody must wait for ever because of a mistake here
                 reason = f"{type(error).__name__}: {error}"
+                if link is not None:
+                    self._put_away(link)  # it may be waiting for the rest of something
+                link = None
                 break
             work.done.set_result(result)
             return link

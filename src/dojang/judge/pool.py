@@ -48,6 +48,8 @@ class JudgePool:
     """The Judge of this file. Workers start when they are first needed."""
 
     def __init__(self, *, cache: Path, workers: int = 0, isolation: str = "auto", python: str = "") -> None:
+        if isolation not in ("auto", *Isolation):
+            raise ConfigError(f"judge.isolation={isolation!r} is unknown; there is auto, {', '.join(Isolation)}")
         self.premises = Premises(isolation, python, cache)
         self.workers = workers or len(os.sched_getaffinity(0))
         self._crew = Crew(self.workers, self._start)

@@ -2,8 +2,7 @@
 
 The candidate runs the program and answers; the examiner runs the assertions and asks. What crosses is plain data,
 copied: an object that claims to equal everything has no say, and what an assertion compares with is nowhere in the
-candidate's memory. Anything but plain data crosses as a handle, good for passing back, calling, looking up
-attributes and iterating.
+candidate's memory. Anything else crosses as a handle, good for passing back, calling, attributes and iterating.
 
 Loaded by zygote.py in the interpreter that judges programs: the standard library only.
 """
@@ -33,8 +32,9 @@ WRONG, RAISED, GONE, UNFIT = 10, 11, 12, 13
 """How an examiner ends when not well: an assertion failed, the candidate raised, it is gone, the test is no test."""
 
 _LENGTH = struct.Struct("<Q")
-_MOST = 16 << 20  # of one message: few enough that no reply exhausts the examiner's memory
+_MOST = 64 << 20  # bytes of a reply
 _SMALL = 1 << 63
+_NEVER = (AssertionError, StopIteration, StopAsyncIteration)  # these would mean something in the test itself
 _MUTABLE = (list, dict, set, bytearray)
 
 
@@ -49,9 +49,9 @@ def _send(channel: int, value: Any) -> None:
         data = data[os.write(channel, data) :]
 
 
-def _receive(channel: int) -> Any:
+def _receive(channel: int, most: int) -> Any:
     size = _LENGTH.unpack(_exactly(channel, _LENGTH.size))[0]
-    if size > _MOST:
+    if size > most:
         raise ValueError(f"a value of {size} bytes")
     return json.loads(_exactly(channel, size))
 
@@ -90,8 +90,8 @@ _EXACT: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
 }
 _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "r": lambda parts: range(*(int(part, 16) for part in parts)),
-    "F": lambda parts: Fraction(*(int(part, 16) for part in parts)),
-    "D": Decimal,
+    "F": lambda parts: Fraction(*(int(_short(part), 16) for part in parts)),
+    "D": lambda text: Decimal(_short(text)),
     "i": lambda text: int(text, 16),
     "f": float.fromhex,
     "c": lambda pair: complex(float.fromhex(pair[0]), float.fromhex(pair[1])),
@@ -99,6 +99,12 @@ _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "a": bytearray.fromhex,
 }
 _CONTAINERS: Mapping[str, Callable[[Any], Any]] = {"l": list, "t": tuple, "s": set, "z": frozenset, "q": deque}
+
+
+def _short(text: str) -> str:
+    if len(text) > 10_000:  # arithmetic on longer ones would keep the examiner busy
+        raise ValueError("a number of too many digits")
+    return text
 
 
 def encode(value: Any, handle: Callable[[Any], int]) -> Any:
@@ -109,15 +115,14 @@ def encode(value: Any, handle: Callable[[Any], int]) -> Any:
         return value
     if isinstance(value, str):
         return str.__str__(value)
+    if type(value) in _EXACT:
+        return [_EXACT[type(value)][0], _EXACT[type(value)][1](value)]
     for kind, tag, simple in _ENCODERS:
         if isinstance(value, kind):
             return [tag, simple(value)]
     for kind, tag, iterate in _ITERATORS:
         if isinstance(value, kind):
             return [tag, [encode(item, handle) for item in iterate(value)]]
-    if type(value) in _EXACT:
-        tag, simple = _EXACT[type(value)]
-        return [tag, simple(value)]
     if isinstance(value, dict):
         return ["d", [[encode(key, handle), encode(item, handle)] for key, item in dict.items(value)]]
     return ["h", handle(value)]
@@ -148,7 +153,7 @@ def serve(module: types.ModuleType, code: types.CodeType, channel: int) -> int:
         return 1
     while True:
         try:
-            message = _receive(channel)
+            message = _receive(channel, 1 << 40)  # the examiner is trusted; memory is limited
         except _Gone:
             return 0
         try:
@@ -273,12 +278,9 @@ class _Examiner:
         self._hear()  # the program has been run
 
     def ask(self, verb: str, target: Any, arguments: Sequence[Any] = (), options: Mapping[str, Any] = {}) -> Any:
-        message = [
-            verb,
-            target if verb in ("name", "type") else self._encoded(target),
-            [self._encoded(argument) for argument in arguments],
-            {name: self._encoded(value) for name, value in options.items()},
-        ]
+        about = target if verb in ("name", "type") else self._encoded(target)
+        given = [self._encoded(argument) for argument in arguments]
+        message = [verb, about, given, {name: self._encoded(value) for name, value in options.items()}]
         try:
             _send(self._channel, message)
         except OSError:
@@ -300,6 +302,8 @@ class _Examiner:
         """The candidate's number for its own thing, or for a type of Python's own: int, ValueError, ..."""
         if isinstance(thing, type) and thing in vars(builtins).values():
             thing = self.ask("type", thing.__name__)
+            if not isinstance(thing, _Remote):
+                raise _Raised("the program answered something unintelligible")
         if not isinstance(thing, _Remote):
             raise _Unfit(f"a test cannot pass {type(thing).__name__} objects to the program")
         return int(thing._handle)
@@ -308,7 +312,7 @@ class _Examiner:
         return decode(value, lambda handle: _Remote(self.ask, handle))
 
     def _hear(self) -> Any:
-        kind, *rest = _receive(self._channel)
+        kind, *rest = _receive(self._channel, _MOST)
         if kind == "raised":
             raise _as_exception(str(rest[0]), str(rest[1]))
         return rest
@@ -317,7 +321,7 @@ class _Examiner:
 def _as_exception(name: str, words: str) -> Exception:
     """The candidate's exception, so that a test can expect it. Never an AssertionError: those are the test's own."""
     known = getattr(builtins, name, None)
-    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, AssertionError):
+    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, _NEVER):
         with contextlib.suppress(Exception):
             error = known(words)
             error.__dict__["from_candidate"] = True
@@ -326,11 +330,8 @@ def _as_exception(name: str, words: str) -> Exception:
 
 
 def _replace(value: Any, now: Any) -> None:
-    if isinstance(value, list | bytearray):
-        value[:] = now
-    elif isinstance(value, dict | set):
-        value.clear()
-        value.update(now)
+    value.clear()
+    value.extend(now) if isinstance(value, list | bytearray) else value.update(now)
 
 
 def examine(text: bytes, function: str, report: int, channel: int) -> int:
@@ -347,11 +348,11 @@ def examine(text: bytes, function: str, report: int, channel: int) -> int:
         return _ended(WRONG, f"assertion failed: {_words_of(error) or _line_of(text, error)}")
     except _Gone:
         return GONE
-    except _Unfit as error:
-        return _ended(UNFIT, _words_of(error))
-    except _Raised as error:
-        return _ended(RAISED, _words_of(error))
+    except (_Unfit, _Raised) as error:
+        return _ended(UNFIT if isinstance(error, _Unfit) else RAISED, _words_of(error))
     except BaseException as error:
+        if isinstance(error, ImportError) and not hasattr(error, "from_candidate"):
+            return _ended(UNFIT, f"the test cannot import what it needs: {_words_of(error)}")
         words = f"{type(error).__name__}: {_words_of(error)}"
         return _ended(RAISED, words) if hasattr(error, "from_candidate") else _ended(WRONG, f"the test raised {words}")
     return 0

@@ -29,8 +29,7 @@ def main() -> None:
     parent = os.pidfd_open(int(sys.argv[2]))
     if os.getppid() != int(sys.argv[2]):
         return  # the pool died before the guard was set
-    # Who ends everything at once (Ctrl-C, a service manager) means the pool, who finishes in order. Programs inherit
-    # this, or such a signal would look like their own failure.
+    # Who ends everything at once, a service manager say, means the pool, which finishes in order.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     try:
@@ -135,7 +134,7 @@ def _plain_jail(spec: dict[str, Any], scratch: str) -> Jail:
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if os.path.isdir("/proc/self") else None
     ruleset = None
     if spec["isolation"] == "landlock":
-        readable = [*spec["readable"], spec["headers"], "/dev/zero", "/dev/urandom", "/dev/random"]
+        readable = [*spec["readable"], spec["headers"], "/dev/urandom", "/dev/random"]
         ruleset = linux.landlock_ruleset([path for path in readable if path], [scratch, "/dev/null"], spec["listable"])
     return Jail(scratch, proc, open_peak(proc), ruleset)
 

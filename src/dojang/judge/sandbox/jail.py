@@ -27,7 +27,7 @@ NAMESPACES = (
 _MOUNT_POINT = "/sys"  # nothing a toolchain needs lies there, and it is everywhere
 _SCRATCH_OPTIONS = "size=256m,nr_inodes=4096,mode=700"
 _READ_ONLY = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+_DEVICES = ("/dev/null", "/dev/urandom", "/dev/random")
 _KEPT = {  # mount flags that an ordinary user may not clear, by their name in statvfs
     os.ST_NOSUID: linux.MS_NOSUID,
     os.ST_NODEV: linux.MS_NODEV,
@@ -169,14 +169,24 @@ def _private_proc() -> int | None:
 
 def wipe(directory: str) -> None:
     """Empty a directory in which anything may have been done, such as nesting deeper than a path can say."""
-    os.chmod(directory, 0o700)
-    top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    top = _open(directory)
     try:
         while names := os.listdir(top):
             for name in names:
                 _remove(top, name)
     finally:
         os.close(top)
+
+
+def _open(directory: str) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        top = os.open(directory, flags)
+    except PermissionError:  # shut by a program
+        os.chmod(directory, 0o700)
+        top = os.open(directory, flags)
+    os.fchmod(top, 0o700)
+    return top
 
 
 def _remove(top: int, name: str) -> None:
@@ -189,6 +199,7 @@ def _remove(top: int, name: str) -> None:
         # Subdirectories move up rather than being descended into: no depth, no recursion.
         for child in os.listdir(inner):
             if stat.S_ISDIR(os.lstat(child, dir_fd=inner).st_mode):
+                os.chmod(child, 0o700, dir_fd=inner)  # moving a directory writes to it
                 os.rename(child, os.urandom(12).hex(), src_dir_fd=inner, dst_dir_fd=top)
             else:
                 os.unlink(child, dir_fd=inner)

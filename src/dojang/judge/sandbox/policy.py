@@ -34,7 +34,7 @@ _HARMLESS = _names(
     getgroups getpgid getpgrp getsid exit exit_group futex set_tid_address set_robust_list get_robust_list getrusage
     times uname getrandom sched_yield sched_getaffinity sched_getparam sched_getscheduler sched_get_priority_max
     sched_get_priority_min dup dup2 dup3 poll ppoll select pselect6 restart_syscall getitimer setitimer alarm pause
-    timer_create timer_settime timer_gettime timer_delete sysinfo membarrier msync mincore getcpu rseq getrlimit time
+    sysinfo membarrier msync mincore getcpu rseq getrlimit time
     arch_prctl fsync fdatasync fadvise64 pipe pipe2 eventfd eventfd2 epoll_create epoll_create1 epoll_ctl epoll_wait
     epoll_pwait
     """
@@ -78,6 +78,7 @@ _SIGNALS = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigq
 _CLONE_THREAD, _CLONE_NEW = 0x00010000, 0x7E020080
 _AT_EMPTY_PATH, _SIGKILL, _AF_UNIX = 0x1000, 9, 1
 _O_ACCMODE, _O_TRUNC = 0x3, 0x200
+_MAP_TYPE, _MAP_ANONYMOUS, _SHARED_ANONYMOUS = 0x0F, 0x20, (0x21, 0x23)
 _IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)  # is it a terminal, bytes waiting, blocking, close on exec
 _FCNTL = (0, 1, 2, 3, 4, 1030)  # duplicate, read and set flags; not the ones that send signals or take leases
 _PRCTL = (15, 16, 0x53564D41)  # the thread's name, names of mappings
@@ -122,6 +123,9 @@ def _shared(forbidden: int) -> Mapping[str, Rule]:
     )  # threads and nothing else
     rules["clone3"] = Rule(refuse(errno.ENOSYS))  # its flags lie in memory; the C library then takes clone
     rules["prlimit64"] = Rule(refuse(errno.EPERM), (Clause(((2, _EVERY, 0),), ALLOW),))  # reading only
+    # Memory that is shared and has no file is counted nowhere once it is let go of.
+    nowhere = tuple(Clause(((3, _MAP_TYPE | _MAP_ANONYMOUS, kind),), refuse(errno.EPERM)) for kind in _SHARED_ANONYMOUS)
+    rules["mmap"] = Rule(ALLOW, nowhere)
     rules["setrlimit"] = Rule(refuse(errno.EPERM))
     rules["ioctl"] = _one_of(1, _IOCTL, refuse(errno.ENOTTY))
     rules["fcntl"] = _one_of(1, _FCNTL, refuse(errno.EPERM))

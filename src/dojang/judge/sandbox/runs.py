@@ -285,9 +285,10 @@ def _weigh(candidate: Result, judged: End, said: str) -> Result:
     """One result out of how the candidate ended and what the examiner found."""
     if candidate.outcome is not Outcome.ACCEPTED and candidate.outcome is not Outcome.RUNTIME_ERROR:
         return candidate
-    if judged.killed:
-        raise Broken(f"the test was stopped: {judged.killed}")
     found = os.waitstatus_to_exitcode(judged.status)
+    if judged.killed or found == -signal.SIGXCPU:  # what it had to do depends on what it was answered
+        detail = "the test ran out of time or memory on the program's answers"
+        return replace(candidate, outcome=Outcome.RUNTIME_ERROR, detail=detail)
     if found == 0:
         return replace(candidate, outcome=Outcome.ACCEPTED, detail="", exit_code=0, signal=None)
     if found == WRONG:

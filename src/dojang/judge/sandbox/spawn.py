@@ -38,6 +38,7 @@ _SPEC_ALLOW = 4  # programs run at full speed; there are no secrets in their own
 _AT_EMPTY_PATH = 0x1000
 _DEFAULT_ACTION = bytes(32)
 _LAST = 0x7FFFFFFF
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Broken(Exception):
@@ -83,7 +84,7 @@ def spawn(program: int | str, arguments: Sequence[str], streams: Streams, settin
     if setting.own_group:
         launch.step("setpgid", 0, 0)
     launch.step("chdir", launch.address(os.fsencode(setting.directory) + b"\0"))
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and what is ignored stays so
+    for number in _RESET:  # what is ignored here would stay so
         launch.step("rt_sigaction", number, launch.address(_DEFAULT_ACTION), 0, 8)
     for kind, value in setting.limits.items():
         launch.step("prlimit64", 0, kind, launch.address(_limit(kind, value)), 0)

@@ -65,7 +65,11 @@ class Watcher:
         started = time.monotonic()
         handles = [os.pidfd_open(each) for each in (pid, until) if each is not None]
         try:
-            killed = self._wait(pid, bounds, until, handles, started)
+            try:
+                killed = self._wait(pid, bounds, until, handles, started)
+            except HungUp:
+                signal.pidfd_send_signal(handles[0], signal.SIGKILL)
+                raise
             waited = self._waited(pid) if killed == "cpu" else 0.0
             if killed:
                 with suppress(ProcessLookupError):

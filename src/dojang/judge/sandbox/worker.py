@@ -231,11 +231,21 @@ class Worker:
             result = self._run_checker(exam, program, tuple(names))
         finally:
             wipe(self._jail.scratch)
+        if _opinion(result) is None and output != expected and self._copes(exam, given, expected):
+            return False, "the checker cannot make sense of it"
         words = (result.errors or result.output)[:500].decode(errors="replace").strip()
-        accepted = None if result.exit_code is None else reads_score(result.exit_code, result.output)
+        accepted = _opinion(result)
         if accepted is None:
             raise Broken(f"the checker failed ({result.detail or f'exit code {result.exit_code}'}): {words}")
         return accepted, words or "the checker refuses it"
+
+    def _copes(self, exam: _Exam, given: bytes, expected: bytes) -> bool:
+        """Whether the checker has an opinion about the expected output: then it was the program's that broke it."""
+        try:
+            self._ask_checker(exam, given, expected, expected)
+        except Broken:
+            return False
+        return True
 
     def _checker_program(self, exam: _Exam) -> int | None:
         """The checker compiled; None if there is nothing to compile."""
@@ -259,6 +269,10 @@ class Worker:
             return self._runner.python(source, b"", _CHECKER, arguments=names)
         except NotPython as error:
             raise Broken(f"the checker does not compile: {error}") from error
+
+
+def _opinion(result: Result) -> bool | None:
+    return None if result.exit_code is None else reads_score(result.exit_code, result.output)
 
 
 def _is_late(result: Result) -> bool:

@@ -245,8 +245,14 @@ def _run_program(text: bytes, report: int, raised: int) -> int:
 
 
 def _flush() -> None:
-    if sys.stdout is not None and not sys.stdout.closed:
+    """What an interpreter does when it ends: files the program has left open are written out."""
+    if sys.stdout is not None and not getattr(sys.stdout, "closed", False):
         sys.stdout.flush()
+    for thing in gc.get_objects():
+        if type(thing) in (io.TextIOWrapper, io.BufferedWriter) and not thing.closed:
+            thing.flush()
+    if sys.__stdout__ is not None and not sys.__stdout__.closed:
+        sys.__stdout__.flush()
 
 
 def _exit_status(code: object) -> int:
