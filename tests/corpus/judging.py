@@ -33,6 +33,7 @@ DIFFERENCES: dict[str, dict[str, tuple[Outcome, str]]] = {
         "honest/file_in_tmp": (Outcome.RUNTIME_ERROR, "Python programs open no files at all"),
         "python/stale_files": (Outcome.RUNTIME_ERROR, "as above"),
         "python/stubborn_files": (Outcome.RUNTIME_ERROR, "as above"),
+        "python/shut_folders": (Outcome.RUNTIME_ERROR, "as above"),
     },
 }
 """What weaker isolation changes about an outcome, and why that is so."""

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import subprocess
 from collections import OrderedDict
 from contextlib import suppress
@@ -63,8 +64,10 @@ class Link:
         try:
             wire.send(self._channel, premises.spec)
             self._hear()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, wire.Closed | OSError):
+                raise WorkerFailed(f"a worker cannot be started: {error}") from error
             raise
 
     def judge(
@@ -96,6 +99,7 @@ class Link:
 
     def close(self) -> None:
         """Hang up; the guardian sees to the rest. Returns when nothing is left."""
+        self.hang_up()  # closing is not enough where a child of this process has inherited the channel
         self._channel.close()
         if self._process.stdin:
             self._process.stdin.close()
@@ -144,6 +148,8 @@ class Link:
                 answer, pieces = wire.receive(self._channel)
             except wire.Closed as error:
                 raise WorkerFailed(f"the worker died: {error}") from error
+            except (ValueError, struct.error) as error:
+                raise WorkerFailed(f"the worker babbles: {error}") from error
             except TimeoutError as error:
                 raise WorkerFailed(f"the worker said nothing for {_SILENCE_S:g} s") from error
             if "broken" in answer:

@@ -124,9 +124,8 @@ class JudgePool:
         except asyncio.CancelledError:
             with self._lock:
                 pending.waiters -= 1
-                abandoned = pending.waiters == 0
-            if abandoned:
-                pending.work.done.cancel()  # if it has not begun
+                if pending.waiters == 0:
+                    pending.work.done.cancel()  # if it has not begun; under the lock, or another might just join
             raise
 
     def _settle(self, name: str, done: "Future[Judgement]") -> None:

@@ -41,7 +41,7 @@ LEFT_OUT = """
 _LINKERS = ("lld", "gold", "mold")
 _PARTS = ("cc1plus", "as", "ld", "ld.lld", "ld.gold", "ld.mold", "collect2", "lto-wrapper")
 _FILES = ("crt1.o", "crti.o", "crtbegin.o", "crtbeginT.o", "libc.a", "libc.so", "libm.a", "libstdc++.a", "libstdc++.so")
-_FIRST_INCLUDE = re.compile(r'(?:\s|//[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]')
+_FIRST_INCLUDE = re.compile(r'(?:\s++|//[^\n]*+\n|/\*(?:[^*]++|\*(?!/))*+\*/)*+#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]')
 _LOCALE_WORDS = """
     codecvt has_facet imbue locale setlocale use_facet wcerr wcin wclog wcout wfstream wifstream wofstream
     wistringstream wostringstream wprintf wscanf wstringstream

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from dojang.judge.sandbox.bpf import Filter
 from dojang.judge.sandbox.jail import Jail, wipe
-from dojang.judge.sandbox.spawn import Broken, Setting, Streams, memory_file, process_limits, read_all, spawn
+from dojang.judge.sandbox.spawn import Broken, Setting, Streams, memory_file, process_limits, read_all, read_end, spawn
 from dojang.judge.sandbox.watch import Bounds, Watcher
 
 __all__ = ["BINARY", "COMPILER_MEMORY", "DEPENDENCIES", "CompileFailed", "Compiler"]
@@ -47,6 +47,8 @@ class Compiler:
         self._audit = audit
         self._proven = False
         self._log = memory_file()
+        self._mark = os.urandom(8).hex()
+        """Part of the name the compiler goes by, so that a program cannot put words into its mouth."""
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
     def compile(self, source: bytes, name: str, commands: Sequence[Sequence[str]], cpu_s: float) -> int:
@@ -54,9 +56,7 @@ class Compiler:
         try:
             for command in commands:
                 self._write(name, source)
-                # One part of the compiler may have been killed for want of memory, which need not be the program's
-                # doing. But these words can be put into its mouth, and so are worth one more try and no more.
-                if self._run(command, cpu_s) or (self._was_killed() and self._run(command, cpu_s)):
+                if self._run(command, cpu_s):
                     program = self._take()
                     self._proven = True
                     return program
@@ -93,17 +93,18 @@ class Compiler:
             environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C", "TMPDIR": self._jail.scratch},
             own_group=True,
         )
-        pid = spawn(command[0], command, Streams(self._null, self._null, self._log), setting)
+        arguments = [f"{command[0]}-{self._mark}", *command[1:]]
+        pid = spawn(command[0], arguments, Streams(self._null, self._null, self._log), setting)
         patience = Bounds(cpu_s=cpu_s + 10, idle_s=_PATIENCE * cpu_s + 60, memory=COMPILER_MEMORY)
         end = self._watcher.wait(pid, patience)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        if end.killed == "idle":
-            raise Broken("the compiler was stuck")
+        if end.killed == "idle" or self._was_killed():
+            raise Broken("the compiler was stuck or killed from outside")
         return end.status == 0 and not end.killed
 
     def _was_killed(self) -> bool:
-        return b"Killed signal terminated program" in read_all(self._log, _LOG)
+        return f"-{self._mark}: fatal error: Killed signal terminated".encode() in read_end(self._log, _LOG)
 
     def _take(self) -> int:
         if self._audit:
@@ -126,7 +127,8 @@ class Compiler:
         return any(path == place or path.startswith(place.rstrip("/") + "/") for place in self._allowed)
 
     def _words(self, name: str) -> str:
-        words = read_all(self._log, _LOG).decode(errors="replace").replace(self._jail.scratch + "/", "").strip()
+        words = read_all(self._log, _LOG).decode(errors="replace")
+        words = words.replace(self._jail.scratch + "/", "").replace(f"-{self._mark}", "").strip()
         if self._audit:  # what is said about other files may quote them
             words = "\n".join(line for line in words.splitlines() if line.startswith(name))
         return words
