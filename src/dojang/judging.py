@@ -124,12 +124,8 @@ async def _judged(pool: JudgePool, submission: Submission) -> tuple[Judgement, s
 
 def _prepared(pool: JudgePool, submission: Submission) -> None:
     """Find out now what would otherwise look like a failure of the judge: a compiler that is not there, say."""
-    row = language(submission.language)
-    if row.kind != "python" and any(isinstance(test, CallTest) for test in submission.exam.tests):
-        raise ConfigError(
-            f"the problem's tests call functions, which is for Python; the program is in {submission.language}"
-        )
     _spec(pool)
+    pool.premises.refuse_unfit(submission)
     pool.premises.how_to_run(submission.language, submission.source)
     checker = submission.exam.checker
     if checker.source:

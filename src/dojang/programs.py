@@ -30,6 +30,7 @@ __all__ = [
     "Ran",
     "Stop",
     "Submission",
+    "encoded",
     "fold",
     "sampled",
 ]
@@ -251,9 +252,14 @@ def sampled(tests: Sequence[T], most: int, seed: int) -> tuple[T, ...]:
     return tuple(tests[index] for index in chosen)
 
 
+def encoded(text: str) -> bytes:
+    """A source, an input or an output as bytes; half a character, which JSON can hold, must not stop anybody."""
+    return text.encode("utf-8", "surrogatepass")
+
+
 def _digest(*parts: str) -> str:
     state = hashlib.sha256()
     for part in parts:
-        data = part.encode("utf-8", "surrogatepass")
+        data = encoded(part)
         state.update(len(data).to_bytes(8, "little") + data)
     return state.hexdigest()

@@ -105,18 +105,15 @@ class Crew:
             try:
                 link = link or self._hire()
                 result = work.do(link)
-            except WorkerFailed as error:
-                reason = str(error)
-                if link is not None:
-                    self._put_away(link)
-                link = None
-                continue
-            except Exception as error:  # nobody must wait for ever because of a mistake here
-                reason = f"{type(error).__name__}: {error}"
+            except Exception as error:  # whatever it is: nobody must wait for ever because of a mistake here
                 if link is not None:
                     self._put_away(link)  # it may be waiting for the rest of something
                 link = None
-                break
+                if not isinstance(error, WorkerFailed):
+                    reason = f"{type(error).__name__}: {error}"
+                    break
+                reason = str(error)
+                continue
             work.done.set_result(result)
             return link
         work.done.set_result(work.give_up(reason))

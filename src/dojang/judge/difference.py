@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from rich.cells import cell_len
 
 from dojang.judge.checkers import compare, normal_form
-from dojang.programs import Checker
+from dojang.programs import Checker, encoded
 
 __all__ = ["Line", "abridged", "difference", "visible"]
 
@@ -85,7 +85,7 @@ def _around(checker: Checker, wanted: Sequence[str], got: Sequence[str], width: 
 
 
 def _matched(checker: Checker, wanted: Sequence[str], got: Sequence[str], width: int) -> Iterator[Line]:
-    ours, theirs = ([normal_form(checker, _encoded(line)) for line in each] for each in (wanted, got))
+    ours, theirs = ([normal_form(checker, encoded(line)) for line in each] for each in (wanted, got))
     marked = False
     for kind, low, high, first, last in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
         if kind == "equal":
@@ -147,7 +147,7 @@ def _common(checker: Checker, wanted: Sequence[str], got: Sequence[str]) -> int:
 
 
 def _same(checker: Checker, expected: str, actual: str) -> bool:
-    return expected == actual or compare(checker, _encoded(expected), _encoded(actual)) is None
+    return expected == actual or compare(checker, encoded(expected), encoded(actual)) is None
 
 
 def _differ_in_layout(checker: Checker, wanted: Sequence[str], got: Sequence[str]) -> bool:
@@ -171,10 +171,6 @@ def _laid_out(got: Sequence[str], like: Sequence[str]) -> list[str]:
         lines.append(" ".join(words[start : start + count]))
         start += count
     return lines + ([" ".join(words[start:])] if start < len(words) else [])
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 def _several(number: int, noun: str) -> str:

@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from dojang.errors import ConfigError
 
-__all__ = ["Python", "find_python", "libraries_of"]
+__all__ = ["Python", "find_python", "is_public", "libraries_of"]
 
 _ASK = """
 import json, os, sys, sysconfig
@@ -41,7 +42,7 @@ def find_python(chosen: str, *, private_user: bool) -> Python:
     if chosen:
         return _describe(chosen, packages=True)
     candidates = [str(getattr(sys, "_base_executable", sys.executable)), "/usr/bin/python3", "/usr/local/bin/python3"]
-    reachable = [path for path in candidates if os.access(path, os.X_OK) and (not private_user or _is_public(path))]
+    reachable = [path for path in candidates if os.access(path, os.X_OK) and (not private_user or is_public(path))]
     if not reachable:
         raise ConfigError(
             f"no interpreter among {', '.join(candidates)} can be reached by the user judged programs run as; "
@@ -72,13 +73,10 @@ def _describe(path: str, *, packages: bool) -> Python:
     return Python((path, *flags), found, ".".join(map(str, version)))
 
 
-def _is_public(path: str) -> bool:
-    """Whether any user may get at the file."""
-    real = os.path.realpath(path)
-    parents = [real]
-    while parents[-1] != "/":
-        parents.append(os.path.dirname(parents[-1]))
-    return all(os.stat(each).st_mode & 0o001 for each in parents)
+def is_public(path: str) -> bool:
+    """Whether any user may get there, by the path as written and where its links lead; or as far as it exists."""
+    way = [place for start in (Path(path).absolute(), Path(path).resolve()) for place in (start, *start.parents)]
+    return all(place.stat().st_mode & 0o001 for place in way if place.exists())
 
 
 def libraries_of(programs: list[str]) -> list[str]:

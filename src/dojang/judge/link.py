@@ -9,19 +9,18 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from dojang.errors import ConfigError
 from dojang.judge.checkers import compare
 from dojang.judge.premises import Premises, bare_python
 from dojang.judge.sandbox import wire
 from dojang.judge.sandbox.leftovers import sweep
 from dojang.judge.sandbox.worker import EXAMS, digest
-from dojang.programs import CallTest, Exam, IoTest, Isolation, Limits, Ran
+from dojang.programs import CallTest, Exam, IoTest, Limits, Ran, encoded
 from dojang.types import Outcome
 
-__all__ = ["CompileError", "Link", "WorkerFailed", "encoded"]
+__all__ = ["CompileError", "Link", "WorkerFailed"]
 
 _SILENCE_S = 300.0
-"""A worker speaks every few seconds and after every test; after this long it is taken for dead."""
+"""A worker speaks every few seconds; after this long it is taken for dead."""
 
 
 class WorkerFailed(Exception):
@@ -30,10 +29,6 @@ class WorkerFailed(Exception):
 
 class CompileError(Exception):
     """The program does not compile."""
-
-
-def encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 class Link:
@@ -118,11 +113,6 @@ class Link:
 
     def _introduction(self, exam: Exam) -> dict[str, Any]:
         checker = exam.checker
-        if checker.source and self._premises.isolation is Isolation.SECCOMP:
-            raise ConfigError(
-                "a checker program reads files, which isolation seccomp lets no program do; judge where there are "
-                "namespaces or Landlock"
-            )
         return {
             "tests": [self._described(exam, test) for test in exam.tests],
             "checker": asdict(checker),

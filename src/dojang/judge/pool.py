@@ -22,11 +22,10 @@ from typing import Self
 from dojang.errors import ConfigError
 from dojang.judge.crew import Crew, Work
 from dojang.judge.execution import Execution
-from dojang.judge.languages import language
-from dojang.judge.link import CompileError, Link, encoded
+from dojang.judge.link import CompileError, Link
 from dojang.judge.premises import Premises
 from dojang.judge.sandbox.leftovers import sweep
-from dojang.programs import CallTest, Exam, IoTest, Isolation, Judgement, Limits, Ran, Submission, fold
+from dojang.programs import Exam, IoTest, Isolation, Judgement, Limits, Ran, Submission, encoded, fold
 from dojang.types import Outcome
 
 __all__ = ["JudgePool"]
@@ -75,11 +74,9 @@ class JudgePool:
         started = time.perf_counter()
         name = await asyncio.to_thread(lambda: submission.digest)  # an exam may be many megabytes
         with self._lock:
-            judgement = self._verdicts.get(name)
-            pending = None if judgement else self._join(name, submission)
-        if judgement is None:
-            assert pending is not None
-            judgement = await self._wait(name, pending)
+            known = self._verdicts.get(name)
+            work = known or self._join(name, submission)
+        judgement = work if isinstance(work, Judgement) else await self._wait(work)
         return replace(judgement, seconds=time.perf_counter() - started)
 
     async def run(self, language: str, source: str, stdin: str, limits: Limits) -> Execution:
@@ -117,7 +114,7 @@ class JudgePool:
         pending.waiters += 1
         return pending
 
-    async def _wait(self, name: str, pending: _Pending) -> Judgement:
+    async def _wait(self, pending: _Pending) -> Judgement:
         try:
             judgement: Judgement = await asyncio.shield(asyncio.wrap_future(pending.work.done))
             return judgement
@@ -138,9 +135,7 @@ class JudgePool:
                 self._verdicts.popitem(last=False)
 
     def _judge(self, link: Link, submission: Submission) -> Judgement:
-        exam = submission.exam
-        if language(submission.language).kind != "python" and any(isinstance(test, CallTest) for test in exam.tests):
-            raise ConfigError(f"tests by function call are for Python; the program is in {submission.language}")
+        self.premises.refuse_unfit(submission)
         try:
             ran, _ = self._run(link, submission)
         except CompileError as error:

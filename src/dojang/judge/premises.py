@@ -13,11 +13,11 @@ from typing import Any
 
 import dojang
 from dojang.errors import ConfigError
-from dojang.judge.interpreter import Python, find_python
+from dojang.judge.interpreter import Python, find_python, is_public
 from dojang.judge.languages import language
 from dojang.judge.sandbox.jail import HEADERS
 from dojang.judge.toolchain import Toolchain, find_toolchain
-from dojang.programs import Isolation
+from dojang.programs import CallTest, Isolation, Submission
 
 __all__ = ["REMEDIES", "Premises", "bare_python", "probe"]
 
@@ -116,6 +116,20 @@ class Premises:
             "cgroup": not self.offers["cgroups"],
         }
 
+    def refuse_unfit(self, submission: Submission) -> None:
+        """ConfigError for what cannot be judged here, whatever the program does."""
+        exam = submission.exam
+        if language(submission.language).kind != "python" and any(isinstance(test, CallTest) for test in exam.tests):
+            raise ConfigError(
+                "the problem's tests call functions, which is for Python; a test by function call says nothing about a "
+                f"program in {submission.language}"
+            )
+        if exam.checker.source and self.isolation is Isolation.SECCOMP:
+            raise ConfigError(
+                "a checker program reads files, which isolation seccomp lets no program do; judge where there are "
+                "namespaces or Landlock"
+            )
+
     def how_to_run(self, name: str, source: str) -> dict[str, Any]:
         """What a worker must know to run a program of this language."""
         row = language(name)
@@ -147,5 +161,4 @@ def _made(folder: str) -> str:
 
 def _reachable(cache: Path) -> Path:
     """Root's programs run as other users, who cannot look into every folder."""
-    parents = [place for place in (cache, *cache.absolute().parents) if place.exists()]
-    return cache if all(place.stat().st_mode & 0o001 for place in parents) else Path("/var/cache/dojang")
+    return cache if is_public(str(cache)) else Path("/var/cache/dojang")

@@ -9,12 +9,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Group", "available", "create", "groups", "remove"]
+__all__ = ["PREFIX", "Group", "available", "create", "groups", "remove"]
 
 _ROOT = Path("/sys/fs/cgroup")
 _PIDS = 1024
 _PATIENCE = 100
-_PREFIX = "dojang-judge-"
+PREFIX = "dojang-judge-"
+"""What everything a guardian makes outside the jail is called, followed by its process id."""
 
 
 class Group:
@@ -43,7 +44,7 @@ def create() -> Group | None:
     """A new group; None where none can be made."""
     directories, limit = [], None
     for name, parent in _parents():
-        directory = parent / f"{_PREFIX}{os.getpid()}"
+        directory = parent / f"{PREFIX}{os.getpid()}"
         with suppress(OSError):
             directory.mkdir(exist_ok=True)
             directories.append(directory)
@@ -59,7 +60,7 @@ def remove(directory: Path) -> None:
     """Remove a group whose processes are gone; the kernel takes a moment to notice."""
     for _ in range(_PATIENCE):
         try:
-            directory.rmdir()
+            return directory.rmdir()
         except FileNotFoundError:
             return
         except OSError:
@@ -68,8 +69,8 @@ def remove(directory: Path) -> None:
 
 def groups() -> list[Path]:
     """All that were made where new ones would be, by this process or another."""
-    found = [path for _, parent in _parents() for path in parent.glob(f"{_PREFIX}*")]
-    return [path for path in found if path.name.removeprefix(_PREFIX).isdecimal()]
+    found = [path for _, parent in _parents() for path in parent.glob(f"{PREFIX}*")]
+    return [path for path in found if path.name.removeprefix(PREFIX).isdecimal()]
 
 
 def _parents() -> list[tuple[str, Path]]:

@@ -73,9 +73,7 @@ def enter_namespaces(
     )
     proc = _private_proc()
     linux.pivot_root(_MOUNT_POINT)
-    linux.mount(
-        "none", "/", flags=linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
-    )
+    linux.mount("none", "/", flags=_READ_ONLY)
     return Jail("/tmp", proc, open_peak(proc))
 
 
@@ -122,11 +120,7 @@ def _bind_read_only(here: str, there: str) -> None:
     _make_target(there, directory=os.path.isdir(here))
     _bind(here, there)
     kept = sum(flag for given, flag in _KEPT.items() if os.statvfs(here).f_flag & given)
-    linux.mount(
-        "none",
-        there,
-        flags=_READ_ONLY | kept,
-    )
+    linux.mount("none", there, flags=_READ_ONLY | kept)
 
 
 def _covered(there: str) -> bool:

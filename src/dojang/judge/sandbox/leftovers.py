@@ -10,11 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from dojang.judge.sandbox import cgroups
+from dojang.judge.sandbox.cgroups import PREFIX
 from dojang.judge.sandbox.jail import wipe
 
-__all__ = ["PREFIX", "remove", "scratch_prefix", "sweep"]
-
-PREFIX = "dojang-judge-"
+__all__ = ["remove", "scratch_prefix", "sweep"]
 
 
 def scratch_prefix() -> str:

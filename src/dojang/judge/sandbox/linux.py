@@ -16,8 +16,7 @@ __all__ = [
     "CLONE_NEWPID",
     "CLONE_NEWUSER",
     "CLONE_NEWUTS",
-    "CLONE_PARENT",
-    "MNT_DETACH",
+    "FILTER_SPEC_ALLOW",
     "MS_BIND",
     "MS_NODEV",
     "MS_NOEXEC",
@@ -26,6 +25,7 @@ __all__ = [
     "MS_RDONLY",
     "MS_REC",
     "MS_REMOUNT",
+    "PR_SET_PDEATHSIG",
     "clone",
     "die_with_parent",
     "drop_capabilities",
@@ -42,13 +42,13 @@ __all__ = [
 ]
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
-CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET, CLONE_PARENT = 0x10000000, 0x20000000, 0x40000000, 0x00008000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
-MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 4096, 16384, 1 << 18, 2
+MS_BIND, MS_REC, MS_PRIVATE, _MNT_DETACH = 4096, 16384, 1 << 18, 2
 
 _SIGKILL, _SIGCHLD = 9, 17
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
-_FILTER_SPEC_ALLOW = 4  # programs run at full speed; there are no secrets in their own address space
+PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+FILTER_SPEC_ALLOW = 4  # programs run at full speed; there are no secrets in their own address space
 _CAPABILITY_VERSION_3 = 0x20080522
 
 # Rights of Landlock by the kernel's version of it: what a newer one adds must not be asked of an older one.
@@ -88,7 +88,7 @@ def _prctl(option: int, value: int, pointer: object = 0) -> None:
 
 def die_with_parent() -> None:
     """SIGKILL for this process when the thread that made it is gone."""
-    _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    _prctl(PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def subreaper() -> None:
@@ -110,7 +110,7 @@ def install_filter(code: bytearray) -> None:
     """Let a seccomp filter decide on every further system call of this thread and of its children."""
     buffer = (ctypes.c_char * len(code)).from_buffer(code)
     program = _Program(len(code) // 8, ctypes.addressof(buffer))
-    _call("seccomp", 1, _FILTER_SPEC_ALLOW, ctypes.byref(program))
+    _call("seccomp", 1, FILTER_SPEC_ALLOW, ctypes.byref(program))
 
 
 def drop_capabilities() -> None:
@@ -120,7 +120,7 @@ def drop_capabilities() -> None:
 
 
 def clone(flags: int) -> int:
-    """Like os.fork, with flags: new namespaces for the child, or a parent that is not this process."""
+    """Like os.fork, with flags: new namespaces for the child."""
     pid = _call("clone", flags | _SIGCHLD, 0, 0, 0, 0)
     if pid == 0:
         _after_fork()
@@ -135,7 +135,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 def unmount(target: str) -> None:
     """Take a mount out of sight; what is open in it stays open."""
-    _call("umount2", ctypes.c_char_p(os.fsencode(target)), MNT_DETACH)
+    _call("umount2", ctypes.c_char_p(os.fsencode(target)), _MNT_DETACH)
 
 
 def pivot_root(directory: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dojang.judge.sandbox.bpf import Filter
-from dojang.judge.sandbox.spawn import Broken, Setting, Streams, spawn
+from dojang.judge.sandbox.spawn import Broken, Setting, Streams, in_force, spawn
 
 __all__ = ["Forked", "Interpreter"]
 
@@ -72,7 +72,8 @@ class Interpreter:
     ) -> Forked:
         """A child that plays a role; `files` are stdin, stdout, stderr, the source, and perhaps a channel."""
         report, told = os.pipe2(os.O_CLOEXEC)
-        request = {"role": role, "limits": list(limits.items()), "function": function, "arguments": arguments}
+        pairs = [(kind, in_force(kind, value)) for kind, value in limits.items()]
+        request = {"role": role, "limits": pairs, "function": function, "arguments": arguments}
         try:
             pid = self._ask(json.dumps(request).encode(), [*files[:4], told, *files[4:]])
         except (OSError, struct.error):

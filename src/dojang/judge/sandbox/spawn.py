@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dojang.judge.sandbox.bpf import Filter
 from dojang.judge.sandbox.launch import Launch, StepFailed
+from dojang.judge.sandbox.linux import FILTER_SPEC_ALLOW, PR_SET_PDEATHSIG
 from dojang.judge.sandbox.policy import EXEC_FD
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "CannotExecute",
     "Setting",
     "Streams",
+    "in_force",
     "memory_file",
     "process_limits",
     "read_all",
@@ -33,8 +35,6 @@ DESCRIPTORS = 64
 """How many a program may have open; EXEC_FD lies far above."""
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _KEPT_FD = 3
-_PR_SET_PDEATHSIG = 1
-_SPEC_ALLOW = 4  # programs run at full speed; there are no secrets in their own address space
 _AT_EMPTY_PATH = 0x1000
 _DEFAULT_ACTION = bytes(32)
 _LAST = 0x7FFFFFFF
@@ -77,7 +77,7 @@ class Setting:
 def spawn(program: int | str, arguments: Sequence[str], streams: Streams, setting: Setting) -> int:
     """Start a program, open or named, and return its process id once it runs."""
     launch = Launch()
-    launch.step("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
+    launch.step("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)
     if setting.ruleset is not None:
         launch.step("landlock_restrict_self", setting.ruleset, 0)
     _place(launch, program, streams, setting.kept)
@@ -87,7 +87,7 @@ def spawn(program: int | str, arguments: Sequence[str], streams: Streams, settin
     for number in _RESET:  # what is ignored here would stay so
         launch.step("rt_sigaction", number, launch.address(_DEFAULT_ACTION), 0, 8)
     for kind, value in setting.limits.items():
-        launch.step("prlimit64", 0, kind, launch.address(_limit(kind, value)), 0)
+        launch.step("prlimit64", 0, kind, launch.address(struct.pack("<QQ", *in_force(kind, value))), 0)
     if setting.filter is not None:
         _guard(launch, setting.filter)
     environment = launch.strings([f"{name}={value}" for name, value in setting.environment.items()])
@@ -118,13 +118,13 @@ def _place(launch: Launch, program: int | str, streams: Streams, kept: int | Non
     launch.step("close_range", EXEC_FD + 1, _LAST, 0, may_fail=True)
 
 
-def _limit(kind: int, value: int) -> bytes:
-    """As far as the limit in force permits."""
+def in_force(kind: int, value: int) -> tuple[int, int]:
+    """A resource limit as (soft, hard), as far as the one that is in force permits."""
     ceiling = resource.getrlimit(kind)[1]
     # One second apart, so that a process over its processor time is told so by the signal that ends it.
     hard = value + 1 if kind == resource.RLIMIT_CPU else value
     hard = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)
-    return struct.pack("<QQ", min(value, hard), hard)
+    return min(value, hard), hard
 
 
 def _guard(launch: Launch, filter: Filter) -> None:
@@ -132,7 +132,7 @@ def _guard(launch: Launch, filter: Filter) -> None:
     for index in filter.self_at:
         launch.step("getpid", copy_to=code + 8 * index + 4)
     program = launch.address(struct.pack("<HxxxxxxQ", len(filter.code) // 8, code))
-    launch.step("seccomp", 1, _SPEC_ALLOW, program)
+    launch.step("seccomp", 1, FILTER_SPEC_ALLOW, program)
 
 
 def memory_file(data: bytes = b"", *, sealed: bool = False) -> int:

@@ -68,12 +68,11 @@ class Watcher:
             try:
                 killed = self._wait(pid, bounds, until, handles, started)
             except HungUp:
-                signal.pidfd_send_signal(handles[0], signal.SIGKILL)
+                _kill(handles[0])
                 raise
             waited = self._waited(pid) if killed == "cpu" else 0.0
             if killed:
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(handles[0], signal.SIGKILL)
+                _kill(handles[0])
         finally:
             for handle in handles:
                 os.close(handle)
@@ -146,6 +145,11 @@ class Watcher:
             return ""
         finally:
             os.close(file)
+
+
+def _kill(handle: int) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
 
 
 def _cpu(pid: int) -> float:

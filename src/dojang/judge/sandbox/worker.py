@@ -10,7 +10,7 @@ import socket
 import time
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dojang.judge.checkers import complete, normal_form, reads_score
@@ -22,7 +22,7 @@ from dojang.judge.sandbox.python import Interpreter
 from dojang.judge.sandbox.runs import Allowance, NotPython, Result, Runner
 from dojang.judge.sandbox.spawn import Broken, memory_file, read_all
 from dojang.judge.sandbox.watch import HungUp, Watcher
-from dojang.programs import Checker, Stop
+from dojang.programs import Checker, Stop, encoded
 from dojang.types import Outcome
 
 __all__ = ["EXAMS", "Worker", "digest"]
@@ -52,7 +52,7 @@ class _Exam:
     inputs: list[bytes]
     checker: Checker
     checker_language: dict[str, Any] | None
-    checker_program: int | None = field(default=None)
+    checker_program: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,8 @@ class Worker:
                 cut = None if job.whole else _SHOWN
                 shown += [result.output[:cut], result.errors[-cut:] if cut else result.errors]
             ran.append(_told(number, result, shown=keep))
-            if failed and (job.stop is Stop.FAILURE or (job.stop is Stop.TIME_LIMIT and _is_late(result))):
+            late = result.outcome is Outcome.TIME_LIMIT
+            if (failed and job.stop is Stop.FAILURE) or (late and job.stop is Stop.TIME_LIMIT):
                 break
         return ran, shown
 
@@ -252,10 +253,9 @@ class Worker:
         language = exam.checker_language
         if language is None or language["kind"] == "python" or exam.checker_program is not None:
             return exam.checker_program
-        source = exam.checker.source.encode("utf-8", "surrogatepass")
         try:
             exam.checker_program = self._compiler.compile(
-                source, language["file"], language["commands"], _CHECKER.compile_s
+                encoded(exam.checker.source), language["file"], language["commands"], _CHECKER.compile_s
             )
         except CompileFailed as error:
             raise Broken(f"the checker does not compile: {error}") from error
@@ -264,19 +264,14 @@ class Worker:
     def _run_checker(self, exam: _Exam, program: int | None, names: tuple[str, ...]) -> Result:
         if program is not None:
             return self._runner.native(program, b"", _CHECKER, arguments=names, files=True)
-        source = exam.checker.source.encode("utf-8", "surrogatepass")
         try:
-            return self._runner.python(source, b"", _CHECKER, arguments=names)
+            return self._runner.python(encoded(exam.checker.source), b"", _CHECKER, arguments=names)
         except NotPython as error:
             raise Broken(f"the checker does not compile: {error}") from error
 
 
 def _opinion(result: Result) -> bool | None:
     return None if result.exit_code is None else reads_score(result.exit_code, result.output)
-
-
-def _is_late(result: Result) -> bool:
-    return result.outcome is Outcome.TIME_LIMIT
 
 
 def _told(number: int, result: Result, *, shown: bool) -> dict[str, Any]:

@@ -136,7 +136,8 @@ def _run(request: Any, files: list[int], setup: Any, calls: Any, libc: ctypes.CD
         source, report, channel = _placed(files[3:])
         libc.prctl(1, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)  # die with the judge
         os.chdir(setup["directory"])
-        _limit(request["limits"])
+        for kind, pair in request["limits"]:
+            resource.setrlimit(kind, pair)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         text = _read_source(source)
         sys.argv = ["main.py", *request["arguments"]]
@@ -159,16 +160,6 @@ def _placed(files: list[int]) -> tuple[int, int, int]:
     placed = [os.dup2(file, 3 + index, False) for index, file in enumerate(high)]
     os.closerange(3 + len(placed), 256)
     return placed[0], placed[1], placed[2] if len(placed) > 2 else -1
-
-
-def _limit(limits: list[tuple[int, int]]) -> None:
-    for kind, value in limits:
-        hard = value + (kind == resource.RLIMIT_CPU)
-        try:
-            resource.setrlimit(kind, (value, hard))
-        except (ValueError, OSError):  # more than this user may ask for
-            ceiling = resource.getrlimit(kind)[1]
-            resource.setrlimit(kind, (min(value, ceiling), min(hard, ceiling)))
 
 
 def _read_source(file: int) -> bytes:
