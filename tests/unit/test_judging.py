@@ -235,7 +235,9 @@ def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("while True: pass")
     (tmp_path / "p.json").write_text(json.dumps({**PROBLEM, "limits": {"cpu_s": 600}}))
     command = [sys.executable, "-m", "dojang", "judge", "run", "a.py", "--problem", "p.json"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=_heed_interrupts
+    )
     deadline = time.monotonic() + 60
     while len(session(process.pid)) < 4 and time.monotonic() < deadline:  # it, guardian, worker, and what they start
         time.sleep(0.05)
@@ -243,6 +245,11 @@ def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "dojang: interrupted\n")
     assert session(process.pid) == []
+
+
+def _heed_interrupts() -> None:
+    """Tests that a shell runs in the background are born deaf to them, and so are their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def session(leader: int) -> list[int]:
