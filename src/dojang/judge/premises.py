@@ -144,14 +144,14 @@ class Premises:
             )
         shared = self.toolchain.is_shared(source) and self.isolation is not Isolation.SECCOMP
         inside = self.isolation is Isolation.NAMESPACES
-        commands = self.toolchain.commands(
+        commands, strange = self.toolchain.commands(
             source,
             row.standard,
             HEADERS if inside else self.toolchain.headers,
             shared=shared,
             audit=self.isolation in (Isolation.SECCOMP, Isolation.NONE),
         )
-        return {**asdict(row), "commands": commands, "shared": shared}
+        return {**asdict(row), "commands": commands, "strange": strange, "shared": shared}
 
 
 def _made(folder: str) -> str:

@@ -124,7 +124,7 @@ def _refusal(pool: JudgePool) -> str:
     """Why the compiler, outside the jail, does not take the header; empty if it does."""
     tools = pool.premises.toolchain
     assert tools is not None
-    command = tools.commands(_HEADER, "gnu++17", tools.headers, shared=False, audit=False)[0]
+    (command, *_), _ = tools.commands(_HEADER, "gnu++17", tools.headers, shared=False, audit=False)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "a.cpp").write_text(_HEADER + "int main() {}\n")
         try:

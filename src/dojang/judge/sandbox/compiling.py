@@ -16,7 +16,7 @@ from dojang.judge.sandbox.jail import Jail, wipe
 from dojang.judge.sandbox.spawn import Broken, Setting, Streams, memory_file, process_limits, read_all, read_end, spawn
 from dojang.judge.sandbox.watch import Bounds, Watcher
 
-__all__ = ["BINARY", "COMPILER_MEMORY", "DEPENDENCIES", "CompileFailed", "Compiler"]
+__all__ = ["BINARY", "COMPILER_MEMORY", "DEPENDENCIES", "CompileFailed", "Compiler", "is_final"]
 
 BINARY = "a.out"
 DEPENDENCIES = ("a.d", "a.s.d")
@@ -28,6 +28,13 @@ _LOG = 4000
 _PROOF_S = 60.0
 _PATIENCE = 20
 """Wall time is no measure of a program, but a compiler that takes this many times its limit is stuck."""
+
+
+_FIRST_ERROR = re.compile(r" error: (.*)")
+_UNKNOWN = re.compile(r"'(\w+)' (?:was not declared|has not been declared|does not name a type)")
+_SYNTAX = re.compile(
+    r"expected (?:'[^\w']+'(?: or '[^\w']+')?|primary-expression) (?:before '[^\w']+' token|at end of input)"
+)
 
 
 class CompileFailed(Exception):
@@ -51,8 +58,13 @@ class Compiler:
         """Part of the name the compiler goes by, so that a program cannot put words into its mouth."""
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
-    def compile(self, source: bytes, name: str, commands: Sequence[Sequence[str]], cpu_s: float) -> int:
-        """A descriptor of the finished program. The first command that works decides; if none does, the last speaks."""
+    def compile(
+        self, source: bytes, name: str, commands: Sequence[Sequence[str]], strange: Sequence[str], cpu_s: float
+    ) -> int:
+        """A descriptor of the finished program. The first command that works decides; if none does, the last speaks.
+
+        Commands differ in the headers, which know none of the `strange` words: an error about these is final.
+        """
         try:
             for command in commands:
                 self._write(name, source)
@@ -62,7 +74,9 @@ class Compiler:
                     return program
                 words = self._words(name)
                 wipe(self._jail.scratch)
-            self._prove(name, commands[-1])
+                if is_final(words, strange):
+                    break
+            self._prove(name, command)
             raise CompileFailed(words or "the program includes what is not part of the toolchain")
         finally:
             wipe(self._jail.scratch)
@@ -132,3 +146,12 @@ class Compiler:
         if self._audit:  # what is said about other files may quote them
             words = "\n".join(line for line in words.splitlines() if line.startswith(name))
         return words
+
+
+def is_final(words: str, strange: Sequence[str]) -> bool:
+    """Whether other headers cannot help: the first error, of which others may follow, is in the program itself."""
+    error = _FIRST_ERROR.search(words)
+    if error is None:
+        return False
+    unknown = _UNKNOWN.match(error[1])
+    return unknown[1] in strange if unknown else bool(_SYNTAX.match(error[1]))

@@ -67,15 +67,21 @@ class Interpreter:
         role: str,
         files: Sequence[int],
         limits: Mapping[int, int],
+        *,
         function: str = "",
         arguments: Sequence[str] = (),
+        compiled: bool = False,
     ) -> Forked:
-        """A child that plays a role; `files` are stdin, stdout, stderr, the source, and perhaps a channel."""
+        """A child that plays a role; `files` are stdin, stdout, stderr, the source, and perhaps another (zygote.py).
+
+        `compiled` says that the source is what an earlier child compiled."""
         report, told = os.pipe2(os.O_CLOEXEC)
         pairs = [(kind, in_force(kind, value)) for kind, value in limits.items()]
-        request = {"role": role, "limits": pairs, "function": function, "arguments": arguments}
+        request = json.dumps(
+            {"role": role, "limits": pairs, "function": function, "arguments": arguments, "compiled": compiled}
+        )
         try:
-            pid = self._ask(json.dumps(request).encode(), [*files[:4], told, *files[4:]])
+            pid = self._ask(request.encode(), [*files[:4], told, *files[4:]])
         except (OSError, struct.error):
             os.close(report)
             self.stop()

@@ -31,7 +31,7 @@ from dojang.judge.sandbox.spawn import (
 from dojang.judge.sandbox.watch import Bounds, End, Watcher
 from dojang.types import Outcome
 
-__all__ = ["Allowance", "NotPython", "Result", "Runner"]
+__all__ = ["Allowance", "NotPython", "Result", "Runner", "Script"]
 
 GRACE, SECOND_GRACE = 1.25, 2.0
 """Processor time is inflated by neighbours (shared caches, stolen cycles). A program is killed at the first multiple of
@@ -82,6 +82,33 @@ class Result:
     """Whether it had to wait for a core much."""
 
 
+class Script:
+    """A Python program as its runs get it: the text, and once a run has left it behind, the code that comes of it.
+
+    A run writes the code before anything of the program is executed, and only runs of the same program read it."""
+
+    def __init__(self, source: bytes) -> None:
+        self._text = memory_file(source, sealed=True)
+        self._code = memory_file()
+        self.compiled = False
+
+    def files(self) -> tuple[int, ...]:
+        """What a run is given: something to execute, and somewhere to leave the code if that is missing."""
+        return (self._code,) if self.compiled else (self._text, self._code)
+
+    def ran(self, end: End) -> None:
+        """A run has ended. One that was killed may have been interrupted while it wrote."""
+        if not self.compiled:
+            self.compiled = not end.killed and os.fstat(self._code).st_size > 0
+            if not self.compiled:
+                os.ftruncate(self._code, 0)
+                os.lseek(self._code, 0, os.SEEK_SET)
+
+    def close(self) -> None:
+        os.close(self._text)
+        os.close(self._code)
+
+
 class Runner:
     """Everything a run needs that outlasts it."""
 
@@ -129,16 +156,18 @@ class Runner:
 
         return self._fairly(attempt, allowance)
 
-    def python(self, source: bytes, stdin: bytes, allowance: Allowance, *, arguments: tuple[str, ...] = ()) -> Result:
+    def python(self, script: Script, stdin: bytes, allowance: Allowance, *, arguments: tuple[str, ...] = ()) -> Result:
         """Run a Python program; NotPython if it is none."""
 
         def attempt(grace: float) -> Result:
-            with _Input(stdin) as file, _Input(source) as text:
+            with _Input(stdin) as file:
                 streams = self._streams(file)
-                files = (streams.stdin, streams.stdout, streams.stderr, text)
-                child = self._interpreter.fork("program", files, self._limits(allowance), arguments=arguments)
+                files = (streams.stdin, streams.stdout, streams.stderr, *script.files())
+                limits = self._limits(allowance)
+                child = self._interpreter.fork("program", files, limits, arguments=arguments, compiled=script.compiled)
                 end = self._watcher.wait(child.pid, _bounds(allowance, grace))
                 _heed(child.told())
+                script.ran(end)
                 return self._end_of(end, allowance)
 
         return self._fairly(attempt, allowance)
@@ -157,7 +186,7 @@ class Runner:
             candidate = self._interpreter.fork("candidate", files, limits)
             own = limits | {resource.RLIMIT_AS: 4 << 30, resource.RLIMIT_CPU: 60}
             files = (self._null, self._null, words, test, near.fileno())
-            examiner = self._interpreter.fork("examiner", files, own, function)
+            examiner = self._interpreter.fork("examiner", files, own, function=function)
         try:
             end = self._watcher.wait(candidate.pid, _bounds(allowance, grace), until=examiner.pid)
             judged = self._watcher.wait(examiner.pid, _EXAMINER)

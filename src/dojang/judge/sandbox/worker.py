@@ -9,7 +9,8 @@ import os
 import socket
 import time
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from dojang.judge.sandbox.compiling import COMPILER_MEMORY, CompileFailed, Compi
 from dojang.judge.sandbox.jail import Jail, wipe
 from dojang.judge.sandbox.policy import compiler_filter, native_filter, python_filter
 from dojang.judge.sandbox.python import Interpreter
-from dojang.judge.sandbox.runs import Allowance, NotPython, Result, Runner
+from dojang.judge.sandbox.runs import Allowance, NotPython, Result, Runner, Script
 from dojang.judge.sandbox.spawn import Broken, memory_file, read_all
 from dojang.judge.sandbox.watch import HungUp, Watcher
 from dojang.programs import Checker, Stop, encoded
@@ -132,16 +133,11 @@ class Worker:
         )
         self._limit_group(job.allowance.memory)
         self._made, self._explained = b"", False
-        program = None
         try:
-            if job.language["kind"] == "native":
-                program = self._program(job, binary)
-            ran, shown = self._run_tests(job, program)
+            with self._program(job, binary) as program:
+                ran, shown = self._run_tests(job, program)
         except (CompileFailed, NotPython) as error:
             return {"compile_error": str(error)}, [b""]
-        finally:
-            if program is not None:
-                os.close(program)
         return {"ran": ran}, [self._made, *shown]
 
     def _exam(self, header: dict[str, Any], inputs: list[bytes]) -> _Exam:
@@ -161,15 +157,28 @@ class Worker:
             with suppress(OSError):
                 os.pwrite(self._memory_limit, str(max(memory, COMPILER_MEMORY) + _GROUP_SLACK).encode(), 0)
 
-    def _program(self, job: _Job, binary: bytes) -> int:
-        if binary:
-            return memory_file(binary, sealed=True)
-        language = job.language
-        program = self._compiler.compile(job.source, language["file"], language["commands"], job.allowance.compile_s)
+    @contextmanager
+    def _program(self, job: _Job, binary: bytes) -> Iterator[int | Script]:
+        """Something to run for every test: a descriptor of a compiled program, or a script."""
+        if job.language["kind"] == "python":
+            with closing(Script(job.source)) as script:
+                yield script
+            return
+        program = memory_file(binary, sealed=True) if binary else self._compiled(job)
+        try:
+            yield program
+        finally:
+            os.close(program)
+
+    def _compiled(self, job: _Job) -> int:
+        program = self._compile(job.source, job.language, job.allowance.compile_s)
         self._made = read_all(program, 1 << 30)
         return program
 
-    def _run_tests(self, job: _Job, program: int | None) -> tuple[list[dict[str, Any]], list[bytes]]:
+    def _compile(self, source: bytes, language: dict[str, Any], cpu_s: float) -> int:
+        return self._compiler.compile(source, language["file"], language["commands"], language["strange"], cpu_s)
+
+    def _run_tests(self, job: _Job, program: int | Script) -> tuple[list[dict[str, Any]], list[bytes]]:
         ran, shown, failures = [], [], 0
         for number in range(len(job.exam.tests)):
             result = self._run_test(job, program, number)
@@ -190,13 +199,13 @@ class Worker:
             wire.send(self._channel, {"alive": True})
             self._last_word = time.monotonic()
 
-    def _run_test(self, job: _Job, program: int | None, number: int) -> Result:
+    def _run_test(self, job: _Job, program: int | Script, number: int) -> Result:
         test = job.exam.tests[number]
         data = job.exam.inputs[number]
         if test["kind"] == "call":
             return self._runner.calls(job.source, data, test["function"], job.allowance)
-        if program is None:
-            result = self._runner.python(job.source, data, job.allowance)
+        if isinstance(program, Script):
+            result = self._runner.python(program, data, job.allowance)
         else:
             result = self._runner.native(program, data, job.allowance, files=job.language["shared"])
         if result.outcome is Outcome.ACCEPTED and not job.whole:
@@ -254,9 +263,7 @@ class Worker:
         if language is None or language["kind"] == "python" or exam.checker_program is not None:
             return exam.checker_program
         try:
-            exam.checker_program = self._compiler.compile(
-                encoded(exam.checker.source), language["file"], language["commands"], _CHECKER.compile_s
-            )
+            exam.checker_program = self._compile(encoded(exam.checker.source), language, _CHECKER.compile_s)
         except CompileFailed as error:
             raise Broken(f"the checker does not compile: {error}") from error
         return exam.checker_program
@@ -265,7 +272,8 @@ class Worker:
         if program is not None:
             return self._runner.native(program, b"", _CHECKER, arguments=names, files=True)
         try:
-            return self._runner.python(encoded(exam.checker.source), b"", _CHECKER, arguments=names)
+            with closing(Script(encoded(exam.checker.source))) as script:
+                return self._runner.python(script, b"", _CHECKER, arguments=names)
         except NotPython as error:
             raise Broken(f"the checker does not compile: {error}") from error
 

@@ -19,7 +19,9 @@ import gc
 import importlib
 import io
 import json
+import marshal
 import os
+import random
 import resource
 import signal
 import socket
@@ -94,10 +96,9 @@ def main() -> None:
             importlib.import_module(name)
     _make_like_a_console()
     libc = ctypes.CDLL(None, use_errno=True)
-    after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
-    after_fork.restype = None
     guard = _Guard(setup, libc)
     _open_streams()
+    random.seed(0)
     number = ctypes.c_long(_CLONE[os.uname().machine])
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page the programs share with this process
@@ -109,11 +110,13 @@ def main() -> None:
         files = array.array("i")
         for _, _, piece in ancillary:
             files.frombytes(piece[: len(piece) // 4 * 4])
-        # The child's parent is the one who asked: it supervises programs in every language alike.
+        request = json.loads(message)
+        # The child's parent is the one who asked: it supervises programs in every language alike. There is one thread
+        # and nobody holds a lock, so the interpreter need not be told that it was forked. That would take long, and
+        # reseed the random numbers; as it is, a program gets the same ones in every run, and so the same verdict.
         pid = libc.syscall(number, ctypes.c_long(_CLONE_PARENT | _SIGCHLD), 0, 0, 0, 0)
         if pid == 0:
-            after_fork()
-            _run(json.loads(message), list(files), setup, calls, libc, guard)
+            _run(request, list(files), setup, calls, libc, guard)
         for file in files:
             os.close(file)
         control.send(_PID.pack(pid))
@@ -128,26 +131,29 @@ def _make_like_a_console() -> None:
 
 
 def _run(request: Any, files: list[int], setup: Any, calls: Any, libc: ctypes.CDLL, guard: _Guard) -> None:
-    """Never returns. `files` are stdin, stdout, stderr, the source, a pipe to the judge, and perhaps a channel."""
+    """Never returns. `files` are stdin, stdout, stderr, the source, a pipe to the judge, and perhaps another: for a
+    program, a file for the code it compiles to; otherwise the channel between candidate and examiner."""
     report = -1
     try:
         for number, file in enumerate(files[:3]):
             os.dup2(file, number)
-        source, report, channel = _placed(files[3:])
+        source, report, other = _placed(files[3:])
         libc.prctl(1, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)  # die with the judge
         os.chdir(setup["directory"])
         for kind, pair in request["limits"]:
             resource.setrlimit(kind, pair)
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         text = _read_source(source)
         sys.argv = ["main.py", *request["arguments"]]
         guard.install()
         if request["role"] == "program":
-            code = _run_program(text, report, _raised_status(request))
+            program = marshal.loads(text) if request["compiled"] else _compiled(text, report)
+            code = _run_program(_kept(program, other), report, _raised_status(request))
         elif request["role"] == "candidate":
-            code = calls.serve(_module("solution"), _compiled(text, report), channel)
+            program = _compiled(text, report)
+            os.close(report)
+            code = calls.serve(_module("solution"), program, other)
         else:
-            code = calls.examine(text, request["function"], report, channel)
+            code = calls.examine(text, request["function"], report, other)
     except BaseException as error:
         _tell(report, f"broken {type(error).__name__}: {error}")
         code = 127
@@ -197,7 +203,19 @@ def _compiled(text: bytes, report: int) -> types.CodeType:
     except BaseException as error:  # deep nesting, NUL bytes, a foreign encoding: all are the program's doing
         _tell(report, "syntax " + "".join(traceback.format_exception_only(type(error), error)))
         os._exit(1)
-    os.close(report)
+    return code
+
+
+def _kept(code: types.CodeType, file: int) -> types.CodeType:
+    """Leave the code in a file for the next run, if there is one; all of it or nothing."""
+    if file >= 0:
+        data = marshal.dumps(code)
+        try:
+            if os.write(file, data) < len(data):
+                raise OSError
+        except OSError:  # larger than the program's files may be
+            os.ftruncate(file, 0)
+        os.close(file)
     return code
 
 
@@ -213,9 +231,10 @@ def _raised_status(request: Any) -> int:
     return 3 if request["arguments"] else 1
 
 
-def _run_program(text: bytes, report: int, raised: int) -> int:
+def _run_program(code: types.CodeType, report: int, raised: int) -> int:
     module = _module("__main__")
-    code = _compiled(text, report)
+    os.close(report)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     status = 0
     try:
         exec(code, module.__dict__)

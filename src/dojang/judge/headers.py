@@ -1,0 +1,250 @@
+"""Precompiled headers: which there are, and which of them a program can be given without its noticing.
+
+Most of what judging a C++ program costs is compiling it, and most of that are the standard headers. They are compiled
+once per machine, in two versions: all of <bits/stdc++.h>, and one without what is rarely used and costs the most.
+
+Programs that name their headers one by one are given the short version, too, if it will do. Whether it does is decided
+by the words of the program. The version differs from what the program asks for by some names, which only one of the
+two declares; if the program has none of these, the difference cannot matter to it: members of a class mean nothing to
+who cannot name the class. A program that does not compile with the short version is tried again with exactly what it
+includes.
+"""
+
+import fcntl
+import json
+import re
+import subprocess
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from dojang.errors import ConfigError
+
+__all__ = ["FLAGS", "LEFT_OUT", "Headers", "declared", "run"]
+
+FLAGS = ("-O2", "-pthread", "-DONLINE_JUDGE", "-w", "-fmax-errors=3")
+"""Headers serve only compilations with the same flags."""
+EVERYTHING = "bits/stdc++.h"
+LEFT_OUT = """
+    barrier charconv codecvt condition_variable coroutine execution filesystem format future latch memory_resource
+    mutex regex scoped_allocator semaphore shared_mutex stop_token syncstream thread valarray
+"""
+_WITHOUT_BESSEL = "#include <bits/c++config.h>\n#undef _GLIBCXX_USE_STD_SPEC_FUNCS\n"
+"""The special functions of C++17 take a quarter of the time of compiling a program that does nothing."""
+_KEYWORDS = """
+    alignas alignof and asm auto bool break case catch char char16_t char32_t char8_t class concept const const_cast
+    consteval constexpr constinit continue decltype default delete do double dynamic_cast else enum explicit export
+    extern false float for friend goto if inline int long mutable namespace new noexcept not nullptr operator or private
+    protected public register reinterpret_cast requires return short signed sizeof static static_assert static_cast std
+    struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile
+    wchar_t while
+"""
+"""Words that mean the same with any header."""
+_BLANK = r"(?:\s++|//[^\n]*+\n|/\*(?:[^*]++|\*(?!/))*+\*/)*+"
+_INCLUDE = re.compile(_BLANK + r'#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]')
+_ANOTHER = re.compile(r"#[ \t]*include")
+_WORD = re.compile(r"\b[A-Za-z_]\w*")
+_TOKEN = re.compile(r"[A-Za-z_]\w*|::|[{};:]")
+_LITERAL = re.compile(r"""(?:\b(?:u8|[uUL]))?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+')""")
+_BUILD_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers of one compiler, in a folder that outlives us."""
+
+    compiler: str
+    folder: str
+
+    def ways(self, source: str, standard: str, place: str) -> tuple[list[list[str]], list[str]]:
+        """The flags with which to try to compile this program, in turn; `place` is where the folder appears.
+
+        And the words of the program that none of its headers knows: an error about one of these is final.
+        """
+        names, all_on_top = _included(source)
+        words = set(_WORD.findall(source)).difference(_KEYWORDS.split())
+        if names and names[0] == EVERYTHING:
+            self._prepare(standard)
+            whole = self._names(standard, "whole")
+            ways = [[f"-I{place}/{standard}/whole"]]
+            if "##" not in source and _are_alike(whole, self._names(standard, "short"), words):
+                ways.insert(0, [f"-I{place}/{standard}/short"])
+            return ways, _unknown(words, whole)
+        if names and all_on_top and "##" not in source:
+            self._prepare(standard)
+            asked = self._asked(standard, names)
+            if asked and _are_alike(asked, self._names(standard, "short"), words):
+                return [["-include", f"{place}/{standard}/short/{EVERYTHING}"], []], _unknown(words, asked)
+        return [[]], []
+
+    def _asked(self, standard: str, names: Sequence[str]) -> "Names | None":
+        """What these headers declare together; None if the short version has not all of them."""
+        if not set(names) <= _offered(f"{self.folder}/{standard}/short/{EVERYTHING}"):
+            return None
+        try:
+            return _joined([self._names(standard, name) for name in names])
+        except ConfigError:  # a header that this standard does not know
+            return None
+
+    def _names(self, standard: str, name: str) -> "Names":
+        """What a version, or a standard header, declares."""
+        path = Path(self.folder, standard, "names", name)
+        if not path.exists():
+            with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as folder:
+                header = Path(folder, "std.h")
+                header.write_text(f"#include <{name}>\n")
+                self._write_names(header, standard, Path(folder, name))
+                Path(folder, name).replace(path)
+        return _read_names(str(path))
+
+    def _prepare(self, standard: str) -> None:
+        """Precompile the headers, once per machine; others wait for whoever is at it."""
+        done = Path(self.folder, standard)
+        if done.is_dir():
+            return
+        done.parent.mkdir(parents=True, exist_ok=True)
+        with open(done.parent / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if done.is_dir():
+                return
+            with tempfile.TemporaryDirectory(dir=done.parent, prefix="making-") as folder:
+                making = Path(folder) / standard
+                self._precompile(making, standard)
+                making.chmod(0o755)
+                making.rename(done)
+
+    def _precompile(self, making: Path, standard: str) -> None:
+        original = self._find_everything(standard).read_text()
+        short = re.sub(rf"#\s*include\s*<(?:{'|'.join(LEFT_OUT.split())})>", "", original)
+        (making / "names").mkdir(parents=True)
+        for name, text in (("whole", f"#include_next <{EVERYTHING}>\n"), ("short", _WITHOUT_BESSEL + short)):
+            header = making / name / EVERYTHING
+            header.parent.mkdir(parents=True)
+            header.write_text(text)
+            self._write_names(header, standard, making / "names" / name)
+            self._run(["-x", "c++-header", str(header), "-o", f"{header}.gch"], standard)
+
+    def _find_everything(self, standard: str) -> Path:
+        listed = self._run(["-x", "c++", "-E", "-include", EVERYTHING, "/dev/null"], standard)
+        return Path(next(iter(re.findall(rf'"([^"]*/{re.escape(EVERYTHING)})"', listed))))
+
+    def _write_names(self, header: Path, standard: str, target: Path) -> None:
+        found = declared(self._run(["-x", "c++", "-E", "-P", str(header)], standard))
+        macros = self._run(["-x", "c++", "-E", "-dM", str(header)], standard)
+        found.setdefault("", set()).update(re.findall(r"#define (\w+)", macros))
+        target.write_text(json.dumps({space: sorted(names) for space, names in found.items()}))
+
+    def _run(self, arguments: Sequence[str], standard: str) -> str:
+        return run([self.compiler, f"-std={standard}", *FLAGS, *arguments])
+
+
+def _included(source: str) -> tuple[list[str], bool]:
+    """The headers a program includes before anything else, and whether these are all."""
+    names, end = [], 0
+    while found := _INCLUDE.match(source, end):
+        names.append(found[1])
+        end = found.end()
+    return names, not _ANOTHER.search(source, end)
+
+
+def declared(text: str) -> dict[str, set[str]]:
+    """The words of a preprocessed text outside of classes and functions, by namespace.
+
+    A class that has a body is there a second time, with a brace; so is what is taken over from another namespace, with
+    an equals sign.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    spaces, open_ones, head, inside, before = [""], set[str](), list[str](), 0, ""
+    for token in _TOKEN.findall(_LITERAL.sub("", text)):
+        if inside:
+            inside += (token == "{") - (token == "}")
+        elif token == "{":
+            space = _opened(head, spaces[-1], open_ones)
+            if space is None:
+                inside = 1
+                found[spaces[-1]].update(name + "{" for name in _class_names(head))
+            else:
+                spaces.append(space)
+            head = []
+        elif token in ("}", ";"):
+            if token == "}":
+                spaces.pop()
+            head = []
+        elif token == ":":  # behind it are bases of a class, or members that are initialised
+            head.append(token)
+        elif token == "::":  # what is before it says where; what is behind it has been declared there
+            head = head if head[:1] == ["using"] else [*head[:-1], token]
+        elif ":" not in head and (before != "::" or head[:1] == ["using"]):
+            head.append(token)
+            found[spaces[-1]].add(token + "=" if head[0] == "using" else token)
+        before = token
+    return found
+
+
+def _class_names(head: Sequence[str]) -> list[str]:
+    """What is called class, struct or union here; the last one has the body, those before are parameters."""
+    return [name for key, name in pairwise(head) if key in ("class", "struct", "union")][-1:]
+
+
+def _opened(head: Sequence[str], space: str, open_ones: set[str]) -> str | None:
+    """The namespace in which the names behind a brace are; None for those that are nowhere to be seen.
+
+    An inline namespace is part of the one around it, also when it is opened again.
+    """
+    if "namespace" in head:
+        name = next(iter(head[head.index("namespace") + 1 :]), "__attribute__")
+        if "inline" in head:
+            open_ones.add(name)
+        return space if name in open_ones or name == "__attribute__" else name
+    if head[-1:] == ["extern"]:  # "C"
+        return space
+    if "enum" in head and {"class", "struct"}.isdisjoint(head):
+        return space
+    return None
+
+
+Names = Mapping[str, frozenset[str]]
+
+
+def _are_alike(one: Names, other: Names, words: set[str]) -> bool:
+    """Whether these words mean the same with both."""
+    marked = words.union(*({word + mark for word in words} for mark in "{="))
+    none = frozenset[str]()
+    spaces = [space for space in one.keys() | other.keys() if space in ("", "std") or space in words]
+    return all(marked.isdisjoint(one.get(space, none) ^ other.get(space, none)) for space in spaces)
+
+
+def _joined(parts: Sequence[Names]) -> Names:
+    return {
+        space: frozenset().union(*(part.get(space, ()) for part in parts))
+        for space in {key for part in parts for key in part}
+    }
+
+
+def _unknown(words: set[str], names: Names) -> list[str]:
+    return sorted(words.difference(*names.values()))
+
+
+@cache
+def _offered(header: str) -> frozenset[str]:
+    """What a header includes."""
+    return frozenset(re.findall(r"#\s*include\s*<(\w+)>", Path(header).read_text()))
+
+
+@cache
+def _read_names(path: str) -> Names:
+    return {space: frozenset(names) for space, names in json.loads(Path(path).read_text()).items()}
+
+
+def run(command: Sequence[str]) -> str:
+    """What a command of the toolchain prints; ConfigError if it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=True, cwd="/").stdout
+    except subprocess.CalledProcessError as error:
+        raise ConfigError(f"{' '.join(command)} failed: {error.stderr.strip()[-500:]}") from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"{' '.join(command)} failed: {error}") from error
