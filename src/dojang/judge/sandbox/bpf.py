@@ -22,6 +22,9 @@ _X32_BIT = 0x40000000  # a second table of calls on x86-64, by which a filter co
 _LOAD, _JUMP, _JUMP_EQUAL, _JUMP_AT_LEAST, _AND, _RETURN = 0x20, 0x05, 0x15, 0x35, 0x54, 0x06
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 _WORD = 0xFFFFFFFF
+_FAR = 0xFF  # how far a comparison can jump
+
+_Instruction = tuple[int, int, int, int]  # operation, value, how far to jump if so, and if not
 
 
 def refuse(errno: int) -> int:
@@ -62,59 +65,42 @@ class Filter:
 def assemble(architecture: str, rules: Mapping[str, Rule], default: int) -> Filter:
     """A filter for these calls; names the architecture does not have are passed over."""
     numbers = ARCHITECTURES[architecture]
-    return _Assembler().build(
-        _AUDIT_ARCH[architecture],
-        {numbers[name]: rule for name, rule in rules.items() if name in numbers},
-        Rule(default),
-        x32=architecture == "x86_64",
-    )
+    known = {numbers[name]: rule for name, rule in rules.items() if name in numbers}
+    code: list[_Instruction] = [
+        (_LOAD, _ARCH_AT, 0, 0),
+        (_JUMP_EQUAL, _AUDIT_ARCH[architecture], 1, 0),
+        (_RETURN, KILL, 0, 0),
+        (_LOAD, _NUMBER_AT, 0, 0),
+    ]
+    if architecture == "x86_64":
+        code += [(_JUMP_AT_LEAST, _X32_BIT, 0, 1), (_RETURN, KILL, 0, 0)]
+    code += _search(_segments(known, Rule(default)))
+    packed = [struct.pack("<HBBI", op, yes, no, 0 if value == SELF else value) for op, value, yes, no in code]
+    return Filter(b"".join(packed), tuple(index for index, line in enumerate(code) if line[1] == SELF))
 
 
-class _Assembler:
-    def __init__(self) -> None:
-        self._code: list[tuple[int, int, int, int]] = []
-        self._self_at: list[int] = []
+def _search(segments: Sequence[tuple[int, Rule]]) -> list[_Instruction]:
+    """Find the segment a call number is in, and do as its rule says."""
+    if len(segments) == 1:
+        return _decide(segments[0][1])
+    middle = len(segments) // 2
+    below, above = _search(segments[:middle]), _search(segments[middle:])
+    first = segments[middle][0]
+    if len(below) <= _FAR:
+        return [(_JUMP_AT_LEAST, first, len(below), 0), *below, *above]
+    return [(_JUMP_AT_LEAST, first, 0, 1), (_JUMP, len(below), 0, 0), *below, *above]
 
-    def build(self, audit_arch: int, rules: Mapping[int, Rule], default: Rule, *, x32: bool) -> Filter:
-        self._emit(_LOAD, _ARCH_AT)
-        self._emit(_JUMP_EQUAL, audit_arch, 1, 0)
-        self._emit(_RETURN, KILL)
-        self._emit(_LOAD, _NUMBER_AT)
-        if x32:
-            self._emit(_JUMP_AT_LEAST, _X32_BIT, 0, 1)
-            self._emit(_RETURN, KILL)
-        self._search(_segments(rules, default))
-        code = b"".join(struct.pack("<HBBI", op, yes, no, value) for op, value, yes, no in self._code)
-        return Filter(code, tuple(self._self_at))
 
-    def _emit(self, op: int, value: int, yes: int = 0, no: int = 0) -> None:
-        self._code.append((op, value, yes, no))
-
-    def _search(self, segments: Sequence[tuple[int, Rule]]) -> None:
-        if len(segments) == 1:
-            self._decide(segments[0][1])
-            return
-        middle = len(segments) // 2
-        self._emit(_JUMP_AT_LEAST, segments[middle][0], 0, 1)
-        hole = len(self._code)
-        self._emit(_JUMP, 0)
-        self._search(segments[:middle])
-        self._code[hole] = (_JUMP, len(self._code) - hole - 1, 0, 0)
-        self._search(segments[middle:])
-
-    def _decide(self, rule: Rule) -> None:
-        for clause in rule.clauses:
-            words = [word for test in clause.tests for word in _words(test)]
-            for done, (offset, mask, value) in enumerate(words):
-                self._emit(_LOAD, offset)
-                self._emit(_AND, mask)
-                # Past the rest of this clause: three instructions a word, and its return.
-                skip = 3 * (len(words) - done - 1) + 1
-                if value == SELF:
-                    self._self_at.append(len(self._code))
-                self._emit(_JUMP_EQUAL, 0 if value == SELF else value, 0, skip)
-            self._emit(_RETURN, clause.action)
-        self._emit(_RETURN, rule.otherwise)
+def _decide(rule: Rule) -> list[_Instruction]:
+    code: list[_Instruction] = []
+    for clause in rule.clauses:
+        words = [word for test in clause.tests for word in _words(test)]
+        for done, (offset, mask, value) in enumerate(words):
+            # Past the rest of this clause: three instructions a word, and its return.
+            skip = 3 * (len(words) - done - 1) + 1
+            code += [(_LOAD, offset, 0, 0), (_AND, mask, 0, 0), (_JUMP_EQUAL, value, 0, skip)]
+        code.append((_RETURN, clause.action, 0, 0))
+    return [*code, (_RETURN, rule.otherwise, 0, 0)]
 
 
 def _words(test: tuple[int, int, int]) -> list[tuple[int, int, int]]:

@@ -7,31 +7,21 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from dojang.judge.sandbox.bpf import Filter
 from dojang.judge.sandbox.spawn import Broken, Setting, Streams, in_force, spawn
 
-__all__ = ["Forked", "Interpreter"]
+__all__ = ["Interpreter"]
 
 _PID = struct.Struct("<i")
 _START_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Forked:
-    """A child of the worker that the interpreter made."""
-
-    pid: int
-    report: int
-    """Where it says that the source is no Python, or that something broke before the program began."""
-
-    def told(self) -> str:
-        """What it said. Call when it has ended."""
-        try:
-            return os.read(self.report, 2000).decode(errors="replace")
-        finally:
-            os.close(self.report)
+_LIMITS = {
+    resource.RLIMIT_CORE: 0,
+    resource.RLIMIT_MEMLOCK: 0,
+    resource.RLIMIT_MSGQUEUE: 0,
+    resource.RLIMIT_NOFILE: 256,
+}
+"""The interpreter's own, which its children inherit."""
 
 
 class Interpreter:
@@ -61,6 +51,7 @@ class Interpreter:
         self._ruleset = ruleset
         self._pid = 0
         self._control: socket.socket | None = None
+        self._report = -1
 
     def fork(
         self,
@@ -71,32 +62,37 @@ class Interpreter:
         function: str = "",
         arguments: Sequence[str] = (),
         compiled: bool = False,
-    ) -> Forked:
-        """A child that plays a role; `files` are stdin, stdout, stderr, the source, and perhaps another (zygote.py).
+    ) -> int:
+        """The id of a child that plays a role; `files` are stdin, stdout, stderr, the source, and perhaps another.
 
-        `compiled` says that the source is what an earlier child compiled."""
-        report, told = os.pipe2(os.O_CLOEXEC)
-        pairs = [(kind, in_force(kind, value)) for kind, value in limits.items()]
+        What roles there are and what they need is said in zygote.py. `compiled` says that the source is what an
+        earlier child compiled.
+        """
+        pairs = [(kind, in_force(kind, value)) for kind, value in limits.items() if _LIMITS.get(kind) != value]
         request = json.dumps(
             {"role": role, "limits": pairs, "function": function, "arguments": arguments, "compiled": compiled}
         )
         try:
-            pid = self._ask(request.encode(), [*files[:4], told, *files[4:]])
+            pid = self._ask(request.encode(), files)
         except (OSError, struct.error):
-            os.close(report)
             self.stop()
             raise Broken("the warm interpreter died") from None
-        finally:
-            os.close(told)
         if pid <= 0:
-            os.close(report)
             raise Broken("the warm interpreter cannot fork")
-        return Forked(pid, report)
+        return pid
+
+    def told(self) -> str:
+        """What children have said: that a source is no Python, or that something broke before the program began."""
+        try:
+            return os.read(self._report, 4000).decode(errors="replace")
+        except BlockingIOError:
+            return ""
 
     def stop(self) -> None:
         """Let it go; the next request starts another."""
         if self._control is not None:
             self._control.close()
+            os.close(self._report)
             self._control = None
         if self._pid:
             with suppress(ProcessLookupError):
@@ -114,8 +110,6 @@ class Interpreter:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_START_S)
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        # Its own stack limit is what threads of the programs get; their first thread has a limit of its own.
-        limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 256}
         environment = {
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -124,14 +118,17 @@ class Interpreter:
             "TMPDIR": "/tmp",
             "PATH": "/usr/bin:/bin",
         }
-        setting = Setting(limits, ruleset=self._ruleset, environment=environment, kept=theirs.fileno())
+        # Its own stack limit is what threads of the programs get; their first thread has a limit of its own.
+        setting = Setting(_LIMITS, ruleset=self._ruleset, environment=environment, kept=theirs.fileno())
         try:
             self._pid = spawn(self._command[0], [*self._command, "-c", self._zygote], Streams(null, null, 2), setting)
         finally:
             theirs.close()
             os.close(null)
-        ours.send(self._setup)
+        self._report, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._control = ours
+        with open(told, "wb"):
+            socket.send_fds(ours, [self._setup], [told])
         if ours.recv(16) != b"ready":
             raise OSError("not ready")
-        self._control = ours
         return ours

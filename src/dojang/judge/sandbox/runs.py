@@ -164,9 +164,9 @@ class Runner:
                 streams = self._streams(file)
                 files = (streams.stdin, streams.stdout, streams.stderr, *script.files())
                 limits = self._limits(allowance)
-                child = self._interpreter.fork("program", files, limits, arguments=arguments, compiled=script.compiled)
-                end = self._watcher.wait(child.pid, _bounds(allowance, grace))
-                _heed(child.told())
+                pid = self._interpreter.fork("program", files, limits, arguments=arguments, compiled=script.compiled)
+                end = self._watcher.wait(pid, _bounds(allowance, grace))
+                _heed(self._interpreter.told())
                 script.ran(end)
                 return self._end_of(end, allowance)
 
@@ -188,13 +188,12 @@ class Runner:
             files = (self._null, self._null, words, test, near.fileno())
             examiner = self._interpreter.fork("examiner", files, own, function=function)
         try:
-            end = self._watcher.wait(candidate.pid, _bounds(allowance, grace), until=examiner.pid)
-            judged = self._watcher.wait(examiner.pid, _EXAMINER)
+            end = self._watcher.wait(candidate, _bounds(allowance, grace), until=examiner)
+            judged = self._watcher.wait(examiner, _EXAMINER)
             said = read_all(words, 2000).decode(errors="replace")
         finally:
             os.close(words)
-        for told in (candidate.told(), examiner.told()):
-            _heed(told)
+        _heed(self._interpreter.told())
         return _weigh(self._end_of(end, allowance), judged, said)
 
     def _forget_own_peak(self) -> None:

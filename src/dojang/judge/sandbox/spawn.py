@@ -11,6 +11,7 @@ import signal
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from dojang.judge.sandbox.bpf import Filter
 from dojang.judge.sandbox.launch import Launch, StepFailed
@@ -120,11 +121,17 @@ def _place(launch: Launch, program: int | str, streams: Streams, kept: int | Non
 
 def in_force(kind: int, value: int) -> tuple[int, int]:
     """A resource limit as (soft, hard), as far as the one that is in force permits."""
-    ceiling = resource.getrlimit(kind)[1]
+    ceiling = _ceiling(kind)
     # One second apart, so that a process over its processor time is told so by the signal that ends it.
     hard = value + 1 if kind == resource.RLIMIT_CPU else value
     hard = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)
     return min(value, hard), hard
+
+
+@cache
+def _ceiling(kind: int) -> int:
+    """What this process may not exceed, and cannot change."""
+    return resource.getrlimit(kind)[1]
 
 
 def _guard(launch: Launch, filter: Filter) -> None:

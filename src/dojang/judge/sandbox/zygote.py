@@ -52,6 +52,7 @@ ALSO = """
 """
 """What they import now and then, which must be there beforehand where they may open no file."""
 
+_WRITERS = {io.TextIOWrapper, io.BufferedWriter}
 _PID = struct.Struct("<i")
 _CLONE_PARENT, _SIGCHLD = 0x8000, 17
 _CLONE = {"x86_64": 56, "aarch64": 220}
@@ -63,7 +64,7 @@ class _Filter(ctypes.Structure):
 
 
 class _Guard:
-    """The filter, made ready before the fork: what the child does on its own is paid for every test."""
+    """What holds a child, made ready before the fork: what the child does on its own is paid for every test."""
 
     def __init__(self, setup: Any, libc: ctypes.CDLL) -> None:
         code = bytes.fromhex(setup["filter"])
@@ -73,9 +74,11 @@ class _Guard:
         self._self_at = [8 * index + 4 for index in setup["self_at"]]
         self._arguments = (ctypes.c_long(_SECCOMP[os.uname().machine]), ctypes.c_long(1), ctypes.c_long(4))
         self._pointer = ctypes.byref(self._program)
+        self._die_with_the_judge = (ctypes.c_long(1), ctypes.c_long(signal.SIGKILL), 0, 0, 0)
         self._libc = libc
 
     def install(self) -> None:
+        self._libc.prctl(*self._die_with_the_judge)
         if not self._length:
             return
         own = os.getpid()
@@ -88,7 +91,8 @@ class _Guard:
 def main() -> None:
     """Wait for requests and fork a child for each."""
     control = socket.socket(fileno=CONTROL)
-    setup = json.loads(control.recv(1 << 20))
+    first, (report,) = _received(control, 1 << 20)
+    setup = json.loads(first)
     calls = types.ModuleType("calls")
     exec(compile(setup["calls"], "calls.py", "exec"), calls.__dict__)
     for name in (PRELOADED if setup["files"] else PRELOADED + ALSO).split():
@@ -98,28 +102,38 @@ def main() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     guard = _Guard(setup, libc)
     _open_streams()
+    os.chdir(setup["directory"])
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     random.seed(0)
-    number = ctypes.c_long(_CLONE[os.uname().machine])
+    clone = (ctypes.c_long(_CLONE[os.uname().machine]), ctypes.c_long(_CLONE_PARENT | _SIGCHLD), 0, 0, 0, 0)
+    known, request = b"", {}
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page the programs share with this process
     control.send(b"ready")
     while True:
-        message, ancillary, _, _ = control.recvmsg(1 << 16, socket.CMSG_SPACE(4 * 8))
+        message, files = _received(control, 1 << 14)
         if not message:
             os._exit(0)
-        files = array.array("i")
-        for _, _, piece in ancillary:
-            files.frombytes(piece[: len(piece) // 4 * 4])
-        request = json.loads(message)
+        if message != known:  # one test is like the other
+            known, request = message, json.loads(message)
         # The child's parent is the one who asked: it supervises programs in every language alike. There is one thread
         # and nobody holds a lock, so the interpreter need not be told that it was forked. That would take long, and
         # reseed the random numbers; as it is, a program gets the same ones in every run, and so the same verdict.
-        pid = libc.syscall(number, ctypes.c_long(_CLONE_PARENT | _SIGCHLD), 0, 0, 0, 0)
+        pid = libc.syscall(*clone)
         if pid == 0:
-            _run(request, list(files), setup, calls, libc, guard)
+            _run(request, files, report, calls, guard)
         for file in files:
             os.close(file)
         control.send(_PID.pack(pid))
+
+
+def _received(control: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    """A message and the files that came with it."""
+    message, ancillary, _, _ = control.recvmsg(most, socket.CMSG_SPACE(4 * 8))
+    files = array.array("i")
+    for _, _, piece in ancillary:
+        files.frombytes(piece[: len(piece) // 4 * 4])
+    return message, list(files)
 
 
 def _make_like_a_console() -> None:
@@ -130,16 +144,15 @@ def _make_like_a_console() -> None:
     sys.path[:] = [path for path in sys.path if path]
 
 
-def _run(request: Any, files: list[int], setup: Any, calls: Any, libc: ctypes.CDLL, guard: _Guard) -> None:
-    """Never returns. `files` are stdin, stdout, stderr, the source, a pipe to the judge, and perhaps another: for a
-    program, a file for the code it compiles to; otherwise the channel between candidate and examiner."""
-    report = -1
+def _run(request: Any, files: list[int], report: int, calls: Any, guard: _Guard) -> None:
+    """Never returns. `files` are stdin, stdout, stderr, the source, and perhaps another: for a program, a file for the
+    code it compiles to; otherwise the channel between candidate and examiner. `report` is a pipe to the judge."""
     try:
         for number, file in enumerate(files[:3]):
             os.dup2(file, number)
-        source, report, other = _placed(files[3:])
-        libc.prctl(1, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)  # die with the judge
-        os.chdir(setup["directory"])
+            os.close(file)
+        os.close(CONTROL)
+        source, other = [*files[3:], -1][:2]
         for kind, pair in request["limits"]:
             resource.setrlimit(kind, pair)
         text = _read_source(source)
@@ -158,14 +171,6 @@ def _run(request: Any, files: list[int], setup: Any, calls: Any, libc: ctypes.CD
         _tell(report, f"broken {type(error).__name__}: {error}")
         code = 127
     os._exit(code)
-
-
-def _placed(files: list[int]) -> tuple[int, int, int]:
-    """Move the remaining descriptors to 3, 4 and 5, and close everything else."""
-    high = [os.dup2(file, 40 + index, False) for index, file in enumerate(files)]
-    placed = [os.dup2(file, 3 + index, False) for index, file in enumerate(high)]
-    os.closerange(3 + len(placed), 256)
-    return placed[0], placed[1], placed[2] if len(placed) > 2 else -1
 
 
 def _read_source(file: int) -> bytes:
@@ -207,14 +212,11 @@ def _compiled(text: bytes, report: int) -> types.CodeType:
 
 
 def _kept(code: types.CodeType, file: int) -> types.CodeType:
-    """Leave the code in a file for the next run, if there is one; all of it or nothing."""
+    """Leave the code in a file for the next run, if there is one and files may be so large."""
     if file >= 0:
         data = marshal.dumps(code)
-        try:
-            if os.write(file, data) < len(data):
-                raise OSError
-        except OSError:  # larger than the program's files may be
-            os.ftruncate(file, 0)
+        if len(data) <= resource.getrlimit(resource.RLIMIT_FSIZE)[0]:
+            os.write(file, data)
         os.close(file)
     return code
 
@@ -234,7 +236,6 @@ def _raised_status(request: Any) -> int:
 def _run_program(code: types.CodeType, report: int, raised: int) -> int:
     module = _module("__main__")
     os.close(report)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     status = 0
     try:
         exec(code, module.__dict__)
@@ -258,9 +259,11 @@ def _flush() -> None:
     """What an interpreter does when it ends: files the program has left open are written out."""
     if sys.stdout is not None and not getattr(sys.stdout, "closed", False):
         sys.stdout.flush()
-    for thing in gc.get_objects():
-        if type(thing) in (io.TextIOWrapper, io.BufferedWriter) and not thing.closed:
-            thing.flush()
+    things = gc.get_objects()
+    if not _WRITERS.isdisjoint(map(type, things)):  # a large program has so many that only C is fast enough to look
+        for thing in things:
+            if type(thing) in _WRITERS and not thing.closed:
+                thing.flush()
     if sys.__stdout__ is not None and not sys.__stdout__.closed:
         sys.__stdout__.flush()
 
