@@ -41,6 +41,7 @@ from judge_workload import TESTS, Kind, Language, Program, Workload, mixed, work
 from machine import Row, arguments, machine, report
 
 NAMES: Mapping[Language, str] = {"cpp17": "C++", "python3": "Python"}
+PROGRAMS: Mapping[Language, int] = {"cpp17": 32, "python3": 60}
 CORES = len(os.sched_getaffinity(0))
 
 # A verdict can only turn wrong at a time limit, and a machine with k times the work takes k times as long. So the
@@ -307,7 +308,7 @@ def mix_rows(
     arena: Arena, language: Language, load: int, options: argparse.Namespace, seeds: Iterator[int]
 ) -> list[Row]:
     """A mix of programs, by every contestant: speed and processor time at 1x, and wrong verdicts."""
-    mix = mixed(language, options.programs) if load == 1 else LOADED_MIX
+    mix = mixed(language, options.programs or PROGRAMS[language]) if load == 1 else LOADED_MIX
     runs: Runs = {name: [] for name in [*BASELINES, *CASES.values()]}
     for turn in range(options.rounds):
         work = workload(language, mix, next(seeds))
@@ -395,7 +396,7 @@ def _table(rows: list[Row]) -> None:
 
 def _options() -> argparse.Namespace:
     parser = arguments((__doc__ or "").partition("\n")[0])
-    parser.add_argument("--programs", type=int, default=32, help="programs in a mix")
+    parser.add_argument("--programs", type=int, help="programs in a mix; 32 in C++ and 60 in Python if not given")
     parser.add_argument("--rounds", type=int, default=1, help="the median counts")
     parser.add_argument("--oversubscription", default="1,4,8", help="how many processes want each core; 1 gives speeds")
     parser.add_argument("--language", choices=("cpp", "python", "all"), default="all")

@@ -79,7 +79,7 @@ class Limits:
     processes: int = 16
     """Threads at a time. Making further processes is always refused."""
     file_mb: float = 16.0
-    """Size of a file in the program's private /tmp."""
+    """Size of a file in the program's private /tmp; no less than output_mb, for standard output is a file, too."""
     stack_mb: int | None = None
     """Size of the stack; as memory_mb if not given."""
     compile_s: float = 15.0

@@ -6,11 +6,13 @@ what was there before: temporary files, control groups, System V objects, shared
 
 import asyncio
 import ctypes
+import fcntl
 import os
 import platform
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,6 +26,8 @@ import pytest
 from corpus import Entry, entries
 from dojang import models
 from dojang.judge.pool import JudgePool
+from dojang.judge.sandbox.cgroups import PREFIX
+from dojang.judge.sandbox.leftovers import sweep
 from dojang.programs import Exam, IoTest, Judgement, Limits, Submission
 from dojang.types import Outcome
 
@@ -220,6 +224,8 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 from dojang.judge.pool import JudgePool
+from dojang.judge.sandbox.cgroups import PREFIX
+from dojang.judge.sandbox.leftovers import sweep
 from dojang.programs import Exam, IoTest, Limits, Submission
 from judge_soak import programs
 
@@ -302,8 +308,10 @@ def test_nothing_is_left_when_everybody_is_asked_to_end(cache: Path, before: Tra
 EXPECTED = [Outcome.ACCEPTED, Outcome.TIME_LIMIT, Outcome.WRONG, Outcome.RUNTIME_ERROR]
 
 
-async def while_killing(pool: JudgePool, victims: Callable[[], list[Process]]) -> list[Judgement]:
-    """Judge programs that end as EXPECTED; twice, in the middle, kill the victims."""
+async def while_killing(
+    pool: JudgePool, victims: Callable[[], list[Process]], number: signal.Signals = signal.SIGKILL
+) -> list[Judgement]:
+    """Judge programs that end as EXPECTED; twice, in the middle, send the victims a signal."""
     await pool.judge(submitted(RIGHT))
     sources = [SLOW, "while True: pass\n", "print(0)\n", "raise SystemExit(1)\n"]
     limits = Limits(cpu_s=1.0, wall_s=30.0)
@@ -312,7 +320,7 @@ async def while_killing(pool: JudgePool, victims: Callable[[], list[Process]]) -
         await asyncio.sleep(0.5)
         for victim in victims():
             with suppress(ProcessLookupError):
-                os.kill(victim.pid, signal.SIGKILL)
+                os.kill(victim.pid, number)
     return list(await asyncio.gather(*tasks))
 
 
@@ -351,6 +359,33 @@ def programs_now() -> list[Process]:
     for worker in known_:
         found += [each for each in descendants() if each.parent == worker][1:]
     return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_a_service_manager_says_to_all_changes_no_verdict(
+    make: Callable[..., JudgePool], before: Traces, number: signal.Signals
+) -> None:
+    pool = make()
+    assert [each.outcome for each in run(while_killing(pool, descendants, number))] == EXPECTED
+    run(pool.close())
+    assert left_behind(before, within=3.0) == []
+
+
+def test_what_belongs_to_somebody_unseen_is_not_swept_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where containers share /tmp, a process id says nothing about whether its owner lives."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    nobody = 2**22 + 1  # no process has such an id
+    locked, free = (tmp_path / f"{PREFIX}{nobody}-{name}" for name in ("locked", "free"))
+    for path in (locked, free):
+        path.mkdir()
+        (path / "file").touch()
+    held = os.open(locked, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    sweep()
+    assert [path.exists() for path in (locked, free)] == [True, False]
+    os.close(held)
+    sweep()
+    assert not locked.exists()
 
 
 def test_killing_programs_changes_no_verdict(make: Callable[..., JudgePool]) -> None:

@@ -231,6 +231,22 @@ def test_the_commands_load_no_torch(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@needs_cpp
+def test_few_open_files(tmp_path: Path) -> None:
+    """A shell may allow few, but the judge may raise that; where it may not, it says so."""
+    (tmp_path / "a.cpp").write_text(
+        '#include <cstdio>\nint main() { int a, b; scanf("%d%d", &a, &b); printf("%d", a + b); }'
+    )
+    (tmp_path / "p.json").write_text(json.dumps(PROBLEM))
+    command = f"{sys.executable} -m dojang judge run a.cpp --problem p.json"
+    soft = subprocess.run(["bash", "-c", f"ulimit -Sn 200; {command}"], cwd=tmp_path, capture_output=True, text=True)
+    assert (soft.returncode, soft.stderr) == (0, "")
+    hard = subprocess.run(["bash", "-c", f"ulimit -n 900; {command}"], cwd=tmp_path, capture_output=True, text=True)
+    assert hard.returncode == 2
+    assert "1001 open files" in hard.stderr
+    assert "ulimit -Hn says 900" in hard.stderr
+
+
 def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("while True: pass")
     (tmp_path / "p.json").write_text(json.dumps({**PROBLEM, "limits": {"cpu_s": 600}}))

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dojang.errors import ConfigError
+from dojang.programs import CallTest, Exam
 
-__all__ = ["LANGUAGES", "OTHER_NAMES", "Language", "language"]
+__all__ = ["LANGUAGES", "OTHER_NAMES", "Language", "language", "refuse_mismatch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +37,12 @@ def language(name: str) -> Language:
         return LANGUAGES[OTHER_NAMES.get(name, name)]
     except KeyError:
         raise ConfigError(f"language {name!r} cannot be judged; there is {', '.join(LANGUAGES)}") from None
+
+
+def refuse_mismatch(name: str, exam: Exam) -> None:
+    """ConfigError for a language that there is not, or that cannot take such an exam."""
+    if language(name).kind != "python" and any(isinstance(test, CallTest) for test in exam.tests):
+        raise ConfigError(
+            "the problem's tests call functions, which is for Python; a test by function call says nothing about a "
+            f"program in {name}"
+        )

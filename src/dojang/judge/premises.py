@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import secrets
 import subprocess
 import sys
@@ -14,10 +15,11 @@ from typing import Any
 import dojang
 from dojang.errors import ConfigError
 from dojang.judge.interpreter import Python, find_python, is_public
-from dojang.judge.languages import language
+from dojang.judge.languages import language, refuse_mismatch
 from dojang.judge.sandbox.jail import HEADERS
+from dojang.judge.sandbox.policy import EXEC_FD
 from dojang.judge.toolchain import Toolchain, find_toolchain
-from dojang.programs import CallTest, Isolation, Submission
+from dojang.programs import Isolation, Submission
 
 __all__ = ["REMEDIES", "Premises", "bare_python", "probe"]
 
@@ -66,6 +68,11 @@ class Premises:
     @cached_property
     def isolation(self) -> Isolation:
         """The strongest there is, or the one that was asked for; never none unless that was."""
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if hard != resource.RLIM_INFINITY and hard <= EXEC_FD:
+            raise ConfigError(
+                f"the judge needs {EXEC_FD + 1} open files per process, but ulimit -Hn says {hard}; raise it"
+            )
         if self.asked == Isolation.NONE:
             return Isolation.NONE
         if self.asked == "auto":
@@ -119,11 +126,7 @@ class Premises:
     def refuse_unfit(self, submission: Submission) -> None:
         """ConfigError for what cannot be judged here, whatever the program does."""
         exam = submission.exam
-        if language(submission.language).kind != "python" and any(isinstance(test, CallTest) for test in exam.tests):
-            raise ConfigError(
-                "the problem's tests call functions, which is for Python; a test by function call says nothing about a "
-                f"program in {submission.language}"
-            )
+        refuse_mismatch(submission.language, exam)
         if exam.checker.source and self.isolation is Isolation.SECCOMP:
             raise ConfigError(
                 "a checker program reads files, which isolation seccomp lets no program do; judge where there are "

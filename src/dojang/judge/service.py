@@ -31,6 +31,7 @@ from dojang.errors import ConfigError
 from dojang.judge.execution import Execution, Runner
 from dojang.judge.fusion import RunCodeRequest, parse_run_code, run_code_reply, sandbox_error
 from dojang.judge.gate import Figures, Full, Gate
+from dojang.judge.languages import refuse_mismatch
 from dojang.judge.schema import SchemaError, dump_judgement, parse_exam, parse_request
 from dojang.programs import Exam, Isolation, Judgement, Submission
 from dojang.protocols import Judge
@@ -160,6 +161,10 @@ class Service:
         exam = asked.exam if asked.exam_digest is None else self._exams.get(asked.exam_digest)
         if exam is None:
             raise Refusal(404, "unknown_exam", "no exam is stored under this digest; PUT it to /v1/exams/DIGEST")
+        try:
+            refuse_mismatch(asked.language, exam)
+        except ConfigError as error:
+            raise Refusal(422, "unfit", str(error)) from None
         submission = Submission(asked.language, asked.source, exam, asked.stop)
         judgement = await _unless_gone(request, self._judged(submission))
         judgement = replace(judgement, seconds=time.monotonic() - started)

@@ -25,7 +25,7 @@ from dojang.judge.sandbox.jail import wipe
 from dojang.judge.sandbox.policy import EXEC_FD, compiler_filter, native_filter, python_filter
 from dojang.judge.sandbox.runs import Allowance, _outcome, loaded_size
 from dojang.judge.sandbox.syscalls import ARCHITECTURES
-from dojang.judge.sandbox.watch import Bounds, End, HungUp, Watcher
+from dojang.judge.sandbox.watch import Bounds, Disturbed, End, HungUp, Watcher
 from dojang.types import Outcome
 
 ARCHES = ("x86_64", "aarch64")
@@ -372,6 +372,29 @@ def test_processor_time_is_bounded(watcher: Watcher) -> None:
 def test_idleness_is_bounded(watcher: Watcher) -> None:
     end = watcher.wait(started("import time; time.sleep(600)"), Bounds(cpu_s=PATIENCE, idle_s=0.3, memory=1 << 40))
     assert (end.killed, os.waitstatus_to_exitcode(end.status)) == ("idle", -signal.SIGKILL)
+
+
+def test_waiting_for_cores_does_not_last_for_ever(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many threads that wait for each other's core are never idle by the sum of their waits."""
+    monkeypatch.setattr(watcher, "_waited", lambda pid: 1e9)
+    started_at = time.monotonic()
+    end = watcher.wait(started("import time; time.sleep(600)"), Bounds(cpu_s=0.04, idle_s=0.01, memory=1 << 40))
+    assert end.killed == "idle"
+    assert time.monotonic() - started_at >= 100 * 0.05
+
+
+def test_signals_from_outside_make_an_end_meaningless(watcher: Watcher) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    try:
+        watcher.heed_signals()
+        assert watcher.wait(started("pass"), WIDE).killed == ""
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Disturbed, match="SIGTERM"):
+            watcher.wait(started("pass"), WIDE)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def test_memory_is_bounded(watcher: Watcher) -> None:

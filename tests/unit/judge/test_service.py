@@ -117,6 +117,7 @@ def test_health_and_metrics_are_open(service: RunningService, client: httpx.Clie
     health = httpx.get(f"{service.url}/health", timeout=PATIENCE, trust_env=False)
     assert health.json() == {"status": "ok", "isolation": "seccomp", "workers": 1, "waiting": 0, "running": 0}
     client.post("/v1/judge", content=request("right"))
+    client.post("/v1/judge", content=request("raise", language="cpp20"))
     client.post("/v1/judge", content=request("raise", language="klingon"))
     client.post("/v1/judge", content=b"{")
     reply = httpx.get(f"{service.url}/metrics", timeout=PATIENCE, trust_env=False)
@@ -125,6 +126,7 @@ def test_health_and_metrics_are_open(service: RunningService, client: httpx.Clie
         'dojang_judge_submissions_total{isolation="seccomp",language="python",outcome="accepted"} 1.0',
         'dojang_judge_submissions_total{isolation="seccomp",language="other",outcome="judge_error"} 1.0',
         'dojang_judge_rejected_total{reason="invalid"} 1.0',
+        'dojang_judge_rejected_total{reason="unfit"} 1.0',
         "dojang_judge_machinery_failures_total 1.0",
         "dojang_judge_seconds_count 2.0",
         "dojang_judge_waiting 0.0",
@@ -153,6 +155,18 @@ def test_bad_requests_are_told_all_their_problems(caller: httpx.Client) -> None:
     assert caller.post("/run_code", json={"code": "x", "run_timeout": 0}).status_code == 422
     assert (caller.get("/v1/judge").status_code, caller.get("/v1/judge").json()["error"]) == (405, "method_not_allowed")
     assert caller.get("/nothing").json() == {"error": "not_found", "detail": "Not Found"}
+
+
+def test_what_no_judge_could_judge_is_refused(caller: httpx.Client) -> None:
+    exam = {"tests": [{"input": "1", "output": "1"}]}
+    reply = caller.post("/v1/judge", json={"language": "klingon", "source": "nuqneH", "exam": exam})
+    assert (reply.status_code, reply.json()["error"]) == (422, "unfit")
+    assert "'klingon'" in reply.json()["detail"]
+    assert "cpp17" in reply.json()["detail"]
+    calls = {"tests": [{"code": "assert candidate(1) == 1", "function": "f"}]}
+    reply = caller.post("/v1/judge", json={"language": "cpp17", "source": "int f(int);", "exam": calls})
+    assert (reply.status_code, reply.json()["error"]) == (422, "unfit")
+    assert "for Python" in reply.json()["detail"]
 
 
 @pytest.mark.parametrize("chunks", [1, 100])

@@ -5,17 +5,18 @@ the worker had. It holds no memory of the trainer's and runs no judged code.
 """
 
 import os
+import resource
 import select
 import signal
 import socket
 import sys
-import tempfile
 from contextlib import suppress
 from typing import Any
 
 from dojang.judge.sandbox import cgroups, linux, wire
 from dojang.judge.sandbox.jail import NAMESPACES, Jail, enter_namespaces, open_peak
-from dojang.judge.sandbox.leftovers import remove, scratch_prefix
+from dojang.judge.sandbox.leftovers import make_scratch, remove
+from dojang.judge.sandbox.policy import EXEC_FD
 from dojang.judge.sandbox.worker import Worker
 
 __all__ = ["main"]
@@ -38,9 +39,10 @@ def main() -> None:
         return  # the pool thought better of it
     linux.subreaper()
     linux.no_new_privileges()
+    _allow_descriptors()
     identity = _private_identity()
     group = cgroups.create() if spec["cgroup"] else None
-    scratch = None if spec["isolation"] == "namespaces" else tempfile.mkdtemp(prefix=scratch_prefix())
+    scratch = None if spec["isolation"] == "namespaces" else make_scratch()
     try:
         worker = _start(channel, spec, identity, scratch, group)
         channel.close()
@@ -51,6 +53,13 @@ def main() -> None:
             remove(scratch)
         if group:
             group.remove()
+
+
+def _allow_descriptors() -> None:
+    """Programs are executed from a descriptor beyond what many shells allow, though not beyond what they could."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft <= EXEC_FD:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (EXEC_FD + 1, hard))
 
 
 class _Identity:

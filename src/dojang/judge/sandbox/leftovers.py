@@ -1,8 +1,10 @@
 """What guardians leave behind when they are killed before they can clean up, and its removal.
 
-Everything they make outside the jail carries their process id in its name.
+Everything they make outside the jail carries their process id in its name. Scratch directories are locked as well:
+where containers share /tmp, another's processes cannot be seen from here.
 """
 
+import fcntl
 import os
 import re
 import tempfile
@@ -13,12 +15,14 @@ from dojang.judge.sandbox import cgroups
 from dojang.judge.sandbox.cgroups import PREFIX
 from dojang.judge.sandbox.jail import wipe
 
-__all__ = ["remove", "scratch_prefix", "sweep"]
+__all__ = ["make_scratch", "remove", "sweep"]
 
 
-def scratch_prefix() -> str:
-    """How the scratch directory of this process begins."""
-    return f"{PREFIX}{os.getpid()}-"
+def make_scratch() -> str:
+    """A new directory, which stays as long as this process or one it forks."""
+    path = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
+    fcntl.flock(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.LOCK_EX)
+    return path
 
 
 def remove(directory: str) -> None:
@@ -32,7 +36,7 @@ def sweep(pid: int | None = None) -> None:
     """Remove what the guardian `pid` has left; or what all guardians have left that no longer run."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         owner = re.match(rf"{PREFIX}(\d+)-", path.name)
-        if owner and _is_over(int(owner[1]), pid):
+        if owner and _is_over(int(owner[1]), pid) and (pid is not None or not _is_locked(path)):
             remove(str(path))
     for path in cgroups.groups():
         if _is_over(int(path.name.removeprefix(PREFIX)), pid):
@@ -41,3 +45,17 @@ def sweep(pid: int | None = None) -> None:
 
 def _is_over(owner: int, pid: int | None) -> bool:
     return owner == pid if pid is not None else not Path(f"/proc/{owner}").exists()
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # shut by a program, or another user's: there is none who could be disturbed, or nothing to be done
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

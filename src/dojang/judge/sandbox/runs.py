@@ -154,7 +154,7 @@ class Runner:
                     return _refused(Outcome.RUNTIME_ERROR, f"cannot be executed ({error})")
                 return self._end_of(self._watcher.wait(pid, _bounds(allowance, grace)), allowance, charged=True)
 
-        return self._fairly(attempt, allowance)
+        return self._once(attempt) if arguments else self._fairly(attempt, allowance)
 
     def python(self, script: Script, stdin: bytes, allowance: Allowance, *, arguments: tuple[str, ...] = ()) -> Result:
         """Run a Python program; NotPython if it is none."""
@@ -170,7 +170,7 @@ class Runner:
                 script.ran(end)
                 return self._end_of(end, allowance)
 
-        return self._fairly(attempt, allowance)
+        return self._once(attempt) if arguments else self._fairly(attempt, allowance)
 
     def calls(self, source: bytes, code: bytes, function: str, allowance: Allowance) -> Result:
         """Run assertions about the functions of a Python program."""
@@ -218,6 +218,10 @@ class Runner:
         if self._private_user:  # the kernel counts by user, and this one is nobody else
             limits[resource.RLIMIT_NPROC] = allowance.processes + _OTHERS
         return limits
+
+    def _once(self, attempt: Callable[[float], Result]) -> Result:
+        """For a checker: its arguments are files, which a second run would no longer find."""
+        return attempt(SECOND_GRACE)
 
     def _fairly(self, attempt: Callable[[float], Result], allowance: Allowance) -> Result:
         try:

@@ -14,13 +14,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["Bounds", "End", "HungUp", "Watcher"]
+__all__ = ["Bounds", "Disturbed", "End", "HungUp", "Watcher"]
 
 _FIRST_LOOK, _LONGEST_NAP = 0.004, 0.025
 _POLLRDHUP = 0x2000
 _PAGE = resource.getpagesize()
+_CEILING = 100
+"""How many times its limits a program may take by the clock on the wall, however much its threads wait for cores."""
 _BLIND_FACTOR = 10
 """Without /proc idleness cannot be told from waiting for a core; a program gets this many times as long."""
+
+
+class Disturbed(Exception):
+    """Somebody outside sent a signal to us, and so perhaps to what we watched: how it ended says nothing."""
 
 
 class HungUp(Exception):
@@ -59,6 +65,7 @@ class Watcher:
         self._control = control
         self._tick = tick
         """Called now and then while waiting."""
+        self._signal = ""
 
     def wait(self, pid: int, bounds: Bounds, *, until: int | None = None) -> End:
         """Wait for the end of `pid`; or for that of the process `until`, and then stop `pid`."""
@@ -77,10 +84,23 @@ class Watcher:
             for handle in handles:
                 os.close(handle)
         _, status, usage = os.wait4(pid, 0)
+        if self._signal:
+            raise Disturbed(self._signal)
         if killed == "stopped" and status != signal.SIGKILL:
             killed = ""  # it had ended by itself already
         wall = time.monotonic() - started
         return End(status, usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * 1024, killed, waited)
+
+    def heed_signals(self) -> None:
+        """Who ends everything at once, a service manager say, means the pool, which finishes in order.
+
+        But programs hear it as well, and end.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _: object) -> None:
+        self._signal = signal.Signals(number).name
 
     def _wait(self, pid: int, bounds: Bounds, until: int | None, handles: Sequence[int], started: float) -> str:
         poller = select.poll()
@@ -100,7 +120,10 @@ class Watcher:
                 return "" if handles[0] in ended else "stopped"
             if self._memory(pid) > bounds.memory:
                 return "memory"
-            if self._is_idle([pid] if until is None else [pid, until], time.monotonic() - started, bounds.idle_s):
+            wall = time.monotonic() - started
+            if wall > _CEILING * (bounds.cpu_s + bounds.idle_s):
+                return "idle"
+            if self._is_idle([pid] if until is None else [pid, until], wall, bounds.idle_s):
                 return "idle"
             self._tick()
             nap = min(2 * nap, _LONGEST_NAP)

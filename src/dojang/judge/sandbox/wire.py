@@ -12,8 +12,9 @@ from typing import Any
 __all__ = ["MOST", "Closed", "receive", "send"]
 
 _LENGTHS = struct.Struct("<II")
-MOST = 1 << 30
-"""Bytes in one message; more is a sign that the two sides have lost each other."""
+MOST = (1 << 30) + (1 << 26)
+"""Bytes in one message: the largest output there may be, and what goes with it. More is a sign that the two sides have
+lost each other."""
 
 
 class Closed(Exception):

@@ -22,7 +22,7 @@ from dojang.judge.sandbox.policy import compiler_filter, native_filter, python_f
 from dojang.judge.sandbox.python import Interpreter
 from dojang.judge.sandbox.runs import Allowance, NotPython, Result, Runner, Script
 from dojang.judge.sandbox.spawn import Broken, memory_file, read_all
-from dojang.judge.sandbox.watch import HungUp, Watcher
+from dojang.judge.sandbox.watch import Disturbed, HungUp, Watcher
 from dojang.programs import Checker, Stop, encoded
 from dojang.types import Outcome
 
@@ -83,6 +83,7 @@ class Worker:
         bare = native_filter(machine) if guarded else None
         with_files = native_filter(machine, files=files) if guarded else None
         watcher = Watcher(jail.proc, channel.fileno(), self._sign_of_life)
+        watcher.heed_signals()
         interpreter = Interpreter(
             spec["python"],
             spec["scripts"],
@@ -113,7 +114,7 @@ class Worker:
             header, pieces = wire.receive(self._channel)
             try:
                 reply, answer = self._judge(header, pieces)
-            except (Broken, OSError) as error:
+            except (Broken, Disturbed, OSError) as error:
                 reply, answer = {"broken": f"{type(error).__name__}: {error}"}, []
             except HungUp:
                 return
