@@ -20,11 +20,12 @@ __all__ = [
     "Problem",
     "Sample",
     "Sampling",
+    "Span",
     "Verdict",
 ]
 
 Metrics = Mapping[str, float]
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "abort"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,31 @@ class Sampling:
     """Which draw of the run this is; sample i of it uses the stream (seed, ordinal, i)."""
     stop: tuple[str, ...] = ()
     """Generation ends when one of these appears; the text is cut in front of it, the tokens are kept."""
+    stop_tokens: tuple[int, ...] = ()
+    """Generation also ends with one of these, which is kept."""
+    top_k: int = 0
+    """Only so many of the likeliest tokens may be drawn; 0 for all."""
+    top_p: float = 1.0
+    """Only the likeliest tokens that make up this much probability may be drawn."""
+    bias: tuple[tuple[int, float], ...] = ()
+    """(token, what is added to its score)."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature={self.temperature} must be 0 or more")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens={self.max_tokens} must be at least 1")
+        if not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1, and top_k={self.top_k} not negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens from `start` up to `end` were drawn with these weights."""
+
+    version: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +93,21 @@ class Completion:
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
+    """Of the distribution the tokens were drawn from: after temperature, limits and bias."""
     text: str
     finish: Finish
     version: int
+    """The weights that drew the first token."""
+    plain_logprobs: tuple[float, ...] = ()
+    """Of the model's own distribution, at temperature 1; empty if the engine does not tell."""
+    spans: tuple[Span, ...] = ()
+    """Which weights drew which tokens; empty if all are of `version`."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.logprobs):
             raise ValueError(f"{len(self.tokens)} tokens but {len(self.logprobs)} log-probs")
+        if len(self.plain_logprobs) not in (0, len(self.tokens)):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.plain_logprobs)} plain log-probs")
 
 
 class Outcome(StrEnum):

@@ -1,212 +1,273 @@
-"""A batched rollout engine on any transformers causal language model.
+"""The engine that computes: continuous batching on any processor, in a thread of its own.
 
-Requests made in the same turn of the event loop are decoded together, up to `slots` sequences at a time. The
-prompt of a group is prefilled once and shared by its samples; finished sequences leave the batch. A request's
-completions are handed over as soon as its last sample ends, so they can be judged while others still decode.
+Requests may come and go at any time; each is answered when its last sample ends, while others still decode. Weights are
+replaced between two steps, also under sequences that are being written: every token knows which version drew it.
 
-Tokens are drawn with numbers that belong to the sample alone (rng.py), so what is sampled depends on the batch
-only through floating-point rounding. Not covered: refilling freed slots, paging, CUDA graphs.
+Tokens are drawn with numbers that belong to the sample alone (rng.py), so what is sampled depends on the company it is
+decoded in only through floating-point rounding.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any, Literal, TypeVar
 
-import numpy as np
 import torch
-from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.engines.rng import uniforms
-from dojang.engines.sampler import sample_tokens
+from dojang.engines.batch import Batch, Request
+from dojang.engines.decoder import Decoder
 from dojang.engines.stopping import Stopper
+from dojang.errors import ModelError
 from dojang.protocols import WeightStore
 from dojang.types import Completion, Sampling
 
-__all__ = ["TorchEngine"]
+__all__ = ["Pause", "TorchEngine"]
 
-Deliver = Callable[["_Request"], None]
-
-
-@dataclass(eq=False)
-class _Request:
-    prompt: tuple[int, ...]
-    n: int
-    sampling: Sampling
-    future: asyncio.Future[list[Completion]]
-    done: dict[int, Completion] = field(default_factory=dict)
+T = TypeVar("T")
+Pause = Literal["abort", "wait", "keep", "recompute"]
+"""What becomes of sequences under way: they end and are delivered as they are, they end in their own time, they go on
+afterwards with the keys and values they have, or with ones computed anew."""
 
 
 @dataclass(eq=False)
-class _Row:
-    """One sequence being decoded."""
+class _Asked:
+    """Somebody who waits for a request."""
 
-    request: _Request
-    index: int
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[list[Completion]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.answer = self.loop.create_future()
+
+    def give(self, request: Request) -> None:
+        self._settle(lambda: self.answer.set_result(request.completions))
+
+    def fail(self, error: BaseException) -> None:
+        self._settle(lambda: self.answer.set_exception(error))
+
+    def cancel(self) -> None:
+        self._settle(self.answer.cancel)
+
+    def _settle(self, how: Callable[[], object]) -> None:
+        def settle() -> None:
+            if not self.answer.done():
+                how()
+
+        with suppress(RuntimeError):  # a loop that is closed has nobody waiting
+            self.loop.call_soon_threadsafe(settle)
 
 
 class TorchEngine:
-    """A RolloutEngine over a model of its own, refreshed from a weight store."""
+    """A RolloutEngine with weights of its own, refreshed from a weight store."""
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: WeightStore, *, slots: int
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        weights: WeightStore,
+        *,
+        slots: int,
+        kv_gb: float = 4.0,
+        chunk: int = 512,
+        context: int | None = None,
     ) -> None:
-        self._model = model
+        decoder = Decoder(model)
+        stopper = Stopper(tokenizer, _end_tokens(model, tokenizer))
+        self._vocabulary = decoder.shape.vocabulary
+        self._batch = Batch(decoder, stopper, slots=slots, budget=int(kv_gb * 2**30), chunk=chunk, context=context)
         self._weights = weights
-        self._slots = slots
-        self._version = 0
-        self._stopper = Stopper(tokenizer, _end_tokens(model, tokenizer))
-        self._waiting: list[_Request] = []
-        self._drain: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout")
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._asked: dict[Request, _Asked] = {}
+        self._held: list[Request] | None = None
+        """Requests that have come while the engine waits for others to end; None if it does not."""
+        self._drained: list[Callable[[], None]] = []
+        self._paused = False
+        self._recompute = False
         self._closed = False
+        self._thread: threading.Thread | None = None
 
-    async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
-        if self._closed:
-            raise RuntimeError("the engine is closed")
-        future: asyncio.Future[list[Completion]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Request(tuple(prompt), n, sampling, future))
-        if self._drain is None or self._drain.done():
-            self._drain = asyncio.create_task(self._work())
-        return await future
+    async def generate(
+        self, prompt: Sequence[int], n: int, sampling: Sampling, *, resume: Mapping[int, Completion] | None = None
+    ) -> list[Completion]:
+        self._check(prompt, sampling)
+        asked = _Asked(asyncio.get_running_loop())
+        request = Request(tuple(prompt), n, sampling, asked.give, resume or {})
+        self._tell(lambda: self._take(request, asked))
+        try:
+            return await asked.answer
+        except asyncio.CancelledError:
+            self._inbox.put(lambda: self._drop(request))
+            raise
 
     async def load(self, version: int) -> None:
-        own = dict(self._model.named_parameters())
-        with torch.no_grad():
-            for name, tensor in self._weights.fetch(version).items():
-                own[name].copy_(tensor)
-        self._version = version
+        def take_over() -> None:
+            self._batch.load(self._weights.fetch(version), version)
+
+        await self._do(take_over)
+
+    async def abort(self) -> None:
+        """End all requests where they are; those who wait get what there is, marked as aborted."""
+        await self._do(self._abort)
+
+    async def pause(self, mode: Pause) -> None:
+        """Stop after the current step, or, to wait, when all that was asked so far has ended."""
+        done = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+
+        def freeze() -> None:
+            self._paused, self._recompute = True, mode == "recompute"
+            loop.call_soon_threadsafe(_set, done, None, None)
+
+        def begin() -> None:
+            if mode == "abort":
+                self._abort()
+            if mode == "wait" and self._batch.busy:
+                self._held = []
+                self._drained.append(freeze)
+            else:
+                freeze()
+
+        self._tell(begin)
+        await done
+
+    async def resume(self) -> None:
+        """Go on."""
+        await self._do(self._go_on)
+
+    async def sleep(self) -> None:
+        """Pause, and give back the memory of keys and values; `wake` takes it anew."""
+
+        def lie_down() -> None:
+            self._paused = True
+            self._batch.sleep()
+
+        await self._do(lie_down)
+
+    async def wake(self) -> None:
+        await self.resume()
 
     async def close(self) -> None:
         self._closed = True
-        if self._drain is not None:
-            await asyncio.gather(self._drain, return_exceptions=True)
-        self._thread.shutdown()
+        if self._thread is not None:
+            self._inbox.put(lambda: None)
+            await asyncio.to_thread(self._thread.join)
 
-    async def _work(self) -> None:
-        """Decode batch after batch until nobody waits."""
+    def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        if not prompt:
+            raise ValueError("a prompt needs at least one token")
+        if len(prompt) >= self._batch.context:
+            raise ModelError(
+                f"a prompt of {len(prompt)} tokens leaves no room in a context of {self._batch.context}; shorten it"
+            )
+        strange = [
+            token for token in (*prompt, *(token for token, _ in sampling.bias)) if not 0 <= token < self._vocabulary
+        ]
+        if strange:
+            raise IndexError(f"token {strange[0]} is not one of the model's {self._vocabulary}")
+
+    async def _do(self, what: Callable[[], T]) -> T:
+        """Have the thread do something between two steps."""
         loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
 
-        def deliver(request: _Request) -> None:
-            loop.call_soon_threadsafe(_resolve, request)
-
-        while self._waiting:
-            batch = self._next_batch()
+        def do() -> None:
             try:
-                await loop.run_in_executor(self._thread, self._decode, batch, deliver)
-            except Exception as error:
-                for request in batch:
-                    if not request.future.done():
-                        request.future.set_exception(error)
-            if self._closed:
-                for request in batch + self._waiting:
-                    request.future.cancel()
-                self._waiting.clear()
+                result = what()
+            except BaseException as error:
+                loop.call_soon_threadsafe(_set, done, None, error)
+            else:
+                loop.call_soon_threadsafe(_set, done, result, None)
 
-    def _next_batch(self) -> list[_Request]:
-        """Whole requests, oldest first, as many as the slots hold (at least one)."""
-        self._waiting = [request for request in self._waiting if not request.future.done()]  # nobody waits for these
-        rows, count = 0, 0
-        for request in self._waiting:
-            if count and rows + request.n > self._slots:
-                break
-            rows, count = rows + request.n, count + 1
-        batch, self._waiting = self._waiting[:count], self._waiting[count:]
-        return batch
+        self._tell(do)
+        return await done
+
+    def _tell(self, command: Callable[[], None]) -> None:
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        self._inbox.put(command)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="rollout", daemon=True)
+            self._thread.start()
+
+    # In the thread ----------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def _decode(self, batch: list[_Request], deliver: Deliver) -> None:
-        """Runs in the engine's thread. Columns are decoding steps; rows leave as they end."""
-        rows = [_Row(request, index) for request in batch for index in range(request.n)]
-        state = _Decoding(self._model, [request.prompt for request in batch])
-        state.keep([place for place, request in enumerate(batch) for _ in range(request.n)])
-        draws_RT = _draws(rows)
-        heat = [row.request.sampling.temperature for row in rows]
-        temperature_R = torch.tensor(heat, dtype=torch.float64, device=state.device)
-        live = list(range(len(rows)))  # which of `rows` each row of the state is
-        position = 0
-        while live and not self._closed:
-            uniform_B = torch.from_numpy(draws_RT[live, position]).to(state.device)
-            token_B, logp_B = sample_tokens(state.logits_BV, temperature_R[live], uniform_B)
-            tokens, logprobs = token_B.tolist(), logp_B.tolist()
-            position += 1
-            going = [
-                place
-                for place, (row, token, logp) in enumerate(zip(live, tokens, logprobs, strict=True))
-                if not self._append(rows[row], token, logp, deliver)
-            ]
-            if not going:
-                break
-            if len(going) < len(live):
-                state.keep(going)
-                token_B = token_B[torch.tensor(going, device=state.device)]
-                live = [live[place] for place in going]
-            state.forward(token_B)
+    def _work(self) -> None:
+        while not self._closed:
+            self._listen()
+            if self._closed or self._paused or not self._batch.busy:
+                continue
+            try:
+                self._batch.step()
+            except Exception as error:
+                self._fail(error)
+            if self._drained and not self._batch.busy:
+                for freeze in self._drained:
+                    freeze()
+                self._drained.clear()
+        for asked in self._asked.values():
+            asked.cancel()
 
-    def _append(self, row: _Row, token: int, logp: float, deliver: Deliver) -> bool:
-        """Add a token; True when the row has ended."""
-        row.tokens.append(token)
-        row.logprobs.append(logp)
-        request, sampling = row.request, row.request.sampling
-        finish = self._stopper.finish(row.tokens, sampling.max_tokens, sampling.stop)
-        if finish is None:
-            return False
-        text = self._stopper.text(row.tokens, sampling.stop)
-        request.done[row.index] = Completion(tuple(row.tokens), tuple(row.logprobs), text, finish, self._version)
-        if len(request.done) == request.n:
-            deliver(request)
-        return True
+    def _listen(self) -> None:
+        """Do what was asked; wait for it if there is nothing else to do."""
+        idle = self._paused or not self._batch.busy
+        with suppress(Empty):
+            while not self._closed:
+                self._inbox.get(block=idle)()
+                idle = self._paused or not self._batch.busy if self._inbox.empty() else False
 
+    def _take(self, request: Request, asked: _Asked) -> None:
+        deliver = request.deliver
 
-class _Decoding:
-    """The tensors of a batch: left-padded prompts, their KV cache, the logits of the next token."""
+        def give(done: Request) -> None:
+            self._asked.pop(request, None)
+            deliver(done)
 
-    def __init__(self, model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> None:
-        self._model = model
-        self.device = model.device
-        width = max(map(len, prompts))
-        ids = [(0,) * (width - len(prompt)) + prompt for prompt in prompts]
-        mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        self._mask_BT = torch.tensor(mask, device=self.device)
-        self._cache = DynamicCache(config=model.config)
-        position_BT = (self._mask_BT.cumsum(-1) - 1).clamp(min=0)
-        self.logits_BV = self._run(torch.tensor(ids, device=self.device), position_BT)
+        request.deliver = give
+        self._asked[request] = asked
+        if self._held is not None:
+            self._held.append(request)
+        else:
+            self._batch.add(request)
 
-    def keep(self, places: list[int]) -> None:
-        """Keep (or repeat) these rows, in this order."""
-        index = torch.tensor(places, device=self.device)
-        self._cache.batch_select_indices(index)
-        self._mask_BT, self.logits_BV = self._mask_BT[index], self.logits_BV[index]
+    def _drop(self, request: Request) -> None:
+        self._asked.pop(request, None)
+        if self._held is not None and request in self._held:
+            self._held.remove(request)
+        self._batch.drop(request)
 
-    def forward(self, token_B: Tensor) -> None:
-        """Read one more token per row."""
-        position_B1 = self._mask_BT.sum(-1, keepdim=True)
-        self._mask_BT = torch.cat([self._mask_BT, torch.ones_like(position_B1)], dim=-1)
-        self.logits_BV = self._run(token_B[:, None], position_B1)
+    def _abort(self) -> None:
+        for request in list(self._asked):
+            self._batch.abort(request)
 
-    def _run(self, ids_BT: Tensor, position_BT: Tensor) -> Tensor:
-        output = self._model(
-            input_ids=ids_BT,
-            attention_mask=self._mask_BT,
-            position_ids=position_BT,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits_BV: Tensor = output.logits[:, -1]
-        return logits_BV
+    def _go_on(self) -> None:
+        self._paused = False
+        if self._recompute:
+            self._batch.recompute()
+            self._recompute = False
+        held, self._held = self._held or [], None
+        for request in held:
+            self._batch.add(request)
+
+    def _fail(self, error: Exception) -> None:
+        """A step that fails leaves nobody knows what: whoever waits is told, and the engine begins anew."""
+        for request, asked in list(self._asked.items()):
+            self._drop(request)
+            asked.fail(error)
 
 
-def _draws(rows: Sequence[_Row]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    width = max(row.request.sampling.max_tokens for row in rows)
-    table = np.empty((len(rows), width))
-    for place, row in enumerate(rows):
-        sampling = row.request.sampling
-        table[place] = uniforms(sampling.seed, sampling.ordinal, row.index, width)
-    return table
+def _set(done: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if not done.done():
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
 
 
 def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
@@ -214,8 +275,3 @@ def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> f
     declared = model.generation_config.eos_token_id if model.generation_config is not None else None
     ends = {tokenizer.eos_token_id, *(declared if isinstance(declared, list) else [declared])}
     return frozenset(token for token in ends if isinstance(token, int))
-
-
-def _resolve(request: _Request) -> None:
-    if not request.future.done():
-        request.future.set_result([request.done[index] for index in range(request.n)])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from dojang.engines.sampler import sample_tokens
+from dojang.engines.sampler import Limits, sample_tokens
 
 LAST = 1 - 2.0**-53  # the largest number a stream can give
 
@@ -11,7 +11,8 @@ def draw(logits: torch.Tensor, temperature: float, uniforms: np.ndarray) -> tupl
     """One row per uniform number, all with the same logits."""
     rows = len(uniforms)
     heat = torch.full((rows,), temperature, dtype=logits.dtype)
-    return sample_tokens(logits.expand(rows, -1), heat, torch.from_numpy(uniforms))
+    drawn = sample_tokens(logits.expand(rows, -1), heat, torch.from_numpy(uniforms))
+    return drawn.token_B, drawn.logp_B
 
 
 def random_logits(size: int, seed: int = 0) -> torch.Tensor:
@@ -70,7 +71,7 @@ def test_temperature_zero_takes_the_likeliest_and_scores_it_at_one() -> None:
 
 def test_greedy_and_sampled_rows_share_a_batch() -> None:
     logits = torch.tensor([[0.0, 1.0, 0.5]] * 2, dtype=torch.float64)
-    tokens, _ = sample_tokens(logits, torch.tensor([0.0, 1.0]), torch.tensor([0.0, 0.0], dtype=torch.float64))
+    tokens = sample_tokens(logits, torch.tensor([0.0, 1.0]), torch.tensor([0.0, 0.0], dtype=torch.float64)).token_B
     assert tokens.tolist() == [1, 0]
 
 
@@ -78,8 +79,8 @@ def test_rows_do_not_see_each_other() -> None:
     logits = torch.stack([random_logits(700, seed) for seed in range(5)])
     temperature = torch.tensor([1.0, 0.0, 0.5, 2.0, 1.0])
     uniform = torch.linspace(0.1, 0.9, 5, dtype=torch.float64)
-    together, _ = sample_tokens(logits, temperature, uniform)
-    alone = [sample_tokens(logits[row, None], temperature[row, None], uniform[row, None])[0] for row in range(5)]
+    together = sample_tokens(logits, temperature, uniform).token_B
+    alone = [sample_tokens(logits[row, None], temperature[row, None], uniform[row, None]).token_B for row in range(5)]
     assert together.tolist() == torch.cat(alone).tolist()
 
 
@@ -106,3 +107,46 @@ def test_a_token_without_probability_is_never_taken(dtype: torch.dtype, size: in
         assert set(tokens.tolist()) <= set(possible)
         assert tokens[0] == possible[0]
         assert torch.isfinite(logprobs).all()
+
+
+def test_only_the_likeliest_may_be_drawn() -> None:
+    logits = random_logits(500)
+    rows, order = 2000, logits.argsort(descending=True)
+    uniform = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
+
+    def drawn(top_k: int, top_p: float) -> tuple[set[int], torch.Tensor, torch.Tensor]:
+        limits = Limits(torch.full((rows,), top_k), torch.full((rows,), top_p, dtype=torch.float64))
+        result = sample_tokens(logits.expand(rows, -1), torch.ones(rows), uniform, limits)
+        return set(result.token_B.tolist()), result.token_B, result.logp_B
+
+    taken, tokens, logprobs = drawn(7, 1.0)
+    assert taken == set(order[:7].tolist())
+    kept = torch.full_like(logits, -torch.inf).index_copy(0, order[:7], logits[order[:7]])
+    assert logprobs.tolist() == pytest.approx(kept.log_softmax(-1)[tokens].tolist())
+    mass = logits.softmax(-1)[order].cumsum(-1)
+    for top_p in (0.3, 0.9):
+        count = int((mass < top_p).sum()) + 1
+        assert drawn(0, top_p)[0] == set(order[:count].tolist())
+    assert drawn(3, 0.9)[0] == set(order[:3].tolist())
+    assert drawn(0, 1e-9)[0] == {int(order[0])}
+
+
+def test_limits_of_one_row_are_not_those_of_another() -> None:
+    logits = random_logits(300).expand(3, -1)
+    limits = Limits(torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, 0.2], dtype=torch.float64))
+    uniform = torch.full((3,), 0.9, dtype=torch.float64)
+    together = sample_tokens(logits, torch.ones(3), uniform, limits)
+    free = sample_tokens(logits, torch.ones(3), uniform)
+    assert together.token_B[0] == free.token_B[0]
+    assert together.logp_B[0] == pytest.approx(float(free.logp_B[0]))
+    assert together.logp_B[1] == 0
+
+
+def test_log_probs_before_temperature_and_bias_are_the_model_s_own() -> None:
+    logits = random_logits(300).expand(4, -1)
+    bias = torch.zeros(4, 300, dtype=torch.float64)
+    bias[:, 17] = 30.0
+    result = sample_tokens(logits, torch.tensor([0.5, 1.0, 2.0, 0.0]), torch.full((4,), 0.4), bias_BV=bias)
+    assert result.token_B.tolist() == [17] * 4
+    assert result.plain_logp_B.tolist() == pytest.approx([float(logits[0].log_softmax(-1)[17])] * 4)
+    assert result.logp_B[1] == pytest.approx(float((logits[0] + bias[0]).log_softmax(-1)[17]))

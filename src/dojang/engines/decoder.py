@@ -1,0 +1,193 @@
+"""The decoder of Llama, Qwen2, Qwen3 and their like, for generation alone: fused weights, no padding, no gradients.
+
+Tokens of all sequences lie in one row, N of them, so that every linear layer is one product. Only attention knows
+which token belongs to whom, and it is the caller's: `attend(layer, q, k, v)` stores keys and values and returns what
+the queries see. The arithmetic follows transformers' step by step, so that both give the same numbers up to rounding.
+
+Shapes: N tokens, H query heads, K heads of keys and values, D numbers a head, E numbers a token, V words.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from dojang.engines.linear import Linear
+from dojang.errors import ModelError
+
+__all__ = ["Attend", "Decoder", "Shape"]
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+_FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The numbers a model is made of."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head: int
+    vocabulary: int
+    context: int
+    epsilon: float
+
+    @classmethod
+    def of(cls, config: Any) -> "Shape":
+        if config.model_type not in _FAMILIES or getattr(config, "use_sliding_window", False):
+            raise ModelError(
+                f"the torch engine reads models of the families {', '.join(_FAMILIES)} without sliding windows, and "
+                f"this is a {config.model_type}"
+            )
+        return cls(
+            layers=config.num_hidden_layers,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            vocabulary=config.vocab_size,
+            context=config.max_position_embeddings,
+            epsilon=config.rms_norm_eps,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    before_attention: Tensor
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Linear
+    before_mlp: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class Decoder:
+    """A model's weights as generation wants them."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.shape = Shape.of(model.config)
+        self.dtype, self.device = model.dtype, model.device
+        named = dict(model.named_parameters())
+        self._embedding = named["model.embed_tokens.weight"].detach().clone()
+        self._norm = named["model.norm.weight"].detach().clone()
+        tied = "lm_head.weight" not in named
+        self._head = Linear([self._embedding if tied else named["lm_head.weight"].detach().clone()])
+        self._layers = [_layer(named, f"model.layers.{index}.") for index in range(self.shape.layers)]
+        self._cos_TD, self._sin_TD = _rotations(model, self.shape.context)
+
+    def load(self, named: Mapping[str, Tensor]) -> None:
+        """Take over weights by their names in a checkpoint; those that are not named stay."""
+        with torch.no_grad():
+            for name, target in self._targets().items():
+                if name in named:
+                    target.copy_(named[name])
+            for linear in (self._head, *(each for layer in self._layers for each in _linears(layer))):
+                linear.refresh()
+
+    def _targets(self) -> dict[str, Tensor]:
+        """Where each weight of a checkpoint lives here."""
+        found = {
+            "model.embed_tokens.weight": self._embedding,
+            "model.norm.weight": self._norm,
+            "lm_head.weight": self._head.weight,  # where it is tied, the embedding once more, and in no checkpoint
+        }
+        for index, layer in enumerate(self._layers):
+            found |= _layer_targets(layer, f"model.layers.{index}.", self.shape)
+        return found
+
+    def forward(self, token_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
+        """What the last layer makes of each token, [N, E]."""
+        shape = self.shape
+        x_NE = functional.embedding(token_N, self._embedding)
+        cos_N1D, sin_N1D = self._cos_TD[position_N][:, None], self._sin_TD[position_N][:, None]
+        sizes = [shape.heads * shape.head, shape.kv_heads * shape.head, shape.kv_heads * shape.head]
+        for index, layer in enumerate(self._layers):
+            q, k, v = layer.qkv(self._normed(x_NE, layer.before_attention)).split_with_sizes(sizes, -1)
+            q_NHD = q.view(-1, shape.heads, shape.head)
+            k_NKD = k.view(-1, shape.kv_heads, shape.head)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                q_NHD, k_NKD = self._normed(q_NHD, layer.q_norm), self._normed(k_NKD, layer.k_norm)
+            q_NHD, k_NKD = _rotated(q_NHD, cos_N1D, sin_N1D), _rotated(k_NKD, cos_N1D, sin_N1D)
+            seen_NHD = attend(index, q_NHD, k_NKD, v.view(-1, shape.kv_heads, shape.head))
+            x_NE = x_NE + layer.out(seen_NHD.reshape(len(x_NE), -1))
+            gate, up = layer.gate_up(self._normed(x_NE, layer.before_mlp)).chunk(2, -1)
+            x_NE = x_NE + layer.down(functional.silu(gate) * up)
+        return x_NE
+
+    def logits(self, x_NE: Tensor) -> Tensor:
+        """The scores of the next word, [N, V]."""
+        return self._head(self._normed(x_NE, self._norm))
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        if x.dtype is torch.float64:  # transformers does this in single precision whatever the model's
+            return weight * functional.rms_norm(x.float(), x.shape[-1:], None, self.shape.epsilon).to(x.dtype)
+        return functional.rms_norm(x, x.shape[-1:], weight, self.shape.epsilon)
+
+
+def _rotated(x_NHD: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
+    first, second = x_NHD.chunk(2, -1)
+    return x_NHD * cos_N1D + torch.cat((-second, first), -1) * sin_N1D
+
+
+def _rotations(model: PreTrainedModel, context: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines for every position, by the model's own rule."""
+    positions = torch.arange(context, device=model.device)[None]
+    cos_1TD, sin_1TD = model.model.rotary_emb(torch.zeros(1, dtype=model.dtype, device=model.device), positions)
+    return cos_1TD[0], sin_1TD[0]
+
+
+def _layer(named: Mapping[str, Tensor], prefix: str) -> _Layer:
+    def take(name: str) -> Tensor | None:
+        return named[prefix + name].detach().clone() if prefix + name in named else None
+
+    def linear(*names: str) -> Linear:
+        biases = [named[f"{prefix}{name}.bias"].detach() for name in names if f"{prefix}{name}.bias" in named]
+        return Linear([named[f"{prefix}{name}.weight"].detach().clone() for name in names], biases)
+
+    before, after = take("input_layernorm.weight"), take("post_attention_layernorm.weight")
+    assert before is not None
+    assert after is not None
+    return _Layer(
+        before_attention=before,
+        qkv=linear(*_QKV),
+        q_norm=take("self_attn.q_norm.weight"),
+        k_norm=take("self_attn.k_norm.weight"),
+        out=linear("self_attn.o_proj"),
+        before_mlp=after,
+        gate_up=linear(*_GATE_UP),
+        down=linear("mlp.down_proj"),
+    )
+
+
+_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+
+
+def _linears(layer: _Layer) -> tuple[Linear, ...]:
+    return layer.qkv, layer.out, layer.gate_up, layer.down
+
+
+def _layer_targets(layer: _Layer, prefix: str, shape: Shape) -> dict[str, Tensor]:
+    found = {
+        "input_layernorm.weight": layer.before_attention,
+        "post_attention_layernorm.weight": layer.before_mlp,
+    }
+    if layer.q_norm is not None and layer.k_norm is not None:
+        found |= {"self_attn.q_norm.weight": layer.q_norm, "self_attn.k_norm.weight": layer.k_norm}
+    for linear, names in (
+        (layer.qkv, _QKV),
+        (layer.out, ("self_attn.o_proj",)),
+        (layer.gate_up, _GATE_UP),
+        (layer.down, ("mlp.down_proj",)),
+    ):
+        for name, (weight, bias) in zip(names, linear.parts(), strict=True):
+            found[f"{name}.weight"] = weight
+            if bias is not None:
+                found[f"{name}.bias"] = bias
+    return {prefix + name: tensor for name, tensor in found.items()}

@@ -1,0 +1,171 @@
+"""The decoder gives transformers' numbers."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from dojang.engines.attention import Piece, over_prefixes, over_slots
+from dojang.engines.decoder import Decoder, Shape
+from dojang.engines.slots import Prefix, Slots
+from dojang.errors import ModelError
+
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False)),
+    "llama tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "llama with stretched rotations": lambda: LlamaForCausalLM(
+        LlamaConfig(**SIZES, rope_parameters={**LLAMA3, "original_max_position_embeddings": 64})
+    ),
+    "llama with biases": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=32)),
+}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
+"""Of the largest score: a few roundings."""
+
+
+def made(name: str, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = MAKERS[name]()
+        for parameter in model.parameters():  # biases and norms begin as nothing and one, and would hide mistakes
+            if parameter.dim() == 1:
+                torch.nn.init.normal_(parameter, 1.0, 0.2)
+    return model.to(dtype).eval()
+
+
+def read(decoder: Decoder, prompts: list[tuple[int, ...]], chunk: int) -> tuple[list[Prefix], list[Tensor]]:
+    """The prompts read in pieces; the scores after every token."""
+    shape = decoder.shape
+    prefixes = [Prefix(prompt) for prompt in prompts]
+    scores: list[list[Tensor]] = [[] for _ in prompts]
+    for prefix in prefixes:
+        prefix.keys_LKTD = torch.empty(
+            shape.layers, shape.kv_heads, len(prefix.tokens), shape.head, dtype=decoder.dtype
+        )
+        prefix.values_LKTD = torch.empty_like(prefix.keys_LKTD)
+    for start in range(0, max(map(len, prompts)), chunk):
+        going = [at for at, prompt in enumerate(prompts) if start < len(prompt)]
+        pieces = [Piece(prefixes[at], start, min(start + chunk, len(prompts[at]))) for at in going]
+        tokens = [token for piece in pieces for token in piece.prefix.tokens[piece.start : piece.end]]
+        places = [place for piece in pieces for place in range(piece.start, piece.end)]
+        x_NE = decoder.forward(torch.tensor(tokens), torch.tensor(places), over_prefixes(pieces, shape))
+        parts = decoder.logits(x_NE).split([piece.end - piece.start for piece in pieces])
+        for at, part in zip(going, parts, strict=True):
+            scores[at].append(part)
+    return prefixes, [torch.cat(each) for each in scores]
+
+
+PROMPTS = [tuple(range(7, 7 + length)) for length in (40, 3, 17)]
+
+
+@torch.no_grad()
+def scored(decoder: Decoder) -> list[Tensor]:
+    """The scores after every token of the prompts: the first half read in pieces, the second token by token."""
+    known = [prompt[: len(prompt) // 2 + 1] for prompt in PROMPTS]
+    prefixes, scores = read(decoder, known, chunk=8)
+    slots = Slots(decoder.shape, decoder.dtype, decoder.device, most=8, budget=1 << 30)
+    for at, prefix in enumerate(prefixes):
+        assert slots.make_room(len(PROMPTS[at]), at)
+        slots.put([at], prefix)
+    decoded: list[list[Tensor]] = [[each] for each in scores]
+    length = [len(each) for each in known]
+    while any(each < len(prompt) for each, prompt in zip(length, PROMPTS, strict=True)):
+        # Those that have ended go on with their last token: their neighbours must not notice.
+        token_N = torch.tensor(
+            [prompt[min(each, len(prompt) - 1)] for each, prompt in zip(length, PROMPTS, strict=True)]
+        )
+        position_N = torch.tensor([min(each, len(prompt) - 1) for each, prompt in zip(length, PROMPTS, strict=True)])
+        attend = over_slots(slots, position_N, int(position_N.max()) + 1, decoder.shape)
+        logits_NV = decoder.logits(decoder.forward(token_N, position_N, attend))
+        for at, prompt in enumerate(PROMPTS):
+            if length[at] < len(prompt):
+                decoded[at].append(logits_NV[at : at + 1])
+                length[at] += 1
+    return [torch.cat(each) for each in decoded]
+
+
+@torch.no_grad()
+def scored_by_transformers(model: PreTrainedModel) -> list[Tensor]:
+    return [model(input_ids=torch.tensor([prompt])).logits[0] for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", MAKERS)
+def test_reading_and_decoding_give_the_scores_of_transformers(name: str, dtype: torch.dtype) -> None:
+    model = made(name, dtype)
+    for mine, theirs in zip(scored(Decoder(model)), scored_by_transformers(model), strict=True):
+        assert mine.sub(theirs).abs().max() < TOLERANCE[dtype] * theirs.abs().max()
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # where a processor knows no bfloat16
+@pytest.mark.parametrize("name", MAKERS)
+def test_in_half_precision_the_scores_are_as_near_the_truth_as_those_of_transformers(name: str) -> None:
+    model = made(name, torch.bfloat16)
+    mine, theirs = torch.cat(scored(Decoder(model))), torch.cat(scored_by_transformers(model))
+    truth = torch.cat(scored_by_transformers(model.double()))
+    assert mine.sub(truth).square().mean().sqrt() < 1.25 * theirs.sub(truth).square().mean().sqrt()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@torch.no_grad()
+def test_weights_taken_over_are_those_of_the_other_model(name: str) -> None:
+    decoder, other = Decoder(made(name, torch.float64)), made(name, torch.float64, seed=1)
+    decoder.load(dict(other.named_parameters()))
+    _, scores = read(decoder, PROMPTS, chunk=64)
+    for prompt, mine in zip(PROMPTS, scores, strict=True):
+        assert mine.sub(other(input_ids=torch.tensor([prompt])).logits[0]).abs().max() < 1e-10
+
+
+def test_the_decoder_has_weights_of_its_own() -> None:
+    model = made("llama", torch.float64)
+    decoder = Decoder(model)
+    _, before = read(decoder, PROMPTS, chunk=64)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    _, after = read(decoder, PROMPTS, chunk=64)
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_other_families_are_refused_by_name() -> None:
+    with pytest.raises(ModelError, match="mistral"):
+        Shape.of(MistralConfig())
+
+
+def test_slots_keep_to_their_budget() -> None:
+    shape = Decoder(made("llama", torch.float32)).shape
+    token = 2 * shape.layers * shape.kv_heads * shape.head * 4
+    slots = Slots(shape, torch.float32, torch.device("cpu"), most=100, budget=64 * 10 * token)
+    assert slots.make_room(60, 0)
+    assert (slots.length, slots.capacity) == (64, 10)
+    assert not slots.make_room(60, 10)
+    assert not slots.make_room(128, 5)  # only five of that length fit
+    assert slots.make_room(128, 4)
+    assert (slots.length, slots.capacity) == (128, 5)
+    with pytest.raises(ModelError, match="raise rollout"):
+        slots.make_room(641, 0)
+    slots.release()
+    assert (slots.length, slots.keys_LSKTD.numel()) == (0, 0)

@@ -1,0 +1,300 @@
+"""What the torch engine does beyond answering: aborting, pausing, other weights under way, memory."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from random import Random
+from typing import TypeVar
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang.engines.torch import Pause, TorchEngine
+from dojang.errors import ModelError
+from dojang.types import Completion, Sampling, Span
+from dojang.weights.memory import MemoryWeights
+
+T = TypeVar("T")
+Make = Callable[..., TorchEngine]
+HOT = Sampling(temperature=5.0, max_tokens=60, seed=3)
+"""Hot enough not to end by itself soon."""
+PROMPT = tuple(range(10, 22))
+
+
+@pytest.fixture
+def weights(micro_model: Callable[..., PreTrainedModel]) -> MemoryWeights:
+    weights = MemoryWeights(torch.float64)
+    weights.publish(7, dict(micro_model(torch.float64, seed=7).named_parameters()))
+    return weights
+
+
+@pytest.fixture
+def make(
+    micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, weights: MemoryWeights
+) -> Make:
+    def one(seed: int = 0, slots: int = 8, **options: float) -> TorchEngine:
+        return TorchEngine(micro_model(torch.float64, seed=seed), tokenizer, weights, slots=slots, **options)  # type: ignore[arg-type]
+
+    return one
+
+
+def run(engine: TorchEngine, play: Callable[[TorchEngine], Awaitable[T]]) -> T:
+    async def whole() -> T:
+        try:
+            return await asyncio.wait_for(play(engine), 60)
+        finally:
+            await engine.close()
+
+    return asyncio.run(whole())
+
+
+async def under_way(engine: TorchEngine, tokens: int = 5) -> None:
+    """Until something has been written."""
+    while not any(len(row.tokens) >= tokens for row in engine._batch._rows):
+        await asyncio.sleep(0.001)
+
+
+def alone(make: Make, prompt: tuple[int, ...], n: int, sampling: Sampling, **options: int) -> list[Completion]:
+    return run(make(**options), lambda engine: engine.generate(prompt, n, sampling))
+
+
+def test_what_is_aborted_is_delivered_and_can_go_on(make: Make) -> None:
+    whole = alone(make, PROMPT, 3, HOT)
+
+    async def abort(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
+        await under_way(engine)
+        await engine.abort()
+        return await asked
+
+    parts = run(make(), abort)
+    assert {part.finish for part in parts} == {"abort"}
+    for part, complete in zip(parts, whole, strict=True):
+        assert part.tokens == complete.tokens[: len(part.tokens)]
+    again = run(make(), lambda engine: engine.generate(PROMPT, 3, HOT, resume=dict(enumerate(parts))))
+    assert [each.tokens for each in again] == [each.tokens for each in whole]
+    for one, other in zip(again, whole, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-10)
+        assert one.finish == other.finish
+
+
+def test_those_who_wait_are_aborted_too(make: Make) -> None:
+    async def abort(engine: TorchEngine) -> list[list[Completion]]:
+        asked = [asyncio.create_task(engine.generate(PROMPT, 3, replace(HOT, ordinal=at))) for at in range(4)]
+        await under_way(engine)
+        await engine.abort()
+        return await asyncio.gather(*asked)
+
+    groups = run(make(slots=4), abort)
+    assert {each.finish for group in groups for each in group} == {"abort"}
+    assert groups[-1][-1].tokens == ()
+
+
+@pytest.mark.parametrize("mode", ["keep", "recompute"])
+def test_a_pause_changes_nothing(make: Make, mode: Pause) -> None:
+    async def pause(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 12, HOT))
+        await under_way(engine)
+        await engine.pause(mode)
+        before = [len(row.tokens) for row in engine._batch._rows]
+        await asyncio.sleep(0.05)
+        assert [len(row.tokens) for row in engine._batch._rows] == before
+        late = asyncio.create_task(engine.generate(PROMPT, 1, replace(HOT, ordinal=1)))
+        await asyncio.sleep(0.02)
+        assert not late.done()
+        await engine.resume()
+        return await asked + await late
+
+    expected = alone(make, PROMPT, 12, HOT) + alone(make, PROMPT, 1, replace(HOT, ordinal=1))
+    assert [each.tokens for each in run(make(), pause)] == [each.tokens for each in expected]
+
+
+def test_pausing_can_wait_for_what_is_under_way(make: Make) -> None:
+    async def pause(engine: TorchEngine) -> tuple[list[Completion], list[Completion]]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
+        await under_way(engine)
+        pausing = asyncio.create_task(engine.pause("wait"))
+        await asyncio.sleep(0)
+        late = asyncio.create_task(engine.generate(PROMPT, 1, HOT))
+        await pausing
+        first = await asked
+        await asyncio.sleep(0.02)
+        assert not late.done()
+        await engine.resume()
+        return first, await late
+
+    first, late = run(make(), pause)
+    assert [each.tokens for each in first] == [each.tokens for each in alone(make, PROMPT, 3, HOT)]
+    assert len(late) == 1
+
+
+def test_pausing_can_abort(make: Make) -> None:
+    async def pause(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
+        await under_way(engine)
+        await engine.pause("abort")
+        parts = await asked
+        await engine.resume()
+        return parts
+
+    assert {each.finish for each in run(make(), pause)} == {"abort"}
+
+
+def test_tokens_know_the_weights_that_drew_them(make: Make, micro_model: Callable[..., PreTrainedModel]) -> None:
+    async def swap(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 2, HOT))
+        await under_way(engine)
+        await engine.load(7)
+        return await asked
+
+    before = alone(make, PROMPT, 2, HOT)
+    for mine, old in zip(run(make(), swap), before, strict=True):
+        first, second = mine.spans
+        assert (first.version, first.start, second.version, second.end) == (0, 0, 7, len(mine.tokens))
+        assert first.end == second.start
+        assert mine.version == 0
+        assert mine.tokens[: first.end] == old.tokens[: first.end]
+        assert mine.tokens != old.tokens
+
+
+def test_sequences_can_be_read_again_by_the_new_weights(
+    make: Make, micro_model: Callable[..., PreTrainedModel]
+) -> None:
+    """Then what follows is what the new weights would have written after the same words."""
+
+    async def swap(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 1, HOT))
+        await under_way(engine)
+        await engine.pause("recompute")
+        await engine.load(7)
+        await engine.resume()
+        return await asked
+
+    [mine] = run(make(), swap)
+    cut = mine.spans[0].end
+    with torch.no_grad():
+        text = torch.tensor([PROMPT + mine.tokens])
+        logits = micro_model(torch.float64, seed=7)(input_ids=text).logits[0, len(PROMPT) - 1 : -1]
+    expected = (logits / HOT.temperature).log_softmax(-1).gather(-1, torch.tensor(mine.tokens)[:, None])[:, 0]
+    assert mine.logprobs[cut:] == pytest.approx(expected[cut:].tolist(), abs=1e-10)
+
+
+def test_prompts_that_were_read_by_old_weights_are_read_again(make: Make) -> None:
+    """Samples that wait for a slot while the weights change begin with the new ones."""
+
+    async def swap(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 4, HOT))
+        await under_way(engine)
+        await engine.load(7)
+        return await asked
+
+    last = run(make(slots=1), swap)[-1]
+    new = alone(make, PROMPT, 4, HOT, seed=7)[-1]
+    assert last.spans == (Span(7, 0, len(last.tokens)),)
+    assert last.tokens == new.tokens
+
+
+def test_sleep_gives_memory_back_and_loses_nothing(make: Make) -> None:
+    async def doze(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 12, HOT))
+        await under_way(engine)
+        await engine.sleep()
+        assert engine._batch._slots.keys_LSKTD.numel() == 0
+        await engine.wake()
+        return await asked
+
+    expected = alone(make, PROMPT, 12, HOT)
+    assert [each.tokens for each in run(make(), doze)] == [each.tokens for each in expected]
+
+
+def test_more_samples_than_slots(make: Make) -> None:
+    assert [each.tokens for each in alone(make, PROMPT, 9, HOT, slots=2)] == [
+        each.tokens for each in alone(make, PROMPT, 9, HOT, slots=64)
+    ]
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 7, 1000])
+def test_prompts_may_be_read_in_pieces(make: Make, chunk: int) -> None:
+    long = tuple(range(5, 205))
+    pieces, whole = (alone(make, long, 2, replace(HOT, max_tokens=5), chunk=size) for size in (chunk, 512))
+    assert [each.tokens for each in pieces] == [each.tokens for each in whole]
+
+
+def test_stop_tokens_and_bias(make: Make) -> None:
+    [free] = alone(make, PROMPT, 1, HOT)
+    stop = free.tokens[4]
+    [stopped] = alone(make, PROMPT, 1, replace(HOT, stop_tokens=(stop,)))
+    assert stopped.tokens == free.tokens[: free.tokens.index(stop) + 1]
+    assert stopped.finish == "stop"
+    [pushed] = alone(make, PROMPT, 1, replace(HOT, bias=((17, 1e4),), max_tokens=4))
+    assert pushed.tokens == (17,) * 4
+    assert pushed.logprobs == (0.0,) * 4
+    assert all(plain < -0.1 for plain in pushed.plain_logprobs)
+
+
+def test_a_prompt_that_leaves_no_room(make: Make) -> None:
+    with pytest.raises(ModelError, match="512 tokens leaves no room in a context of 512"):
+        alone(make, (5,) * 512, 1, HOT)
+    [full] = alone(make, (5,) * 500, 1, HOT)
+    assert len(full.tokens) <= 12
+
+
+@pytest.mark.parametrize("slots", [1, 7, 64])
+def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
+    make: Make, weights: MemoryWeights, micro_model: Callable[..., PreTrainedModel], slots: int
+) -> None:
+    """Weights are replaced by the same under another name: what is drawn must not notice, but versions must."""
+    random = Random(slots)
+    same = dict(micro_model(torch.float64).named_parameters())
+    asks = [
+        (
+            tuple(random.choices(range(5, 200), k=random.choice((1, 3, 9, 40)))),
+            random.choice((1, 2, 5)),
+            Sampling(
+                temperature=random.choice((0.0, 0.7, 1.0, 5.0)),
+                max_tokens=random.choice((1, 2, 10, 40)),
+                seed=1,
+                ordinal=at,
+                top_k=random.choice((0, 0, 20)),
+                top_p=random.choice((1.0, 1.0, 0.9)),
+                stop=random.choice(((), (), ("a",), ("e", "the"))),
+            ),
+        )
+        for at in range(60)
+    ]
+
+    async def storm(engine: TorchEngine) -> list[list[Completion]]:
+        async def ask(at: int) -> list[Completion]:
+            done: dict[int, Completion] = {}
+            prompt, n, sampling = asks[at]
+            await asyncio.sleep(random.random() * 0.2)
+            while len(done) < n or any(each.finish == "abort" for each in done.values()):
+                done = dict(enumerate(await engine.generate(prompt, n, sampling, resume=done)))
+            return [done[index] for index in range(n)]
+
+        async def disturb() -> None:
+            for version in range(1, 30):
+                await asyncio.sleep(random.random() * 0.02)
+                if random.random() < 0.3:
+                    await engine.abort()
+                weights.publish(version, same)
+                await engine.load(version)
+
+        disturbance = asyncio.create_task(disturb())
+        results = await asyncio.gather(*(ask(at) for at in range(len(asks))))
+        await disturbance
+        await engine.resume()  # the step that delivered the last has ended then
+        assert not engine._batch.busy
+        assert not engine._asked
+        return results
+
+    for ask, mine in zip(asks, run(make(slots=slots), storm), strict=True):
+        expected = alone(make, *ask)
+        assert [(each.tokens, each.text, each.finish) for each in mine] == [
+            (each.tokens, each.text, each.finish) for each in expected
+        ]
+        for each in mine:
+            assert [span.start for span in each.spans] == [0, *(span.end for span in each.spans[:-1])]
+            assert each.spans[-1].end == len(each.tokens)
+            assert [span.version for span in each.spans] == sorted({span.version for span in each.spans})
