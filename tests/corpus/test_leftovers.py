@@ -383,6 +383,8 @@ def test_what_belongs_to_somebody_unseen_is_not_swept_away(tmp_path: Path, monke
     fcntl.flock(held, fcntl.LOCK_EX)
     sweep()
     assert [path.exists() for path in (locked, free)] == [True, False]
+    sweep(nobody)  # somebody else's guardian had the same id
+    assert locked.exists()
     os.close(held)
     sweep()
     assert not locked.exists()

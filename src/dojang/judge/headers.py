@@ -1,22 +1,23 @@
 """Precompiled headers: which there are, and which of them a program can be given without its noticing.
 
-Most of what judging a C++ program costs is compiling it, and most of that are the standard headers. They are compiled
-once per machine, in two versions: all of <bits/stdc++.h>, and one without what is rarely used and costs the most.
+Most of what judging a C++ program costs is compiling it, and most of that are the standard headers. A program that
+includes <bits/stdc++.h> is given one of two versions of it, which are compiled once per machine: all of it, or one
+without what is rarely used and costs the most. Which one is decided by the words of the program: if it has no name that
+only the whole version declares, it cannot tell the difference. Members of a class mean nothing to who cannot name the
+class. A program that does not compile with the short version is tried again with the whole.
 
-Programs that name their headers one by one are given the short version, too, if it will do. Whether it does is decided
-by the words of the program. The version differs from what the program asks for by some names, which only one of the
-two declares; if the program has none of these, the difference cannot matter to it: members of a class mean nothing to
-who cannot name the class. A program that does not compile with the short version is tried again with exactly what it
-includes.
+Programs that include headers one by one are given exactly these. A set of headers is precompiled when it is met for the
+second time; there are not many, for writers of programs have habits.
 """
 
 import fcntl
+import hashlib
 import json
 import re
 import subprocess
 import tempfile
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -33,6 +34,17 @@ LEFT_OUT = """
     barrier charconv codecvt condition_variable coroutine execution filesystem format future latch memory_resource
     mutex regex scoped_allocator semaphore shared_mutex stop_token syncstream thread valarray
 """
+_ONE_BY_ONE = """
+    algorithm any array bitset cassert cctype cerrno cfloat chrono cinttypes climits cmath complex cstdarg cstddef
+    cstdint cstdio cstdlib cstring ctime deque exception forward_list fstream functional initializer_list iomanip ios
+    iostream istream iterator limits list map memory new numeric optional ostream queue random set sstream stack
+    stdexcept string string_view tuple type_traits typeinfo unordered_map unordered_set utility variant vector
+"""
+_SET = "set.h"
+_SETS = 24
+"""How many sets are kept for a standard; each takes some tens of megabytes."""
+_met: Counter[tuple[str, str]] = Counter()
+"""How often a set that is not precompiled was asked for, by the folder and its place there."""
 _WITHOUT_BESSEL = "#include <bits/c++config.h>\n#undef _GLIBCXX_USE_STD_SPEC_FUNCS\n"
 """The special functions of C++17 take a quarter of the time of compiling a program that does nothing."""
 _KEYWORDS = """
@@ -45,7 +57,8 @@ _KEYWORDS = """
 """
 """Words that mean the same with any header."""
 _BLANK = r"(?:\s++|//[^\n]*+\n|/\*(?:[^*]++|\*(?!/))*+\*/)*+"
-_INCLUDE = re.compile(_BLANK + r'#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]')
+_INCLUDE = re.compile(_BLANK + r'#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][ \t]*(?=\n|//|/\*|\r\n|\Z)')
+_LINE_GOES_ON = re.compile(r"\\[ \t]*\r?\n")
 _ANOTHER = re.compile(r"#[ \t]*include")
 _WORD = re.compile(r"\b[A-Za-z_]\w*")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|[{};:]")
@@ -65,57 +78,67 @@ class Headers:
 
         And the words of the program that none of its headers knows: an error about one of these is final.
         """
-        names, all_on_top = _included(source)
-        words = set(_WORD.findall(source)).difference(_KEYWORDS.split())
-        if names and names[0] == EVERYTHING:
+        source = _LINE_GOES_ON.sub("", source)
+        names = _included(source)
+        if not names or "%:" in source:  # another way to write #
+            return [[]], []
+        if names[0] == EVERYTHING:
             self._prepare(standard)
-            whole = self._names(standard, "whole")
+            words = set(_WORD.findall(source)).difference(_KEYWORDS.split())
             ways = [[f"-I{place}/{standard}/whole"]]
-            if "##" not in source and _are_alike(whole, self._names(standard, "short"), words):
+            if "##" not in source and _are_alike(self._names(standard, "whole"), self._names(standard, "short"), words):
                 ways.insert(0, [f"-I{place}/{standard}/short"])
-            return ways, _unknown(words, whole)
-        if names and all_on_top and "##" not in source:
-            self._prepare(standard)
-            asked = self._asked(standard, names)
-            if asked and _are_alike(asked, self._names(standard, "short"), words):
-                return [["-include", f"{place}/{standard}/short/{EVERYTHING}"], []], _unknown(words, asked)
-        return [[]], []
-
-    def _asked(self, standard: str, names: Sequence[str]) -> "Names | None":
-        """What these headers declare together; None if the short version has not all of them."""
-        if not set(names) <= _offered(f"{self.folder}/{standard}/short/{EVERYTHING}"):
-            return None
-        try:
-            return _joined([self._names(standard, name) for name in names])
-        except ConfigError:  # a header that this standard does not know
-            return None
+            return ways, sorted(words - self._names(standard, "words")[""])
+        header = self._set(standard, names)
+        return [["-include", f"{place}/{header}"]] if header else [[]], []
 
     def _names(self, standard: str, name: str) -> "Names":
-        """What a version, or a standard header, declares."""
-        path = Path(self.folder, standard, "names", name)
-        if not path.exists():
-            with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as folder:
-                header = Path(folder, "std.h")
-                header.write_text(f"#include <{name}>\n")
-                self._write_names(header, standard, Path(folder, name))
-                Path(folder, name).replace(path)
-        return _read_names(str(path))
+        """What a version declares, by namespace; or all the words there are in the whole one."""
+        return _read_names(f"{self.folder}/{standard}/names/{name}")
+
+    def _set(self, standard: str, names: Sequence[str]) -> str:
+        """Where below the folder exactly these headers are, precompiled; empty if they are not."""
+        if not set(names) <= set(_ONE_BY_ONE.split()):
+            return ""
+        chosen = " ".join(sorted(set(names)))
+        place = f"{standard}-sets/{hashlib.sha256(chosen.encode()).hexdigest()[:16]}"
+        folder = Path(self.folder, place)
+        if not folder.is_dir():
+            _met[self.folder, place] += 1
+            if _met[self.folder, place] < 2 or len(list(folder.parent.glob("*"))) > _SETS:
+                return ""
+            try:
+                self._make(folder, lambda making: self._precompile_set(making, standard, chosen))
+            except (OSError, ConfigError):  # a cache that is only to be read; a header that this standard does not know
+                return ""
+        return f"{place}/{_SET}"
 
     def _prepare(self, standard: str) -> None:
-        """Precompile the headers, once per machine; others wait for whoever is at it."""
-        done = Path(self.folder, standard)
-        if done.is_dir():
-            return
-        done.parent.mkdir(parents=True, exist_ok=True)
-        with open(done.parent / "lock", "w") as lock:
+        """Precompile both versions."""
+        folder = Path(self.folder, standard)
+        if not folder.is_dir():
+            self._make(folder, lambda making: self._precompile(making, standard))
+
+    def _make(self, folder: Path, fill: Callable[[Path], None]) -> None:
+        """Make a folder, once per machine; others wait for whoever is at it."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with open(folder.parent / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if done.is_dir():
+            if folder.is_dir():
                 return
-            with tempfile.TemporaryDirectory(dir=done.parent, prefix="making-") as folder:
-                making = Path(folder) / standard
-                self._precompile(making, standard)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="making-") as place:
+                making = Path(place, folder.name)
+                fill(making)
                 making.chmod(0o755)
-                making.rename(done)
+                making.rename(folder)
+
+    def _precompile_set(self, making: Path, standard: str, names: str) -> None:
+        making.mkdir()
+        self._precompile_header(making / _SET, "".join(f"#include <{name}>\n" for name in names.split()), standard)
+
+    def _precompile_header(self, header: Path, text: str, standard: str) -> None:
+        header.write_text(text)
+        self._run(["-x", "c++-header", str(header), "-o", f"{header}.gch"], standard)
 
     def _precompile(self, making: Path, standard: str) -> None:
         original = self._find_everything(standard).read_text()
@@ -124,31 +147,31 @@ class Headers:
         for name, text in (("whole", f"#include_next <{EVERYTHING}>\n"), ("short", _WITHOUT_BESSEL + short)):
             header = making / name / EVERYTHING
             header.parent.mkdir(parents=True)
-            header.write_text(text)
-            self._write_names(header, standard, making / "names" / name)
-            self._run(["-x", "c++-header", str(header), "-o", f"{header}.gch"], standard)
+            self._precompile_header(header, text, standard)
+            left = self._run(["-x", "c++", "-E", "-P", str(header)], standard)
+            macros = re.findall(r"#define (\w+)", self._run(["-x", "c++", "-E", "-dM", str(header)], standard))
+            found = declared(left)
+            found[""].update(macros)
+            _write_names(making / "names" / name, found)
+            if name == "whole":
+                _write_names(making / "names" / "words", {"": {*_WORD.findall(left), *macros}})
 
     def _find_everything(self, standard: str) -> Path:
         listed = self._run(["-x", "c++", "-E", "-include", EVERYTHING, "/dev/null"], standard)
         return Path(next(iter(re.findall(rf'"([^"]*/{re.escape(EVERYTHING)})"', listed))))
 
-    def _write_names(self, header: Path, standard: str, target: Path) -> None:
-        found = declared(self._run(["-x", "c++", "-E", "-P", str(header)], standard))
-        macros = self._run(["-x", "c++", "-E", "-dM", str(header)], standard)
-        found.setdefault("", set()).update(re.findall(r"#define (\w+)", macros))
-        target.write_text(json.dumps({space: sorted(names) for space, names in found.items()}))
-
     def _run(self, arguments: Sequence[str], standard: str) -> str:
         return run([self.compiler, f"-std={standard}", *FLAGS, *arguments])
 
 
-def _included(source: str) -> tuple[list[str], bool]:
-    """The headers a program includes before anything else, and whether these are all."""
+def _included(source: str) -> list[str]:
+    """The headers a program includes before anything else, if these are all; none if in doubt."""
     names, end = [], 0
     while found := _INCLUDE.match(source, end):
         names.append(found[1])
         end = found.end()
-    return names, not _ANOTHER.search(source, end)
+    # <bits/stdc++.h> may be followed by anything; of others the set must be known.
+    return [] if names[:1] != [EVERYTHING] and _ANOTHER.search(source, end) else names
 
 
 def declared(text: str) -> dict[str, set[str]]:
@@ -218,26 +241,13 @@ def _are_alike(one: Names, other: Names, words: set[str]) -> bool:
     return all(marked.isdisjoint(one.get(space, none) ^ other.get(space, none)) for space in spaces)
 
 
-def _joined(parts: Sequence[Names]) -> Names:
-    return {
-        space: frozenset().union(*(part.get(space, ()) for part in parts))
-        for space in {key for part in parts for key in part}
-    }
-
-
-def _unknown(words: set[str], names: Names) -> list[str]:
-    return sorted(words.difference(*names.values()))
-
-
-@cache
-def _offered(header: str) -> frozenset[str]:
-    """What a header includes."""
-    return frozenset(re.findall(r"#\s*include\s*<(\w+)>", Path(header).read_text()))
-
-
 @cache
 def _read_names(path: str) -> Names:
     return {space: frozenset(names) for space, names in json.loads(Path(path).read_text()).items()}
+
+
+def _write_names(path: Path, found: Mapping[str, set[str]]) -> None:
+    path.write_text(json.dumps({space: sorted(names) for space, names in found.items()}))
 
 
 def run(command: Sequence[str]) -> str:

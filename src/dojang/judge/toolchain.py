@@ -31,7 +31,7 @@ _LOCALE_WORDS = """
     wistringstream wostringstream wprintf wscanf wstringstream
 """
 _WORD = re.compile(r"\b[A-Za-z_]\w*")
-_LAYOUT = 11  # of the folder below; another number makes it anew
+_LAYOUT = 12  # of the folder below; another number makes it anew
 _TRIAL = """
 #include <iostream>
 #include <stdexcept>

@@ -8,6 +8,7 @@ import fcntl
 import os
 import re
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from dojang.judge.sandbox.cgroups import PREFIX
 from dojang.judge.sandbox.jail import wipe
 
 __all__ = ["make_scratch", "remove", "sweep"]
+
+
+_DYING_S = 2.0
+"""How long what a guardian has started may outlive it."""
 
 
 def make_scratch() -> str:
@@ -36,7 +41,7 @@ def sweep(pid: int | None = None) -> None:
     """Remove what the guardian `pid` has left; or what all guardians have left that no longer run."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         owner = re.match(rf"{PREFIX}(\d+)-", path.name)
-        if owner and _is_over(int(owner[1]), pid) and (pid is not None or not _is_locked(path)):
+        if owner and _is_over(int(owner[1]), pid) and not _is_locked(path, patience=_DYING_S if pid else 0.0):
             remove(str(path))
     for path in cgroups.groups():
         if _is_over(int(path.name.removeprefix(PREFIX)), pid):
@@ -47,15 +52,20 @@ def _is_over(owner: int, pid: int | None) -> bool:
     return owner == pid if pid is not None else not Path(f"/proc/{owner}").exists()
 
 
-def _is_locked(path: Path) -> bool:
+def _is_locked(path: Path, patience: float) -> bool:
+    """Whether somebody holds it, and goes on holding it."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:  # shut by a program, or another user's: there is none who could be disturbed, or nothing to be done
         return False
+    deadline = time.monotonic() + patience
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+            if time.monotonic() >= deadline:
+                return True
+            time.sleep(0.02)
     finally:
         os.close(file)
-    return False

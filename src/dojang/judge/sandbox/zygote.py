@@ -155,6 +155,7 @@ def _run(request: Any, files: list[int], report: int, calls: Any, guard: _Guard)
         for kind, pair in request["limits"]:
             resource.setrlimit(kind, pair)
         text = _read_source(source)
+        vars(threading)["_main_thread"]._set_native_id()
         sys.argv = ["main.py", *request["arguments"]]
         guard.install()
         if request["role"] == "program":
@@ -213,11 +214,24 @@ def _compiled(text: bytes, report: int) -> types.CodeType:
 def _kept(code: types.CodeType, file: int) -> types.CodeType:
     """Leave the code in a file for the next run, if there is one and files may be so large."""
     if file >= 0:
-        data = marshal.dumps(code)
-        if len(data) <= resource.getrlimit(resource.RLIMIT_FSIZE)[0]:
-            os.write(file, data)
+        if _is_the_same_when_read(code):
+            with contextlib.suppress(ValueError, MemoryError, RecursionError):  # nested too deeply
+                data = marshal.dumps(code)
+                if len(data) <= resource.getrlimit(resource.RLIMIT_FSIZE)[0]:
+                    os.write(file, data)
         os.close(file)
     return code
+
+
+def _is_the_same_when_read(code: types.CodeType) -> bool:
+    """Sets among the constants come back in another order, which a program would show that walks through one."""
+    try:
+        return not any(
+            isinstance(each, frozenset) or (isinstance(each, types.CodeType) and not _is_the_same_when_read(each))
+            for each in code.co_consts
+        )
+    except RecursionError:
+        return False
 
 
 def _module(name: str) -> types.ModuleType:
@@ -256,15 +270,16 @@ def _run_program(code: types.CodeType, report: int, raised: int) -> int:
 
 def _flush() -> None:
     """What an interpreter does when it ends: files the program has left open are written out."""
-    if sys.stdout is not None and not getattr(sys.stdout, "closed", False):
-        sys.stdout.flush()
+    out = getattr(sys, "stdout", None)
+    if type(out) not in _WRITERS and hasattr(out, "flush") and not getattr(out, "closed", False):
+        out.flush()
     things = gc.get_objects()
-    if not _WRITERS.isdisjoint(map(type, things)):  # a large program has so many that only C is fast enough to look
-        for thing in things:
-            if type(thing) in _WRITERS and not thing.closed:
+    if _WRITERS.isdisjoint(map(type, things)):  # a large program has so many that only C is fast enough to look
+        things = []
+    for thing in (out, *things, sys.__stdout__):
+        if type(thing) in _WRITERS:
+            with contextlib.suppress(ValueError):  # closed, or taken apart
                 thing.flush()
-    if sys.__stdout__ is not None and not sys.__stdout__.closed:
-        sys.__stdout__.flush()
 
 
 def _exit_status(code: object) -> int:
@@ -275,4 +290,5 @@ def _exit_status(code: object) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
