@@ -270,7 +270,7 @@ def _run_program(code: types.CodeType, report: int, raised: int) -> int:
 
 def _flush() -> None:
     """What an interpreter does when it ends: files the program has left open are written out."""
-    out = getattr(sys, "stdout", None)
+    out: Any = getattr(sys, "stdout", None)
     if type(out) not in _WRITERS and hasattr(out, "flush") and not getattr(out, "closed", False):
         out.flush()
     things = gc.get_objects()
