@@ -13,6 +13,7 @@ from dojang import models
 from dojang.config import RunConfig
 from dojang.engines.torch import TorchEngine
 from dojang.errors import ConfigError, DataError, ModelError
+from dojang.loop.agreement import Agreement
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
 from dojang.protocols import Algorithm, Judge, Task
@@ -31,6 +32,10 @@ __all__ = ["Numerics", "Prepared", "build", "make_renderer", "numerics", "prepar
 
 EVAL_STREAM = 2**32
 """Added to the seed, which is smaller, so that evaluations never share random numbers with training."""
+
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2}
+"""How far log-probs of the engine and the trainer may be apart on average, by the precision they compute in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,12 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     policy = _load_model(source, numeric.master, numeric.device)
     weights = MemoryWeights(numeric.compute)
     engine = TorchEngine(
-        _load_model(source, numeric.compute, numeric.device), tokenizer, weights, slots=config.rollout.slots
+        _load_model(source, numeric.compute, numeric.device),
+        tokenizer,
+        weights,
+        slots=config.rollout.slots,
+        kv_gb=config.rollout.kv_gb,
+        chunk=config.rollout.chunk,
     )
     trainer = TorchTrainer(
         policy,
@@ -162,6 +172,14 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         ),
         gate=HealthGate(config.health),
         directory=directory,
+        agreement=Agreement(
+            engine=engine,
+            trainer=trainer,
+            renderer=renderer,
+            problems=prepared.train,
+            sampling=Sampling(config.rollout.temperature, config.rollout.max_tokens, seed=config.seed),
+            tolerance=TOLERANCE[numeric.compute],
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dojang.programs import Judgement, Submission
-from dojang.types import Completion, Group, Message, Metrics, Problem, Sampling, Verdict
+from dojang.types import Completion, Group, Message, Metrics, Problem, Sample, Sampling, Verdict
 
 if TYPE_CHECKING:  # the protocols are read by code that must not load torch
     from torch import Tensor
@@ -120,6 +120,9 @@ class Trainer(Protocol):
 
     async def optim_step(self) -> Metrics:
         """Clip, step, clear. Returns the gradient norm and the learning rate used."""
+
+    async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """Log-probs of each sample's tokens under the current weights; 0 where the sample's mask is False."""
 
     async def publish(self) -> int:
         """Hand the current weights to the weight store; returns their version."""

@@ -19,7 +19,11 @@ class RolloutConfig(Section):
     max_tokens: int = Field(default=256, ge=1)
     """Longest answer, in tokens."""
     slots: int = Field(default=256, ge=1)
-    """Sequences decoded at the same time. Memory depends on it."""
+    """Sequences decoded at the same time, if their keys and values fit into `kv_gb`."""
+    kv_gb: float = Field(default=4.0, gt=0)
+    """Memory for keys and values, in GiB."""
+    chunk: int = Field(default=512, ge=1)
+    """Prompt tokens read between two decoding steps: fewer let answers under way wait less."""
 
 
 class EvalConfig(Section):

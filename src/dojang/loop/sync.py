@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from dojang.errors import Interrupted
+from dojang.loop.agreement import Agreement
 from dojang.loop.evaluate import evaluate
 from dojang.loop.health import HealthGate
 from dojang.loop.metrics import Clock, rollout_metrics
@@ -50,6 +51,8 @@ class Run:
     tracker: Tracker
     gate: HealthGate
     directory: RunDir
+    agreement: Agreement | None = None
+    """Checked before anything else, if given."""
 
 
 async def train(run: Run, state: State, stop: asyncio.Event) -> State:
@@ -58,6 +61,8 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
     if saved is not None:
         point(run, state)  # a crash may have come between the checkpoint and its links
     await publish(run)
+    if run.agreement is not None:
+        await run.agreement.check()
     while True:
         started = time.monotonic()
         try:
@@ -125,7 +130,11 @@ async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
         figures = {**await run.trainer.forward_backward(part), **await run.trainer.optim_step()}
         for name, value in figures.items():
             metrics.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in metrics.items()}
+    return {name: _combined(name, values) for name, values in metrics.items()}
+
+
+def _combined(name: str, values: Sequence[float]) -> float:
+    return max(values) if name.endswith("/max") else sum(values) / len(values)
 
 
 async def publish(run: Run) -> None:

@@ -27,6 +27,8 @@ class MicroBatch:
     old_logp_BT: Tensor
     advantage_B: Tensor
     kept: int
+    samples: tuple[Sample, ...]
+    """The rows."""
 
 
 def micro_batches(samples: Sequence[Sample], budget: int, device: torch.device) -> Iterator[MicroBatch]:
@@ -60,4 +62,5 @@ def _collate(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         old_logp_BT=logp[:, first:].to(device),
         advantage_B=torch.tensor([sample.advantage for sample in samples], dtype=torch.float64, device=device),
         kept=kept,
+        samples=tuple(samples),
     )

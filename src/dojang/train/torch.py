@@ -19,7 +19,7 @@ from dojang.train.batching import MicroBatch, micro_batches
 from dojang.train.config import TrainConfig
 from dojang.train.policy import token_logprobs
 from dojang.train.schedule import learning_rate
-from dojang.types import Group, Metrics
+from dojang.types import Group, Metrics, Sample
 
 __all__ = ["TorchTrainer"]
 
@@ -60,10 +60,11 @@ class TorchTrainer:
         samples = [sample for group in groups for sample in group.samples]
         tokens = sum(sample.response_length for sample in samples)
         sums: defaultdict[str, float] = defaultdict(float)
+        difference = _Difference()
         for batch in micro_batches(samples, self._config.micro_tokens, self._model.device):
-            for name, value in self._accumulate(batch, tokens):
+            for name, value in self._accumulate(batch, tokens, difference):
                 sums[name] += value
-        means = {name: value / tokens for name, value in sums.items()}
+        means = {**{name: value / tokens for name, value in sums.items()}, **difference.metrics()}
         _check_finite(means)
         return means
 
@@ -84,6 +85,16 @@ class TorchTrainer:
         self._version += 1
         return {"actor/grad_norm": norm, "actor/lr": rate}
 
+    async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        found: dict[int, tuple[float, ...]] = {}
+        with torch.no_grad():
+            for batch in micro_batches(samples, self._config.micro_tokens, self._model.device):
+                logp_BT, _ = self._logprobs(self._model, batch)
+                for sample, row in zip(batch.samples, logp_BT.masked_fill(~batch.mask_BT, 0.0).tolist(), strict=True):
+                    before = max(len(other.tokens) for other in batch.samples) - batch.kept
+                    found[id(sample)] = ((0.0,) * before + tuple(row))[: len(sample.tokens)]
+        return [found[id(sample)] for sample in samples]
+
     async def publish(self) -> int:
         self._weights.publish(self._version, dict(self._model.named_parameters()))
         return self._version
@@ -103,7 +114,7 @@ class TorchTrainer:
         self._optimiser.load_state_dict(saved["adamw"])
         self._version = saved["version"]
 
-    def _accumulate(self, batch: MicroBatch, tokens: int) -> Iterator[tuple[str, float]]:
+    def _accumulate(self, batch: MicroBatch, tokens: int, difference: "_Difference") -> Iterator[tuple[str, float]]:
         """Add one micro-batch's share of the gradient; yields its per-token sums."""
         logp_BT, entropy_BT = self._logprobs(self._model, batch)
         reference_BT = None
@@ -123,11 +134,31 @@ class TorchTrainer:
         (loss / tokens).backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
         yield "actor/loss", float(loss.detach())
         gap_BT = (logp_BT.detach() - batch.old_logp_BT.to(logp_BT.dtype)).abs()
+        same_B = torch.tensor([sample.version == self._version for sample in batch.samples], device=gap_BT.device)
+        difference.add(gap_BT[batch.mask_BT & same_B[:, None]])
         for name, value_BT in {**result.figures, "actor/entropy": entropy_BT, "actor/logp_gap": gap_BT}.items():
             yield name, float(value_BT.detach()[batch.mask_BT].sum())
 
     def _logprobs(self, model: PreTrainedModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         return token_logprobs(model, batch, temperature=self._temperature, compute=self._compute)
+
+
+class _Difference:
+    """How far the engine's log-probs were from ours, where both had the same weights."""
+
+    def __init__(self) -> None:
+        self._sum, self._max, self._count = 0.0, 0.0, 0
+
+    def add(self, gap_N: Tensor) -> None:
+        if len(gap_N):
+            self._sum += float(gap_N.sum())
+            self._max = max(self._max, float(gap_N.max()))
+            self._count += len(gap_N)
+
+    def metrics(self) -> Metrics:
+        if not self._count:
+            return {}
+        return {"actor/logprob_diff/mean": self._sum / self._count, "actor/logprob_diff/max": self._max}
 
 
 def _check_finite(figures: Metrics) -> None:

@@ -14,7 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.algos.grpo import GrpoConfig
 from dojang.engines.scripted import ScriptedEngine
 from dojang.engines.torch import TorchEngine
-from dojang.errors import HealthError, Interrupted
+from dojang.errors import HealthError, Interrupted, TrainingError
+from dojang.loop.agreement import Agreement
 from dojang.loop.config import HealthConfig
 from dojang.loop.health import HealthGate
 from dojang.loop.state import State, load_state
@@ -221,7 +222,24 @@ def test_on_policy_log_probs_are_those_of_the_trainer(make_run: Callable[..., Ru
     play(run)
     for row in training_rows(run):
         assert row["actor/logp_gap"] == pytest.approx(0.0, abs=1e-10)
+        assert row["actor/logprob_diff/mean"] == pytest.approx(0.0, abs=1e-10)
+        assert row["actor/logprob_diff/max"] == pytest.approx(0.0, abs=1e-9)
         assert row["actor/pg_clipfrac"] == 0.0
+
+
+def test_a_pair_that_does_not_agree_is_refused_before_anything_runs(
+    make_run: Callable[..., Run], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    def checked(run: Run) -> Run:
+        renderer = ChatRenderer(tokenizer, context=512, max_tokens=8)
+        agreement = Agreement(run.engine, run.trainer, renderer, run.problems, Sampling(1.0, 8), tolerance=1e-6)
+        return replace(run, agreement=agreement)
+
+    play(checked(make_run("good", script=None, grade=by_parity, steps=1)))
+    broken = checked(make_run("broken", grade=by_parity, steps=1))  # its engine says it was sure of every token
+    with pytest.raises(TrainingError, match=r"log-probs differ by \d.* on average and \d.* at most, where 1e-06"):
+        play(broken)
+    assert not (broken.directory.path / "metrics.jsonl").exists()
 
 
 def test_groups_whose_rewards_are_equal_are_counted_and_left_out(make_run: Callable[..., Run]) -> None:

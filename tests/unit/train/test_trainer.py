@@ -178,6 +178,28 @@ def test_figures_are_means_over_answer_tokens(make: Make, groups: list[Group]) -
     assert found["actor/entropy"] == pytest.approx(float(torch.cat(entropies).mean()), abs=1e-10)
 
 
+def test_scores_are_the_log_probs_of_the_answer(make: Make, groups: list[Group]) -> None:
+    trainer, model = make(micro_tokens=12)
+    samples = [sample for group in groups for sample in group.samples]
+    for sample, found in zip(samples, asyncio.run(trainer.score(samples)), strict=True):
+        assert len(found) == len(sample.tokens)
+        start = len(sample.tokens) - sample.response_length
+        assert found[:start] == (0.0,) * start
+        assert found[start:] == pytest.approx(answer_logprobs(model, sample).tolist(), abs=1e-10)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_difference_counts_only_what_the_same_weights_have_drawn(make: Make, groups: list[Group]) -> None:
+    trainer, model = make()
+    first, second = groups[0].samples[0], replace(groups[0].samples[2], version=7)
+    found = asyncio.run(trainer.forward_backward([Group(groups[0].problem, 0, (first, second))]))
+    gaps = (answer_logprobs(model, first) - answer_behaviour(first)).detach().abs()
+    assert found["actor/logprob_diff/mean"] == pytest.approx(float(gaps.mean()), abs=1e-10)
+    assert found["actor/logprob_diff/max"] == pytest.approx(float(gaps.max()), abs=1e-10)
+    stale = asyncio.run(trainer.forward_backward([Group(groups[0].problem, 0, (second,))]))
+    assert not any(name.startswith("actor/logprob_diff") for name in stale)
+
+
 def test_a_step_makes_a_credited_answer_likelier_and_a_blamed_one_less_likely(make: Make, groups: list[Group]) -> None:
     trainer, model = make(lr=1e-3)
     good, bad = groups[0].samples[0], groups[0].samples[1]  # advantages 1/3 and -2/3
