@@ -1,8 +1,8 @@
 """Continuous batching: sequences enter as slots become free and leave as they end, one token for all at every step.
 
 A step reads some tokens of prompts that wait, at most a chunk of them so that nobody waits long for a long prompt, puts
-samples whose prompt has been read into free slots, and draws one token for every slot in use. What the samples of a
-request have in common is read once.
+samples whose prompt has been read into free slots, and draws one token for every slot in use. What samples that wait
+have in common is read once.
 
 Nothing here knows of threads or of time; `torch.py` does. All of it is to be called in torch's inference mode.
 """
@@ -10,6 +10,7 @@ Nothing here knows of threads or of time; `torch.py` does. All of it is to be ca
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -67,6 +68,9 @@ class _Row:
         return len(self.request.prompt) + self.request.sampling.max_tokens
 
 
+_SPENT = Prefix(())
+
+
 class Batch:
     """All sequences of an engine."""
 
@@ -79,6 +83,8 @@ class Batch:
         self.context = min(context or decoder.shape.context, decoder.shape.context)
         self.version = 0
         self._slots = Slots(decoder.shape, decoder.dtype, decoder.device, most=slots, budget=budget)
+        self._prefixes: WeakValueDictionary[tuple[int, ...], Prefix] = WeakValueDictionary()
+        """Those that somebody waits for, so that other requests for the same can share them."""
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []
         """Those being decoded; the place of each is its slot."""
@@ -97,7 +103,6 @@ class Batch:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        prefixes: dict[tuple[int, ...], Prefix] = {}
         sampling = request.sampling
         for index in range(request.n):
             past = request.resume.get(index)
@@ -109,7 +114,7 @@ class Batch:
                 _Row(
                     request=request,
                     index=index,
-                    prefix=prefixes.setdefault(tokens, Prefix(tokens)),
+                    prefix=self._prefixes.setdefault(tokens, Prefix(tokens)),
                     draws=uniforms(sampling.seed, sampling.ordinal, index, sampling.max_tokens),
                     tokens=list(past.tokens) if past else [],
                     logprobs=list(past.logprobs) if past else [],
@@ -146,7 +151,8 @@ class Batch:
     def recompute(self) -> None:
         """Let sequences under way be read again from their beginning, by the weights there are now."""
         for row in reversed(self._rows):
-            row.prefix = Prefix(row.request.prompt + tuple(row.tokens))
+            tokens = row.request.prompt + tuple(row.tokens)
+            row.prefix = self._prefixes.setdefault(tokens, Prefix(tokens))
             self._waiting.appendleft(row)
         self._rows.clear()
 
@@ -226,6 +232,8 @@ class Batch:
         for prefix, slots in places.items():
             self._slots.put(slots, prefix)
         logits_BV = torch.stack([row.prefix.logits_V for row in entering if row.prefix.logits_V is not None])
+        for row in entering:
+            row.prefix = _SPENT  # its memory goes when nobody waits for it any more
         self._draw(entering, logits_BV, first)
 
     def _decode(self) -> None:

@@ -81,6 +81,7 @@ class TorchEngine:
         self._batch = Batch(decoder, stopper, slots=slots, budget=int(kv_gb * 2**30), chunk=chunk, context=context)
         self._weights = weights
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._fresh: list[tuple[Request, _Asked]] = []
         self._asked: dict[Request, _Asked] = {}
         self._held: list[Request] | None = None
         """Requests that have come while the engine waits for others to end; None if it does not."""
@@ -94,14 +95,32 @@ class TorchEngine:
         self, prompt: Sequence[int], n: int, sampling: Sampling, *, resume: Mapping[int, Completion] | None = None
     ) -> list[Completion]:
         self._check(prompt, sampling)
-        asked = _Asked(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        asked = _Asked(loop)
         request = Request(tuple(prompt), n, sampling, asked.give, resume or {})
-        self._tell(lambda: self._take(request, asked))
+        if not self._fresh:
+            loop.call_soon(self._hand_over)
+        self._fresh.append((request, asked))
         try:
             return await asked.answer
         except asyncio.CancelledError:
             self._inbox.put(lambda: self._drop(request))
             raise
+
+    def _hand_over(self) -> None:
+        """What was asked in one turn of the event loop enters together: batches must not depend on the clock."""
+        fresh, self._fresh = self._fresh, []
+        if self._closed:
+            for _, asked in fresh:
+                asked.cancel()
+            return
+
+        def take() -> None:
+            for request, asked in fresh:
+                if not asked.answer.cancelled():
+                    self._take(request, asked)
+
+        self._tell(take)
 
     async def load(self, version: int) -> None:
         def take_over() -> None:

@@ -52,6 +52,8 @@ ALSO = """
 """What they import now and then, which must be there beforehand where they may open no file."""
 
 _WRITERS = {io.TextIOWrapper, io.BufferedWriter}
+_STREAMS: list[Any] = []
+"""Standard output and error as they were."""
 _PID = struct.Struct("<i")
 _CLONE_PARENT, _SIGCHLD = 0x8000, 17
 _CLONE = {"x86_64": 56, "aarch64": 220}
@@ -194,6 +196,7 @@ def _open_streams() -> None:
     sys.stderr = io.TextIOWrapper(binary(2, "w"), "utf-8", "backslashreplace", line_buffering=True)
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, f"__{name}__", getattr(sys, name))
+    _STREAMS.extend((sys.stdout, sys.stderr))
 
 
 def _tell(report: int, words: str) -> None:
@@ -270,13 +273,14 @@ def _run_program(code: types.CodeType, report: int, raised: int) -> int:
 
 def _flush() -> None:
     """What an interpreter does when it ends: files the program has left open are written out."""
-    out: Any = getattr(sys, "stdout", None)
-    if type(out) not in _WRITERS and hasattr(out, "flush") and not getattr(out, "closed", False):
-        out.flush()
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name, None)
+        if type(stream) not in _WRITERS and hasattr(stream, "flush") and not getattr(stream, "closed", False):
+            stream.flush()
     things = gc.get_objects()
     if _WRITERS.isdisjoint(map(type, things)):  # a large program has so many that only C is fast enough to look
         things = []
-    for thing in (out, *things, sys.__stdout__):
+    for thing in (*things, *_STREAMS, *map(vars(sys).get, ("stdout", "stderr"))):
         if type(thing) in _WRITERS:
             with contextlib.suppress(ValueError):  # closed, or taken apart
                 thing.flush()
