@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dojang.engines.fleet import Fleet
 from dojang.engines.scripted import ScriptedEngine
 from dojang.engines.torch import TorchEngine
 from dojang.protocols import RolloutEngine
@@ -48,7 +49,7 @@ def torch_engine(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrai
     return make
 
 
-@pytest.fixture(params=["torch", "scripted"])
+@pytest.fixture(params=["torch", "scripted", "fleet"])
 def make_engine(
     request: pytest.FixtureRequest, torch_engine: MakeTorch, tokenizer: PreTrainedTokenizerBase
 ) -> Callable[[], RolloutEngine]:
@@ -57,7 +58,12 @@ def make_engine(
     def script(prompt: str, index: int, sampling: Sampling) -> str:
         return f"{prompt[:3]} {index} {sampling.ordinal}" * (index % 3)
 
-    return torch_engine if request.param == "torch" else lambda: ScriptedEngine(tokenizer, script)
+    makers: dict[str, Callable[[], RolloutEngine]] = {
+        "torch": torch_engine,
+        "scripted": lambda: ScriptedEngine(tokenizer, script),
+        "fleet": lambda: Fleet([torch_engine(slots=4), torch_engine()]),
+    }
+    return makers[request.param]
 
 
 # Every engine
