@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from random import Random
 
 import torch
@@ -158,7 +159,7 @@ def continuous(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots
 
     def play(work: Work, turn: int) -> None:
         torch.manual_seed(turn)
-        with torch.inference_mode(), model.continuous_batching_context_manager(generation_config=config) as manager:
+        with model.continuous_batching_context_manager(generation_config=config) as manager:
             for prompt, length in work.flat:
                 manager.add_request(prompt, max_new_tokens=length, eos_token_id=-1)
             left = len(work.flat)
@@ -171,7 +172,9 @@ def continuous(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots
     return play
 
 
-CONTESTANTS = {"torch engine": ours, "transformers generate": generate, "transformers continuous batching": continuous}
+CONTESTANTS = {"torch engine": ours, "transformers generate": generate}
+if find_spec("psutil"):  # without it, continuous batching does not know how much memory there is
+    CONTESTANTS["transformers continuous batching"] = continuous
 
 
 def _models(names: str, dtype: torch.dtype, device: str) -> list[tuple[str, PreTrainedModel, PreTrainedTokenizerBase]]:
