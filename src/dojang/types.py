@@ -172,6 +172,20 @@ class Sample:
                 f"{len(self.logprobs)} log-probs"
             )
 
+    @classmethod
+    def of(cls, prompt: tuple[int, ...], completion: Completion, verdict: Verdict, index: int = 0) -> "Sample":
+        """The tokens that were sampled are the tokens that are trained: joined here, never made from text again."""
+        return cls(
+            tokens=prompt + completion.tokens,
+            mask=(False,) * len(prompt) + (True,) * len(completion.tokens),
+            logprobs=(0.0,) * len(prompt) + completion.logprobs,
+            text=completion.text,
+            finish=completion.finish,
+            version=completion.version,
+            verdict=verdict,
+            index=index,
+        )
+
     @property
     def reward(self) -> float:
         """The verdict's reward; a sample without one must never get this far."""

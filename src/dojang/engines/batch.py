@@ -93,14 +93,6 @@ class Batch:
     def busy(self) -> bool:
         return bool(self._rows or self._waiting)
 
-    @property
-    def running(self) -> int:
-        return len(self._rows)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
     def add(self, request: Request) -> None:
         """Queue a request."""
         sampling = request.sampling
@@ -133,7 +125,7 @@ class Batch:
                 self._end(row, "abort")
             else:
                 self._waiting.append(row)
-        self._retire({place for place, row in enumerate(self._rows) if row.request is request}, "abort")
+        self._retire({place: "abort" for place, row in enumerate(self._rows) if row.request is request})
 
     def drop(self, request: Request) -> None:
         """Forget a request for which nobody waits."""
@@ -270,9 +262,7 @@ class Batch:
             self._note_version(row)
             if finish := self._finish(row):
                 ended[place] = finish
-        for place in sorted(ended, reverse=True):
-            self._end(self._rows[place], ended[place])
-            self._vacate(place)
+        self._retire(ended)
 
     def _note_version(self, row: _Row) -> None:
         count = len(row.tokens)
@@ -288,9 +278,10 @@ class Batch:
         finish = self._stopper.finish(row.tokens, sampling.max_tokens, sampling.stop)
         return "length" if finish is None and row.length >= self.context else finish
 
-    def _retire(self, places: set[int], finish: Finish) -> None:
-        for place in sorted(places, reverse=True):
-            self._end(self._rows[place], finish)
+    def _retire(self, ended: Mapping[int, Finish]) -> None:
+        """End the rows in these slots, from the last on: each is replaced by one behind it."""
+        for place in sorted(ended, reverse=True):
+            self._end(self._rows[place], ended[place])
             self._vacate(place)
 
     def _end(self, row: _Row, finish: Finish) -> None:

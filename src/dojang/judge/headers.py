@@ -25,7 +25,7 @@ from pathlib import Path
 
 from dojang.errors import ConfigError
 
-__all__ = ["FLAGS", "LEFT_OUT", "Headers", "declared", "run"]
+__all__ = ["FLAGS", "LEFT_OUT", "Headers", "run"]
 
 FLAGS = ("-O2", "-pthread", "-DONLINE_JUDGE", "-w", "-fmax-errors=3")
 """Headers serve only compilations with the same flags."""
@@ -150,7 +150,7 @@ class Headers:
             self._precompile_header(header, text, standard)
             left = self._run(["-x", "c++", "-E", "-P", str(header)], standard)
             macros = re.findall(r"#define (\w+)", self._run(["-x", "c++", "-E", "-dM", str(header)], standard))
-            found = declared(left)
+            found = _declared(left)
             found[""].update(macros)
             _write_names(making / "names" / name, found)
             if name == "whole":
@@ -174,7 +174,7 @@ def _included(source: str) -> list[str]:
     return [] if names[:1] != [EVERYTHING] and _ANOTHER.search(source, end) else names
 
 
-def declared(text: str) -> dict[str, set[str]]:
+def _declared(text: str) -> dict[str, set[str]]:
     """The words of a preprocessed text outside of classes and functions, by namespace.
 
     A class that has a body is there a second time, with a brace; so is what is taken over from another namespace, with

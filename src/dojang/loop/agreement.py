@@ -34,18 +34,8 @@ class Agreement:
         samples = []
         for ordinal, problem in enumerate(self.problems[:_PROBLEMS]):
             prompt = self.renderer.render(problem.messages)
-            for each in await self.engine.generate(prompt, 1, replace(sampling, ordinal=ordinal)):
-                samples.append(
-                    Sample(
-                        tokens=prompt + each.tokens,
-                        mask=(False,) * len(prompt) + (True,) * len(each.tokens),
-                        logprobs=(0.0,) * len(prompt) + each.logprobs,
-                        text=each.text,
-                        finish=each.finish,
-                        version=each.version,
-                        verdict=Verdict(Outcome.JUDGE_ERROR, None),
-                    )
-                )
+            [completion] = await self.engine.generate(prompt, 1, replace(sampling, ordinal=ordinal))
+            samples.append(Sample.of(prompt, completion, Verdict(Outcome.JUDGE_ERROR, None)))
         scores = await self.trainer.score(samples)
         gaps = [
             abs(mine - theirs)

@@ -90,8 +90,8 @@ class TorchTrainer:
         with torch.no_grad():
             for batch in micro_batches(samples, self._config.micro_tokens, self._model.device):
                 logp_BT, _ = self._logprobs(self._model, batch)
+                before = batch.tokens_BT.shape[1] - batch.kept
                 for sample, row in zip(batch.samples, logp_BT.masked_fill(~batch.mask_BT, 0.0).tolist(), strict=True):
-                    before = max(len(other.tokens) for other in batch.samples) - batch.kept
                     found[id(sample)] = ((0.0,) * before + tuple(row))[: len(sample.tokens)]
         return [found[id(sample)] for sample in samples]
 

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import replace
 
 from dojang.protocols import Renderer, RolloutEngine, Task
-from dojang.types import Completion, Group, Outcome, Problem, Sample, Sampling, Verdict
+from dojang.types import Group, Outcome, Problem, Sample, Sampling, Verdict
 
 __all__ = ["SingleTurn"]
 
@@ -33,7 +33,7 @@ class SingleTurn:
         completions = await self._engine.generate(prompt, self._samples, sampling)
         verdicts = await asyncio.gather(*(self._grade(problem, each.text) for each in completions))
         samples = [
-            _sample(prompt, completion, verdict, index)
+            Sample.of(prompt, completion, verdict, index)
             for index, (completion, verdict) in enumerate(zip(completions, verdicts, strict=True))
         ]
         judged = tuple(sample for sample in samples if sample.verdict.outcome is not Outcome.JUDGE_ERROR)
@@ -49,17 +49,3 @@ class SingleTurn:
             if verdict.outcome is not Outcome.JUDGE_ERROR:
                 break
         return verdict
-
-
-def _sample(prompt: tuple[int, ...], completion: Completion, verdict: Verdict, index: int) -> Sample:
-    """The tokens that were sampled are the tokens that are trained: joined here, never made from text again."""
-    return Sample(
-        tokens=prompt + completion.tokens,
-        mask=(False,) * len(prompt) + (True,) * len(completion.tokens),
-        logprobs=(0.0,) * len(prompt) + completion.logprobs,
-        text=completion.text,
-        finish=completion.finish,
-        version=completion.version,
-        verdict=verdict,
-        index=index,
-    )
