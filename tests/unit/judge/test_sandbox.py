@@ -22,7 +22,7 @@ import pytest
 from dojang.judge.sandbox import calls, wire
 from dojang.judge.sandbox.bpf import ALLOW, KILL, SELF, Clause, Filter, Rule, assemble, refuse
 from dojang.judge.sandbox.jail import wipe
-from dojang.judge.sandbox.policy import EXEC_FD, compiler_filter, native_filter, python_filter
+from dojang.judge.sandbox.policy import EXEC_FD, compiler_filter, native_filter, python_filters
 from dojang.judge.sandbox.runs import Allowance, _outcome, loaded_size
 from dojang.judge.sandbox.syscalls import ARCHITECTURES
 from dojang.judge.sandbox.watch import Bounds, Disturbed, End, HungUp, Watcher
@@ -73,8 +73,12 @@ def verdict(code: bytes, number: int, arguments: Sequence[int] = (), arch: int =
     raise AssertionError("the filter does not end")
 
 
-def asked(filter: Filter, arch: str, name: str, *arguments: int) -> int:
-    return verdict(bytes(filter.for_process(PID)), ARCHITECTURES[arch][name], arguments, AUDIT[arch])
+def asked(filters: Filter | Sequence[Filter], arch: str, name: str, *arguments: int) -> int:
+    """Of several filters the strictest answer counts: the kernel takes the smallest, as a signed number."""
+    each = [filters] if isinstance(filters, Filter) else filters
+    codes = [bytes(filter.for_process(PID)) for filter in each]
+    verdicts = [verdict(code, ARCHITECTURES[arch][name], arguments, AUDIT[arch]) for code in codes]
+    return min(verdicts, key=lambda action: action - (1 << 32) if action >> 31 else action)
 
 
 def fits(clause: Clause, arguments: Sequence[int]) -> bool:
@@ -129,8 +133,9 @@ def every_filter() -> Iterator[tuple[str, Filter]]:
     for arch in ARCHES:
         yield f"{arch} native", native_filter(arch)
         yield f"{arch} native with files", native_filter(arch, files=True)
-        yield f"{arch} python", python_filter(arch, files=False)
-        yield f"{arch} python with files", python_filter(arch, files=True)
+        for files in (False, True):
+            for place, filter in zip(("early", "late"), python_filters(arch, files=files), strict=True):
+                yield f"{arch} python {place} {files}", filter
         yield f"{arch} compiler", compiler_filter(arch)
 
 
@@ -147,7 +152,7 @@ def test_filters_are_small_and_jump_inside_themselves(filter: Filter) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("files", [False, True])
 def test_what_programs_may_never_do(arch: str, files: bool) -> None:
-    native, python = native_filter(arch, files=files), python_filter(arch, files=files)
+    native, python = native_filter(arch, files=files), python_filters(arch, files=files)
     never = (
         "execve ptrace process_vm_readv process_vm_writev mount unshare setns bpf userfaultfd keyctl io_uring_setup "
         "connect bind setuid memfd_create perf_event_open pidfd_getfd seccomp personality chroot shmget msgget semget "
@@ -166,7 +171,7 @@ def test_what_programs_may_never_do(arch: str, files: bool) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_threads_but_no_processes(arch: str) -> None:
     thread = CLONE_VM | CLONE_THREAD
-    for filter, otherwise in ((native_filter(arch), KILL), (python_filter(arch, files=True), NO["EACCES"])):
+    for filter, otherwise in ((native_filter(arch), KILL), (python_filters(arch, files=True), NO["EACCES"])):
         assert asked(filter, arch, "clone", thread) == ALLOW
         for flags in (17, CLONE_VM | 17, thread | CLONE_NEWUSER, thread | CLONE_NEWTIME, CLONE_NEWUSER):
             assert asked(filter, arch, "clone", flags) == otherwise
@@ -174,8 +179,24 @@ def test_threads_but_no_processes(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
+def test_the_warm_interpreter_may_make_children_and_they_may_not(arch: str) -> None:
+    early, late = python_filters(arch, files=False)
+    for name, arguments in (
+        ("clone", (0x8000 | 17,)),
+        ("seccomp", (1, 4, 4096)),
+        ("prlimit64", (0, 7, 4096)),
+        ("prctl", (1, 9)),
+        ("recvmsg", (3, 4096)),
+    ):
+        assert asked(early, arch, name, *arguments) == ALLOW
+        assert asked(late, arch, name, *arguments) != ALLOW
+    assert asked(late, arch, "read", 3) == ALLOW  # all else is up to the first
+    assert asked(early, arch, "execve") == NO["EACCES"]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
 def test_signals_go_to_oneself_only(arch: str) -> None:
-    for filter in (native_filter(arch), python_filter(arch, files=True)):
+    for filter in (native_filter(arch), python_filters(arch, files=True)):
         assert asked(filter, arch, "kill", PID, signal.SIGTERM) == ALLOW
         assert asked(filter, arch, "tgkill", PID, PID + 1, signal.SIGABRT) == ALLOW
         for target in (0, -1, 1, PID + 1, -PID):
@@ -195,7 +216,7 @@ def test_a_native_program_is_executed_once(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_limits_may_be_read_but_not_set(arch: str) -> None:
-    for filter in (native_filter(arch), python_filter(arch, files=True)):
+    for filter in (native_filter(arch), python_filters(arch, files=True)):
         assert asked(filter, arch, "prlimit64", 0, 7, 0, 4096) == ALLOW
         for new in (4096, 1 << 32, 1 << 63):  # a pointer whose lower half is zero, too
             assert asked(filter, arch, "prlimit64", 0, 7, new) == NO["EPERM"]
@@ -203,11 +224,11 @@ def test_limits_may_be_read_but_not_set(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_without_files_there_are_none(arch: str) -> None:
-    for filter in (native_filter(arch), python_filter(arch, files=False)):
+    for filter in (native_filter(arch), python_filters(arch, files=False)):
         assert asked(filter, arch, "openat", -100, 4096, os.O_RDONLY) == NO["ENOENT"]
         assert asked(filter, arch, "statx", 3, 4096, 0x1000) == ALLOW
         assert asked(filter, arch, "statx", 3, 4096, 0) == NO["ENOENT"]
-    opened = python_filter(arch, files=True)
+    opened = python_filters(arch, files=True)
     assert asked(opened, arch, "openat", -100, 4096, os.O_RDONLY) == ALLOW
     assert asked(opened, arch, "openat", -100, 4096, os.O_WRONLY | os.O_TRUNC) == ALLOW
     assert asked(opened, arch, "openat", -100, 4096, os.O_RDONLY | os.O_TRUNC) == NO["EACCES"]
@@ -215,7 +236,7 @@ def test_without_files_there_are_none(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_sockets_of_python_have_no_address(arch: str) -> None:
-    filter = python_filter(arch, files=True)
+    filter = python_filters(arch, files=True)
     assert asked(filter, arch, "socketpair", socket.AF_UNIX) == ALLOW
     assert asked(filter, arch, "socketpair", socket.AF_INET) == NO["EACCES"]
     assert asked(filter, arch, "sendto", 3, 4096, 1, 0, 0) == ALLOW

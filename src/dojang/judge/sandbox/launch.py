@@ -17,11 +17,11 @@ import mmap
 import os
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dojang.judge.sandbox.syscalls import number
 
-__all__ = ["Launch", "StepFailed"]
+__all__ = ["Launch", "StepFailed", "walk"]
 
 _CODE = {
     "aarch64": bytes.fromhex(
@@ -47,6 +47,29 @@ _CODE = {
         "4885c0790748837b48007406"  # checked: test rax, rax; jns fine; cmp qword ptr [rbx+72], 0; je ended
         "4883c350ebbd"  # fine: add rbx, 80; jmp next
         "bf7f000000b8e70000000f05"  # ended: exit_group(127)
+    ),
+}
+_WALK = {
+    "aarch64": bytes.fromhex(
+        "e90300aa"  # mov x9, x0                 the first entry
+        "280140f9"  # next: ldr x8, [x9]         the number
+        "a801f8b7"  # tbnz x8, #63, done         a negative one ends the list
+        "208540a9228d41a9249542a9"  # ldp x0, x1 ... x4, x5, [x9, #8]
+        "010000d4"  # svc #0
+        "2a2140f94a0000b4400100b9"  # ldr x10, [x9, #64]; cbz x10, checked; str w0, [x10]
+        "2a2540f91f000aea81000054"  # checked: ldr x10, [x9, #72]; tst x0, x10; b.ne out
+        "29410191f3ffff17"  # add x9, x9, #80; b next
+        "000080d2c0035fd6"  # done: mov x0, #0; out: ret
+    ),
+    "x86_64": bytes.fromhex(
+        "534889fb"  # push rbx; mov rbx, rdi
+        "488b034885c07831"  # next: mov rax, [rbx]; test rax, rax; js done
+        "488b7b08488b7310488b53184c8b53204c8b43284c8b4b30"  # mov rdi, rsi, rdx, r10, r8, r9, [rbx+8...]
+        "0f05"  # syscall
+        "488b4b404885c974028901"  # mov rcx, [rbx+64]; test rcx, rcx; jz checked; mov [rcx], eax
+        "488543487508"  # checked: test [rbx+72], rax; jnz out
+        "4883c350ebc7"  # add rbx, 80; jmp next
+        "31c05bc3"  # done: xor eax, eax; out: pop rbx; ret
     ),
 }
 _ENTRY = struct.Struct("<10q")
@@ -109,6 +132,22 @@ class Launch:
         return pid
 
 
+def walk() -> bytes:
+    """Instructions for a process that forks (zygote.py): long walk(entry *first).
+
+    They work through such a list too, but return: a result that has bits in common with the last word of its entry, or
+    at the end 0. So the first entry may be the fork itself, whose parent returns with the child's number.
+    """
+    return _for_this_machine(_WALK)
+
+
+def _for_this_machine(codes: Mapping[str, bytes]) -> bytes:
+    machine = platform.machine()
+    if machine not in codes:
+        raise StepFailed(errno.ENOSYS, f"starting programs on {machine}")
+    return codes[machine]
+
+
 def _mapped(size: int, *, code: bytes = b"") -> mmap.mmap:
     protection = mmap.PROT_READ | mmap.PROT_WRITE | (mmap.PROT_EXEC if code else 0)
     area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=protection)
@@ -121,10 +160,7 @@ _areas: dict[str, mmap.mmap] = {}
 
 def _code() -> int:
     if "code" not in _areas:
-        machine = platform.machine()
-        if machine not in _CODE:
-            raise StepFailed(errno.ENOSYS, f"starting programs on {machine}")
-        _areas["code"] = _mapped(mmap.PAGESIZE, code=_CODE[machine])
+        _areas["code"] = _mapped(mmap.PAGESIZE, code=_for_this_machine(_CODE))
     return ctypes.addressof(ctypes.c_char.from_buffer(_areas["code"]))
 
 

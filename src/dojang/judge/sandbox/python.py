@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from dojang.judge.sandbox.bpf import Filter
+from dojang.judge.sandbox.launch import walk
 from dojang.judge.sandbox.spawn import Broken, Setting, Streams, in_force, spawn
+from dojang.judge.sandbox.syscalls import number
 
 __all__ = ["Interpreter"]
 
@@ -22,6 +24,8 @@ _LIMITS = {
     resource.RLIMIT_NOFILE: 256,
 }
 """The interpreter's own, which its children inherit."""
+_CALLS = ("clone", "close", "dup3", "getpid", "prctl", "prlimit64", "seccomp")
+"""What it does to make a child."""
 
 
 class Interpreter:
@@ -33,7 +37,7 @@ class Interpreter:
         scripts: Mapping[str, str],
         directory: str,
         ruleset: int | None,
-        filter: Filter | None,
+        filters: tuple[Filter, Filter] | None,
         *,
         files: bool,
     ) -> None:
@@ -44,8 +48,9 @@ class Interpreter:
                 "calls": scripts["calls"],
                 "directory": directory,
                 "files": files,
-                "filter": filter.code.hex() if filter else "",
-                "self_at": filter.self_at if filter else (),
+                "filters": [(each.code.hex(), each.self_at) for each in filters or ()],
+                "walk": walk().hex(),
+                "numbers": {name: number(name) for name in _CALLS},
             }
         ).encode()
         self._ruleset = ruleset
@@ -70,7 +75,14 @@ class Interpreter:
         """
         pairs = [(kind, in_force(kind, value)) for kind, value in limits.items() if _LIMITS.get(kind) != value]
         request = json.dumps(
-            {"role": role, "limits": pairs, "function": function, "arguments": arguments, "compiled": compiled}
+            {
+                "role": role,
+                "size": os.fstat(files[3]).st_size,
+                "limits": pairs,
+                "function": function,
+                "arguments": arguments,
+                "compiled": compiled,
+            }
         )
         try:
             pid = self._ask(request.encode(), files)
@@ -112,6 +124,7 @@ class Interpreter:
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         environment = {
             "PYTHONHASHSEED": "0",
+            "LD_BIND_NOW": "1",  # else every program would look up the same symbols
             "PYTHONDONTWRITEBYTECODE": "1",
             "LANG": "C.UTF-8",
             "HOME": "/tmp",

@@ -18,7 +18,7 @@ from dojang.judge.checkers import complete, normal_form, reads_score
 from dojang.judge.sandbox import wire
 from dojang.judge.sandbox.compiling import COMPILER_MEMORY, CompileFailed, Compiler
 from dojang.judge.sandbox.jail import Jail, wipe
-from dojang.judge.sandbox.policy import compiler_filter, native_filter, python_filter
+from dojang.judge.sandbox.policy import compiler_filter, native_filter, python_filters
 from dojang.judge.sandbox.python import Interpreter
 from dojang.judge.sandbox.runs import Allowance, NotPython, Result, Runner, Script
 from dojang.judge.sandbox.spawn import Broken, memory_file, read_all
@@ -89,7 +89,7 @@ class Worker:
             spec["scripts"],
             jail.scratch,
             jail.ruleset,
-            python_filter(machine, files=files) if guarded else None,
+            python_filters(machine, files=files) if guarded else None,
             files=files,
         )
         self._key = bytes.fromhex(spec["key"])

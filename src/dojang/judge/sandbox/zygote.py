@@ -10,6 +10,7 @@ imports the standard library only. A request names a role:
 
 from __future__ import annotations
 
+import _thread
 import array
 import atexit
 import builtins
@@ -20,6 +21,7 @@ import importlib
 import io
 import json
 import marshal
+import mmap
 import os
 import random
 import resource
@@ -52,41 +54,84 @@ ALSO = """
 """What they import now and then, which must be there beforehand where they may open no file."""
 
 _WRITERS = {io.TextIOWrapper, io.BufferedWriter}
+_LEARN_OWN_ID: Any = vars(threading)["_main_thread"]._set_native_id
 _STREAMS: list[Any] = []
 """Standard output and error as they were."""
 _PID = struct.Struct("<i")
-_CLONE_PARENT, _SIGCHLD = 0x8000, 17
-_CLONE = {"x86_64": 56, "aarch64": 220}
-_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_CLONE_PARENT, _SIGCHLD, _SIGKILL, _PR_SET_PDEATHSIG = 0x8000, 17, 9, 1
+_FILTER_MODE, _SPEC_ALLOW = 1, 4
+_STEP = struct.Struct("<10q")
+_FAILED, _NOT_ZERO = -1 << 63, -1
 
 
-class _Filter(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_void_p))
+class _Forks:
+    """Makes children that are held by all that holds a program before any Python runs in them.
+
+    Python touches, and so copies, a page for nearly everything it does, and that is paid for every test. So what a
+    child must do first is written down as a list of system calls, beginning with the one that makes the child, and a
+    few instructions (launch.py) work through it.
+    """
+
+    def __init__(self, setup: Any) -> None:
+        self._numbers = setup["numbers"]
+        self._code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        self._code.write(bytes.fromhex(setup["walk"]))
+        # A PYFUNCTYPE keeps the interpreter's lock: a child need not ask for it.
+        self._walk = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(_address(self._code))
+        self._filters = [_Filter(*each) for each in setup["filters"]]
+        self._steps = self._limits = ctypes.create_string_buffer(1)
+        self._first = 0
+
+    def prepare(self, limits: list[tuple[int, tuple[int, int]]], files: list[int]) -> None:
+        """Write the list for children with these limits and files."""
+        self._limits = ctypes.create_string_buffer(b"".join(struct.pack("<QQ", *pair) for _, pair in limits))
+        steps = [self._step("clone", _CLONE_PARENT | _SIGCHLD, unless=_NOT_ZERO)]
+        for number, file in enumerate(files[:3]):
+            steps += [self._step("dup3", file, number), self._step("close", file)]
+        steps.append(self._step("close", CONTROL))
+        for index, (kind, _) in enumerate(limits):
+            steps.append(self._step("prlimit64", 0, kind, _address(self._limits) + 16 * index))
+        steps.append(self._step("prctl", _PR_SET_PDEATHSIG, _SIGKILL))
+        for last in self._filters[1:]:
+            steps += self._confine(last)
+        self._steps = _listed(steps)
+        self._first = _address(self._steps)
+
+    def confine_itself(self) -> None:
+        """What its children inherit, they need not do."""
+        for first in self._filters[:1]:
+            steps = _listed(self._confine(first))
+            if error := self._walk(_address(steps)):
+                raise OSError(-error, "seccomp")
+
+    def _confine(self, filter: _Filter) -> list[bytes]:
+        own_id = [self._step("getpid", copy_to=at) for at in filter.self_at]
+        return [*own_id, self._step("seccomp", _FILTER_MODE, _SPEC_ALLOW, _address(filter.program))]
+
+    def _step(self, name: str, *arguments: int, copy_to: int = 0, unless: int = _FAILED) -> bytes:
+        padded = [*arguments, *[0] * (6 - len(arguments))]
+        return _STEP.pack(self._numbers[name], *padded, 0, copy_to, unless)
+
+    def make(self) -> int:
+        """0 in the child. Below that, an error: of the call that makes the child, or in the child of a later one."""
+        return int(self._walk(self._first))
 
 
-class _Guard:
-    """What holds a child, made ready before the fork: what the child does on its own is paid for every test."""
+class _Filter:
+    """A filter of system calls as the kernel reads it."""
 
-    def __init__(self, setup: Any, libc: ctypes.CDLL) -> None:
-        code = bytes.fromhex(setup["filter"])
-        self._length = len(code) // 8
-        self._code = ctypes.create_string_buffer(code, len(code))
-        self._program = _Filter(self._length, ctypes.addressof(self._code))
-        self._self_at = [8 * index + 4 for index in setup["self_at"]]
-        self._arguments = (ctypes.c_long(_SECCOMP[os.uname().machine]), ctypes.c_long(1), ctypes.c_long(4))
-        self._pointer = ctypes.byref(self._program)
-        self._die_with_the_judge = (ctypes.c_long(1), ctypes.c_long(signal.SIGKILL), 0, 0, 0)
-        self._libc = libc
+    def __init__(self, code: str, self_at: list[int]) -> None:
+        self._code = ctypes.create_string_buffer(bytes.fromhex(code), len(code) // 2)
+        self.program = ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", len(code) // 16, _address(self._code)), 16)
+        self.self_at = [_address(self._code) + 8 * index + 4 for index in self_at]
 
-    def install(self) -> None:
-        self._libc.prctl(*self._die_with_the_judge)
-        if not self._length:
-            return
-        own = os.getpid()
-        for offset in self._self_at:
-            struct.pack_into("<I", self._code, offset, own)
-        if self._libc.syscall(*self._arguments, self._pointer):
-            raise OSError(ctypes.get_errno(), "seccomp")
+
+def _listed(steps: list[bytes]) -> Any:
+    return ctypes.create_string_buffer(b"".join(steps) + _STEP.pack(-1, *[0] * 9))
+
+
+def _address(buffer: Any) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
 def main() -> None:
@@ -100,29 +145,36 @@ def main() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     _make_like_a_console()
-    libc = ctypes.CDLL(None, use_errno=True)
-    guard = _Guard(setup, libc)
+    forks, own = _Forks(setup), os.getpid()
     _open_streams()
     os.chdir(setup["directory"])
+    os.environ.pop("LD_BIND_NOW", None)  # it was meant for this process
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     random.seed(0)
-    clone = (ctypes.c_long(_CLONE[os.uname().machine]), ctypes.c_long(_CLONE_PARENT | _SIGCHLD), 0, 0, 0, 0)
-    known, request = b"", {}
+    known, request, places = b"", {}, [-1]
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page the programs share with this process
+    forks.confine_itself()
     control.send(b"ready")
     while True:
         message, files = _received(control, 1 << 14)
         if not message:
             os._exit(0)
         if message != known:  # one test is like the other
-            known, request = message, json.loads(message)
+            known, request, places = message, json.loads(message), [-1]
+        if files != places:
+            places = files
+            forks.prepare(request["limits"], files)
+            gc.freeze()  # so that at its end a program has only its own things to look through
         # The child's parent is the one who asked: it supervises programs in every language alike. There is one thread
         # and nobody holds a lock, so the interpreter need not be told that it was forked. That would take long, and
         # reseed the random numbers; as it is, a program gets the same ones in every run, and so the same verdict.
-        pid = libc.syscall(*clone)
+        pid = forks.make()
         if pid == 0:
-            _run(request, files, report, calls, guard)
+            _run(request, files[3:], report, calls)
+        if pid < 0 and os.getpid() != own:
+            _tell(report, f"broken a program cannot be confined: {os.strerror(-pid)}")
+            os._exit(127)
         for file in files:
             os.close(file)
         control.send(_PID.pack(pid))
@@ -145,21 +197,14 @@ def _make_like_a_console() -> None:
     sys.path[:] = [path for path in sys.path if path]
 
 
-def _run(request: Any, files: list[int], report: int, calls: Any, guard: _Guard) -> None:
-    """Never returns. `files` are stdin, stdout, stderr, the source, and perhaps another: for a program, a file for the
-    code it compiles to; otherwise the channel between candidate and examiner. `report` is a pipe to the judge."""
+def _run(request: Any, files: list[int], report: int, calls: Any) -> None:
+    """Never returns. `files` are the source, and perhaps another: for a program, a file for the code it compiles to;
+    otherwise the channel between candidate and examiner. `report` is a pipe to the judge."""
     try:
-        for number, file in enumerate(files[:3]):
-            os.dup2(file, number)
-            os.close(file)
-        os.close(CONTROL)
-        source, other = [*files[3:], -1][:2]
-        for kind, pair in request["limits"]:
-            resource.setrlimit(kind, pair)
-        text = _read_source(source)
-        vars(threading)["_main_thread"]._set_native_id()
+        source, other = [*files, -1][:2]
+        text = _read_source(source, request["size"])
+        _LEARN_OWN_ID()
         sys.argv = ["main.py", *request["arguments"]]
-        guard.install()
         if request["role"] == "program":
             program = marshal.loads(text) if request["compiled"] else _compiled(text, report)
             code = _run_program(_kept(program, other), report, _raised_status(request))
@@ -175,9 +220,8 @@ def _run(request: Any, files: list[int], report: int, calls: Any, guard: _Guard)
     os._exit(code)
 
 
-def _read_source(file: int) -> bytes:
-    size = os.fstat(file).st_size
-    data = b""
+def _read_source(file: int, size: int) -> bytes:
+    data = os.pread(file, size, 0)
     while len(data) < size:
         data += os.pread(file, size - len(data), len(data))
     os.close(file)
@@ -261,9 +305,7 @@ def _run_program(code: types.CodeType, report: int, raised: int) -> int:
         status = raised
         with contextlib.suppress(BaseException):
             traceback.print_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
-    finish: Any
-    threads_end: Any = vars(threading)["_shutdown"]  # waits for threads the program left running
-    for finish in (threads_end, atexit._run_exitfuncs, _flush):
+    for finish in (_end_threads, atexit._run_exitfuncs, _flush):
         try:
             finish()
         except BaseException:
@@ -271,19 +313,31 @@ def _run_program(code: types.CodeType, report: int, raised: int) -> int:
     return status & 255
 
 
+def _end_threads() -> None:
+    """Wait for threads the program left running, if it has begun any."""
+    own = vars(threading)
+    if _thread._count() or own.get("_threading_atexits", True):
+        own["_shutdown"]()
+
+
 def _flush() -> None:
     """What an interpreter does when it ends: files the program has left open are written out."""
-    for name in ("stdout", "stderr"):
-        stream: Any = getattr(sys, name, None)
+    stream: Any
+    for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
         if type(stream) not in _WRITERS and hasattr(stream, "flush") and not getattr(stream, "closed", False):
             stream.flush()
     things = gc.get_objects()
-    if _WRITERS.isdisjoint(map(type, things)):  # a large program has so many that only C is fast enough to look
-        things = []
-    for thing in (*things, *_STREAMS, *map(vars(sys).get, ("stdout", "stderr"))):
-        if type(thing) in _WRITERS:
-            with contextlib.suppress(ValueError):  # closed, or taken apart
-                thing.flush()
+    if not _WRITERS.isdisjoint(map(type, things)):  # a large program has so many that only C is fast enough to look
+        for thing in things:
+            if type(thing) in _WRITERS:
+                _flush_if_open(thing)
+    for stream in _STREAMS:
+        _flush_if_open(stream)
+
+
+def _flush_if_open(stream: Any) -> None:
+    with contextlib.suppress(ValueError):  # closed, or taken apart
+        stream.flush()
 
 
 def _exit_status(code: object) -> int:
