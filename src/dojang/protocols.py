@@ -6,7 +6,7 @@ Shape suffixes in tensor code: B sequences, T tokens of the longest one, V vocab
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from dojang.programs import Judgement, Submission
 from dojang.types import Completion, Group, Message, Metrics, Problem, Sample, Sampling, Verdict
@@ -15,16 +15,22 @@ if TYPE_CHECKING:  # the protocols are read by code that must not load torch
     from torch import Tensor
 
 __all__ = [
+    "Abilities",
     "Algorithm",
+    "EngineState",
     "Judge",
+    "Patch",
+    "Pause",
     "Renderer",
     "RolloutEngine",
+    "ServingEngine",
     "Task",
     "TokenBatch",
     "TokenLoss",
     "Tracker",
     "Trainer",
     "WeightStore",
+    "WeightUpdate",
     "Workflow",
 ]
 
@@ -67,6 +73,102 @@ class RolloutEngine(Protocol):
 
     async def close(self) -> None:
         """Stop working; pending requests fail."""
+
+
+Pause = Literal["abort", "wait", "keep", "recompute"]
+"""What becomes of sequences under way: they end and are delivered as they are, they end in their own time, they go on
+afterwards with the keys and values they have, or with ones computed anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What an engine can do beyond answering; what it cannot raises NotImplementedError."""
+
+    pauses: frozenset[Pause]
+    resumes: bool
+    """Whether aborted completions can be handed back to go on where they were."""
+    patches: bool
+    """Whether an update may change single numbers of a weight."""
+    repeats: bool
+    """Whether the same sampling gives the same tokens whatever else is being decoded."""
+    frees_memory: bool
+    """Whether `sleep` gives memory back."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """How an engine is."""
+
+    version: int
+    running: int
+    """Samples being written."""
+    waiting: int
+    paused: bool
+    dirty: str = ""
+    """Why nothing can be drawn until whole weights have come: an update that broke off. Empty if all is well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Some numbers of one weight: where they are, counted along the flattened tensor, and what they become."""
+
+    name: str
+    index_N: "Tensor"
+    value_N: "Tensor"
+
+
+class WeightUpdate(Protocol):
+    """New weights on their way into an engine. Until `commit` it draws with the old ones.
+
+    Names and shapes are those of a Hugging Face checkpoint. An update that is not committed must be given up.
+    """
+
+    async def send(self, tensors: "Mapping[str, Tensor]") -> None:
+        """Some weights, whole."""
+
+    async def patch(self, patches: Sequence[Patch]) -> None:
+        """Some numbers of some weights, on top of the version the update began from."""
+
+    async def commit(self, checksum: str | None = None) -> None:
+        """Take all of it over between two tokens. ValueError, and a dirty engine, if the sum is not the one given."""
+
+    async def give_up(self) -> None:
+        """Forget what was sent. An engine that has begun to take it over is dirty afterwards."""
+
+
+class ServingEngine(RolloutEngine, Protocol):
+    """An engine that can be managed while it works: what asynchronous training needs beyond sampling."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """What it can do."""
+
+    async def abort(self) -> None:
+        """End all requests where they are; those who wait get what there is, with the finish `abort`."""
+
+    async def pause(self, mode: Pause) -> None:
+        """Stop, and say so when nothing runs any more. Requests that come meanwhile wait."""
+
+    async def resume(self) -> None:
+        """Go on."""
+
+    async def begin(self, version: int, *, base: int | None = None) -> WeightUpdate:
+        """Begin an update to `version`. With `base`, only what has changed since that version will be sent.
+
+        ValueError if the engine does not hold `base`, or an update is under way already.
+        """
+
+    async def checksum(self) -> str:
+        """Of all weights there are (checksum.py)."""
+
+    async def sleep(self) -> None:
+        """Pause, and give memory back to others; what is under way goes on after `wake`."""
+
+    async def wake(self) -> None:
+        """Take the memory back, and go on."""
+
+    async def state(self) -> EngineState:
+        """How it is. Raises if it cannot be reached."""
 
 
 class Workflow(Protocol):

@@ -8,7 +8,8 @@ Nothing here knows of threads or of time; `torch.py` does. All of it is to be ca
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
@@ -93,6 +94,14 @@ class Batch:
     def busy(self) -> bool:
         return bool(self._rows or self._waiting)
 
+    @property
+    def running(self) -> int:
+        return len(self._rows)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def add(self, request: Request) -> None:
         """Queue a request."""
         sampling = request.sampling
@@ -133,9 +142,16 @@ class Batch:
         for place in sorted((at for at, row in enumerate(self._rows) if row.request is request), reverse=True):
             self._vacate(place)
 
-    def load(self, named: Mapping[str, Tensor], version: int) -> None:
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """By their names in a checkpoint. To be changed only inside of `changing`."""
+        return self._decoder.weights
+
+    @contextmanager
+    def changing(self, version: int) -> Iterator[None]:
         """Other weights from here on. Sequences under way go on with the keys and values they have."""
-        self._decoder.load(named)
+        yield
+        self._decoder.refresh()
         self.version = version
         for row in self._waiting:
             row.prefix.forget()

@@ -76,30 +76,25 @@ class Decoder:
         named = dict(model.named_parameters())
         self._embedding = named["model.embed_tokens.weight"].detach().clone()
         self._norm = named["model.norm.weight"].detach().clone()
-        tied = "lm_head.weight" not in named
-        self._head = Linear([self._embedding if tied else named["lm_head.weight"].detach().clone()])
+        self._tied = "lm_head.weight" not in named
+        self._head = Linear([self._embedding if self._tied else named["lm_head.weight"].detach().clone()])
         self._layers = [_layer(named, f"model.layers.{index}.") for index in range(self.shape.layers)]
         self._cos_TD, self._sin_TD = _rotations(model, self.shape.context)
 
-    def load(self, named: Mapping[str, Tensor]) -> None:
-        """Take over weights by their names in a checkpoint; those that are not named stay."""
-        with torch.no_grad():
-            for name, target in self._targets().items():
-                if name in named:
-                    target.copy_(named[name])
-            for linear in (self._head, *(each for layer in self._layers for each in _linears(layer))):
-                linear.refresh()
-
-    def _targets(self) -> dict[str, Tensor]:
-        """Where each weight of a checkpoint lives here."""
-        found = {
-            "model.embed_tokens.weight": self._embedding,
-            "model.norm.weight": self._norm,
-            "lm_head.weight": self._head.weight,  # where it is tied, the embedding once more, and in no checkpoint
-        }
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Where each weight of a checkpoint lives here. Whoever writes into one calls `refresh` afterwards."""
+        found = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}
+        if not self._tied:
+            found["lm_head.weight"] = self._head.weight
         for index, layer in enumerate(self._layers):
-            found |= _layer_targets(layer, f"model.layers.{index}.", self.shape)
+            found |= _layer_weights(layer, f"model.layers.{index}.")
         return found
+
+    def refresh(self) -> None:
+        """Weights have changed."""
+        for linear in (self._head, *(each for layer in self._layers for each in _linears(layer))):
+            linear.refresh()
 
     def forward(self, token_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
         """What the last layer makes of each token, [N, E]."""
@@ -173,7 +168,7 @@ def _linears(layer: _Layer) -> tuple[Linear, ...]:
     return layer.qkv, layer.out, layer.gate_up, layer.down
 
 
-def _layer_targets(layer: _Layer, prefix: str, shape: Shape) -> dict[str, Tensor]:
+def _layer_weights(layer: _Layer, prefix: str) -> dict[str, Tensor]:
     found = {
         "input_layernorm.weight": layer.before_attention,
         "post_attention_layernorm.weight": layer.before_mlp,

@@ -13,24 +13,30 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dojang.checksum import checksum
 from dojang.engines.batch import Batch, Request
 from dojang.engines.decoder import Decoder
 from dojang.engines.stopping import Stopper
+from dojang.engines.update import StagedUpdate, write
 from dojang.errors import ModelError
-from dojang.protocols import WeightStore
+from dojang.protocols import Abilities, EngineState, Pause, WeightStore
 from dojang.types import Completion, Sampling
 
-__all__ = ["Pause", "TorchEngine"]
+__all__ = ["TorchEngine"]
 
 T = TypeVar("T")
-Pause = Literal["abort", "wait", "keep", "recompute"]
-"""What becomes of sequences under way: they end and are delivered as they are, they end in their own time, they go on
-afterwards with the keys and values they have, or with ones computed anew."""
+_ABILITIES = Abilities(
+    pauses=frozenset(("abort", "wait", "keep", "recompute")),
+    resumes=True,
+    patches=True,
+    repeats=True,
+    frees_memory=True,
+)
 
 
 @dataclass(eq=False)
@@ -62,7 +68,9 @@ class _Asked:
 
 
 class TorchEngine:
-    """A RolloutEngine with weights of its own, refreshed from a weight store."""
+    """A ServingEngine with weights of its own, refreshed from a weight store or by updates."""
+
+    abilities = _ABILITIES
 
     def __init__(
         self,
@@ -89,6 +97,8 @@ class TorchEngine:
         self._paused = False
         self._recompute = False
         self._closed = False
+        self._update: StagedUpdate | None = None
+        self._dirty = ""
         self._thread: threading.Thread | None = None
 
     async def generate(
@@ -123,10 +133,38 @@ class TorchEngine:
         self._tell(take)
 
     async def load(self, version: int) -> None:
-        def take_over() -> None:
-            self._batch.load(self._weights.fetch(version), version)
+        update = await self.begin(version)
+        try:
+            await update.send(self._weights.fetch(version))
+        except BaseException:
+            await update.give_up()
+            raise
+        await update.commit()
 
-        await self._do(take_over)
+    async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
+        if self._update is not None:
+            raise ValueError(f"an update to version {self._update.version} is under way")
+        if base is not None and (self._dirty or base != self._batch.version):
+            held = self._dirty or f"it holds version {self._batch.version}"
+            raise ValueError(f"the engine cannot be updated from version {base}: {held}; send whole weights")
+
+        async def take(update: StagedUpdate, expected: str | None) -> None:
+            await self._do(lambda: self._take_over(update, expected))
+
+        def forget() -> None:
+            self._update = None
+
+        self._update = StagedUpdate(version, base, self._batch.weights, take, forget)
+        return self._update
+
+    async def checksum(self) -> str:
+        return await self._do(lambda: checksum(self._batch.weights))
+
+    async def state(self) -> EngineState:
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        batch = self._batch
+        return EngineState(batch.version, batch.running, batch.waiting, self._paused, self._dirty)
 
     async def abort(self) -> None:
         """End all requests where they are; those who wait get what there is, marked as aborted."""
@@ -178,6 +216,8 @@ class TorchEngine:
     def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
         if self._closed:
             raise RuntimeError("the engine is closed")
+        if self._dirty:
+            raise RuntimeError(f"the engine cannot draw until whole weights have been loaded: {self._dirty}")
         if not prompt:
             raise ValueError("a prompt needs at least one token")
         if len(prompt) >= self._batch.context:
@@ -241,6 +281,16 @@ class TorchEngine:
                 self._inbox.get(block=idle)()
                 idle = self._paused or not self._batch.busy if self._inbox.empty() else False
 
+    def _take_over(self, update: StagedUpdate, expected: str | None) -> None:
+        try:
+            with self._batch.changing(update.version):
+                write(update, self._batch.weights, expected)
+        except BaseException as error:
+            self._dirty = f"the update to version {update.version} broke off ({type(error).__name__}: {error})"
+            self._fail(RuntimeError(self._dirty))
+            raise
+        self._dirty = ""
+
     def _take(self, request: Request, asked: _Asked) -> None:
         deliver = request.deliver
 
@@ -275,7 +325,7 @@ class TorchEngine:
             self._batch.add(request)
 
     def _fail(self, error: Exception) -> None:
-        """A step that fails leaves nobody knows what: whoever waits is told, and the engine begins anew."""
+        """Something that fails leaves nobody knows what: whoever waits is told, and the engine begins anew."""
         for request, asked in list(self._asked.items()):
             self._drop(request)
             asked.fail(error)

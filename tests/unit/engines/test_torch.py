@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.engines.torch import Pause, TorchEngine
+from dojang.engines.torch import TorchEngine
 from dojang.errors import ModelError
+from dojang.protocols import Pause
 from dojang.types import Completion, Sampling, Span
 from dojang.weights.memory import MemoryWeights
 
