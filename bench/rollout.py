@@ -1,15 +1,23 @@
-"""Rollout speed of the torch engine beside transformers' `generate` and its continuous batching.
+"""Rollout speed of the torch engine beside transformers' `generate`, its continuous batching, and vLLM.
 
-All draw the same numbers of tokens for the same prompts, at temperature 1, with log-probs. Lengths are fixed before:
-uniform, or geometric as answers are. Prompts are shared by groups of samples, or all different. Rounds are interleaved,
-so that a busy machine slows all alike; the median counts. `generate` decodes one batch to the end of its longest.
+All draw the same numbers of tokens for the same prompts, at temperature 1; the clock runs from requests handed in at
+once to completions handed back. Lengths are fixed before: uniform, or geometric as answers are. Prompts are shared by groups
+of samples, or all different. Rounds are interleaved, so that a busy machine slows all alike; the median counts.
+`generate` decodes one batch to the end of its longest. Everybody gives log-probs, but `generate` on a GPU, which would
+have to keep all scores. Models called random have random weights, on which speed does not depend.
+
+With --table, on a GPU: the decoding step for several models, numbers of sequences and contexts, beside what the memory
+allows (rollout_table.py).
 """
 
+import argparse
 import asyncio
+import os
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from random import Random
@@ -34,16 +42,28 @@ from dojang.weights.memory import MemoryWeights
 from machine import Row, arguments, report
 
 PROMPT = (32, 64)
-RANDOM_20M = LlamaConfig(
-    vocab_size=8192,
-    hidden_size=384,
-    intermediate_size=1024,
-    num_hidden_layers=6,
-    num_attention_heads=6,
-    num_key_value_heads=2,
-    max_position_embeddings=2048,
-    tie_word_embeddings=False,
-)
+RANDOM = {
+    "random-20m": LlamaConfig(
+        vocab_size=8192,
+        hidden_size=384,
+        intermediate_size=1024,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+    ),
+    "random-135m": LlamaConfig(  # SmolLM2's shape
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -58,23 +78,30 @@ class Work:
     def tokens(self) -> int:
         return sum(map(sum, self.lengths))
 
+    def brief(self) -> "Work":
+        """To warm up with."""
+        return Work(self.name, self.prompts[:8], [[min(each, 8) for each in row] for row in self.lengths[:8]])
+
     @property
     def flat(self) -> list[tuple[list[int], int]]:
         return [(prompt, length) for prompt, row in zip(self.prompts, self.lengths, strict=True) for length in row]
 
 
-def works(sequences: int, mean: int, most: int, vocabulary: int) -> list[Work]:
+def works(options: argparse.Namespace, vocabulary: int) -> list[Work]:
     """Uniform and geometric lengths, with and without shared prompts."""
     random = Random(0)
     found = []
-    for shape in ("uniform", "geometric"):
+    for shape, requests in (("uniform", options.sequences), ("geometric", options.requests)):
         for samples in (8, 1):
             prompts = [
                 [random.randrange(5, vocabulary) for _ in range(random.randint(*PROMPT))]
-                for _ in range(sequences // samples)
+                for _ in range(requests // samples)
             ]
             lengths = [
-                [mean if shape == "uniform" else _geometric(random, mean, most) for _ in range(samples)]
+                [
+                    options.uniform if shape == "uniform" else _geometric(random, options.mean, options.most)
+                    for _ in range(samples)
+                ]
                 for _ in prompts
             ]
             shared = "groups of 8" if samples > 1 else "all different"
@@ -91,7 +118,7 @@ def _geometric(random: Random, mean: int, most: int) -> int:
 
 def ours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
     engine = TorchEngine(model, tokenizer, MemoryWeights(model.dtype), slots=slots)
-    engine._batch._stopper._end_tokens = frozenset()  # lengths are given
+    engine._batch._stopper.end_tokens = frozenset()  # lengths are given
 
     def play(work: Work, turn: int) -> None:
         async def whole() -> None:
@@ -124,6 +151,8 @@ class _Lengths(StoppingCriteria):
 
 
 def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
+    keeps_scores = model.device.type == "cpu"
+
     def play(work: Work, turn: int) -> None:
         torch.manual_seed(turn)
         flat = work.flat
@@ -138,7 +167,7 @@ def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: 
                 temperature=1.0,
                 top_k=0,
                 max_new_tokens=max(length for _, length in batch),
-                output_logits=True,
+                output_logits=keeps_scores,
                 return_dict_in_generate=True,
                 pad_token_id=0,
             )
@@ -149,7 +178,8 @@ def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: 
                     generation_config=config,
                     stopping_criteria=StoppingCriteriaList([_Lengths(ends)]),
                 )
-                model.compute_transition_scores(output.sequences, output.logits, normalize_logits=True)
+                if keeps_scores:
+                    model.compute_transition_scores(output.sequences, output.logits, normalize_logits=True)
 
     return play
 
@@ -172,17 +202,51 @@ def continuous(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots
     return play
 
 
+def vllm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_LOGGING_LEVEL": "ERROR"}
+    from vllm import LLM, SamplingParams
+
+    folder = tempfile.mkdtemp(prefix="dojang-bench-")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    cpu = model.device.type == "cpu"
+    settings = {"enforce_eager": True, "distributed_executor_backend": "uni"} if cpu else {}
+    engine = LLM(
+        folder,
+        dtype=str(model.dtype).removeprefix("torch."),
+        max_num_seqs=slots,
+        max_model_len=1024,
+        logprobs_mode="processed_logprobs",
+        **settings,
+    )
+
+    def play(work: Work, turn: int) -> None:
+        prompts = [{"prompt_token_ids": prompt} for prompt, _ in work.flat]
+        how = [
+            SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True, logprobs=0, seed=turn * 10**6 + at)
+            for at, (_, length) in enumerate(work.flat)
+        ]
+        outputs = engine.generate(prompts, how, use_tqdm=False)
+        drawn = sum(len(each.outputs[0].token_ids) for each in outputs)
+        if drawn != work.tokens:
+            raise AssertionError(f"{drawn} tokens instead of {work.tokens}")
+
+    return play
+
+
 CONTESTANTS = {"torch engine": ours, "transformers generate": generate}
 if find_spec("psutil"):  # without it, continuous batching does not know how much memory there is
     CONTESTANTS["transformers continuous batching"] = continuous
+if find_spec("vllm"):
+    CONTESTANTS["vllm"] = vllm
 
 
 def _models(names: str, dtype: torch.dtype, device: str) -> list[tuple[str, PreTrainedModel, PreTrainedTokenizerBase]]:
     found = []
     for name in names.split(","):
-        if name == "random-20m":
+        if name in RANDOM:
             torch.manual_seed(0)
-            model: PreTrainedModel = LlamaForCausalLM(RANDOM_20M)
+            model: PreTrainedModel = LlamaForCausalLM(RANDOM[name])
             tokenizer = AutoTokenizer.from_pretrained(models.resolve("dojang-tiny"))
         else:
             source = models.resolve(name)
@@ -200,38 +264,54 @@ def _dtype(device: str) -> torch.dtype:
 
 
 def main() -> None:
+    gpu = torch.cuda.is_available()
     parser = arguments((__doc__ or "").partition("\n")[0])
-    parser.add_argument("--models", default="random-20m,smollm2-135m-instruct")
-    parser.add_argument("--sequences", type=int, default=64, help="samples in all, and decoded at a time")
-    parser.add_argument("--mean", type=int, default=64, help="tokens of a sample")
+    parser.add_argument("--models", default="random-135m" if gpu else "random-20m,smollm2-135m-instruct")
+    parser.add_argument("--sequences", type=int, default=512 if gpu else 64, help="decoded at a time")
+    parser.add_argument("--requests", type=int, default=2048 if gpu else 256, help="samples of geometric lengths")
+    parser.add_argument("--uniform", type=int, default=256 if gpu else 64, help="tokens of samples of uniform length")
+    parser.add_argument("--mean", type=int, default=64, help="mean tokens of samples of geometric lengths")
     parser.add_argument("--most", type=int, default=256, help="tokens of the longest sample")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
+    parser.add_argument("--table", action="store_true", help="measure the decoding step instead, on a GPU")
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.table:
+        import rollout_table  # needs a GPU's tools
+
+        report("rollout table", rollout_table.rows(), options.json)
+        return
+    device = "cuda" if gpu else "cpu"
     dtype = _dtype(device)
     rows = []
     for name, model, tokenizer in _models(options.models, dtype, device):
-        chosen = options.contestants.split(",")
-        players = {each: CONTESTANTS[each](model, tokenizer, options.sequences) for each in chosen}
-        for work in works(options.sequences, options.mean, options.most, model.config.vocab_size):
-            speeds: dict[str, list[float]] = {each: [] for each in players}
-            for turn in range(options.rounds + 1):  # the first round warms up and does not count
-                for each, play in players.items():
-                    started = time.perf_counter()
-                    play(work, turn)
-                    if turn:
-                        speeds[each].append(work.tokens / (time.perf_counter() - started))
-            medians = {each: statistics.median(values) for each, values in speeds.items()}
+        players = {
+            each: CONTESTANTS[each](model, tokenizer, options.sequences) for each in options.contestants.split(",")
+        }
+        for work in works(options, model.config.vocab_size):
+            medians = _medians(players, work, options.rounds)
             print(f"{name}, {work.name}: {medians}", file=sys.stderr, flush=True)
             mine, *others = medians
-            notes = f"{options.sequences} sequences, {work.tokens} tokens, {str(dtype).removeprefix('torch.')}"
+            notes = f"{options.sequences} at a time, {work.tokens} tokens, {str(dtype).removeprefix('torch.')}"
             for other in others:
                 ratio = medians[mine] / medians[other]
                 rows.append(
                     Row(f"{name}, {work.name}", mine, other, medians[mine], medians[other], "tokens/s", ratio, notes)
                 )
     report("rollout", rows, options.json)
+
+
+def _medians(players: Mapping[str, Callable[[Work, int], None]], work: Work, rounds: int) -> dict[str, float]:
+    """Tokens per second. The torch engine warms up with all of it: it records a graph for every number of rows."""
+    for name, play in players.items():
+        play(work if name == "torch engine" else work.brief(), 0)
+    speeds: dict[str, list[float]] = {each: [] for each in players}
+    for turn in range(1, rounds + 1):
+        for each, play in players.items():
+            started = time.perf_counter()
+            play(work, turn)
+            speeds[each].append(work.tokens / (time.perf_counter() - started))
+    return {each: statistics.median(values) for each, values in speeds.items()}
 
 
 if __name__ == "__main__":

@@ -88,16 +88,6 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _rooms_agree(self) -> Self:
         wrong = []
-        if self.rollout.samples > self.rollout.slots:
-            wrong.append(
-                f"rollout.samples={self.rollout.samples} answers to a problem are decoded together and do not "
-                f"fit rollout.slots={self.rollout.slots}; raise rollout.slots or lower rollout.samples"
-            )
-        if self.eval.samples > self.rollout.slots:
-            wrong.append(
-                f"eval.samples={self.eval.samples} do not fit rollout.slots={self.rollout.slots}; raise "
-                "rollout.slots or lower eval.samples"
-            )
         if self.eval.samples > 1 and self.eval.temperature == 0:
             wrong.append(
                 f"eval.samples={self.eval.samples} greedy answers would all be the same; set "

@@ -148,10 +148,8 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 
 def test_rooms_that_disagree_are_all_named() -> None:
-    message = complaint("quickstart", "rollout.slots=4", "eval.samples=5", "train.updates=17")
-    assert message.startswith("4 mistakes in")
-    assert "rollout.samples=8 answers to a problem are decoded together and do not fit rollout.slots=4" in message
-    assert "eval.samples=5 do not fit rollout.slots=4; raise rollout.slots or lower eval.samples" in message
+    message = complaint("quickstart", "eval.samples=5", "train.updates=17")
+    assert message.startswith("2 mistakes in")
     assert "eval.samples=5 greedy answers would all be the same; set eval.temperature above 0" in message
     assert "train.updates=17 needs at least as many rollout.prompts (now 16)" in message
 
@@ -211,11 +209,11 @@ def test_the_written_configuration_is_complete() -> None:
 
 def test_rooms_that_disagree_are_reported_beside_plain_mistakes() -> None:
     with pytest.raises(ConfigError) as caught:
-        recipes.load("quickstart", ["train.lr=fast", "rollout.samples=600", "train.updates=99"])
+        recipes.load("quickstart", ["train.lr=fast", "eval.samples=3", "train.updates=99"])
     text = str(caught.value)
     assert text.startswith("3 mistakes")
     assert "train.lr" in text
-    assert "raise rollout.slots or lower rollout.samples" in text
+    assert "set eval.temperature above 0" in text
     assert "lower train.updates or raise rollout.prompts" in text
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from dojang.engines.decoder import Attend, Shape
+from dojang.engines.decoder import Attend, Decoder, Shape
 from dojang.engines.slots import Prefix, Slots
 
 __all__ = ["Piece", "over_prefixes", "over_slots"]
@@ -27,20 +27,30 @@ class Piece:
     start: int
     end: int
 
+    @property
+    def whole(self) -> bool:
+        return self.start == 0 and self.end == len(self.prefix.tokens)
 
-def over_prefixes(pieces: Sequence[Piece], shape: Shape) -> Attend:
+    def store(self, layer: int, k_CKD: Tensor, v_CKD: Tensor) -> None:
+        """Keep what the layer made of these tokens."""
+        keys_LKTD, values_LKTD = self.prefix.kept
+        keys_LKTD[layer, :, self.start : self.end] = k_CKD.transpose(0, 1)
+        values_LKTD[layer, :, self.start : self.end] = v_CKD.transpose(0, 1)
+
+
+def over_prefixes(pieces: Sequence[Piece], decoder: Decoder) -> Attend:
     """Attention for the tokens of these pieces, one piece after the other."""
+    shape = decoder.shape
     sizes = [piece.end - piece.start for piece in pieces]
+    for piece in pieces:
+        piece.prefix.make_room(shape, decoder.dtype, decoder.device)
 
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
         seen = []
         parts = zip(pieces, *(each.split_with_sizes(sizes) for each in (q_NHD, k_NKD, v_NKD)), strict=True)
         for piece, q_CHD, k_CKD, v_CKD in parts:
-            keys_LKTD, values_LKTD = piece.prefix.keys_LKTD, piece.prefix.values_LKTD
-            assert keys_LKTD is not None
-            assert values_LKTD is not None
-            keys_LKTD[layer, :, piece.start : piece.end] = k_CKD.transpose(0, 1)
-            values_LKTD[layer, :, piece.start : piece.end] = v_CKD.transpose(0, 1)
+            piece.store(layer, k_CKD, v_CKD)
+            keys_LKTD, values_LKTD = piece.prefix.kept
             mask_CT = None
             if piece.start:
                 reach = (len(q_CHD), piece.end)

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dojang.engines.attention import Piece, over_prefixes, over_slots
-from dojang.engines.decoder import Decoder
+from dojang.engines.attention import Piece, over_prefixes
+from dojang.engines.decoder import Attend, Decoder
 from dojang.engines.rng import uniforms
-from dojang.engines.sampler import Limits, sample_tokens
-from dojang.engines.slots import Prefix, Slots
+from dojang.engines.slots import Prefix, Slots, is_out_of_memory
+from dojang.engines.steps import Drawn, EagerSteps, Steps, Turn, draw
 from dojang.engines.stopping import Stopper
 from dojang.types import Completion, Finish, Sampling, Span
 
@@ -68,22 +68,45 @@ class _Row:
     def most(self) -> int:
         return len(self.request.prompt) + self.request.sampling.max_tokens
 
+    def note_version(self, version: int, count: int) -> None:
+        """The newest tokens, so many, were drawn by these weights."""
+        end = len(self.tokens)
+        if self.spans and self.spans[-1].version == version:
+            self.spans[-1] = Span(version, self.spans[-1].start, end)
+        else:
+            self.spans.append(Span(version, end - count, end))
+
 
 _SPENT = Prefix(())
+_AHEAD = 8
+"""Of one slot in so many, the next prompt is read before it is free."""
+_CHUNK, _CHUNK_GPU, _LEAST_CHUNK = 512, 8192, 16
 
 
 class Batch:
     """All sequences of an engine."""
 
     def __init__(
-        self, decoder: Decoder, stopper: Stopper, *, slots: int, budget: int, chunk: int, context: int | None = None
+        self,
+        decoder: Decoder,
+        stopper: Stopper,
+        *,
+        slots: int,
+        budget: int | None,
+        chunk: int | None,
+        context: int | None = None,
     ) -> None:
         self._decoder = decoder
         self._stopper = stopper
-        self._chunk = chunk
+        self._chunk = chunk or (_CHUNK_GPU if decoder.fused else _CHUNK)
         self.context = min(context or decoder.shape.context, decoder.shape.context)
         self.version = 0
-        self._slots = Slots(decoder.shape, decoder.dtype, decoder.device, most=slots, budget=budget)
+        self._slots = Slots(
+            decoder.shape, decoder.dtype, decoder.device, most=slots, budget=budget, scattered=decoder.fused
+        )
+        self._most = slots
+        """How many may be decoded together: fewer once memory did not suffice."""
+        self._steps, self._over_prefixes = _means(decoder, self._slots, slots)
         self._prefixes: WeakValueDictionary[tuple[int, ...], Prefix] = WeakValueDictionary()
         """Those that somebody waits for, so that other requests for the same can share them."""
         self._waiting: deque[_Row] = deque()
@@ -158,11 +181,15 @@ class Batch:
 
     def recompute(self) -> None:
         """Let sequences under way be read again from their beginning, by the weights there are now."""
-        for row in reversed(self._rows):
+        self._send_back(0)
+
+    def _send_back(self, kept: int) -> None:
+        """Let all rows but the first wait again, for their tokens to be read."""
+        while len(self._rows) > kept:
+            row = self._rows.pop()
             tokens = row.request.prompt + tuple(row.tokens)
             row.prefix = self._prefixes.setdefault(tokens, Prefix(tokens))
             self._waiting.appendleft(row)
-        self._rows.clear()
 
     def sleep(self) -> None:
         """Give back the memory of keys and values. What is under way is read again afterwards."""
@@ -170,18 +197,37 @@ class Batch:
         for row in self._waiting:
             row.prefix.forget()
         self._slots.release()
+        self._steps.forget()
 
     def step(self) -> None:
-        """A token more for everybody."""
-        self._read()
-        self._admit()
-        if self._rows:
-            self._decode()
+        """Some tokens more for everybody. Where memory does not suffice, less is tried at a time from then on."""
+        try:
+            self._read()
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or self._chunk <= _LEAST_CHUNK:
+                raise
+            self._chunk //= 2
+        began = len(self._rows)
+        try:
+            self._admit()
+            began = len(self._rows)
+            if self._rows:
+                self._decode()
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or len(self._rows) <= 1:
+                raise
+            self._most = len(self._rows) // 2
+            self._send_back(min(began, self._most))  # those that were about to enter have no token yet
 
     # Reading prompts --------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """A chunk of the prompts that come next."""
+        """A chunk of the prompts that come next; if nobody would have to wait, all for which there is a slot."""
+        while self._read_chunk() and not self._rows:
+            continue
+
+    def _read_chunk(self) -> bool:
+        """Whether there was anything to read."""
         pieces, left = [], self._chunk
         for prefix in self._next_prefixes():
             if left <= 0:
@@ -189,19 +235,17 @@ class Batch:
             start, size = prefix.done, len(prefix.tokens)
             if start == size:
                 continue
-            if prefix.keys_LKTD is None:
-                shape = self._decoder.shape
-                sizes = (shape.layers, shape.kv_heads, size, shape.head)
-                prefix.keys_LKTD = torch.empty(sizes, dtype=self._decoder.dtype, device=self._decoder.device)
-                prefix.values_LKTD = torch.empty_like(prefix.keys_LKTD)
             pieces.append(Piece(prefix, start, min(size, start + left)))
             left -= pieces[-1].end - start
         if pieces:
-            self._run(pieces)
+            self._run(sorted(pieces, key=lambda piece: piece.start == 0))
+        return bool(pieces)
 
     def _next_prefixes(self) -> list[Prefix]:
-        """Of the samples that could enter if all slots were free, in order."""
-        rows = [row for _, row in zip(range(self._slots.capacity), self._waiting, strict=False)]
+        """Of the samples that can enter now, and of some that may soon, in order."""
+        capacity = min(self._most, self._slots.capacity)
+        soon = capacity - len(self._rows) + max(1, capacity // _AHEAD)
+        rows = [row for _, row in zip(range(soon), self._waiting, strict=False)]
         return list(dict.fromkeys(row.prefix for row in rows))
 
     def _run(self, pieces: Sequence[Piece]) -> None:
@@ -211,7 +255,7 @@ class Batch:
         x_NE = self._decoder.forward(
             torch.tensor(tokens, device=device),
             torch.tensor(positions, device=device),
-            over_prefixes(pieces, self._decoder.shape),
+            self._over_prefixes(pieces, self._decoder),
         )
         ends = np.cumsum([piece.end - piece.start for piece in pieces]) - 1
         whole = [at for at, piece in enumerate(pieces) if piece.end == len(piece.prefix.tokens)]
@@ -228,7 +272,7 @@ class Batch:
         """Move samples whose prompt has been read into free slots, and draw their first token from its scores."""
         first, entering = len(self._rows), list[_Row]()
         while self._waiting and (row := self._waiting[0]).prefix.logits_V is not None:
-            if not self._slots.make_room(min(row.most, self.context), len(self._rows)):
+            if len(self._rows) >= self._most or not self._slots.make_room(min(row.most, self.context), len(self._rows)):
                 break
             self._rows.append(self._waiting.popleft())
             entering.append(row)
@@ -240,65 +284,46 @@ class Batch:
         for prefix, slots in places.items():
             self._slots.put(slots, prefix)
         logits_BV = torch.stack([row.prefix.logits_V for row in entering if row.prefix.logits_V is not None])
+        drawn = draw(logits_BV, self._turn(entering, 1))
         for row in entering:
             row.prefix = _SPENT  # its memory goes when nobody waits for it any more
-        self._draw(entering, logits_BV, first)
+        self._take(entering, drawn, first)
 
     def _decode(self) -> None:
-        device = self._decoder.device
-        token_N = torch.tensor([row.tokens[-1] for row in self._rows], device=device)
-        position_N = torch.tensor([row.length - 1 for row in self._rows], device=device)
-        longest = max(row.length for row in self._rows)
-        attend = over_slots(self._slots, position_N, longest, self._decoder.shape)
-        self._draw(self._rows, self._decoder.logits(self._decoder.forward(token_N, position_N, attend)), 0)
+        rows = self._rows
+        left = [min(row.most, self.context) - row.length for row in rows]
+        turns = self._steps.turns([row.request.sampling for row in rows], left)
+        tokens, positions = [row.tokens[-1] for row in rows], [row.length - 1 for row in rows]
+        self._take(rows, self._steps.take(tokens, positions, self._turn(rows, turns)), 0)
 
-    def _draw(self, rows: Sequence[_Row], logits_BV: Tensor, first: int) -> None:
-        """One token for each of these rows, which are in the slots from `first` on."""
-        samplings = [row.request.sampling for row in rows]
-        device = logits_BV.device
-        limits = None
-        if any(each.top_k or each.top_p < 1 for each in samplings):
-            limits = Limits(
-                torch.tensor([each.top_k for each in samplings], device=device),
-                torch.tensor([each.top_p for each in samplings], dtype=torch.float64, device=device),
-            )
-        draw = sample_tokens(
-            logits_BV,
-            torch.tensor([each.temperature for each in samplings], dtype=torch.float64, device=device),
-            torch.tensor([row.draws[len(row.tokens)] for row in rows], dtype=torch.float64, device=device),
-            limits,
-            _bias(samplings, logits_BV),
-        )
-        drawn = zip(rows, draw.token_B.tolist(), draw.logp_B.tolist(), draw.plain_logp_B.tolist(), strict=True)
+    def _turn(self, rows: Sequence[_Row], turns: int) -> Turn:
+        uniform_NR = np.zeros((len(rows), turns))
+        for numbers_R, row in zip(uniform_NR, rows, strict=True):
+            given = row.draws[len(row.tokens) : len(row.tokens) + turns]
+            numbers_R[: len(given)] = given
+        return Turn([row.request.sampling for row in rows], np.ascontiguousarray(uniform_NR.T))
+
+    def _take(self, rows: Sequence[_Row], drawn: Drawn, first: int) -> None:
+        """Give these rows, which are in the slots from `first` on, what was drawn for them, up to where each ends."""
         ended = dict[int, Finish]()
-        for place, (row, token, logp, plain) in enumerate(drawn, first):
-            row.tokens.append(token)
-            row.logprobs.append(logp)
-            row.plain.append(plain)
-            self._note_version(row)
-            if finish := self._finish(row):
-                ended[place] = finish
+        tokens, logps, plains = (each.T.tolist() for each in (drawn.token_RN, drawn.logp_RN, drawn.plain_RN))
+        for place, row in enumerate(rows):
+            room = min(row.most, self.context) - row.length
+            count, finish = self._stopper.end(row.tokens, tokens[place], room, row.request.sampling)
+            row.tokens += tokens[place][:count]
+            row.logprobs += logps[place][:count]
+            row.plain += plains[place][:count]
+            row.note_version(self.version, count)
+            if finish:
+                ended[first + place] = finish
         self._retire(ended)
-
-    def _note_version(self, row: _Row) -> None:
-        count = len(row.tokens)
-        if row.spans and row.spans[-1].version == self.version:
-            row.spans[-1] = Span(self.version, row.spans[-1].start, count)
-        else:
-            row.spans.append(Span(self.version, count - 1, count))
-
-    def _finish(self, row: _Row) -> Finish | None:
-        sampling = row.request.sampling
-        if row.tokens[-1] in sampling.stop_tokens:
-            return "stop"
-        finish = self._stopper.finish(row.tokens, sampling.max_tokens, sampling.stop)
-        return "length" if finish is None and row.length >= self.context else finish
 
     def _retire(self, ended: Mapping[int, Finish]) -> None:
         """End the rows in these slots, from the last on: each is replaced by one behind it."""
         for place in sorted(ended, reverse=True):
-            self._end(self._rows[place], ended[place])
+            row = self._rows[place]
             self._vacate(place)
+            self._end(row, ended[place])
 
     def _end(self, row: _Row, finish: Finish) -> None:
         request = row.request
@@ -328,11 +353,11 @@ def _spans(past: Completion) -> list[Span]:
     return [Span(past.version, 0, len(past.tokens))]
 
 
-def _bias(samplings: Sequence[Sampling], logits_BV: Tensor) -> Tensor | None:
-    if not any(each.bias for each in samplings):
-        return None
-    bias_BV = torch.zeros_like(logits_BV)
-    for place, each in enumerate(samplings):
-        for token, value in each.bias:
-            bias_BV[place, token] = value
-    return bias_BV
+def _means(decoder: Decoder, slots: Slots, most: int) -> tuple[Steps, Callable[[Sequence[Piece], Decoder], Attend]]:
+    """How to decode, and how to read prompts, on this device."""
+    if not decoder.fused:
+        return EagerSteps(decoder, slots), over_prefixes
+    from dojang.engines.graphs import GraphSteps, over_packed  # loads Triton, which is for GPUs
+
+    packs = decoder.dtype in (torch.bfloat16, torch.float16)
+    return GraphSteps(decoder, slots, most), over_packed if packs else over_prefixes

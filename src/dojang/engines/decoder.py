@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from dojang.engines.arithmetic import Arithmetic, PlainArithmetic
 from dojang.engines.linear import Linear
 from dojang.errors import ModelError
 
@@ -79,7 +80,7 @@ class Decoder:
         self._tied = "lm_head.weight" not in named
         self._head = Linear([self._embedding if self._tied else named["lm_head.weight"].detach().clone()])
         self._layers = [_layer(named, f"model.layers.{index}.") for index in range(self.shape.layers)]
-        self._cos_TD, self._sin_TD = _rotations(model, self.shape.context)
+        self._arithmetic = _arithmetic(model, self.shape, fused=self.fused)
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -91,6 +92,11 @@ class Decoder:
             found |= _layer_weights(layer, f"model.layers.{index}.")
         return found
 
+    @property
+    def fused(self) -> bool:
+        """Whether it runs on kernels made for a GPU, of which there are none in double precision."""
+        return self.device.type == "cuda" and self.dtype is not torch.float64
+
     def refresh(self) -> None:
         """Weights have changed."""
         for linear in (self._head, *(each for layer in self._layers for each in _linears(layer))):
@@ -98,43 +104,33 @@ class Decoder:
 
     def forward(self, token_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
         """What the last layer makes of each token, [N, E]."""
-        shape = self.shape
+        do = self._arithmetic
+        do.at(position_N)
         x_NE = functional.embedding(token_N, self._embedding)
-        cos_N1D, sin_N1D = self._cos_TD[position_N][:, None], self._sin_TD[position_N][:, None]
-        sizes = [shape.heads * shape.head, shape.kv_heads * shape.head, shape.kv_heads * shape.head]
+        y_NE = None
         for index, layer in enumerate(self._layers):
-            q, k, v = layer.qkv(self._normed(x_NE, layer.before_attention)).split_with_sizes(sizes, -1)
-            q_NHD = q.view(-1, shape.heads, shape.head)
-            k_NKD = k.view(-1, shape.kv_heads, shape.head)
-            if layer.q_norm is not None and layer.k_norm is not None:
-                q_NHD, k_NKD = self._normed(q_NHD, layer.q_norm), self._normed(k_NKD, layer.k_norm)
-            q_NHD, k_NKD = _rotated(q_NHD, cos_N1D, sin_N1D), _rotated(k_NKD, cos_N1D, sin_N1D)
-            seen_NHD = attend(index, q_NHD, k_NKD, v.view(-1, shape.kv_heads, shape.head))
-            x_NE = x_NE + layer.out(seen_NHD.reshape(len(x_NE), -1))
-            gate, up = layer.gate_up(self._normed(x_NE, layer.before_mlp)).chunk(2, -1)
-            x_NE = x_NE + layer.down(functional.silu(gate) * up)
-        return x_NE
+            qkv_NF = layer.qkv(do.normed_sum(x_NE, y_NE, layer.before_attention))
+            seen_NHD = attend(index, *do.rotated(qkv_NF, layer.q_norm, layer.k_norm))
+            y_NE = layer.out(seen_NHD.reshape(len(x_NE), -1))
+            gate_up_NF = layer.gate_up(do.normed_sum(x_NE, y_NE, layer.before_mlp))
+            y_NE = layer.down(do.gated(gate_up_NF))
+        return x_NE if y_NE is None else x_NE.add_(y_NE)
 
     def logits(self, x_NE: Tensor) -> Tensor:
         """The scores of the next word, [N, V]."""
-        return self._head(self._normed(x_NE, self._norm))
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        if x.dtype is torch.float64:  # transformers does this in single precision whatever the model's
-            return weight * functional.rms_norm(x.float(), x.shape[-1:], None, self.shape.epsilon).to(x.dtype)
-        return functional.rms_norm(x, x.shape[-1:], weight, self.shape.epsilon)
+        return self._head(self._arithmetic.normed_sum(x_NE, None, self._norm))
 
 
-def _rotated(x_NHD: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
-    first, second = x_NHD.chunk(2, -1)
-    return x_NHD * cos_N1D + torch.cat((-second, first), -1) * sin_N1D
-
-
-def _rotations(model: PreTrainedModel, context: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for every position, by the model's own rule."""
-    positions = torch.arange(context, device=model.device)[None]
+def _arithmetic(model: PreTrainedModel, shape: Shape, *, fused: bool) -> Arithmetic:
+    """With cosines and sines for every position, by the model's own rule."""
+    positions = torch.arange(shape.context, device=model.device)[None]
     cos_1TD, sin_1TD = model.model.rotary_emb(torch.zeros(1, dtype=model.dtype, device=model.device), positions)
-    return cos_1TD[0], sin_1TD[0]
+    made = (shape.heads, shape.kv_heads, shape.epsilon, cos_1TD[0], sin_1TD[0])
+    if not fused:
+        return PlainArithmetic(*made)
+    from dojang.engines.kernels import FusedArithmetic  # loads Triton, which is for GPUs
+
+    return FusedArithmetic(*made)
 
 
 def _layer(named: Mapping[str, Tensor], prefix: str) -> _Layer:

@@ -1,8 +1,8 @@
 """Where keys and values of sequences are kept: a slot for each that is being decoded, and prompts by themselves.
 
 Slots in use are always the first ones, so that a step works on a plain slice; a sequence that ends is replaced by the
-last. All slots are equally long. When a sequence needs more, they grow together, within a budget of memory: longer
-slots may mean fewer.
+last (on a GPU, by name only). All slots are equally long. When a sequence needs more, they grow together, within a
+budget of memory: longer slots may mean fewer.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,9 @@ from torch import Tensor
 from dojang.engines.decoder import Shape
 from dojang.errors import ModelError
 
-__all__ = ["Prefix", "Slots"]
+__all__ = ["Prefix", "Slots", "is_out_of_memory"]
 
+_BUDGET = 4 << 30
 _GRAIN = 64
 """Slots are a multiple of this long."""
 
@@ -27,24 +28,52 @@ class Prefix:
         self.done = 0
         """How many tokens have been read."""
         self.logits_V: Tensor | None = None
-        self.keys_LKTD: Tensor | None = None
-        self.values_LKTD: Tensor | None = None
+        self._kept: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of its tokens, [L, K, T, D] each."""
+        assert self._kept is not None
+        return self._kept
+
+    def keep(self, keys_LKTD: Tensor, values_LKTD: Tensor) -> None:
+        self._kept = keys_LKTD, values_LKTD
+
+    def make_room(self, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
+        """For keys and values, if there is none yet."""
+        if self._kept is None:
+            sizes = (2, shape.layers, shape.kv_heads, len(self.tokens), shape.head)
+            keys_LKTD, values_LKTD = torch.empty(sizes, dtype=dtype, device=device).unbind()
+            self._kept = keys_LKTD, values_LKTD
 
     def forget(self) -> None:
         """Whatever was read must be read again, by other weights say."""
-        self.done, self.logits_V, self.keys_LKTD, self.values_LKTD = 0, None, None, None
+        self.done, self.logits_V, self._kept = 0, None, None
 
 
 class Slots:
     """The cache of the sequences being decoded."""
 
-    def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device, *, most: int, budget: int) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        most: int,
+        budget: int | None,
+        scattered: bool = False,
+    ) -> None:
         self._shape = shape
         self._dtype, self._device = dtype, device
         self._most = most
-        self._budget = budget
+        self._allowed = budget
+        self._budget = 0
+        self._scattered = scattered
+        """Whether slots may lie anywhere: a GPU's kernel finds them, and moving one is then no work."""
         self.length = 0
         self.capacity = most
+        self._places = list(range(most))
         self.keys_LSKTD, self.values_LSKTD = self._allocated(0, 0)
 
     @property
@@ -55,6 +84,7 @@ class Slots:
 
     def fitting(self, length: int) -> int:
         """How many slots there can be if each holds so many tokens."""
+        self._budget = self._budget or self._allowed or _spare_memory(self._device)
         length = max(self.length, -(-length // _GRAIN) * _GRAIN)
         return min(self._most, self._budget // (length * self.token_bytes))
 
@@ -73,44 +103,81 @@ class Slots:
             )
         if used >= fitting:
             return False
-        self._grow(-(-length // _GRAIN) * _GRAIN, fitting, used)
+        length = -(-length // _GRAIN) * _GRAIN
+        if self._scattered:  # growing means recording all graphs anew, so all that is allowed is taken at once
+            length = max(length, min(self._shape.context, self._budget // (fitting * self.token_bytes)))
+        self._grow(length, fitting, used)
         return True
 
     def put(self, slots: Sequence[int], prefix: Prefix) -> None:
         """Begin these slots with a prefix."""
-        assert prefix.keys_LKTD is not None
-        assert prefix.values_LKTD is not None
-        place, size = torch.tensor(slots, device=self._device), len(prefix.tokens)
-        self.keys_LSKTD[:, place, :, :size] = prefix.keys_LKTD[:, None]
-        self.values_LSKTD[:, place, :, :size] = prefix.values_LKTD[:, None]
+        keys_LKTD, values_LKTD = prefix.kept
+        places, size = [self._places[slot] for slot in slots], len(prefix.tokens)
+        if len(places) == 1:
+            self.keys_LSKTD[:, places[0], :, :size] = keys_LKTD
+            self.values_LSKTD[:, places[0], :, :size] = values_LKTD
+        else:
+            place = torch.tensor(places, device=self._device)
+            self.keys_LSKTD[:, place, :, :size] = keys_LKTD[:, None]
+            self.values_LSKTD[:, place, :, :size] = values_LKTD[:, None]
+
+    def places(self, count: int) -> list[int]:
+        """Where the first slots are in memory."""
+        return self._places[:count]
+
+    @property
+    def spare(self) -> int:
+        """The place in memory of a slot that nobody uses. Only where slots need not lie in order."""
+        return self.capacity
 
     def move(self, source: int, target: int, size: int) -> None:
         """Let a slot of `size` tokens take another's place."""
+        if self._scattered:
+            places = self._places
+            places[source], places[target] = places[target], places[source]
+            return
         self.keys_LSKTD[:, target, :, :size] = self.keys_LSKTD[:, source, :, :size]
         self.values_LSKTD[:, target, :, :size] = self.values_LSKTD[:, source, :, :size]
 
     def release(self) -> None:
         """Give the memory back; the next `make_room` takes it anew."""
         self.keys_LSKTD, self.values_LSKTD = self._allocated(0, 0)
-        self.length, self.capacity = 0, self._most
+        self.length, self.capacity, self._budget = 0, self._most, 0
+        self._places = list(range(self._most))
 
     def _grow(self, length: int, capacity: int, used: int) -> None:
         while True:
             try:
                 keys_LSKTD, values_LSKTD = self._allocated(capacity, length)
                 break
-            except (torch.OutOfMemoryError, RuntimeError):  # a processor's allocator raises the plainer one
-                if capacity // 2 <= used:
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or capacity // 2 <= used:
                     raise
                 capacity //= 2
-        keys_LSKTD[:, :used, :, : self.length] = self.keys_LSKTD[:, :used]
-        values_LSKTD[:, :used, :, : self.length] = self.values_LSKTD[:, :used]
+        old = self._places[:used] if self._scattered else slice(used)
+        keys_LSKTD[:, :used, :, : self.length] = self.keys_LSKTD[:, old]
+        values_LSKTD[:, :used, :, : self.length] = self.values_LSKTD[:, old]
+        self._places = list(range(self._most))
         self.keys_LSKTD, self.values_LSKTD = keys_LSKTD, values_LSKTD
         self.length, self.capacity = length, capacity
 
     def _allocated(self, capacity: int, length: int) -> tuple[Tensor, Tensor]:
         shape = self._shape
-        sizes = (shape.layers, capacity, shape.kv_heads, length, shape.head)
+        sizes = (shape.layers, capacity + self._scattered, shape.kv_heads, length, shape.head)
         # Zeros, not whatever was there: attention multiplies what it masks by nothing, and NaN times nothing is NaN.
         keys_LSKTD = torch.zeros(sizes, dtype=self._dtype, device=self._device)
         return keys_LSKTD, torch.zeros_like(keys_LSKTD)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """A GPU's allocator has an error of its own, a processor's only words."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _spare_memory(device: torch.device) -> int:
+    """What may be taken where nobody has said how much: on a GPU a third of what is free, for others need some too."""
+    if device.type != "cuda":
+        return _BUDGET
+    free, _ = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (free + kept) // 3

@@ -79,14 +79,15 @@ class TorchEngine:
         weights: WeightStore,
         *,
         slots: int,
-        kv_gb: float = 4.0,
-        chunk: int = 512,
+        kv_gb: float | None = None,
+        chunk: int | None = None,
         context: int | None = None,
     ) -> None:
         decoder = Decoder(model)
         stopper = Stopper(tokenizer, _end_tokens(model, tokenizer))
         self._vocabulary = decoder.shape.vocabulary
-        self._batch = Batch(decoder, stopper, slots=slots, budget=int(kv_gb * 2**30), chunk=chunk, context=context)
+        budget = int(kv_gb * 2**30) if kv_gb else None
+        self._batch = Batch(decoder, stopper, slots=slots, budget=budget, chunk=chunk, context=context)
         self._weights = weights
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._fresh: list[tuple[Request, _Asked]] = []

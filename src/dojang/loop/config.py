@@ -20,10 +20,11 @@ class RolloutConfig(Section):
     """Longest answer, in tokens."""
     slots: int = Field(default=256, ge=1)
     """Sequences decoded at the same time, if their keys and values fit into `kv_gb`."""
-    kv_gb: float = Field(default=4.0, gt=0)
-    """Memory for keys and values, in GiB."""
-    chunk: int = Field(default=512, ge=1)
-    """Prompt tokens read between two decoding steps: fewer let answers under way wait less."""
+    kv_gb: float | None = Field(default=None, gt=0)
+    """Memory for keys and values, in GiB. Without it 4, or on a GPU a third of what is free."""
+    chunk: int | None = Field(default=None, ge=1)
+    """Prompt tokens read between two decoding steps: fewer let answers under way wait less. Without it 512, or on a GPU
+    8192."""
 
 
 class EvalConfig(Section):

@@ -58,20 +58,14 @@ def made(name: str, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
 
 def read(decoder: Decoder, prompts: list[tuple[int, ...]], chunk: int) -> tuple[list[Prefix], list[Tensor]]:
     """The prompts read in pieces; the scores after every token."""
-    shape = decoder.shape
     prefixes = [Prefix(prompt) for prompt in prompts]
     scores: list[list[Tensor]] = [[] for _ in prompts]
-    for prefix in prefixes:
-        prefix.keys_LKTD = torch.empty(
-            shape.layers, shape.kv_heads, len(prefix.tokens), shape.head, dtype=decoder.dtype
-        )
-        prefix.values_LKTD = torch.empty_like(prefix.keys_LKTD)
     for start in range(0, max(map(len, prompts)), chunk):
         going = [at for at, prompt in enumerate(prompts) if start < len(prompt)]
         pieces = [Piece(prefixes[at], start, min(start + chunk, len(prompts[at]))) for at in going]
         tokens = [token for piece in pieces for token in piece.prefix.tokens[piece.start : piece.end]]
         places = [place for piece in pieces for place in range(piece.start, piece.end)]
-        x_NE = decoder.forward(torch.tensor(tokens), torch.tensor(places), over_prefixes(pieces, shape))
+        x_NE = decoder.forward(torch.tensor(tokens), torch.tensor(places), over_prefixes(pieces, decoder))
         parts = decoder.logits(x_NE).split([piece.end - piece.start for piece in pieces])
         for at, part in zip(going, parts, strict=True):
             scores[at].append(part)

@@ -2,6 +2,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from dojang.engines.stopping import Stopper
+from dojang.types import Sampling
 
 
 @pytest.fixture
@@ -12,11 +13,22 @@ def stopper(tokenizer: PreTrainedTokenizerBase) -> Stopper:
 def ended_at(
     stopper: Stopper, tokens: list[int], *, limit: int = 1000, stop: tuple[str, ...] = ()
 ) -> tuple[int, str] | None:
-    """After how many tokens the sequence ended, and why; fed one at a time, as an engine does."""
-    for count in range(1, len(tokens) + 1):
-        finish = stopper.finish(tokens[:count], limit, stop)
+    """After how many tokens the sequence ended, and why; the same whether they come one at a time or several."""
+    found = {_ended_at(stopper, tokens, limit, stop, window) for window in (1, 3, 16, 1000)}
+    assert len(found) == 1
+    return found.pop()
+
+
+def _ended_at(
+    stopper: Stopper, tokens: list[int], limit: int, stop: tuple[str, ...], window: int
+) -> tuple[int, str] | None:
+    sampling = Sampling(1.0, limit, stop=stop)
+    for start in range(0, len(tokens), window):
+        fresh = tokens[start : start + window]
+        count, finish = stopper.end(tokens[:start], fresh, limit - start, sampling)
         if finish is not None:
-            return count, finish
+            return start + count, finish
+        assert count == len(fresh)
     return None
 
 
@@ -40,8 +52,8 @@ def test_an_end_token_stops(stopper: Stopper, tokenizer: PreTrainedTokenizerBase
 
 def test_any_of_several_end_tokens_stops(tokenizer: PreTrainedTokenizerBase) -> None:
     several = Stopper(tokenizer, frozenset({1, 4}))
-    assert several.finish([10, 4], 10, ()) == "stop"
-    assert several.finish([10, 3], 10, ()) is None
+    assert ended_at(several, [10, 4]) == (2, "stop")
+    assert ended_at(several, [10, 3]) is None
 
 
 def test_the_limit_ends_a_sequence(stopper: Stopper) -> None:
@@ -49,7 +61,18 @@ def test_the_limit_ends_a_sequence(stopper: Stopper) -> None:
 
 
 def test_an_end_token_at_the_limit_is_a_stop(stopper: Stopper, tokenizer: PreTrainedTokenizerBase) -> None:
-    assert stopper.finish([20, tokenizer.eos_token_id], 2, ()) == "stop"
+    assert ended_at(stopper, [20, tokenizer.eos_token_id], limit=2) == (2, "stop")
+
+
+def test_a_stop_token_of_the_request_stops(stopper: Stopper) -> None:
+    assert stopper.end([], [20, 30, 40], 10, Sampling(1.0, 10, stop_tokens=(40, 30))) == (2, "stop")
+
+
+def test_whatever_comes_first_ends_it(stopper: Stopper, tokenizer: PreTrainedTokenizerBase) -> None:
+    tokens = [*byte_tokens(tokenizer, "ab"), tokenizer.eos_token_id, *byte_tokens(tokenizer, "cd")]
+    assert ended_at(stopper, tokens, stop=("b",)) == (2, "stop")
+    assert ended_at(stopper, tokens, stop=("d",)) == (3, "stop")
+    assert ended_at(stopper, tokens, stop=("d",), limit=1) == (1, "length")
 
 
 @pytest.mark.parametrize("spelled", ["joined", "byte by byte"])

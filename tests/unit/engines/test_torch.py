@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dojang.engines.decoder import Attend
 from dojang.engines.torch import TorchEngine
 from dojang.errors import ModelError
 from dojang.protocols import Pause
@@ -299,3 +300,36 @@ def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
             assert [span.start for span in each.spans] == [0, *(span.end for span in each.spans[:-1])]
             assert each.spans[-1].end == len(each.tokens)
             assert [span.version for span in each.spans] == sorted({span.version for span in each.spans})
+
+
+@pytest.mark.parametrize("most", [20, 9, 3])
+def test_where_memory_does_not_suffice_less_is_done_at_a_time(make: Make, most: int) -> None:
+    asks = [(PROMPT[: 3 + at], 4, replace(HOT, ordinal=at, max_tokens=20)) for at in range(5)]
+    engine = make(slots=16, chunk=512)
+    decoder, attempts = engine._batch._decoder, list[int]()
+    forward = decoder.forward
+
+    def scarce(token_N: torch.Tensor, position_N: torch.Tensor, attend: Attend) -> torch.Tensor:
+        attempts.append(len(token_N))
+        if len(token_N) > max(most, 16 if int(position_N.min()) < 3 else 0):  # a prompt comes whole if it is short
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(token_N, position_N, attend)
+
+    decoder.forward = scarce  # type: ignore[method-assign]
+    drawn = run(engine, lambda engine: asyncio.gather(*(engine.generate(*ask) for ask in asks)))
+    for ask, group in zip(asks, drawn, strict=True):
+        assert [each.tokens for each in group] == [each.tokens for each in alone(make, *ask)]
+    assert max(attempts) > most  # or nothing was tested
+    assert not engine._batch.busy
+
+
+def test_memory_that_suffices_for_nothing_is_an_error(make: Make) -> None:
+    async def play(engine: TorchEngine) -> None:
+        def never(*_: object) -> torch.Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        engine._batch._decoder.forward = never  # type: ignore[method-assign]
+        with pytest.raises(torch.OutOfMemoryError):
+            await engine.generate(PROMPT, 3, HOT)
+
+    run(make(), play)

@@ -1,0 +1,326 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,import-not-found,import-untyped"
+"""Triton kernels for generation on a GPU: what lies between the matrix products, attention over slots, and sampling.
+
+A decoding step is a few hundred small kernels, so each that can be saved counts: a sum goes with the norm after it, a
+token's keys and values are stored by the attention that first reads them, and a token is drawn in one pass over the
+scores. Loaded only where there is a GPU.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["FusedArithmetic", "Sampler", "attend_slots", "splits"]
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+_PROGRAMS = 528
+"""About four for every multiprocessor of a large GPU: fewer leave some of it idle."""
+_VOCABULARY_BLOCK = 1024
+
+
+@triton.jit
+def _normed_sum(x_at, y_at, weight_at, out_at, size, epsilon, ADDS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < size
+    x = tl.load(x_at + row * size + at, inside, 0.0)
+    if ADDS:
+        x += tl.load(y_at + row * size + at, inside, 0.0)
+        tl.store(x_at + row * size + at, x, inside)
+    wide = x.to(tl.float32)
+    normed = wide * tl.rsqrt(tl.sum(wide * wide, 0) / size + epsilon)
+    weight = tl.load(weight_at + at, inside, 0.0)
+    tl.store(out_at + row * size + at, normed.to(x.dtype) * weight, inside)
+
+
+@triton.jit
+def _rotated(
+    qkv_at, position_at, cos_at, sin_at, q_norm_at, k_norm_at, row_size, positions, epsilon,
+    HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, NORMS: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    half: tl.constexpr = HEAD // 2
+    at = tl.arange(0, BLOCK)
+    inside = at < half
+    base = qkv_at + row * row_size + head * HEAD
+    first = tl.load(base + at, inside, 0.0)
+    kind = first.dtype
+    first, second = first.to(tl.float32), tl.load(base + half + at, inside, 0.0).to(tl.float32)
+    if NORMS:
+        scale = tl.rsqrt((tl.sum(first * first, 0) + tl.sum(second * second, 0)) / HEAD + epsilon)
+        norm_at = q_norm_at if head < HEADS else k_norm_at
+        first = (first * scale).to(kind).to(tl.float32) * tl.load(norm_at + at, inside, 0.0).to(tl.float32)
+        second = (second * scale).to(kind).to(tl.float32) * tl.load(norm_at + half + at, inside, 0.0).to(tl.float32)
+    # A sequence that has ended may be written on for a few turns, past all room there is.
+    position = tl.minimum(tl.load(position_at + row), positions - 1).to(tl.int64)
+    cos = tl.load(cos_at + position * HEAD + at, inside, 0.0).to(tl.float32)
+    sin = tl.load(sin_at + position * HEAD + at, inside, 0.0).to(tl.float32)
+    tl.store(base + at, (first * cos - second * sin).to(kind), inside)
+    tl.store(base + half + at, (second * cos + first * sin).to(kind), inside)
+
+
+@triton.jit
+def _gated(gate_up_at, out_at, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    gate = tl.load(gate_up_at + row * 2 * size + at, inside, 0.0)
+    up = tl.load(gate_up_at + row * 2 * size + size + at, inside, 0.0)
+    wide = gate.to(tl.float32)
+    tl.store(out_at + row * size + at, (wide / (1.0 + tl.exp(-wide))).to(gate.dtype) * up, inside)
+
+
+class FusedArithmetic:
+    """Arithmetic, a kernel for each verb. Writes into what it is given."""
+
+    def __init__(self, heads: int, kv_heads: int, epsilon: float, cos_TD: Tensor, sin_TD: Tensor) -> None:
+        self._heads, self._kv_heads = heads, kv_heads
+        self._epsilon = epsilon
+        self._cos_TD, self._sin_TD = cos_TD.contiguous(), sin_TD.contiguous()
+
+    def at(self, position_N: Tensor) -> None:
+        self._position_N = position_N
+
+    def normed_sum(self, x_NE: Tensor, y_NE: Tensor | None, weight_E: Tensor) -> Tensor:
+        out_NE = torch.empty_like(x_NE)
+        rows, size = x_NE.shape
+        other_NE = x_NE if y_NE is None else y_NE
+        block = triton.next_power_of_2(size)
+        _normed_sum[(rows,)](x_NE, other_NE, weight_E, out_NE, size, self._epsilon, y_NE is not None, block)
+        return out_NE
+
+    def rotated(
+        self, qkv_NF: Tensor, q_norm_D: Tensor | None, k_norm_D: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rows, size = qkv_NF.shape
+        head, turning = self._cos_TD.shape[-1], self._heads + self._kv_heads
+        norms = q_norm_D is not None
+        _rotated[(rows, turning)](
+            qkv_NF, self._position_N, self._cos_TD, self._sin_TD,
+            q_norm_D if norms else qkv_NF, k_norm_D if norms else qkv_NF, size, len(self._cos_TD), self._epsilon,
+            self._heads, head, triton.next_power_of_2(head // 2), norms, num_warps=1,
+        )  # fmt: skip
+        all_NFD = qkv_NF.view(rows, -1, head)
+        return all_NFD[:, : self._heads], all_NFD[:, self._heads : turning], all_NFD[:, turning:]
+
+    def gated(self, gate_up_NF: Tensor) -> Tensor:
+        rows, size = len(gate_up_NF), gate_up_NF.shape[1] // 2
+        out_NF = gate_up_NF.new_empty(rows, size)
+        _gated[(rows, triton.cdiv(size, 1024))](gate_up_NF, out_NF, size, 1024)
+        return out_NF
+
+
+# Attention -----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _attend(  # noqa: PLR0915  # a kernel calls nothing
+    q_at, k_at, v_at, keys_at, values_at, out_at, sums_at, peaks_at, weights_at, position_at, slot_at,
+    scale, length, token_stride, slot_stride, head_stride,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_BLOCK: tl.constexpr, HEAD: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One token of one sequence, the query heads that share a head of keys, and a share of the positions before it."""
+    program, share = tl.program_id(0), tl.program_id(1)
+    row, head = (program // KV_HEADS).to(tl.int64), program % KV_HEADS
+    position = tl.minimum(tl.load(position_at + row), length - 1)
+    slot = tl.load(slot_at + row).to(tl.int64)
+    each = tl.cdiv(tl.cdiv(position, SPLITS), BLOCK) * BLOCK
+    start = share * each
+    end = tl.minimum(start + each, position)
+    group, at, step = tl.arange(0, GROUP_BLOCK), tl.arange(0, HEAD_BLOCK), tl.arange(0, BLOCK)
+    inside = at < HEAD
+    q = tl.load(
+        q_at + row * token_stride + (head * GROUP + group)[:, None] * HEAD + at[None],
+        (group < GROUP)[:, None] & inside[None],
+        0.0,
+    )
+    keys, values = (
+        keys_at + slot * slot_stride + head * head_stride,
+        values_at + slot * slot_stride + head * head_stride,
+    )
+    peak = tl.full([GROUP_BLOCK], float("-inf"), tl.float32)
+    weight = tl.zeros([GROUP_BLOCK], tl.float32)
+    seen = tl.zeros([GROUP_BLOCK, HEAD_BLOCK], tl.float32)
+    for first in range(start, end, BLOCK):
+        there = first + step < end
+        place = (first + step).to(tl.int64)[:, None] * HEAD + at[None]
+        k = tl.load(keys + place, there[:, None] & inside[None], 0.0)
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * _LOG2E)
+        score = tl.where(there[None], score, float("-inf"))
+        higher = tl.maximum(peak, tl.max(score, 1))
+        fade = tl.exp2(peak - higher)
+        share_of = tl.exp2(score - higher[:, None])
+        v = tl.load(values + place, there[:, None] & inside[None], 0.0)
+        seen = seen * fade[:, None] + tl.dot(share_of.to(v.dtype), v, input_precision=PRECISION)
+        weight = weight * fade + tl.sum(share_of, 1)
+        peak = higher
+    if share == 0:  # the token itself, which nobody has stored yet
+        k = tl.load(k_at + row * token_stride + head * HEAD + at, inside, 0.0)
+        v = tl.load(v_at + row * token_stride + head * HEAD + at, inside, 0.0)
+        tl.store(keys + position.to(tl.int64) * HEAD + at, k, inside)
+        tl.store(values + position.to(tl.int64) * HEAD + at, v, inside)
+        score = tl.sum(q.to(tl.float32) * k.to(tl.float32)[None], 1) * (scale * _LOG2E)
+        higher = tl.maximum(peak, score)
+        fade, own = tl.exp2(peak - higher), tl.exp2(score - higher)
+        seen = seen * fade[:, None] + own[:, None] * v.to(tl.float32)[None]
+        weight = weight * fade + own
+        peak = higher
+    mask = (group < GROUP)[:, None] & inside[None]
+    if SPLITS == 1:
+        out = out_at + (program.to(tl.int64) * GROUP + group)[:, None] * HEAD + at[None]
+        tl.store(out, (seen / weight[:, None]).to(q.dtype), mask)
+    else:
+        line = (program.to(tl.int64) * SPLITS + share) * GROUP_BLOCK + group
+        tl.store(sums_at + line[:, None] * HEAD_BLOCK + at[None], seen)
+        tl.store(peaks_at + line, peak)
+        tl.store(weights_at + line, weight)
+
+
+@triton.jit
+def _joined(
+    sums_at, peaks_at, weights_at, out_at,
+    GROUP: tl.constexpr, GROUP_BLOCK: tl.constexpr, HEAD: tl.constexpr, HEAD_BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """The shares of one query head put together."""
+    program, member = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = tl.arange(0, HEAD_BLOCK)
+    line = (program * SPLITS + tl.arange(0, SPLITS)) * GROUP_BLOCK + member
+    peak = tl.load(peaks_at + line)
+    part = tl.exp2(peak - tl.max(peak, 0))
+    sums = tl.load(sums_at + line[:, None] * HEAD_BLOCK + at[None])
+    seen = tl.sum(sums * part[:, None], 0) / tl.sum(tl.load(weights_at + line) * part, 0)
+    tl.store(out_at + (program * GROUP + member) * HEAD + at, seen.to(out_at.dtype.element_ty), at < HEAD)
+
+
+def splits(rows: int, kv_heads: int) -> int:
+    """Into how many shares the positions of a sequence are cut: when few sequences are left, to keep the GPU busy."""
+    return min(16, 1 << max(0, (_PROGRAMS // max(1, rows * kv_heads)).bit_length() - 1))
+
+
+def attend_slots(
+    q_NHD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
+    keys_SKTD: Tensor,
+    values_SKTD: Tensor,
+    position_N: Tensor,
+    slot_N: Tensor,
+) -> Tensor:
+    """Attention of one token in each of these slots, which also stores its keys and values.
+
+    Queries, keys and values must be parts of the same rows.
+    """
+    rows, heads, head = q_NHD.shape
+    kv_heads = k_NKD.shape[1]
+    group = heads // kv_heads
+    group_block, head_block = max(16, triton.next_power_of_2(group)), max(16, triton.next_power_of_2(head))
+    shares = splits(rows, kv_heads)
+    out_NHD = q_NHD.new_empty(rows, heads, head)
+    sums = peaks = weights = out_NHD
+    if shares > 1:
+        lines = rows * kv_heads * shares * group_block
+        sums = q_NHD.new_empty(lines, head_block, dtype=torch.float32)
+        peaks, weights = q_NHD.new_empty(2, lines, dtype=torch.float32).unbind()
+    _attend[(rows * kv_heads, shares)](
+        q_NHD, k_NKD, v_NKD, keys_SKTD, values_SKTD, out_NHD, sums, peaks, weights, position_N, slot_N,
+        head**-0.5, keys_SKTD.shape[2], q_NHD.stride(0), keys_SKTD.stride(0), keys_SKTD.stride(1),
+        kv_heads, group, group_block, head, head_block, 64, shares,
+        "ieee" if q_NHD.dtype is torch.float32 else "tf32", num_warps=4, num_stages=3,
+    )  # fmt: skip
+    if shares > 1:
+        _joined[(rows * kv_heads, group)](
+            sums, peaks, weights, out_NHD, group, group_block, head, head_block, shares, num_warps=1
+        )
+    return out_NHD
+
+
+# Sampling ------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _block_sums(logits_at, peaks_at, plain_at, heated_at, heat_at, size, blocks, BLOCK: tl.constexpr):
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = block * BLOCK + tl.arange(0, BLOCK)
+    score = tl.load(logits_at + row * size + at, at < size, float("-inf")).to(tl.float32)
+    heat = tl.load(heat_at + row)
+    heat = tl.where(heat == 0.0, 1.0, heat)
+    peak = tl.max(score, 0)
+    tl.store(peaks_at + row * blocks + block, peak)
+    tl.store(plain_at + row * blocks + block, tl.sum(tl.exp(score - peak), 0))
+    tl.store(heated_at + row * blocks + block, tl.sum(tl.exp((score - peak) / heat), 0))
+
+
+@triton.jit
+def _picked(
+    logits_at, peaks_at, plain_at, heated_at, heat_at, uniform_at, turn_at, stride,
+    token_at, position_at, tokens_at, logps_at, plains_at, size, blocks,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """The token at a given place of the cumulative distribution: first its block, then its place inside."""
+    row = tl.program_id(0).to(tl.int64)
+    turn = tl.load(turn_at).to(tl.int64)
+    heat = tl.load(heat_at + row)
+    greedy = heat == 0.0
+    heat = tl.where(greedy, 1.0, heat)
+    block_at = tl.arange(0, BLOCKS)
+    real = block_at < blocks
+    peaks = tl.load(peaks_at + row * blocks + block_at, real, float("-inf"))
+    peak = tl.max(peaks, 0)
+    mass = tl.where(real, tl.load(heated_at + row * blocks + block_at, real, 0.0) * tl.exp((peaks - peak) / heat), 0.0)
+    total = tl.sum(mass, 0)
+    # A uniform number may round to 1, which would lead past the last token.
+    target = tl.minimum(tl.load(uniform_at + turn * stride + row), 0.99999994) * total
+    block = tl.minimum(tl.sum(tl.where(real & (tl.cumsum(mass, 0) <= target), 1, 0), 0), blocks - 1)
+    block = tl.where(greedy, tl.argmax(peaks, 0), block)
+    before = tl.sum(tl.where(block_at < block, mass, 0.0), 0)
+    at = tl.arange(0, BLOCK)
+    inside = block * BLOCK + at < size
+    score = tl.load(logits_at + row * size + block * BLOCK + at, inside, float("-inf")).to(tl.float32)
+    part = tl.where(inside, tl.exp((score - peak) / heat), 0.0)
+    place = tl.minimum(tl.sum(tl.where(before + tl.cumsum(part, 0) <= target, 1, 0), 0), BLOCK - 1)
+    possible = tl.sum(tl.where(at == place, part, 0.0), 0) > 0.0
+    place = tl.where(greedy | (possible == 0), tl.argmax(score, 0), place)
+    chosen = tl.sum(tl.where(at == place, score, 0.0), 0)
+    plain_total = tl.sum(
+        tl.where(real, tl.load(plain_at + row * blocks + block_at, real, 0.0) * tl.exp(peaks - peak), 0.0), 0
+    )
+    token = block * BLOCK + place
+    tl.store(token_at + row, token.to(tl.int64))
+    tl.store(tokens_at + turn * stride + row, token.to(tl.int32))
+    tl.store(logps_at + turn * stride + row, (chosen - peak) / heat - tl.log(total))
+    tl.store(plains_at + turn * stride + row, chosen - peak - tl.log(plain_total))
+    tl.store(position_at + row, tl.load(position_at + row) + 1)
+
+
+class Sampler:
+    """Draws a token per row, turn after turn, and keeps what was drawn on the GPU: [turns, rows] of everything."""
+
+    def __init__(self, rows: int, turns: int, vocabulary: int, device: torch.device) -> None:
+        def numbers(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(*sizes, dtype=dtype, device=device)
+
+        self._size = vocabulary
+        self._blocks = triton.cdiv(vocabulary, _VOCABULARY_BLOCK)
+        self._sums = numbers(3, rows, self._blocks)
+        self.heat_N = numbers(rows)
+        self.uniform_RN = numbers(turns, rows)
+        self.turn = numbers(1, dtype=torch.int32)
+        self.token_RN = numbers(turns, rows, dtype=torch.int32)
+        self.logp_RN, self.plain_RN = numbers(turns, rows), numbers(turns, rows)
+
+    def draw(self, logits_NV: Tensor, token_N: Tensor, position_N: Tensor) -> None:
+        """A token for each of these rows, at this turn; and the next turn."""
+        rows = len(logits_NV)
+        peaks, plain, heated = self._sums.unbind()
+        scratch: tuple[Any, ...] = (logits_NV, peaks, plain, heated, self.heat_N)
+        _block_sums[(rows, self._blocks)](*scratch, self._size, self._blocks, _VOCABULARY_BLOCK)
+        _picked[(rows,)](
+            *scratch, self.uniform_RN, self.turn, self.uniform_RN.stride(0),
+            token_N, position_N, self.token_RN, self.logp_RN, self.plain_RN, self._size, self._blocks,
+            _VOCABULARY_BLOCK, triton.next_power_of_2(self._blocks),
+        )  # fmt: skip
+        self.turn += 1

@@ -1,0 +1,101 @@
+"""Turns of decoding: a token more for every slot in use, and how likely it was.
+
+On a GPU (`graphs.py`) several turns are taken before anybody looks at what was drawn; here it is one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dojang.engines.attention import over_slots
+from dojang.engines.decoder import Decoder
+from dojang.engines.sampler import Limits, sample_tokens
+from dojang.engines.slots import Slots
+from dojang.types import Sampling
+
+__all__ = ["Drawn", "EagerSteps", "Steps", "Turn", "draw"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the next tokens of some sequences depend on, a row for each."""
+
+    samplings: Sequence[Sampling]
+    uniform_RN: NDArray[np.float64]
+    """Random numbers for so many turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Tokens and their log-probs, [turns, rows]: in the distribution they were drawn from, and in the model's own."""
+
+    token_RN: NDArray[np.int64]
+    logp_RN: NDArray[np.float64]
+    plain_RN: NDArray[np.float64]
+
+
+class Steps(Protocol):
+    """Decodes what is in the slots."""
+
+    def turns(self, samplings: Sequence[Sampling], left: Sequence[int]) -> int:
+        """How many turns to take before looking, if sequences may still get so many tokens."""
+
+    def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Drawn:
+        """Tokens for the first N slots, whose newest tokens are at these positions."""
+
+    def forget(self) -> None:
+        """Give back whatever memory is kept."""
+
+
+class EagerSteps:
+    """One turn at a time, on any device."""
+
+    def __init__(self, decoder: Decoder, slots: Slots) -> None:
+        self._decoder, self._slots = decoder, slots
+
+    def turns(self, samplings: Sequence[Sampling], left: Sequence[int]) -> int:
+        return 1
+
+    def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Drawn:
+        place_N = torch.tensor(position_N, device=self._decoder.device)
+        attend = over_slots(self._slots, place_N, max(position_N) + 1, self._decoder.shape)
+        x_NE = self._decoder.forward(torch.tensor(token_N, device=self._decoder.device), place_N, attend)
+        return draw(self._decoder.logits(x_NE), turn)
+
+    def forget(self) -> None:
+        return None
+
+
+def draw(logits_NV: Tensor, turn: Turn) -> Drawn:
+    """One token for each row of scores."""
+    device, samplings = logits_NV.device, turn.samplings
+    limits = None
+    if any(each.top_k or each.top_p < 1 for each in samplings):
+        limits = Limits(
+            torch.tensor([each.top_k for each in samplings], device=device),
+            torch.tensor([each.top_p for each in samplings], dtype=torch.float64, device=device),
+        )
+    drawn = sample_tokens(
+        logits_NV,
+        torch.tensor([each.temperature for each in samplings], dtype=torch.float64, device=device),
+        torch.from_numpy(turn.uniform_RN[0]).to(device),
+        limits,
+        _bias(samplings, logits_NV),
+    )
+    numbers = (each[None].double().cpu().numpy() for each in (drawn.logp_B, drawn.plain_logp_B))
+    return Drawn(drawn.token_B[None].cpu().numpy(), *numbers)
+
+
+def _bias(samplings: Sequence[Sampling], logits_NV: Tensor) -> Tensor | None:
+    if not any(each.bias for each in samplings):
+        return None
+    bias_NV = torch.zeros_like(logits_NV)
+    for place, each in enumerate(samplings):
+        for token, value in each.bias:
+            bias_NV[place, token] = value
+    return bias_NV
