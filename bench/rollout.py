@@ -1,8 +1,8 @@
 """Rollout speed of the torch engine beside transformers' `generate`, its continuous batching, and vLLM.
 
 All draw the same numbers of tokens for the same prompts, at temperature 1; the clock runs from requests handed in at
-once to completions handed back. Lengths are fixed before: uniform, or geometric as answers are. Prompts are shared by groups
-of samples, or all different. Rounds are interleaved, so that a busy machine slows all alike; the median counts.
+once to completions handed back. Lengths are fixed before: uniform, or geometric as answers are. Prompts are shared by
+groups of samples, or all different. Rounds are interleaved, so that a busy machine slows all alike; the median counts.
 `generate` decodes one batch to the end of its longest. Everybody gives log-probs, but `generate` on a GPU, which would
 have to keep all scores. Models called random have random weights, on which speed does not depend.
 

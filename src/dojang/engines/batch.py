@@ -106,7 +106,7 @@ class Batch:
         )
         self._most = slots
         """How many may be decoded together: fewer once memory did not suffice."""
-        self._steps, self._over_prefixes = _means(decoder, self._slots, slots)
+        self._steps, self._over_prefixes, self._fill = _means(decoder, self._slots, slots)
         self._prefixes: WeakValueDictionary[tuple[int, ...], Prefix] = WeakValueDictionary()
         """Those that somebody waits for, so that other requests for the same can share them."""
         self._waiting: deque[_Row] = deque()
@@ -201,18 +201,16 @@ class Batch:
 
     def step(self) -> None:
         """Some tokens more for everybody. Where memory does not suffice, less is tried at a time from then on."""
-        try:
+        if not self._rows:
             self._read()
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or self._chunk <= _LEAST_CHUNK:
-                raise
-            self._chunk //= 2
         began = len(self._rows)
         try:
             self._admit()
             began = len(self._rows)
             if self._rows:
-                self._decode()
+                result = self._decode()
+                self._read()  # a GPU decodes meanwhile
+                self._take(self._rows, result(), 0)
         except RuntimeError as error:
             if not is_out_of_memory(error) or len(self._rows) <= 1:
                 raise
@@ -223,8 +221,13 @@ class Batch:
 
     def _read(self) -> None:
         """A chunk of the prompts that come next; if nobody would have to wait, all for which there is a slot."""
-        while self._read_chunk() and not self._rows:
-            continue
+        try:
+            while self._read_chunk() and not self._rows:
+                continue
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or self._chunk <= _LEAST_CHUNK:
+                raise
+            self._chunk //= 2
 
     def _read_chunk(self) -> bool:
         """Whether there was anything to read."""
@@ -281,20 +284,20 @@ class Batch:
         places: dict[Prefix, list[int]] = {}
         for place, row in enumerate(entering, first):
             places.setdefault(row.prefix, []).append(place)
-        for prefix, slots in places.items():
-            self._slots.put(slots, prefix)
+        self._fill(self._slots, places)
         logits_BV = torch.stack([row.prefix.logits_V for row in entering if row.prefix.logits_V is not None])
         drawn = draw(logits_BV, self._turn(entering, 1))
         for row in entering:
             row.prefix = _SPENT  # its memory goes when nobody waits for it any more
         self._take(entering, drawn, first)
 
-    def _decode(self) -> None:
+    def _decode(self) -> Callable[[], Drawn]:
+        """Begin the next turns for all rows; what is returned waits for what they draw."""
         rows = self._rows
         left = [min(row.most, self.context) - row.length for row in rows]
         turns = self._steps.turns([row.request.sampling for row in rows], left)
         tokens, positions = [row.tokens[-1] for row in rows], [row.length - 1 for row in rows]
-        self._take(rows, self._steps.take(tokens, positions, self._turn(rows, turns)), 0)
+        return self._steps.take(tokens, positions, self._turn(rows, turns))
 
     def _turn(self, rows: Sequence[_Row], turns: int) -> Turn:
         uniform_NR = np.zeros((len(rows), turns))
@@ -353,11 +356,15 @@ def _spans(past: Completion) -> list[Span]:
     return [Span(past.version, 0, len(past.tokens))]
 
 
-def _means(decoder: Decoder, slots: Slots, most: int) -> tuple[Steps, Callable[[Sequence[Piece], Decoder], Attend]]:
-    """How to decode, and how to read prompts, on this device."""
+_OverPrefixes = Callable[[Sequence[Piece], Decoder], Attend]
+_Fill = Callable[[Slots, Mapping[Prefix, Sequence[int]]], None]
+
+
+def _means(decoder: Decoder, slots: Slots, most: int) -> tuple[Steps, _OverPrefixes, _Fill]:
+    """How to decode, to read prompts, and to begin slots with them, on this device."""
     if not decoder.fused:
-        return EagerSteps(decoder, slots), over_prefixes
-    from dojang.engines.graphs import GraphSteps, over_packed  # loads Triton, which is for GPUs
+        return EagerSteps(decoder, slots), over_prefixes, Slots.fill
+    from dojang.engines.graphs import GraphSteps, fill_scattered, over_packed  # loads Triton, which is for GPUs
 
     packs = decoder.dtype in (torch.bfloat16, torch.float16)
-    return GraphSteps(decoder, slots, most), over_packed if packs else over_prefixes
+    return GraphSteps(decoder, slots, most), over_packed if packs else over_prefixes, fill_scattered

@@ -5,7 +5,7 @@ A sequence that ends in between is written on until then, for nothing. A graph i
 for each of some numbers, and rows nobody needs are filled up with ones that write into a spare slot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from dojang.engines.attention import Piece, over_prefixes
 from dojang.engines.decoder import Attend, Decoder
-from dojang.engines.kernels import Sampler, attend_slots
-from dojang.engines.slots import Slots
+from dojang.engines.kernels import Sampler, attend_slots, copy_prefixes
+from dojang.engines.slots import Prefix, Slots
 from dojang.engines.steps import Drawn, Turn, draw
 from dojang.types import Sampling
 
-__all__ = ["GraphSteps", "over_packed"]
+__all__ = ["GraphSteps", "fill_scattered", "over_packed"]
 
 _TURNS = 16
 """The most between two looks."""
@@ -45,32 +45,44 @@ class GraphSteps:
             return 1
         return min(_TURNS, max(left), max(4, int(np.median(left))))
 
-    def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Drawn:
+    def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Callable[[], Drawn]:
         count, turns = len(token_N), len(turn.uniform_RN)
         rows = _rows(count)
-        spare = [self._slots.spare] * (rows - count)
-        nothing = [0] * (rows - count)
-        _fill(self._token_N, [*token_N, *nothing])
-        _fill(self._position_N, [*position_N, *nothing])
-        _fill(self._slot_N, [*self._slots.places(count), *spare])
+        spare = rows - count
+        _fill(self._token_N, [*token_N, *[0] * spare])
+        _fill(self._position_N, [*position_N, *[0] * spare])
+        _fill(self._slot_N, [*map(self._slots.place, range(count)), *[self._slots.spare] * spare])
         if _special(turn.samplings):
             graph, logits_NV = self._graph(rows, draws=False)
             graph.replay()
-            return draw(logits_NV[:count], turn)
+            drawn = draw(logits_NV[:count], turn)
+            return lambda: drawn
         sampler = self._sampler
-        _fill(sampler.heat_N, [*(each.temperature for each in turn.samplings), *[1.0] * (rows - count)])
-        sampler.uniform_RN[:turns, :count] = (
-            torch.from_numpy(turn.uniform_RN)
-            .pin_memory()
-            .to(sampler.uniform_RN.device, torch.float32, non_blocking=True)
-        )
+        _fill(sampler.heat_N, [*(each.temperature for each in turn.samplings), *[1.0] * spare])
+        uniform_RN = torch.from_numpy(turn.uniform_RN).float().pin_memory()
+        sampler.uniform_RN[:turns, :count].copy_(uniform_RN, non_blocking=True)
         sampler.turn.zero_()
         graph, _ = self._graph(rows, draws=True)
         for _ in range(turns):
             graph.replay()
-        token_RN = sampler.token_RN[:turns, :count].to("cpu", torch.int64)
-        numbers_2RN = torch.stack((sampler.logp_RN[:turns, :count], sampler.plain_RN[:turns, :count])).double().cpu()
-        return Drawn(token_RN.numpy(), *numbers_2RN.numpy())
+        return self._fetched(turns, count)
+
+    def _fetched(self, turns: int, count: int) -> Callable[[], Drawn]:
+        """Have what was drawn brought over; the GPU may be given other work meanwhile."""
+        sampler = self._sampler
+        results = [
+            each_RN[:turns, :count].to("cpu", non_blocking=True)
+            for each_RN in (sampler.token_RN, sampler.logp_RN, sampler.plain_RN)
+        ]
+        there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        there.record()
+
+        def wait() -> Drawn:
+            there.synchronize()
+            token_RN, logp_RN, plain_RN = results
+            return Drawn(token_RN.long().numpy(), logp_RN.double().numpy(), plain_RN.double().numpy())
+
+        return wait
 
     def forget(self) -> None:
         self._graphs.clear()
@@ -152,6 +164,12 @@ def over_packed(pieces: Sequence[Piece], decoder: Decoder) -> Attend:
         return torch.cat(seen)
 
     return attend
+
+
+def fill_scattered(slots: Slots, places: Mapping[Prefix, Sequence[int]]) -> None:
+    """Begin each of these slots with its prefix, by one kernel for all."""
+    copies = [(*prefix.kept, len(prefix.tokens), slots.place(slot)) for prefix, some in places.items() for slot in some]
+    copy_prefixes(copies, slots.keys_LSKTD, slots.values_LSKTD)
 
 
 def _special(samplings: Sequence[Sampling]) -> bool:

@@ -6,6 +6,7 @@ token's keys and values are stored by the attention that first reads them, and a
 scores. Loaded only where there is a GPU.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["FusedArithmetic", "Sampler", "attend_slots", "splits"]
+__all__ = ["FusedArithmetic", "Sampler", "attend_slots", "copy_prefixes", "splits"]
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _PROGRAMS = 528
@@ -236,6 +237,39 @@ def attend_slots(
             sums, peaks, weights, out_NHD, group, group_block, head, head_block, shares, num_warps=1
         )
     return out_NHD
+
+
+@triton.jit
+def _copied(table_at, keys_at, values_at, layer_stride, slot_stride, head_stride, KV_HEADS: tl.constexpr,
+            HEAD: tl.constexpr, HEAD_BLOCK: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """Some positions of one layer and head of one prefix."""
+    entry, which = table_at + tl.program_id(0) * 7, tl.program_id(1)
+    layer, head = (which // KV_HEADS).to(tl.int64), which % KV_HEADS
+    size, place = tl.load(entry + 5), tl.load(entry + 6)
+    step, at = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, HEAD_BLOCK)
+    inside = (step < size)[:, None] & (at < HEAD)[None]
+    kind = tl.pointer_type(keys_at.dtype.element_ty)
+    source = layer * tl.load(entry + 2) + head * tl.load(entry + 3) + step[:, None] * tl.load(entry + 4) + at[None]
+    target = layer * layer_stride + place * slot_stride + head * head_stride + step[:, None] * HEAD + at[None]
+    tl.store(keys_at + target, tl.load(tl.load(entry).to(kind) + source, inside, 0.0), inside)
+    tl.store(values_at + target, tl.load(tl.load(entry + 1).to(kind) + source, inside, 0.0), inside)
+
+
+def copy_prefixes(copies: Sequence[tuple[Tensor, Tensor, int, int]], keys_LSKTD: Tensor, values_LSKTD: Tensor) -> None:
+    """Copy prefixes, (keys [L, K, T, D], values, tokens, place of the slot) each, into slots.
+
+    They lie anywhere, so the kernel is given addresses.
+    """
+    entries = [
+        (keys.data_ptr(), values.data_ptr(), keys.stride(0), keys.stride(1), keys.stride(2), size, place)
+        for keys, values, size, place in copies
+    ]
+    table = torch.tensor(entries, dtype=torch.int64).pin_memory().to(keys_LSKTD.device, non_blocking=True)
+    layers, _, kv_heads, _, head = keys_LSKTD.shape
+    longest = max(size for _, _, size, _ in copies)
+    _copied[(len(copies), layers * kv_heads, triton.cdiv(longest, 64))](
+        table, keys_LSKTD, values_LSKTD, *keys_LSKTD.stride()[:3], kv_heads, head, triton.next_power_of_2(head), 64
+    )
 
 
 # Sampling ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ last (on a GPU, by name only). All slots are equally long. When a sequence needs
 budget of memory: longer slots may mean fewer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -109,21 +109,17 @@ class Slots:
         self._grow(length, fitting, used)
         return True
 
-    def put(self, slots: Sequence[int], prefix: Prefix) -> None:
-        """Begin these slots with a prefix."""
-        keys_LKTD, values_LKTD = prefix.kept
-        places, size = [self._places[slot] for slot in slots], len(prefix.tokens)
-        if len(places) == 1:
-            self.keys_LSKTD[:, places[0], :, :size] = keys_LKTD
-            self.values_LSKTD[:, places[0], :, :size] = values_LKTD
-        else:
-            place = torch.tensor(places, device=self._device)
-            self.keys_LSKTD[:, place, :, :size] = keys_LKTD[:, None]
-            self.values_LSKTD[:, place, :, :size] = values_LKTD[:, None]
+    def fill(self, places: Mapping[Prefix, Sequence[int]]) -> None:
+        """Begin each of these slots with its prefix. Only where slots lie in order."""
+        for prefix, slots in places.items():
+            keys_LKTD, values_LKTD = prefix.kept
+            slot, size = torch.tensor(slots, device=self._device), len(prefix.tokens)
+            self.keys_LSKTD[:, slot, :, :size] = keys_LKTD[:, None]
+            self.values_LSKTD[:, slot, :, :size] = values_LKTD[:, None]
 
-    def places(self, count: int) -> list[int]:
-        """Where the first slots are in memory."""
-        return self._places[:count]
+    def place(self, slot: int) -> int:
+        """Where a slot is in memory."""
+        return self._places[slot]
 
     @property
     def spare(self) -> int:

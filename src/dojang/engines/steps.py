@@ -3,7 +3,7 @@
 On a GPU (`graphs.py`) several turns are taken before anybody looks at what was drawn; here it is one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,8 +45,8 @@ class Steps(Protocol):
     def turns(self, samplings: Sequence[Sampling], left: Sequence[int]) -> int:
         """How many turns to take before looking, if sequences may still get so many tokens."""
 
-    def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Drawn:
-        """Tokens for the first N slots, whose newest tokens are at these positions."""
+    def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Callable[[], Drawn]:
+        """Begin to draw for the first N slots, whose newest tokens these are; what is returned waits for the end."""
 
     def forget(self) -> None:
         """Give back whatever memory is kept."""
@@ -61,11 +61,12 @@ class EagerSteps:
     def turns(self, samplings: Sequence[Sampling], left: Sequence[int]) -> int:
         return 1
 
-    def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Drawn:
+    def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Callable[[], Drawn]:
         place_N = torch.tensor(position_N, device=self._decoder.device)
         attend = over_slots(self._slots, place_N, max(position_N) + 1, self._decoder.shape)
         x_NE = self._decoder.forward(torch.tensor(token_N, device=self._decoder.device), place_N, attend)
-        return draw(self._decoder.logits(x_NE), turn)
+        drawn = draw(self._decoder.logits(x_NE), turn)
+        return lambda: drawn
 
     def forget(self) -> None:
         return None

@@ -83,7 +83,7 @@ def scored(decoder: Decoder) -> list[Tensor]:
     slots = Slots(decoder.shape, decoder.dtype, decoder.device, most=8, budget=1 << 30)
     for at, prefix in enumerate(prefixes):
         assert slots.make_room(len(PROMPTS[at]), at)
-        slots.put([at], prefix)
+        slots.fill({prefix: [at]})
     decoded: list[list[Tensor]] = [[each] for each in scores]
     length = [len(each) for each in known]
     while any(each < len(prompt) for each, prompt in zip(length, PROMPTS, strict=True)):
