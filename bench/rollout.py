@@ -80,7 +80,7 @@ class Work:
 
     def brief(self) -> "Work":
         """To warm up with."""
-        return Work(self.name, self.prompts[:8], [[min(each, 8) for each in row] for row in self.lengths[:8]])
+        return Work(self.name, self.prompts, [[min(each, 4) for each in row] for row in self.lengths])
 
     @property
     def flat(self) -> list[tuple[list[int], int]]:

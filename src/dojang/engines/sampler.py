@@ -42,22 +42,41 @@ def sample_tokens(
     """Temperature 0 takes the likeliest token, scored at temperature 1."""
     if logits_BV.dtype in (torch.bfloat16, torch.float16):
         logits_BV = logits_BV.float()
-    plain_BV = logits_BV.log_softmax(-1)
     greedy_B = temperature_B == 0
     heat_B = torch.where(greedy_B, 1.0, temperature_B).to(logits_BV.dtype)
-    biased_BV = logits_BV if bias_BV is None else logits_BV + bias_BV
-    logp_BV = (
-        plain_BV if bias_BV is None and bool((heat_B == 1).all()) else (biased_BV / heat_B[:, None]).log_softmax(-1)
-    )
-    if limits is not None:
-        logp_BV = _limited(logp_BV, limits).log_softmax(-1)
-    token_B = torch.where(greedy_B, logp_BV.argmax(-1), _invert(logp_BV.exp(), uniform_B))
+    # Every pass over all scores counts here, so nothing is normalised but the token that was drawn.
+    plain_BV = logits_BV - logits_BV.amax(-1, keepdim=True)
+    mass_BV = plain_BV.exp()
+    plain_total_B = mass_BV.sum(-1)
+    score_BV, total_B = plain_BV, plain_total_B
+    if bias_BV is not None or limits is not None or bool((heat_B != 1).any()):
+        score_BV = _heated(plain_BV, heat_B, bias_BV)
+        if limits is not None:
+            score_BV = _limited(score_BV, limits)
+        mass_BV = score_BV.exp()
+        total_B = mass_BV.sum(-1)
+    token_B = _invert(mass_BV, uniform_B)
+    if bool(greedy_B.any()):
+        token_B = torch.where(greedy_B, score_BV.argmax(-1), token_B)
     chosen_B1 = token_B[:, None]
-    return Draw(token_B, logp_BV.gather(-1, chosen_B1).squeeze(-1), plain_BV.gather(-1, chosen_B1).squeeze(-1))
+    return Draw(
+        token_B,
+        score_BV.gather(-1, chosen_B1).squeeze(-1) - total_B.log(),
+        plain_BV.gather(-1, chosen_B1).squeeze(-1) - plain_total_B.log(),
+    )
 
 
-def _limited(logp_BV: Tensor, limits: Limits) -> Tensor:
+def _heated(plain_BV: Tensor, heat_B: Tensor, bias_BV: Tensor | None) -> Tensor:
+    """Scores as they are drawn from; the highest is 0."""
+    if bias_BV is not None:
+        plain_BV = plain_BV + bias_BV
+        plain_BV = plain_BV - plain_BV.amax(-1, keepdim=True)
+    return plain_BV / heat_B[:, None]
+
+
+def _limited(score_BV: Tensor, limits: Limits) -> Tensor:
     """Without the tokens a row must not take. The likeliest always stays; equals of the last one stay with it."""
+    logp_BV = score_BV.log_softmax(-1)
     sorted_BV = logp_BV.sort(-1, descending=True).values
     size = logp_BV.shape[-1]
     most_B = torch.where(limits.top_k_B > 0, limits.top_k_B, size).clamp(max=size)
@@ -65,12 +84,13 @@ def _limited(logp_BV: Tensor, limits: Limits) -> Tensor:
     inside_B = (before_BV < limits.top_p_B.to(logp_BV.dtype)[:, None]).sum(-1)
     kept_B = torch.minimum(most_B, torch.where(limits.top_p_B < 1, inside_B, size)).clamp(min=1)
     least_B1 = sorted_BV.gather(-1, kept_B[:, None] - 1)
-    return logp_BV.masked_fill(logp_BV < least_B1, -torch.inf)
+    return score_BV.masked_fill(logp_BV < least_B1, -torch.inf)
 
 
-def _invert(prob_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    prob_BKN = functional.pad(prob_BV, (0, -prob_BV.shape[-1] % _BLOCK)).reshape(len(prob_BV), -1, _BLOCK)
-    mass_BK = prob_BKN.sum(-1)
+def _invert(mass_BV: Tensor, uniform_B: Tensor) -> Tensor:
+    missing = -mass_BV.shape[-1] % _BLOCK
+    mass_BKN = (functional.pad(mass_BV, (0, missing)) if missing else mass_BV).view(len(mass_BV), -1, _BLOCK)
+    mass_BK = mass_BKN.sum(-1)
     upto_BK = mass_BK.cumsum(-1)
     total_B1 = upto_BK[:, -1:]
     # In single precision a uniform number may round to 1, which would lead past the last possible token.
@@ -78,7 +98,7 @@ def _invert(prob_BV: Tensor, uniform_B: Tensor) -> Tensor:
     target_B1 = torch.minimum(uniform_B.to(upto_BK.dtype)[:, None] * total_B1, below_B1)
     block_B1 = torch.searchsorted(upto_BK, target_B1, right=True).clamp(max=upto_BK.shape[-1] - 1)
     before_B1 = upto_BK.gather(-1, block_B1) - mass_BK.gather(-1, block_B1)
-    inner_BN = prob_BKN.gather(1, block_B1[:, :, None].expand(-1, -1, _BLOCK)).squeeze(1)
+    inner_BN = mass_BKN.gather(1, block_B1[:, :, None].expand(-1, -1, _BLOCK)).squeeze(1)
     place_B1 = torch.searchsorted(inner_BN.cumsum(-1), target_B1 - before_B1, right=True).clamp(max=_BLOCK - 1)
     # Rounding can push the target past the last token that has any probability; take the likeliest then.
     possible_B1 = inner_BN.gather(-1, place_B1) > 0
