@@ -133,6 +133,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         slots=config.rollout.slots,
         kv_gb=config.rollout.kv_gb,
         chunk=config.rollout.chunk,
+        threads=_engine_threads(config),
     )
     trainer = TorchTrainer(
         policy,
@@ -181,6 +182,11 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
             tolerance=TOLERANCE[numeric.compute],
         ),
     )
+
+
+def _engine_threads(config: RunConfig) -> int | None:
+    judges_here = isinstance(config.task, CodeConfig) and not config.judge.url
+    return config.rollout.threads or (max(1, torch.get_num_threads() - 1) if judges_here else None)
 
 
 def _prepare_torch(device: torch.device) -> None:

@@ -82,8 +82,11 @@ class TorchEngine:
         kv_gb: float | None = None,
         chunk: int | None = None,
         context: int | None = None,
+        threads: int | None = None,
     ) -> None:
         decoder = Decoder(model)
+        self._threads = threads
+        """How many of the processor's to use; None for torch's own choice."""
         stopper = Stopper(tokenizer, _end_tokens(model, tokenizer))
         self._vocabulary = decoder.shape.vocabulary
         budget = int(kv_gb * 2**30) if kv_gb else None
@@ -252,13 +255,20 @@ class TorchEngine:
             raise RuntimeError("the engine is closed")
         self._inbox.put(command)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="rollout", daemon=True)
+            begun = threading.Event()
+            others = torch.get_num_threads()
+            self._thread = threading.Thread(target=self._work, args=[begun], name="rollout", daemon=True)
             self._thread.start()
+            begun.wait()
+            torch.set_num_threads(others)  # what a thread has set for itself, later ones would begin with
 
     # In the thread ----------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def _work(self) -> None:
+    def _work(self, begun: threading.Event) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        begun.set()
         while not self._closed:
             self._listen()
             if self._closed or self._paused or not self._batch.busy:

@@ -1,6 +1,7 @@
 """What the torch engine does beyond answering: aborting, pausing, other weights under way, memory."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from random import Random
@@ -22,6 +23,8 @@ Make = Callable[..., TorchEngine]
 HOT = Sampling(temperature=5.0, max_tokens=60, seed=3)
 """Hot enough not to end by itself soon."""
 PROMPT = tuple(range(10, 22))
+STORM = int(os.environ.get("DOJANG_STORM", "150"))
+"""Requests in a storm; 10,000 take some ten minutes."""
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def make(
 def run(engine: TorchEngine, play: Callable[[TorchEngine], Awaitable[T]]) -> T:
     async def whole() -> T:
         try:
-            return await asyncio.wait_for(play(engine), 60)
+            return await asyncio.wait_for(play(engine), 60 + STORM)
         finally:
             await engine.close()
 
@@ -263,20 +266,20 @@ def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
                 stop=random.choice(((), (), ("a",), ("e", "the"))),
             ),
         )
-        for at in range(60)
+        for at in range(STORM)
     ]
 
     async def storm(engine: TorchEngine) -> list[list[Completion]]:
         async def ask(at: int) -> list[Completion]:
             done: dict[int, Completion] = {}
             prompt, n, sampling = asks[at]
-            await asyncio.sleep(random.random() * 0.2)
+            await asyncio.sleep(random.random() * 0.003 * len(asks))
             while len(done) < n or any(each.finish == "abort" for each in done.values()):
                 done = dict(enumerate(await engine.generate(prompt, n, sampling, resume=done)))
             return [done[index] for index in range(n)]
 
         async def disturb() -> None:
-            for version in range(1, 30):
+            for version in range(1, len(asks) // 2):
                 await asyncio.sleep(random.random() * 0.02)
                 if random.random() < 0.3:
                     await engine.abort()
@@ -291,8 +294,10 @@ def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
         assert not engine._asked
         return results
 
-    for ask, mine in zip(asks, run(make(slots=slots), storm), strict=True):
-        expected = alone(make, *ask)
+    async def in_turn(engine: TorchEngine) -> list[list[Completion]]:
+        return [await engine.generate(*ask) for ask in asks]
+
+    for mine, expected in zip(run(make(slots=slots), storm), run(make(slots=slots), in_turn), strict=True):
         assert [(each.tokens, each.text, each.finish) for each in mine] == [
             (each.tokens, each.text, each.finish) for each in expected
         ]
@@ -333,3 +338,27 @@ def test_memory_that_suffices_for_nothing_is_an_error(make: Make) -> None:
             await engine.generate(PROMPT, 3, HOT)
 
     run(make(), play)
+
+
+def test_threads_of_the_engine_are_its_own(make: Make) -> None:
+    before = torch.get_num_threads()
+    seen = list[int]()
+
+    async def play(engine: TorchEngine) -> None:
+        step = engine._batch.step
+
+        def watched() -> None:
+            seen.append(torch.get_num_threads())
+            step()
+
+        engine._batch.step = watched  # type: ignore[method-assign]
+        await engine.generate(PROMPT, 2, HOT)
+        seen.append(await asyncio.to_thread(torch.get_num_threads))
+
+    try:
+        torch.set_num_threads(3)
+        run(make(threads=1), play)
+        assert set(seen[:-1]) == {1}
+        assert seen[-1] == torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 from dojang.judge.sandbox.bpf import Filter
 from dojang.judge.sandbox.launch import walk
@@ -73,19 +74,10 @@ class Interpreter:
         What roles there are and what they need is said in zygote.py. `compiled` says that the source is what an
         earlier child compiled.
         """
-        pairs = [(kind, in_force(kind, value)) for kind, value in limits.items() if _LIMITS.get(kind) != value]
-        request = json.dumps(
-            {
-                "role": role,
-                "size": os.fstat(files[3]).st_size,
-                "limits": pairs,
-                "function": function,
-                "arguments": arguments,
-                "compiled": compiled,
-            }
-        )
+        size = os.fstat(files[3]).st_size
+        request = _request(role, size, tuple(limits.items()), function, tuple(arguments), compiled=compiled)
         try:
-            pid = self._ask(request.encode(), files)
+            pid = self._ask(request, files)
         except (OSError, struct.error):
             self.stop()
             raise Broken("the warm interpreter died") from None
@@ -145,3 +137,26 @@ class Interpreter:
         if ours.recv(16) != b"ready":
             raise OSError("not ready")
         return ours
+
+
+@lru_cache(maxsize=16)  # one test is like the other
+def _request(
+    role: str,
+    size: int,
+    limits: tuple[tuple[int, int], ...],
+    function: str,
+    arguments: tuple[str, ...],
+    *,
+    compiled: bool,
+) -> bytes:
+    pairs = [(kind, in_force(kind, value)) for kind, value in limits if _LIMITS.get(kind) != value]
+    return json.dumps(
+        {
+            "role": role,
+            "size": size,
+            "limits": pairs,
+            "function": function,
+            "arguments": arguments,
+            "compiled": compiled,
+        }
+    ).encode()

@@ -55,6 +55,8 @@ ALSO = """
 
 _WRITERS = {io.TextIOWrapper, io.BufferedWriter}
 _LEARN_OWN_ID: Any = vars(threading)["_main_thread"]._set_native_id
+_THREADS = _thread._count
+_AT_END_OF_THREADS: Any = vars(threading).get("_threading_atexits", True)
 _STREAMS: list[Any] = []
 """Standard output and error as they were."""
 _PID = struct.Struct("<i")
@@ -315,9 +317,8 @@ def _run_program(code: types.CodeType, report: int, raised: int) -> int:
 
 def _end_threads() -> None:
     """Wait for threads the program left running, if it has begun any."""
-    own = vars(threading)
-    if _thread._count() or own.get("_threading_atexits", True):
-        own["_shutdown"]()
+    if _THREADS() or _AT_END_OF_THREADS:
+        vars(threading)["_shutdown"]()
 
 
 def _flush() -> None:
@@ -328,16 +329,18 @@ def _flush() -> None:
             stream.flush()
     things = gc.get_objects()
     if not _WRITERS.isdisjoint(map(type, things)):  # a large program has so many that only C is fast enough to look
-        for thing in things:
-            if type(thing) in _WRITERS:
-                _flush_if_open(thing)
+        for stream in things:
+            if type(stream) in _WRITERS:
+                _flush_if_open(stream)
     for stream in _STREAMS:
         _flush_if_open(stream)
 
 
 def _flush_if_open(stream: Any) -> None:
-    with contextlib.suppress(ValueError):  # closed, or taken apart
+    try:  # noqa: SIM105  # what is meant to be nicer is one more thing for every program to copy
         stream.flush()
+    except ValueError:  # closed, or taken apart
+        pass
 
 
 def _exit_status(code: object) -> int:
