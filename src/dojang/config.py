@@ -88,6 +88,11 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _rooms_agree(self) -> Self:
         wrong = []
+        if (self.rollout.engine == "remote") != bool(self.rollout.url):
+            wrong.append(
+                f"rollout.engine={self.rollout.engine} and rollout.url={self.rollout.url} do not go together; the "
+                "engine remote needs addresses, such as rollout.url=[http://HOST:8000], and the others take none"
+            )
         if self.eval.samples > 1 and self.eval.temperature == 0:
             wrong.append(
                 f"eval.samples={self.eval.samples} greedy answers would all be the same; set "

@@ -17,6 +17,9 @@ from dojang import recipe as recipes
 PACKAGE = Path(dojang.__file__).parent
 ROOT = PACKAGE.parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
+HEAVY = {"vllm": "engines/vllm.py"}
+FOR_GPUS = ("engines/graphs.py", "engines/kernels.py")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LIGHT = (
     *("types", "protocols", "errors", "settings", "config", "recipe", "reference", "rundir"),
     *("runner", "judging", "benchmarks", "doctor", "cli"),
@@ -78,6 +81,19 @@ def test_what_must_be_light_loads_no_torch(name: str) -> None:
     assert result.stdout.strip() == ""
 
 
+@pytest.mark.parametrize(("package", "home"), HEAVY.items())
+def test_what_is_heavy_is_imported_in_one_file_and_only_when_it_is_used(package: str, home: str) -> None:
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        lazy = {node for each in ast.walk(tree) if isinstance(each, FUNCTIONS) for node in ast.walk(each)}
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.split(".")[0] == package for name in names):
+                assert short(path) == home
+                assert node in lazy
+
+
 @pytest.mark.parametrize("path", FILES, ids=short)
 def test_no_file_asks_to_be_two(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
@@ -97,6 +113,8 @@ def test_a_module_exports_what_it_has_in_order(path: Path) -> None:
         assert public_definitions(tree) == [], "has public names, but no __all__"
         return
     assert names == sorted(names, key=sort_key)
+    if short(path) in FOR_GPUS:
+        pytest.importorskip("triton", reason="needs Triton, which comes with torch's builds for GPUs")
     module = importlib.import_module(module_name(path))
     assert [name for name in names if not hasattr(module, name)] == []
 

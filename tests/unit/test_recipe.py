@@ -207,6 +207,11 @@ def test_the_written_configuration_is_complete() -> None:
     assert tree["health"]["window"] == 10
 
 
+@pytest.mark.parametrize("override", ["rollout.engine=remote", "rollout.url=[http://host:8000]"])
+def test_a_remote_engine_and_its_address_go_together(override: str) -> None:
+    assert "the engine remote needs addresses" in complaint("quickstart", override)
+
+
 def test_rooms_that_disagree_are_reported_beside_plain_mistakes() -> None:
     with pytest.raises(ConfigError) as caught:
         recipes.load("quickstart", ["train.lr=fast", "eval.samples=3", "train.updates=99"])

@@ -1,5 +1,7 @@
 """Settings of the loop: how much is attempted, and when it is evaluated, saved and stopped."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from dojang.settings import Section
@@ -18,6 +20,15 @@ class RolloutConfig(Section):
     """Sampling temperature while training."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest answer, in tokens."""
+    engine: Literal["torch", "vllm", "remote"] = "torch"
+    """What generates: dojang's own engine, vLLM on this machine, or `vllm serve` at `url` (docs/engines.md)."""
+    url: list[str] = Field(default_factory=list)
+    """Addresses of servers for the engine `remote`; several share the work."""
+    token_env: str = "DOJANG_ROLLOUT_TOKEN"
+    """The environment variable that holds the servers' API key, if they want one."""
+    handover: str = ""
+    """A folder that this machine and the servers see under the same name, for new weights; without one, the servers
+    must be on this machine."""
     slots: int = Field(default=256, ge=1)
     """Sequences decoded at the same time, if their keys and values fit into `kv_gb`."""
     kv_gb: float | None = Field(default=None, gt=0)

@@ -1,0 +1,127 @@
+"""Weights in files, for engines that live in other processes.
+
+The file of the version an engine holds is kept: an update that brings only what has changed is completed from it,
+since vLLM takes only whole tensors wherever it has rearranged its own.
+"""
+
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from shutil import rmtree
+from weakref import finalize
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dojang.engines.update import StagedUpdate
+
+__all__ = ["Parcels", "read"]
+
+MEMORY = Path("/dev/shm")
+
+
+def read(files: Sequence[Path]) -> dict[str, Tensor]:
+    """All weights in safetensors files."""
+    tensors: dict[str, Tensor] = {}
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+    return tensors
+
+
+class Parcels:
+    """The folder through which one engine gets its weights."""
+
+    def __init__(self, folder: Path | None, files: Sequence[Path] = ()) -> None:
+        """`files` hold the weights the engine begins with, if they can be read from here. Without a folder it is one in
+        memory, which only processes of this machine can read."""
+        self._place = folder or (MEMORY if MEMORY.is_dir() else None)
+        self._folder: Path | None = None
+        self._files = tuple(files)
+        self._count = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether the weights that the engine holds can be read here."""
+        return bool(self._files)
+
+    def held(self) -> dict[str, Tensor]:
+        """The weights that the engine holds."""
+        return read(self._files)
+
+    def begin(
+        self,
+        version: int,
+        base: int | None,
+        take: Callable[[StagedUpdate, str | None], Awaitable[None]],
+        forget: Callable[[], None],
+    ) -> StagedUpdate:
+        """An update that is checked against what the engine holds, as far as that is known."""
+        kind = StagedUpdate if self.known else _First
+        return kind(version, base, self._shapes(), take, forget)
+
+    def write(self, update: StagedUpdate) -> Path:
+        """All weights as they are after an update."""
+        tensors = {} if update.base is None else self.held()
+        tensors |= update.tensors
+        fresh: dict[str, Tensor] = {}
+        for patch in update.patches:
+            target = fresh.setdefault(patch.name, tensors[patch.name].detach().clone())
+            target.view(-1)[patch.index_N.to(target.device, torch.int64)] = patch.value_N.to(
+                target.device, target.dtype
+            )
+        self._count += 1
+        path = self._made() / f"{update.version}-{self._count}.safetensors"
+        save_file(_apart(tensors | fresh), path)
+        return path
+
+    def keep(self, path: Path) -> None:
+        """This is what the engine holds now."""
+        for old in path.parent.iterdir():
+            if old != path:
+                old.unlink()
+        self._files = (path,)
+
+    def drop(self, path: Path) -> None:
+        """The engine does not hold this."""
+        path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._folder is not None:
+            rmtree(self._folder, ignore_errors=True)
+
+    def _made(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="dojang-weights-", dir=self._place))
+            finalize(self, rmtree, self._folder, ignore_errors=True)  # memory of the machine, if nobody closes this
+        return self._folder
+
+    def _shapes(self) -> dict[str, Tensor]:
+        shapes: dict[str, Tensor] = {}
+        for path in self._files:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118
+                    shapes[name] = torch.empty(file.get_slice(name).get_shape(), device="meta")
+        return shapes
+
+
+class _First(StagedUpdate):
+    """An update of an engine whose weights' names are not known here. It has to check them itself."""
+
+    async def send(self, tensors: Mapping[str, Tensor]) -> None:
+        self._check_open()
+        self.tensors |= tensors
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As a file can hold them: in main memory, in one piece, and each with memory of its own."""
+    seen: set[int] = set()
+    plain: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        one = tensor.detach().cpu().contiguous()
+        pointer = one.untyped_storage().data_ptr()
+        plain[name] = one.clone() if pointer in seen else one
+        seen.add(pointer)
+    return plain

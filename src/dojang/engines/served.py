@@ -1,0 +1,316 @@
+"""A ServingEngine that has vLLM draw for it, wherever vLLM runs: what `vllm.py` and `remote.py` have in common.
+
+Every sample is a request of its own, with a seed of its own. Requests that come during a pause are held back here, so
+vLLM is never asked for anything while it stands still. Keys and values of prompts are shared between requests
+(`salt`), but not across an update: what other weights have computed is not used for new requests.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from dojang.checksum import checksum
+from dojang.engines.dialect import FIRST, Drawn, completed, parameters
+from dojang.engines.parcel import Parcels, read
+from dojang.engines.stopping import Stopper
+from dojang.engines.update import StagedUpdate
+from dojang.errors import ModelError
+from dojang.protocols import Abilities, EngineState, Pause, WeightStore
+from dojang.types import Completion, Sampling
+
+__all__ = ["Facts", "Line", "ServedEngine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an engine must know of the model it has."""
+
+    context: int
+    vocabulary: int | None
+    """None if it does not tell; it refuses tokens that it does not know."""
+    version: int | None
+    """None if an update was begun and not ended."""
+
+
+class Line(Protocol):
+    """A way to reach vLLM. What fails raises RuntimeError; what vLLM refuses, ValueError."""
+
+    async def ready(self) -> Facts:
+        """Answers when it can be asked; quickly from the second time on."""
+
+    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: str) -> Drawn:
+        """One sample. Cancelled, it ends in vLLM as well."""
+
+    async def abort(self) -> None:
+        """End all samples being drawn, and answer when they have been delivered."""
+
+    async def pause(self) -> None:
+        """Stop between two tokens, and keep all that is under way."""
+
+    async def resume(self) -> None:
+        """Go on."""
+
+    async def forget(self) -> None:
+        """Drop all keys and values; what is under way will compute them anew."""
+
+    async def update(self, info: Mapping[str, str], label: str) -> None:
+        """Take over the weights in a file while paused."""
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
+
+    async def state(self) -> int | None:
+        """The version of the weights, None within an update. Raises if vLLM cannot be reached."""
+
+    async def close(self) -> None: ...
+
+
+class ServedEngine:
+    """All of an engine but the line to vLLM."""
+
+    abilities: Abilities
+
+    def __init__(
+        self, line: Line, parcels: Parcels, tokenizer: PreTrainedTokenizerBase, weights: WeightStore | None
+    ) -> None:
+        self._line, self._parcels, self._weights = line, parcels, weights
+        self._stopper = Stopper(tokenizer, frozenset((tokenizer.eos_token_id,)))
+        self._version: int | None = None
+        """None until vLLM has been asked, and within an update that somebody else has begun."""
+        self._known = False
+        """Whether it has been asked."""
+        self._loaded = False
+        """Whether its weights are others than those vLLM was started with."""
+        self._salt = secrets.token_hex(8)
+        self._asked: set[asyncio.Task[Completion]] = set()
+        self._running = 0
+        self._gate: asyncio.Event | None = None
+        """What new requests wait for; None if they need not."""
+        self._stopped = False
+        """Whether vLLM stands still because it was asked to, not for an update only."""
+        self._aborts = 0
+        self._update: StagedUpdate | None = None
+        self._dirty = ""
+        self._closed = False
+
+    async def generate(
+        self, prompt: Sequence[int], n: int, sampling: Sampling, *, resume: Mapping[int, Completion] | None = None
+    ) -> list[Completion]:
+        self._check_open()
+        facts = await self._ready()
+        self._check(facts, prompt, sampling)
+        past = resume or {}
+        tasks = [
+            asyncio.create_task(self._sample(facts, tuple(prompt), index, sampling, past.get(index)))
+            for index in range(n)
+        ]
+        self._asked.update(tasks)
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()  # those that are done do not mind
+            self._asked.difference_update(tasks)
+
+    async def _sample(
+        self, facts: Facts, prompt: tuple[int, ...], index: int, sampling: Sampling, past: Completion | None
+    ) -> Completion:
+        if past and past.finish != "abort":
+            return past
+        done = past.tokens if past else ()
+        left = min(sampling.max_tokens, facts.context - len(prompt)) - len(done)
+        if past and left <= 0:
+            return replace(past, finish="length")
+        if not await self._may_go():
+            return completed(past, Drawn((), (), "abort"), self._version or 0, sampling, self._stopper)
+        self._check_clean()
+        version, loaded = self._version or 0, self._loaded
+        self._running += 1
+        try:
+            drawn = await self._line.draw(prompt + done, parameters(sampling, index, len(done), left), self._salt)
+        finally:
+            self._running -= 1
+        if loaded and any(label == FIRST for label, _, _ in drawn.versions):
+            self._dirty = "vLLM was restarted, and has the weights it was started with"
+        self._check_clean()
+        return completed(past, drawn, version, sampling, self._stopper)
+
+    async def load(self, version: int) -> None:
+        self._check_open()
+        if self._weights is None:
+            raise ValueError("the engine was given no weight store to load from")
+        update = await self.begin(version)
+        try:
+            await update.send(self._weights.fetch(version))
+        except BaseException:
+            await update.give_up()
+            raise
+        await update.commit()
+
+    async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
+        self._check_open()
+        if not self.abilities.patches:
+            raise NotImplementedError("this server cannot be sent weights")
+        await self._ready()
+        if self._update is not None:
+            raise ValueError(f"an update to version {self._update.version} is under way")
+        if base is not None:
+            trouble = self._dirty or ("" if base == self._version else f"it holds version {self._version}")
+            if not trouble and not self._parcels.known:
+                trouble = "what it began with cannot be read from here"
+            if trouble:
+                raise ValueError(f"the engine cannot be updated from version {base}: {trouble}; send whole weights")
+
+        def forget() -> None:
+            self._update = None
+
+        self._update = self._parcels.begin(version, base, self._take_over, forget)
+        return self._update
+
+    async def _take_over(self, update: StagedUpdate, expected: str | None) -> None:
+        path = await asyncio.to_thread(self._parcels.write, update)
+        try:
+            if expected is not None and (found := await asyncio.to_thread(_sum, path)) != expected:
+                raise ValueError(f"the weights of version {update.version} have the sum {found}, not {expected}")
+            if not self._stopped:
+                await self._line.pause()
+            await self._line.update({"path": str(path), "checksum": expected or ""}, str(update.version))
+        except BaseException as error:
+            # vLLM may hold some of the new weights by now. It stays paused, so that nobody draws with them.
+            self._dirty = f"the update to version {update.version} broke off ({type(error).__name__}: {error})"
+            self._parcels.drop(path)
+            with suppress(Exception):
+                await self._line.abort()
+            raise
+        self._parcels.keep(path)
+        self._version, self._loaded, self._dirty, self._salt = update.version, True, "", secrets.token_hex(8)
+        if not self._stopped:
+            await self._line.resume()
+
+    async def checksum(self) -> str:
+        """Of the file the weights were last taken from."""
+        if not self._parcels.known:
+            raise RuntimeError(
+                "no weights have been sent to the engine yet, and those it began with are not known here"
+            )
+        return await asyncio.to_thread(lambda: checksum(self._parcels.held()))
+
+    async def state(self) -> EngineState:
+        self._check_open()
+        held = await self._line.state()
+        version = held if held is not None else self._version or 0
+        waiting = sum(not task.done() for task in self._asked) - self._running
+        return EngineState(version, self._running, waiting, self._gate is not None, self._dirty)
+
+    async def abort(self) -> None:
+        self._check_open()
+        self._aborts += 1
+        if self._gate is not None:  # those who wait for the end of a pause look up
+            self._gate.set()
+            self._gate = asyncio.Event()
+        await self._line.abort()
+
+    async def pause(self, mode: Pause) -> None:
+        self._check_open()
+        async with self._holding():
+            while mode == "wait" and self._running:
+                await asyncio.sleep(0.01)
+            await self._line.pause()
+            self._stopped = True
+            if mode == "abort":
+                await self._line.abort()
+            if mode == "recompute":
+                await self._line.forget()
+
+    async def resume(self) -> None:
+        self._check_open()
+        if not self._dirty:
+            await self._line.resume()
+        self._release()
+
+    async def sleep(self) -> None:
+        self._check_open()
+        async with self._holding():
+            await self._line.sleep()
+            self._stopped = True
+
+    async def wake(self) -> None:
+        self._check_open()
+        await self._line.wake()
+        self._release()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for task in self._asked:
+            task.cancel()
+        await asyncio.gather(*self._asked, return_exceptions=True)
+        await self._line.close()
+        self._parcels.close()
+
+    async def _ready(self) -> Facts:
+        facts = await self._line.ready()
+        if not self._known:
+            self._version, self._known = facts.version, True
+            if facts.version is None:
+                self._dirty = "an update of vLLM was begun by somebody, and not ended"
+        return facts
+
+    async def _may_go(self) -> bool:
+        """Once nothing is paused; False if all requests were aborted before."""
+        aborts = self._aborts
+        while self._gate is not None and self._aborts == aborts:
+            await self._gate.wait()
+        return self._aborts == aborts
+
+    @asynccontextmanager
+    async def _holding(self) -> AsyncIterator[None]:
+        """New requests wait from here on, unless this fails."""
+        held = self._gate is not None
+        self._gate = self._gate or asyncio.Event()
+        try:
+            yield
+        except BaseException:
+            if not held:
+                with suppress(Exception):
+                    await self._line.resume()
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        self._stopped = False
+        if self._gate is not None:
+            self._gate.set()
+            self._gate = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+
+    def _check_clean(self) -> None:
+        if self._dirty:
+            raise RuntimeError(f"the engine cannot draw until whole weights have been loaded: {self._dirty}")
+
+    def _check(self, facts: Facts, prompt: Sequence[int], sampling: Sampling) -> None:
+        self._check_clean()
+        if not prompt:
+            raise ValueError("a prompt needs at least one token")
+        if len(prompt) >= facts.context:
+            raise ModelError(
+                f"a prompt of {len(prompt)} tokens leaves no room in a context of {facts.context}; shorten it"
+            )
+        for token in (*prompt, *(token for token, _ in sampling.bias)):
+            if token < 0 or (facts.vocabulary is not None and token >= facts.vocabulary):
+                raise IndexError(f"token {token} is not one of the model's {facts.vocabulary or ''}".rstrip())
+
+
+def _sum(path: Path) -> str:
+    return checksum(read([path]))

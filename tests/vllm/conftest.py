@@ -1,0 +1,23 @@
+"""Engines that use vLLM."""
+
+from collections.abc import Callable
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from dojang.engines.served import ServedEngine
+from serving import Served, served
+
+
+@pytest.fixture(scope="session")
+def kit(
+    pytestconfig: pytest.Config, tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
+) -> Served:
+    return served(pytestconfig, tokenizer, tmp_path_factory)
+
+
+@pytest.fixture(params=["vllm", "remote"])
+def get(request: pytest.FixtureRequest, kit: Served) -> Callable[[], ServedEngine]:
+    """The engine of a kind. Many tests use it: they leave it going, and load the weights they want."""
+    kinds: dict[str, Callable[[], ServedEngine]] = {"vllm": kit.local, "remote": kit.remote}
+    return kinds[request.param]
