@@ -197,7 +197,7 @@ def _make_engine(
         )
     if rollout.engine == "vllm":
         dtype = str(numeric.compute).removeprefix("torch.")
-        return VllmEngine(source, tokenizer, weights, slots=rollout.slots, dtype=dtype)
+        return VllmEngine(source, tokenizer, weights, slots=rollout.slots, kv_gb=rollout.kv_gb, dtype=dtype)
     folder = Path(rollout.handover) if rollout.handover else None
     token = os.environ.get(rollout.token_env) or None
     servers = [RemoteEngine(url, tokenizer, weights, folder=folder, token=token) for url in rollout.url]

@@ -13,7 +13,7 @@ from torch import Tensor
 from dojang.engines.decoder import Shape
 from dojang.errors import ModelError
 
-__all__ = ["Prefix", "Slots", "is_out_of_memory"]
+__all__ = ["Prefix", "Slots", "is_out_of_memory", "spare_memory"]
 
 _BUDGET = 4 << 30
 _GRAIN = 64
@@ -84,7 +84,7 @@ class Slots:
 
     def fitting(self, length: int) -> int:
         """How many slots there can be if each holds so many tokens."""
-        self._budget = self._budget or self._allowed or _spare_memory(self._device)
+        self._budget = self._budget or self._allowed or spare_memory(self._device)
         length = max(self.length, -(-length // _GRAIN) * _GRAIN)
         return min(self._most, self._budget // (length * self.token_bytes))
 
@@ -170,7 +170,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _spare_memory(device: torch.device) -> int:
+def spare_memory(device: torch.device) -> int:
     """What may be taken where nobody has said how much: on a GPU a third of what is free, for others need some too."""
     if device.type != "cuda":
         return _BUDGET

@@ -25,6 +25,7 @@ from dojang.checksum import checksum
 from dojang.engines.dialect import Drawn, version_of
 from dojang.engines.parcel import Parcels, read
 from dojang.engines.served import Facts, ServedEngine
+from dojang.engines.slots import spare_memory
 from dojang.errors import ConfigError, ModelError
 from dojang.protocols import Abilities, WeightStore
 
@@ -47,12 +48,23 @@ class VllmEngine(ServedEngine):
         weights: WeightStore | None,
         *,
         slots: int = 256,
+        kv_gb: float | None = None,
         context: int | None = None,
         **options: Any,
     ) -> None:
         """Starts vLLM, which takes a while. `options` are further engine arguments of vLLM, by their names."""
         files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
-        line = _Local({"model": str(model), "max_num_seqs": slots, "max_model_len": context, **options})
+        # vLLM's own default is nearly all memory there is, and a trainer needs some.
+        memory = int(kv_gb * 2**30) if kv_gb else spare_memory(torch.device(_device()))
+        line = _Local(
+            {
+                "model": str(model),
+                "max_num_seqs": slots,
+                "max_model_len": context,
+                "kv_cache_memory_bytes": memory,
+                **options,
+            }
+        )
         super().__init__(line, Parcels(None, files), tokenizer, weights)
         self.abilities = Abilities(
             pauses=frozenset(("abort", "wait", "keep", "recompute")),
@@ -61,6 +73,10 @@ class VllmEngine(ServedEngine):
             repeats=False,
             frees_memory=bool(options.get("enable_sleep_mode")),
         )
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class _Local:
