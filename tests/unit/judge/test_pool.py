@@ -400,6 +400,32 @@ def test_a_checker_in_an_unknown_language(pool: JudgePool) -> None:
 # What is recorded ---------------------------------------------------------------------------------------------------
 
 
+INTO_THE_INTERPRETER = """
+import sys
+frame = sys._getframe()
+while "forks" not in frame.f_locals:
+    frame = frame.f_back
+code = frame.f_locals["forks"]._code
+"""
+
+
+def test_what_a_program_does_to_the_warm_interpreter_ends_with_it(make: Callable[..., JudgePool]) -> None:
+    exam = Exam((IoTest("", "clean"), IoTest("", "clean")))
+    spoil = (
+        INTO_THE_INTERPRETER
+        + "before = bytes(code[:])\ncode[:] = bytes(len(code))\nprint('clean' if any(before) else 'spoilt')"
+    )
+    look = INTO_THE_INTERPRETER + "print('clean' if any(code[:]) else 'spoilt')"
+
+    async def play() -> list[Outcome]:
+        async with make(workers=1) as pool:
+            return [
+                (await pool.judge(Submission("python3", each, exam))).outcome for each in (spoil, look, spoil + " ")
+            ]
+
+    assert asyncio.run(play()) == [Outcome.ACCEPTED] * 3
+
+
 @pytest.mark.parametrize("isolation", ["auto", "namespaces", "landlock", "seccomp", "none"])
 def test_isolation_is_recorded(make: Callable[..., JudgePool], isolation: str) -> None:
     pool = make(isolation=isolation)

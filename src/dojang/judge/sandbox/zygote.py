@@ -76,7 +76,13 @@ class _Forks:
 
     def __init__(self, setup: Any) -> None:
         self._numbers = setup["numbers"]
-        self._code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        # Private: a program can reach this page, and must not change it for the programs after it.
+        self._code = mmap.mmap(
+            -1,
+            mmap.PAGESIZE,
+            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC,
+        )
         self._code.write(bytes.fromhex(setup["walk"]))
         # A PYFUNCTYPE keeps the interpreter's lock: a child need not ask for it.
         self._walk = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(_address(self._code))
@@ -332,8 +338,9 @@ def _flush() -> None:
         for stream in things:
             if type(stream) in _WRITERS:
                 _flush_if_open(stream)
-    for stream in _STREAMS:
-        _flush_if_open(stream)
+    for stream in (*_STREAMS, getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
+        if type(stream) in _WRITERS:
+            _flush_if_open(stream)
 
 
 def _flush_if_open(stream: Any) -> None:
