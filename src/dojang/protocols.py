@@ -120,7 +120,8 @@ class Patch:
 class WeightUpdate(Protocol):
     """New weights on their way into an engine. Until `commit` it draws with the old ones.
 
-    Names and shapes are those of a Hugging Face checkpoint. An update that is not committed must be given up.
+    Names and shapes are those of a Hugging Face checkpoint. What is sent must not be changed until the update is over;
+    one that is not committed must be given up.
     """
 
     async def send(self, tensors: "Mapping[str, Tensor]") -> None:

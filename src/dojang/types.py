@@ -74,6 +74,8 @@ class Sampling:
             raise ValueError(f"temperature={self.temperature} must be 0 or more")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens={self.max_tokens} must be at least 1")
+        if not all(self.stop):
+            raise ValueError("a stop string must not be empty")
         if not 0 < self.top_p <= 1 or self.top_k < 0:
             raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1, and top_k={self.top_k} not negative")
 

@@ -10,7 +10,7 @@ Nothing here knows of threads or of time; `torch.py` does. All of it is to be ca
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -57,7 +57,8 @@ class _Row:
     """A random number for every token it may have."""
     tokens: list[int]
     logprobs: list[float]
-    plain: list[float]
+    plain: list[float] | None
+    """None if another engine, which does not tell, has drawn the beginning."""
     spans: list[Span]
 
     @property
@@ -125,13 +126,18 @@ class Batch:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    def check(self, length: int) -> None:
+        """ModelError if a sequence of so many tokens, or of all that the context holds, never fits into memory."""
+        self._slots.check(min(length, self.context))
+
     def add(self, request: Request) -> None:
         """Queue a request."""
         sampling = request.sampling
+        room = min(sampling.max_tokens, self.context - len(request.prompt))
         for index in range(request.n):
             past = request.resume.get(index)
-            if past and past.finish != "abort":
-                request.done[index] = past
+            if past and (past.finish != "abort" or len(past.tokens) >= room):
+                request.done[index] = replace(past, finish="length") if past.finish == "abort" else past
                 continue
             tokens = request.prompt + (past.tokens if past else ())
             self._waiting.append(
@@ -139,10 +145,10 @@ class Batch:
                     request=request,
                     index=index,
                     prefix=self._prefixes.setdefault(tokens, Prefix(tokens)),
-                    draws=uniforms(sampling.seed, sampling.ordinal, index, sampling.max_tokens),
+                    draws=uniforms(sampling.seed, sampling.ordinal, index, room),
                     tokens=list(past.tokens) if past else [],
                     logprobs=list(past.logprobs) if past else [],
-                    plain=list(past.plain_logprobs) if past else [],
+                    plain=_plain(past),
                     spans=_spans(past) if past else [],
                 )
             )
@@ -176,12 +182,16 @@ class Batch:
         yield
         self._decoder.refresh()
         self.version = version
-        for row in self._waiting:
-            row.prefix.forget()
+        self._forget()
 
     def recompute(self) -> None:
         """Let sequences under way be read again from their beginning, by the weights there are now."""
         self._send_back(0)
+
+    def _forget(self) -> None:
+        """What has been read, also for those who are gone: somebody may still hold on to one of theirs."""
+        for prefix in list(self._prefixes.values()):
+            prefix.forget()
 
     def _send_back(self, kept: int) -> None:
         """Let all rows but the first wait again, for their tokens to be read."""
@@ -194,43 +204,41 @@ class Batch:
     def sleep(self) -> None:
         """Give back the memory of keys and values. What is under way is read again afterwards."""
         self.recompute()
-        for row in self._waiting:
-            row.prefix.forget()
+        self._forget()
         self._slots.release()
         self._steps.forget()
 
     def step(self) -> None:
         """Some tokens more for everybody. Where memory does not suffice, less is tried at a time from then on."""
-        if not self._rows:
-            self._read()
-        began = len(self._rows)
-        try:
+        fresh = not self._rows
+        while fresh and self._read():  # nobody has to wait for it, so all slots are filled first
             self._admit()
-            began = len(self._rows)
-            if self._rows:
-                result = self._decode()
-                self._read()  # a GPU decodes meanwhile
-                self._take(self._rows, result(), 0)
+        self._admit()
+        if not self._rows:
+            return
+        try:
+            result = self._decode()
+            self._read()  # a GPU decodes meanwhile
+            self._take(self._rows, result(), 0)
         except RuntimeError as error:
-            if not is_out_of_memory(error) or len(self._rows) <= 1:
+            if not is_out_of_memory(error) or len(self._rows) == 1:
                 raise
             self._most = len(self._rows) // 2
-            self._send_back(min(began, self._most))  # those that were about to enter have no token yet
+            self._send_back(self._most)
 
     # Reading prompts --------------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        """A chunk of the prompts that come next; if nobody would have to wait, all for which there is a slot."""
+    def _read(self) -> bool:
+        """Read a chunk of the prompts that come next; whether there was anything to read."""
         try:
-            while self._read_chunk() and not self._rows:
-                continue
+            return self._read_chunk()
         except RuntimeError as error:
             if not is_out_of_memory(error) or self._chunk <= _LEAST_CHUNK:
                 raise
             self._chunk //= 2
+            return True
 
     def _read_chunk(self) -> bool:
-        """Whether there was anything to read."""
         pieces, left = [], self._chunk
         for prefix in self._next_prefixes():
             if left <= 0:
@@ -281,15 +289,26 @@ class Batch:
             entering.append(row)
         if not entering:
             return
+        try:
+            drawn = self._begin(entering, first)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or len(self._rows) == 1:
+                raise
+            self._most = len(self._rows) // 2
+            self._send_back(min(first, self._most))
+            return
+        for row in entering:
+            row.prefix = _SPENT  # its memory goes when nobody waits for it any more
+        self._take(entering, drawn, first)
+
+    def _begin(self, entering: Sequence[_Row], first: int) -> Drawn:
+        """Fill the slots from `first` on with what these rows begin with, and draw their first tokens."""
         places: dict[Prefix, list[int]] = {}
         for place, row in enumerate(entering, first):
             places.setdefault(row.prefix, []).append(place)
         self._fill(self._slots, places)
         logits_BV = torch.stack([row.prefix.logits_V for row in entering if row.prefix.logits_V is not None])
-        drawn = draw(logits_BV, self._turn(entering, 1))
-        for row in entering:
-            row.prefix = _SPENT  # its memory goes when nobody waits for it any more
-        self._take(entering, drawn, first)
+        return draw(logits_BV, self._turn(entering, 1))
 
     def _decode(self) -> Callable[[], Drawn]:
         """Begin the next turns for all rows; what is returned waits for what they draw."""
@@ -315,7 +334,8 @@ class Batch:
             count, finish = self._stopper.end(row.tokens, tokens[place], room, row.request.sampling)
             row.tokens += tokens[place][:count]
             row.logprobs += logps[place][:count]
-            row.plain += plains[place][:count]
+            if row.plain is not None:
+                row.plain += plains[place][:count]
             row.note_version(self.version, count)
             if finish:
                 ended[first + place] = finish
@@ -336,7 +356,7 @@ class Batch:
             text=self._stopper.text(row.tokens, request.sampling.stop),
             finish=finish,
             version=row.spans[0].version if row.spans else self.version,
-            plain_logprobs=tuple(row.plain),
+            plain_logprobs=tuple(row.plain or ()),
             spans=tuple(row.spans),
         )
         if len(request.done) == request.n:
@@ -348,6 +368,12 @@ class Batch:
         if place < len(self._rows):
             self._slots.move(len(self._rows), place, last.length)
             self._rows[place] = last
+
+
+def _plain(past: Completion | None) -> list[float] | None:
+    if past is None or len(past.plain_logprobs) == len(past.tokens):
+        return list(past.plain_logprobs) if past else []
+    return None
 
 
 def _spans(past: Completion) -> list[Span]:
@@ -366,5 +392,9 @@ def _means(decoder: Decoder, slots: Slots, most: int) -> tuple[Steps, _OverPrefi
         return EagerSteps(decoder, slots), over_prefixes, Slots.fill
     from dojang.engines.graphs import GraphSteps, fill_scattered, over_packed  # loads Triton, which is for GPUs
 
-    packs = decoder.dtype in (torch.bfloat16, torch.float16)
+    packs = (
+        decoder.dtype in (torch.bfloat16, torch.float16)
+        and decoder.shape.head % 8 == 0
+        and torch.cuda.get_device_capability(decoder.device) >= (8, 0)
+    )
     return GraphSteps(decoder, slots, most), over_packed if packs else over_prefixes, fill_scattered

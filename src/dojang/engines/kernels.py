@@ -322,7 +322,7 @@ def _picked(
     plain_total = tl.sum(
         tl.where(real, tl.load(plain_at + row * blocks + block_at, real, 0.0) * tl.exp(peaks - peak), 0.0), 0
     )
-    token = block * BLOCK + place
+    token = tl.minimum(block * BLOCK + place, size - 1)  # scores that are no numbers must not lead outside
     tl.store(token_at + row, token.to(tl.int64))
     tl.store(tokens_at + turn * stride + row, token.to(tl.int32))
     tl.store(logps_at + turn * stride + row, (chosen - peak) / heat - tl.log(total))

@@ -42,8 +42,9 @@ def sample_tokens(
     """Temperature 0 takes the likeliest token, scored at temperature 1."""
     if logits_BV.dtype in (torch.bfloat16, torch.float16):
         logits_BV = logits_BV.float()
-    greedy_B = temperature_B == 0
-    heat_B = torch.where(greedy_B, 1.0, temperature_B).to(logits_BV.dtype)
+    heat_B = temperature_B.to(logits_BV.dtype)
+    greedy_B = heat_B == 0  # also what is too small for this precision
+    heat_B = torch.where(greedy_B, 1.0, heat_B)
     # Every pass over all scores counts here, so nothing is normalised but the token that was drawn.
     plain_BV = logits_BV - logits_BV.amax(-1, keepdim=True)
     mass_BV = plain_BV.exp()

@@ -86,7 +86,15 @@ class Slots:
         """How many slots there can be if each holds so many tokens."""
         self._budget = self._budget or self._allowed or spare_memory(self._device)
         length = max(self.length, -(-length // _GRAIN) * _GRAIN)
-        return min(self._most, self._budget // (length * self.token_bytes))
+        return min(self._most, self._budget // (length * self.token_bytes) - self._scattered)
+
+    def check(self, length: int) -> None:
+        """ModelError if a slot for so many tokens can never be."""
+        if self.fitting(length) <= 0:
+            raise ModelError(
+                f"a sequence of {length} tokens takes {length * self.token_bytes / 2**20:.3g} MiB of keys and values, "
+                f"and there are {self._budget / 2**20:.3g}; raise rollout.kv_gb or lower rollout.max_tokens"
+            )
 
     def make_room(self, length: int, used: int) -> bool:
         """Let every slot hold `length` tokens; False if that has to wait until fewer slots are used.
@@ -95,17 +103,13 @@ class Slots:
         """
         if length <= self.length:
             return used < self.capacity
+        self.check(length)
         fitting = self.fitting(length)
-        if fitting == 0:
-            raise ModelError(
-                f"a sequence of {length} tokens takes {length * self.token_bytes / 2**30:.2f} GiB of keys and values, "
-                f"and there are {self._budget / 2**30:.2f}; raise rollout.kv_gb or lower rollout.max_tokens"
-            )
         if used >= fitting:
             return False
         length = -(-length // _GRAIN) * _GRAIN
         if self._scattered:  # growing means recording all graphs anew, so all that is allowed is taken at once
-            length = max(length, min(self._shape.context, self._budget // (fitting * self.token_bytes)))
+            length = max(length, min(self._shape.context, self._budget // ((fitting + 1) * self.token_bytes)))
         self._grow(length, fitting, used)
         return True
 

@@ -89,7 +89,7 @@ class TorchEngine:
         """How many of the processor's to use; None for torch's own choice."""
         stopper = Stopper(tokenizer, _end_tokens(model, tokenizer))
         self._vocabulary = decoder.shape.vocabulary
-        budget = int(kv_gb * 2**30) if kv_gb else None
+        budget = max(1, int(kv_gb * 2**30)) if kv_gb else None
         self._batch = Batch(decoder, stopper, slots=slots, budget=budget, chunk=chunk, context=context)
         self._weights = weights
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -97,7 +97,8 @@ class TorchEngine:
         self._asked: dict[Request, _Asked] = {}
         self._held: list[Request] | None = None
         """Requests that have come while the engine waits for others to end; None if it does not."""
-        self._drained: list[Callable[[], None]] = []
+        self._drained: list[Callable[[BaseException | None], None]] = []
+        """Tells those who wait for others to end that it is so, or why not."""
         self._paused = False
         self._recompute = False
         self._closed = False
@@ -108,7 +109,7 @@ class TorchEngine:
     async def generate(
         self, prompt: Sequence[int], n: int, sampling: Sampling, *, resume: Mapping[int, Completion] | None = None
     ) -> list[Completion]:
-        self._check(prompt, sampling)
+        self._check(prompt, sampling, resume or {})
         loop = asyncio.get_running_loop()
         asked = _Asked(loop)
         request = Request(tuple(prompt), n, sampling, asked.give, resume or {})
@@ -131,7 +132,9 @@ class TorchEngine:
 
         def take() -> None:
             for request, asked in fresh:
-                if not asked.answer.cancelled():
+                if self._closed:
+                    asked.cancel()
+                elif not asked.answer.cancelled():
                     self._take(request, asked)
 
         self._tell(take)
@@ -140,10 +143,10 @@ class TorchEngine:
         update = await self.begin(version)
         try:
             await update.send(self._weights.fetch(version))
+            await update.commit()
         except BaseException:
             await update.give_up()
             raise
-        await update.commit()
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         if self._update is not None:
@@ -176,23 +179,24 @@ class TorchEngine:
 
     async def pause(self, mode: Pause) -> None:
         """Stop after the current step, or, to wait, when all that was asked so far has ended."""
-        done = asyncio.get_running_loop().create_future()
         loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
 
-        def freeze() -> None:
-            self._paused, self._recompute = True, mode == "recompute"
-            loop.call_soon_threadsafe(_set, done, None, None)
+        def settle(error: BaseException | None = None) -> None:
+            _answer(loop, done, None, error)
 
         def begin() -> None:
             if mode == "abort":
                 self._abort()
             if mode == "wait" and self._batch.busy:
-                self._held = []
-                self._drained.append(freeze)
+                self._paused = False
+                self._held = self._held or []
+                self._drained.append(settle)
             else:
-                freeze()
+                self._paused, self._recompute = True, mode == "recompute"
+                settle()
 
-        self._tell(begin)
+        await self._do(begin)
         await done
 
     async def resume(self) -> None:
@@ -217,7 +221,7 @@ class TorchEngine:
             self._inbox.put(lambda: None)
             await asyncio.to_thread(self._thread.join)
 
-    def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
+    def _check(self, prompt: Sequence[int], sampling: Sampling, resume: Mapping[int, Completion]) -> None:
         if self._closed:
             raise RuntimeError("the engine is closed")
         if self._dirty:
@@ -228,11 +232,11 @@ class TorchEngine:
             raise ModelError(
                 f"a prompt of {len(prompt)} tokens leaves no room in a context of {self._batch.context}; shorten it"
             )
-        strange = [
-            token for token in (*prompt, *(token for token, _ in sampling.bias)) if not 0 <= token < self._vocabulary
-        ]
-        if strange:
-            raise IndexError(f"token {strange[0]} is not one of the model's {self._vocabulary}")
+        self._batch.check(len(prompt) + sampling.max_tokens)
+        past = (token for each in resume.values() for token in each.tokens)
+        for token in (*prompt, *past, *(token for token, _ in sampling.bias)):
+            if not 0 <= token < self._vocabulary:
+                raise IndexError(f"token {token} is not one of the model's {self._vocabulary}")
 
     async def _do(self, what: Callable[[], T]) -> T:
         """Have the thread do something between two steps."""
@@ -241,11 +245,13 @@ class TorchEngine:
 
         def do() -> None:
             try:
+                if self._closed:
+                    raise RuntimeError("the engine is closed")
                 result = what()
             except BaseException as error:
-                loop.call_soon_threadsafe(_set, done, None, error)
+                _answer(loop, done, None, error)
             else:
-                loop.call_soon_threadsafe(_set, done, result, None)
+                _answer(loop, done, result, None)
 
         self._tell(do)
         return await done
@@ -268,31 +274,42 @@ class TorchEngine:
     def _work(self, begun: threading.Event) -> None:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
+        torch.get_num_threads()  # a thread gets its number when it first asks, from one that all share
         begun.set()
         while not self._closed:
             self._listen()
-            if self._closed or self._paused or not self._batch.busy:
-                continue
-            try:
-                self._batch.step()
-            except Exception as error:
-                self._fail(error)
+            if self._closed:
+                break
+            if self._batch.busy and not self._paused:
+                try:
+                    self._batch.step()
+                except Exception as error:
+                    self._fail(error)
             if self._drained and not self._batch.busy:
-                for freeze in self._drained:
-                    freeze()
-                self._drained.clear()
+                self._paused = True
+                self._tell_drained(None)
+        self._tell_drained(RuntimeError("the engine is closed"))
         for asked in self._asked.values():
             asked.cancel()
+        with suppress(Empty):
+            while True:
+                self._inbox.get(block=False)()  # they find the engine closed
 
     def _listen(self) -> None:
         """Do what was asked; wait for it if there is nothing else to do."""
-        idle = self._paused or not self._batch.busy
         with suppress(Empty):
+            self._inbox.get(block=self._paused or not self._batch.busy)()
             while not self._closed:
-                self._inbox.get(block=idle)()
-                idle = self._paused or not self._batch.busy if self._inbox.empty() else False
+                self._inbox.get(block=False)()
+
+    def _tell_drained(self, error: BaseException | None) -> None:
+        waiting, self._drained = self._drained, []
+        for settle in waiting:
+            settle(error)
 
     def _take_over(self, update: StagedUpdate, expected: str | None) -> None:
+        if update.base is not None and update.base != self._batch.version:
+            raise ValueError(f"version {update.base} was replaced by {self._batch.version} meanwhile")
         try:
             with self._batch.changing(update.version):
                 write(update, self._batch.weights, expected)
@@ -311,10 +328,21 @@ class TorchEngine:
 
         request.deliver = give
         self._asked[request] = asked
-        if self._held is not None:
+        if self._dirty:
+            self._asked.pop(request)
+            asked.fail(RuntimeError(f"the engine cannot draw until whole weights have been loaded: {self._dirty}"))
+        elif self._held is not None:
             self._held.append(request)
         else:
+            self._enter(request)
+
+    def _enter(self, request: Request) -> None:
+        try:
             self._batch.add(request)
+        except Exception as error:
+            asked = self._asked[request]
+            self._drop(request)
+            asked.fail(error)
 
     def _drop(self, request: Request) -> None:
         self._asked.pop(request, None)
@@ -323,6 +351,9 @@ class TorchEngine:
         self._batch.drop(request)
 
     def _abort(self) -> None:
+        held, self._held = self._held, None if self._held is None else []
+        for request in held or []:
+            self._enter(request)
         for request in list(self._asked):
             self._batch.abort(request)
 
@@ -331,15 +362,23 @@ class TorchEngine:
         if self._recompute:
             self._batch.recompute()
             self._recompute = False
+        self._tell_drained(RuntimeError("the engine was resumed before all had ended"))
         held, self._held = self._held or [], None
         for request in held:
-            self._batch.add(request)
+            self._enter(request)
 
     def _fail(self, error: Exception) -> None:
         """Something that fails leaves nobody knows what: whoever waits is told, and the engine begins anew."""
         for request, asked in list(self._asked.items()):
             self._drop(request)
             asked.fail(error)
+
+
+def _answer(
+    loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Any]", result: Any, error: BaseException | None
+) -> None:
+    with suppress(RuntimeError):  # a loop that is closed has nobody waiting
+        loop.call_soon_threadsafe(_set, done, result, error)
 
 
 def _set(done: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:

@@ -32,7 +32,8 @@ class RolloutConfig(Section):
     slots: int = Field(default=256, ge=1)
     """Sequences decoded at the same time, if their keys and values fit into `kv_gb`."""
     kv_gb: float | None = Field(default=None, gt=0)
-    """Memory for keys and values, in GiB. Without it 4, or on a GPU a third of what is free."""
+    """Memory for keys and values of sequences being written, in GiB. Without it 4, or on a GPU a third of what is free.
+    Prompts that wait for a place come on top."""
     chunk: int | None = Field(default=None, ge=1)
     """Prompt tokens read between two decoding steps: fewer let answers under way wait less. Without it 512, or on a GPU
     8192."""
