@@ -3,8 +3,10 @@
 All draw the same numbers of tokens for the same prompts, at temperature 1; the clock runs from requests handed in at
 once to completions handed back. Lengths are fixed before: uniform, or geometric as answers are. Prompts are shared by
 groups of samples, or all different. Rounds are interleaved, so that a busy machine slows all alike; the median counts.
-`generate` decodes one batch to the end of its longest. Everybody gives log-probs, but `generate` on a GPU, which would
-have to keep all scores. Models called random have random weights, on which speed does not depend.
+`generate` decodes one batch to the end of its longest. The torch engine and vLLM give log-probs, and so does
+`generate` on a CPU; on a GPU it would have to keep all scores. Before the clock runs, everybody draws a few tokens for
+all prompts, and the torch engine draws all of them once, since it records a graph for every number of rows. Models
+called random have random weights, on which speed does not depend.
 
 With --table, on a GPU: the decoding step for several models, numbers of sequences and contexts, beside what the memory
 allows (rollout_table.py).

@@ -34,9 +34,11 @@ def read(files: Sequence[Path]) -> dict[str, Tensor]:
 class Parcels:
     """The folder through which one engine gets its weights."""
 
-    def __init__(self, folder: Path | None, files: Sequence[Path] = ()) -> None:
-        """`files` hold the weights the engine begins with, if they can be read from here. Without a folder it is one in
-        memory, which only processes of this machine can read."""
+    def __init__(self, folder: Path | None, files: Sequence[Path] = (), *, tied: bool = False) -> None:
+        """`files` hold the weights the engine begins with, if they can be read from here; `tied` if what they call the
+        head is the embedding once more. Without a folder it is one in memory, which only processes of this machine can
+        read."""
+        self._left_out = {"lm_head.weight"} if tied else set()
         self._place = folder or (MEMORY if MEMORY.is_dir() else None)
         self._folder: Path | None = None
         self._files = tuple(files)
@@ -49,7 +51,7 @@ class Parcels:
 
     def held(self) -> dict[str, Tensor]:
         """The weights that the engine holds."""
-        return read(self._files)
+        return {name: tensor for name, tensor in read(self._files).items() if name not in self._left_out}
 
     def begin(
         self,
@@ -104,7 +106,7 @@ class Parcels:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118
                     shapes[name] = torch.empty(file.get_slice(name).get_shape(), device="meta")
-        return shapes
+        return {name: shape for name, shape in shapes.items() if name not in self._left_out}
 
 
 class _First(StagedUpdate):

@@ -7,7 +7,7 @@ update its weights would not know of each other.
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,7 +79,7 @@ class _OpenAi:
         self._model = model["id"]
         version = await self._held()
         try:
-            drawn = await self.draw((0, 1), _PROBE, "probe")
+            drawn = await self.draw((0, 1), _PROBE, lambda: "probe")
         except Refused as error:
             logger.warning("whether log-probs are those of the distribution drawn from could not be checked: %s", error)
         else:
@@ -89,7 +89,7 @@ class _OpenAi:
     async def _held(self) -> int | None:
         return 0
 
-    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: str) -> Drawn:
+    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
         asked = {key: value for key, value in wanted.items() if key != "detokenize" and value not in (None, [])}
         # What the server would else take from the model's generation config.
         plain = {"repetition_penalty": 1.0, "min_p": 0.0}
@@ -152,12 +152,13 @@ class _Vllm(_OpenAi):
         label = (await self._manage("GET", "/weight_info"))["weight_version"]
         return None if label == BROKEN else version_of(label)
 
-    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: str) -> Drawn:
+    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
         name = secrets.token_hex(16)
-        body = {"request_id": name, "token_ids": list(prompt), "sampling_params": dict(wanted), "cache_salt": salt}
+        body = {"request_id": name, "token_ids": list(prompt), "sampling_params": dict(wanted)}
         self._asked.add(name)
         try:
             async with self._server.room:
+                body["cache_salt"] = salt()
                 answer = await self._server.ask("POST", "/inference/v1/generate", body, again=True)
         except Refused as error:
             if error.status in (403, 404):

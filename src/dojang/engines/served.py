@@ -7,7 +7,7 @@ vLLM is never asked for anything while it stands still. Keys and values of promp
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,8 +44,8 @@ class Line(Protocol):
     async def ready(self) -> Facts:
         """Answers when it can be asked; quickly from the second time on."""
 
-    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: str) -> Drawn:
-        """One sample. Cancelled, it ends in vLLM as well."""
+    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
+        """One sample. Cancelled, it ends in vLLM as well. The salt is asked for when vLLM is."""
 
     async def abort(self) -> None:
         """End all samples being drawn, and answer when they have been delivered."""
@@ -95,6 +95,11 @@ class ServedEngine:
         """What new requests wait for; None if they need not."""
         self._stopped = False
         """Whether vLLM stands still because it was asked to, not for an update only."""
+        self._closing = 0
+        """How many pauses and updates are under way."""
+        self._resumes = 0
+        self._managing = asyncio.Lock()
+        """Pauses, updates and their ends come one after the other."""
         self._aborts = 0
         self._update: StagedUpdate | None = None
         self._dirty = ""
@@ -134,7 +139,9 @@ class ServedEngine:
         version, loaded = self._version or 0, self._loaded
         self._running += 1
         try:
-            drawn = await self._line.draw(prompt + done, parameters(sampling, index, len(done), left), self._salt)
+            drawn = await self._line.draw(
+                prompt + done, parameters(sampling, index, len(done), left), lambda: self._salt
+            )
         finally:
             self._running -= 1
         if loaded and any(label == FIRST for label, _, _ in drawn.versions):
@@ -149,10 +156,10 @@ class ServedEngine:
         update = await self.begin(version)
         try:
             await update.send(self._weights.fetch(version))
+            await update.commit()
         except BaseException:
             await update.give_up()
             raise
-        await update.commit()
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         self._check_open()
@@ -176,23 +183,24 @@ class ServedEngine:
 
     async def _take_over(self, update: StagedUpdate, expected: str | None) -> None:
         path = await asyncio.to_thread(self._parcels.write, update)
-        try:
-            if expected is not None and (found := await asyncio.to_thread(_sum, path)) != expected:
-                raise ValueError(f"the weights of version {update.version} have the sum {found}, not {expected}")
+        async with self._gate_closed(), self._managing:
+            try:
+                if expected is not None and (found := await asyncio.to_thread(_sum, path)) != expected:
+                    raise ValueError(f"the weights of version {update.version} have the sum {found}, not {expected}")
+                if not self._stopped:
+                    await self._line.pause()
+                await self._line.update({"path": str(path), "checksum": expected or ""}, str(update.version))
+            except BaseException as error:
+                # vLLM may hold some of the new weights by now. It stays paused, so that nobody draws with them.
+                self._dirty = f"the update to version {update.version} broke off ({type(error).__name__}: {error})"
+                self._parcels.drop(path)
+                with suppress(Exception):
+                    await self._line.abort()
+                raise
+            self._parcels.keep(path)
+            self._version, self._loaded, self._dirty, self._salt = update.version, True, "", secrets.token_hex(8)
             if not self._stopped:
-                await self._line.pause()
-            await self._line.update({"path": str(path), "checksum": expected or ""}, str(update.version))
-        except BaseException as error:
-            # vLLM may hold some of the new weights by now. It stays paused, so that nobody draws with them.
-            self._dirty = f"the update to version {update.version} broke off ({type(error).__name__}: {error})"
-            self._parcels.drop(path)
-            with suppress(Exception):
-                await self._line.abort()
-            raise
-        self._parcels.keep(path)
-        self._version, self._loaded, self._dirty, self._salt = update.version, True, "", secrets.token_hex(8)
-        if not self._stopped:
-            await self._line.resume()
+                await self._line.resume()
 
     async def checksum(self) -> str:
         """Of the file the weights were last taken from."""
@@ -219,32 +227,36 @@ class ServedEngine:
 
     async def pause(self, mode: Pause) -> None:
         self._check_open()
-        async with self._holding():
+        async with self._gate_closed():
+            resumes = self._resumes
             while mode == "wait" and self._running:
                 await asyncio.sleep(0.01)
-            await self._line.pause()
-            self._stopped = True
-            if mode == "abort":
-                await self._line.abort()
-            if mode == "recompute":
-                await self._line.forget()
+                if self._resumes != resumes:
+                    raise RuntimeError("the engine was resumed before all had ended")
+            async with self._stopping():
+                await self._line.pause()
+                if mode == "abort":
+                    await self._line.abort()
+                if mode == "recompute":
+                    await self._line.forget()
 
     async def resume(self) -> None:
         self._check_open()
-        if not self._dirty:
-            await self._line.resume()
-        self._release()
+        async with self._managing:
+            if not self._dirty:
+                await self._line.resume()
+            self._go_on()
 
     async def sleep(self) -> None:
         self._check_open()
-        async with self._holding():
+        async with self._gate_closed(), self._stopping():
             await self._line.sleep()
-            self._stopped = True
 
     async def wake(self) -> None:
         self._check_open()
-        await self._line.wake()
-        self._release()
+        async with self._managing:
+            await self._line.wake()
+            self._go_on()
 
     async def close(self) -> None:
         if self._closed:
@@ -272,22 +284,39 @@ class ServedEngine:
         return self._aborts == aborts
 
     @asynccontextmanager
-    async def _holding(self) -> AsyncIterator[None]:
-        """New requests wait from here on, unless this fails."""
-        held = self._gate is not None
-        self._gate = self._gate or asyncio.Event()
+    async def _gate_closed(self) -> AsyncIterator[None]:
+        """New requests wait meanwhile."""
+        self._closing += 1
+        self._set_gate()
         try:
             yield
-        except BaseException:
-            if not held:
-                with suppress(Exception):
-                    await self._line.resume()
-                self._release()
-            raise
+        finally:
+            self._closing -= 1
+            self._set_gate()
 
-    def _release(self) -> None:
+    @asynccontextmanager
+    async def _stopping(self) -> AsyncIterator[None]:
+        """vLLM stands still from here on, unless this fails."""
+        async with self._managing:
+            try:
+                yield
+            except BaseException:
+                if not self._stopped:
+                    with suppress(Exception):
+                        await self._line.resume()
+                raise
+            self._stopped = True
+
+    def _go_on(self) -> None:
         self._stopped = False
-        if self._gate is not None:
+        self._resumes += 1
+        self._set_gate()
+
+    def _set_gate(self) -> None:
+        shut = self._stopped or self._closing
+        if shut and self._gate is None:
+            self._gate = asyncio.Event()
+        elif not shut and self._gate is not None:
             self._gate.set()
             self._gate = None
 

@@ -10,8 +10,9 @@ process of vLLM, in a server of its own (`remote.py`) as well: dojang is a plugi
 
 import asyncio
 import itertools
+import json
 import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ class VllmEngine(ServedEngine):
                 **options,
             }
         )
-        super().__init__(line, Parcels(None, files), tokenizer, weights)
+        super().__init__(line, Parcels(None, files, tied=_is_tied(Path(model))), tokenizer, weights)
         self.abilities = Abilities(
             pauses=frozenset(("abort", "wait", "keep", "recompute")),
             resumes=True,
@@ -73,6 +74,12 @@ class VllmEngine(ServedEngine):
             repeats=False,
             frees_memory=bool(options.get("enable_sleep_mode")),
         )
+
+
+def _is_tied(folder: Path) -> bool:
+    """Whether the scores are computed with the embedding. Some such checkpoints hold it twice, under two names."""
+    config = folder / "config.json"
+    return config.is_file() and bool(json.loads(config.read_text()).get("tie_word_embeddings"))
 
 
 def _device() -> str:
@@ -101,8 +108,8 @@ class _Local:
     async def ready(self) -> Facts:
         return self._facts
 
-    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: str) -> Drawn:
-        return await self._do(self._draw(prompt, wanted, salt))
+    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
+        return await self._do(self._draw(prompt, wanted, salt()))
 
     async def _draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: str) -> Drawn:
         from vllm import SamplingParams

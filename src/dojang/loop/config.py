@@ -35,10 +35,10 @@ class RolloutConfig(Section):
     """Memory for keys and values of sequences being written, in GiB. Without it 4, or on a GPU a third of what is free.
     Prompts that wait for a place come on top."""
     chunk: int | None = Field(default=None, ge=1)
-    """Prompt tokens read between two decoding steps: fewer let answers under way wait less. Without it 512, or on a GPU
-    8192."""
+    """Prompt tokens read between two decoding steps by the engine torch: fewer let answers under way wait less. Without
+    it 512, or on a GPU 8192."""
     threads: int | None = Field(default=None, ge=1)
-    """Processor threads that generate, where there is no GPU. Without it one per core, less one where programs are
+    """Processor threads of the engine torch, where there is no GPU. Without it one per core, less one where programs are
     judged on the same machine: threads that wait for each other lose more by a missing core than by one less."""
 
 

@@ -279,7 +279,7 @@ def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
             return [done[index] for index in range(n)]
 
         async def disturb() -> None:
-            for version in range(1, len(asks) // 2):
+            for version in range(1, len(asks) // 5):
                 await asyncio.sleep(random.random() * 0.02)
                 if random.random() < 0.3:
                     await engine.abort()
