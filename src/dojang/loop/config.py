@@ -38,8 +38,8 @@ class RolloutConfig(Section):
     """Prompt tokens read between two decoding steps by the engine torch: fewer let answers under way wait less. Without
     it 512, or on a GPU 8192."""
     threads: int | None = Field(default=None, ge=1)
-    """Processor threads of the engine torch, where there is no GPU. Without it one per core, less one where programs are
-    judged on the same machine: threads that wait for each other lose more by a missing core than by one less."""
+    """Processor threads of the engine torch, where there is no GPU. Without it one per core, less one where programs
+    are judged on the same machine: threads that wait for each other lose more by a missing core than by one less."""
 
 
 class EvalConfig(Section):
