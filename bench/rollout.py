@@ -29,7 +29,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
-    LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -42,30 +41,10 @@ from dojang.engines.torch import TorchEngine
 from dojang.types import Sampling
 from dojang.weights.memory import MemoryWeights
 from machine import Row, arguments, report
+from shapes import LLAMA_20M, SMOLLM2_135M
 
 PROMPT = (32, 64)
-RANDOM = {
-    "random-20m": LlamaConfig(
-        vocab_size=8192,
-        hidden_size=384,
-        intermediate_size=1024,
-        num_hidden_layers=6,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-    ),
-    "random-135m": LlamaConfig(  # SmolLM2's shape
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-    ),
-}
+RANDOM = {"random-20m": LLAMA_20M, "random-135m": SMOLLM2_135M}
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from dojang.engines.decoder import Decoder
 from dojang.engines.graphs import GraphSteps
@@ -28,36 +20,18 @@ from dojang.engines.slots import Slots
 from dojang.engines.steps import Turn
 from dojang.types import Sampling
 from machine import Row
+from shapes import QWEN3_06B, QWEN25_05B, SMOLLM2_135M
 
 BATCHES = (1, 8, 64, 256, 512, 1024, 2048)
 CONTEXTS = (256, 512, 1024)
 FLOPS = 790e12
 """What large products in bfloat16 reach on an H200."""
 TURNS = 16
-WIDTHS = {"max_position_embeddings": 2048, "tie_word_embeddings": True}
-SHAPES: dict[str, tuple[type[PreTrainedModel], object]] = {
-    "SmolLM2-135M": (
-        LlamaForCausalLM,
-        LlamaConfig(
-            vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-            num_key_value_heads=3, **WIDTHS,
-        ),
-    ),
-    "Qwen2.5-0.5B": (
-        Qwen2ForCausalLM,
-        Qwen2Config(
-            vocab_size=151936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
-            num_key_value_heads=2, **WIDTHS,
-        ),
-    ),
-    "Qwen3-0.6B": (
-        Qwen3ForCausalLM,
-        Qwen3Config(
-            vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
-            num_key_value_heads=8, head_dim=128, **WIDTHS,
-        ),
-    ),
-}  # fmt: skip
+SHAPES: dict[str, tuple[type[PreTrainedModel], PreTrainedConfig]] = {
+    "SmolLM2-135M": (LlamaForCausalLM, SMOLLM2_135M),
+    "Qwen2.5-0.5B": (Qwen2ForCausalLM, QWEN25_05B),
+    "Qwen3-0.6B": (Qwen3ForCausalLM, QWEN3_06B),
+}
 
 
 @dataclass(frozen=True)

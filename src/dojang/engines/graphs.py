@@ -98,9 +98,8 @@ class GraphSteps:
 
     def _recorded(self, rows: int, *, draws: bool) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         kept = [each.clone() for each in (self._token_N, self._position_N, self._sampler.turn)]
-        self._step(
-            rows, draws=draws
-        )  # compiles, and lets libraries allocate what must not be allocated while recording
+        # Once before: it compiles, and libraries allocate what they must not while recording.
+        self._step(rows, draws=draws)
         graph = torch.cuda.CUDAGraph()
         # Another thread may use the GPU meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):

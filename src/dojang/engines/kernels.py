@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["FusedArithmetic", "Sampler", "attend_slots", "copy_prefixes", "splits"]
+__all__ = ["FusedArithmetic", "Sampler", "attend_slots", "copy_prefixes"]
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _PROGRAMS = 528
@@ -197,7 +197,7 @@ def _joined(
     tl.store(out_at + (program * GROUP + member) * HEAD + at, seen.to(out_at.dtype.element_ty), at < HEAD)
 
 
-def splits(rows: int, kv_heads: int) -> int:
+def _splits(rows: int, kv_heads: int) -> int:
     """Into how many shares the positions of a sequence are cut: when few sequences are left, to keep the GPU busy."""
     return min(16, 1 << max(0, (_PROGRAMS // max(1, rows * kv_heads)).bit_length() - 1))
 
@@ -219,7 +219,7 @@ def attend_slots(
     kv_heads = k_NKD.shape[1]
     group = heads // kv_heads
     group_block, head_block = max(16, triton.next_power_of_2(group)), max(16, triton.next_power_of_2(head))
-    shares = splits(rows, kv_heads)
+    shares = _splits(rows, kv_heads)
     out_NHD = q_NHD.new_empty(rows, heads, head)
     sums = peaks = weights = out_NHD
     if shares > 1:

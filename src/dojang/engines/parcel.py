@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dojang.engines.update import StagedUpdate
+from dojang.engines.update import StagedUpdate, mend
 
 __all__ = ["Parcels", "read"]
 
@@ -70,10 +70,7 @@ class Parcels:
         tensors |= update.tensors
         fresh: dict[str, Tensor] = {}
         for patch in update.patches:
-            target = fresh.setdefault(patch.name, tensors[patch.name].detach().clone())
-            target.view(-1)[patch.index_N.to(target.device, torch.int64)] = patch.value_N.to(
-                target.device, target.dtype
-            )
+            mend(fresh.setdefault(patch.name, tensors[patch.name].detach().clone()), patch)
         self._count += 1
         path = self._made() / f"{update.version}-{self._count}.safetensors"
         save_file(_apart(tensors | fresh), path)

@@ -17,10 +17,10 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.checksum import checksum
 from dojang.engines.dialect import FIRST, Drawn, completed, parameters
+from dojang.engines.fitness import check_clean, check_request
 from dojang.engines.parcel import Parcels, read
 from dojang.engines.stopping import Stopper
-from dojang.engines.update import StagedUpdate
-from dojang.errors import ModelError
+from dojang.engines.update import StagedUpdate, bring
 from dojang.protocols import Abilities, EngineState, Pause, WeightStore
 from dojang.types import Completion, Sampling
 
@@ -110,7 +110,8 @@ class ServedEngine:
     ) -> list[Completion]:
         self._check_open()
         facts = await self._ready()
-        self._check(facts, prompt, sampling)
+        check_clean(self._dirty)
+        check_request(prompt, sampling, facts.context, facts.vocabulary)
         past = resume or {}
         tasks = [
             asyncio.create_task(self._sample(facts, tuple(prompt), index, sampling, past.get(index)))
@@ -135,7 +136,7 @@ class ServedEngine:
             return replace(past, finish="length")
         if not await self._may_go():
             return completed(past, Drawn((), (), "abort"), self._version or 0, sampling, self._stopper)
-        self._check_clean()
+        check_clean(self._dirty)
         version, loaded = self._version or 0, self._loaded
         self._running += 1
         try:
@@ -146,20 +147,15 @@ class ServedEngine:
             self._running -= 1
         if loaded and any(label == FIRST for label, _, _ in drawn.versions):
             self._dirty = "vLLM was restarted, and has the weights it was started with"
-        self._check_clean()
+        check_clean(self._dirty)
         return completed(past, drawn, version, sampling, self._stopper)
 
     async def load(self, version: int) -> None:
         self._check_open()
-        if self._weights is None:
+        weights = self._weights
+        if weights is None:
             raise ValueError("the engine was given no weight store to load from")
-        update = await self.begin(version)
-        try:
-            await update.send(self._weights.fetch(version))
-            await update.commit()
-        except BaseException:
-            await update.give_up()
-            raise
+        await bring(await self.begin(version), lambda: weights.fetch(version))
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         self._check_open()
@@ -323,22 +319,6 @@ class ServedEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("the engine is closed")
-
-    def _check_clean(self) -> None:
-        if self._dirty:
-            raise RuntimeError(f"the engine cannot draw until whole weights have been loaded: {self._dirty}")
-
-    def _check(self, facts: Facts, prompt: Sequence[int], sampling: Sampling) -> None:
-        self._check_clean()
-        if not prompt:
-            raise ValueError("a prompt needs at least one token")
-        if len(prompt) >= facts.context:
-            raise ModelError(
-                f"a prompt of {len(prompt)} tokens leaves no room in a context of {facts.context}; shorten it"
-            )
-        for token in (*prompt, *(token for token, _ in sampling.bias)):
-            if token < 0 or (facts.vocabulary is not None and token >= facts.vocabulary):
-                raise IndexError(f"token {token} is not one of the model's {facts.vocabulary or ''}".rstrip())
 
 
 def _sum(path: Path) -> str:

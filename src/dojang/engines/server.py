@@ -6,7 +6,6 @@ Proxies named in the environment are not used: rollout servers are neighbours.
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,18 +14,9 @@ from typing import Any
 import httpx
 
 from dojang.errors import ConfigError
+from dojang.sockets import KEEPALIVE
 
 __all__ = ["Patience", "Refused", "Server"]
-
-# A server whose machine vanished is noticed after about a minute, not when the patience ends.
-_KEEPALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *(
-        (socket.IPPROTO_TCP, getattr(socket, name), value)
-        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-        if hasattr(socket, name)
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +127,7 @@ class Server:
 
     def _client(self) -> httpx.AsyncClient:
         transport = httpx.AsyncHTTPTransport(
-            verify=self._verify, limits=httpx.Limits(max_connections=1), socket_options=_KEEPALIVE
+            verify=self._verify, limits=httpx.Limits(max_connections=1), socket_options=KEEPALIVE
         )
         timeout = httpx.Timeout(self._patience.answer_s, connect=self._patience.health_s)
         return httpx.AsyncClient(base_url=self.url, headers=self._headers, timeout=timeout, transport=transport)

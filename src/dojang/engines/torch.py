@@ -21,9 +21,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.checksum import checksum
 from dojang.engines.batch import Batch, Request
 from dojang.engines.decoder import Decoder
+from dojang.engines.fitness import check_clean, check_request
 from dojang.engines.stopping import Stopper
-from dojang.engines.update import StagedUpdate, write
-from dojang.errors import ModelError
+from dojang.engines.update import StagedUpdate, bring, write
 from dojang.protocols import Abilities, EngineState, Pause, WeightStore
 from dojang.types import Completion, Sampling
 
@@ -140,13 +140,7 @@ class TorchEngine:
         self._tell(take)
 
     async def load(self, version: int) -> None:
-        update = await self.begin(version)
-        try:
-            await update.send(self._weights.fetch(version))
-            await update.commit()
-        except BaseException:
-            await update.give_up()
-            raise
+        await bring(await self.begin(version), lambda: self._weights.fetch(version))
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         if self._update is not None:
@@ -224,19 +218,10 @@ class TorchEngine:
     def _check(self, prompt: Sequence[int], sampling: Sampling, resume: Mapping[int, Completion]) -> None:
         if self._closed:
             raise RuntimeError("the engine is closed")
-        if self._dirty:
-            raise RuntimeError(f"the engine cannot draw until whole weights have been loaded: {self._dirty}")
-        if not prompt:
-            raise ValueError("a prompt needs at least one token")
-        if len(prompt) >= self._batch.context:
-            raise ModelError(
-                f"a prompt of {len(prompt)} tokens leaves no room in a context of {self._batch.context}; shorten it"
-            )
-        self._batch.check(len(prompt) + sampling.max_tokens)
+        check_clean(self._dirty)
         past = (token for each in resume.values() for token in each.tokens)
-        for token in (*prompt, *past, *(token for token, _ in sampling.bias)):
-            if not 0 <= token < self._vocabulary:
-                raise IndexError(f"token {token} is not one of the model's {self._vocabulary}")
+        check_request(prompt, sampling, self._batch.context, self._vocabulary, past)
+        self._batch.check(len(prompt) + sampling.max_tokens)
 
     async def _do(self, what: Callable[[], T]) -> T:
         """Have the thread do something between two steps."""
@@ -328,16 +313,14 @@ class TorchEngine:
 
         request.deliver = give
         self._asked[request] = asked
-        if self._dirty:
-            self._asked.pop(request)
-            asked.fail(RuntimeError(f"the engine cannot draw until whole weights have been loaded: {self._dirty}"))
-        elif self._held is not None:
+        if self._held is not None and not self._dirty:
             self._held.append(request)
         else:
             self._enter(request)
 
     def _enter(self, request: Request) -> None:
         try:
+            check_clean(self._dirty)
             self._batch.add(request)
         except Exception as error:
             asked = self._asked[request]

@@ -11,7 +11,7 @@ from torch import Tensor
 from dojang.checksum import checksum
 from dojang.protocols import Patch
 
-__all__ = ["StagedUpdate", "write"]
+__all__ = ["StagedUpdate", "bring", "mend", "write"]
 
 
 class StagedUpdate:
@@ -81,13 +81,28 @@ class StagedUpdate:
         return self._weights[name]
 
 
+async def bring(update: StagedUpdate, fetch: Callable[[], Mapping[str, Tensor]]) -> None:
+    """Send and commit whole weights, or give the update up."""
+    try:
+        await update.send(fetch())
+        await update.commit()
+    except BaseException:
+        await update.give_up()
+        raise
+
+
+def mend(target: Tensor, patch: Patch) -> None:
+    """Change some numbers of a weight, in place."""
+    place_N = patch.index_N.to(target.device, torch.int64)
+    target.view(-1)[place_N] = patch.value_N.to(target.device, target.dtype)
+
+
 @torch.no_grad()
 def write(update: StagedUpdate, weights: Mapping[str, Tensor], expected: str | None) -> None:
     """Take an update over. ValueError if the sum afterwards is not the one that is expected."""
     for name, tensor in update.tensors.items():
         weights[name].copy_(tensor)
     for patch in update.patches:
-        target_N = weights[patch.name].view(-1)
-        target_N[patch.index_N.to(target_N.device, torch.int64)] = patch.value_N.to(target_N.device, target_N.dtype)
+        mend(weights[patch.name], patch)
     if expected is not None and (found := checksum(weights)) != expected:
         raise ValueError(f"after the update to version {update.version} the weights' sum is {found}, not {expected}")

@@ -8,7 +8,6 @@ that is a JUDGE_ERROR which says why. Which service is asked, and which are left
 import asyncio
 import random
 import re
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -22,6 +21,7 @@ from dojang.errors import ConfigError
 from dojang.judge.circuit import Circuit, pick
 from dojang.judge.schema import JudgeRequest, SchemaError, dump_exam, dump_request, parse_exam, parse_judgement
 from dojang.programs import Exam, Isolation, Judgement, Submission
+from dojang.sockets import KEEPALIVE
 from dojang.types import Outcome
 
 __all__ = ["Patience", "RemoteJudge"]
@@ -34,15 +34,6 @@ KEPT_S = 30.0
 """An idle connection is given up before the service does it."""
 LONGEST_PAUSE_S = 60.0
 """However long a service asks to be left alone."""
-# A service whose machine vanished is noticed after about a minute, not when the patience ends.
-KEEPALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *(
-        (socket.IPPROTO_TCP, getattr(socket, name), value)
-        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-        if hasattr(socket, name)
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
