@@ -1,10 +1,10 @@
 """The judge beside the usual designs: programs per second, processor time per program, and wrong verdicts.
 
 Every contestant judges the same batch in a fresh process of its own, one after another, round by round, so that a
-busy machine slows all alike; medians count. The baselines run every test. The judge ends a program at its first
-time-out, since its reward is settled then, or at its first failure where the case says so. A contestant first starts
-its pool and judges a few trivial programs, which also builds precompiled headers: that is paid once per machine and
-not counted. Then the clock starts.
+busy machine slows all alike; of speeds the medians count. The baselines run every test. The judge ends a program at
+its first time-out, since its reward is settled then, or at its first failure where the case says so. A contestant
+first starts its pool and judges a few trivial programs, which also builds precompiled headers: that is paid once per
+machine and not counted. Then the clock starts.
 
 Processor time is that of the contestant's whole process tree, read from /proc before and after the batch: what each
 process used, and what each got from the children it has buried. Reading it while the workers live means that
@@ -314,7 +314,7 @@ def mix_rows(
     """A mix of programs, by every contestant: speed and processor time at 1x, and wrong verdicts."""
     mix = mixed(language, options.programs or PROGRAMS[language]) if load == 1 else LOADED_MIX
     runs: Runs = {name: [] for name in [*BASELINES, *CASES.values()]}
-    for turn in range(options.rounds):
+    for turn in range(options.rounds if load == 1 else 1):
         work = workload(language, mix, next(seeds))
         for name, played in runs.items():
             run = arena.run(name, work, load)
@@ -358,18 +358,16 @@ def _fewer(mine: int, theirs: int) -> float | None:
     return 1.0 if mine == theirs else theirs / mine if mine else None
 
 
-def spin_row(arena: Arena, load: int, options: argparse.Namespace, seeds: Iterator[int]) -> Row:
+def spin_row(arena: Arena, load: int, seeds: Iterator[int]) -> Row:
     """Runs that need most of their limit, and not more: how many does a wall limit cut short, how many do we?"""
     wrong = {"wall limit": 0, "dojang, test by test": 0}
-    for turn in range(options.rounds):
-        work = _spinners(next(seeds))
-        for name in wrong:
-            run = arena.run(name, work, load)
-            false = SPIN_RUNS - sum(answer == "AC" for answer in run.answers.values())
-            wrong[name] += false
-            _progress(f"false time-outs, {load}x, round {turn + 1}", name, run, false)
+    work = _spinners(next(seeds))
+    for name in wrong:
+        run = arena.run(name, work, load)
+        wrong[name] = SPIN_RUNS - sum(answer == "AC" for answer in run.answers.values())
+        _progress(f"false time-outs, {load}x", name, run, wrong[name])
     theirs, mine = wrong.values()
-    notes = f"of {SPIN_RUNS * options.rounds} runs that need {SPIN_SHARE:.0%} of a limit of {SPIN_LIMIT_S} s"
+    notes = f"of {SPIN_RUNS} runs that need {SPIN_SHARE:.0%} of a limit of {SPIN_LIMIT_S} s"
     case = "false time-outs" + (f", {load}x oversubscribed" if load > 1 else "")
     return Row(case, "dojang", "wall limit", mine, theirs, "false time-outs", _fewer(mine, theirs), notes)
 
@@ -401,7 +399,7 @@ def _table(rows: list[Row]) -> None:
 def _options() -> argparse.Namespace:
     parser = arguments((__doc__ or "").partition("\n")[0])
     parser.add_argument("--programs", type=int, help="programs in a mix; 32 in C++ and 60 in Python if not given")
-    parser.add_argument("--rounds", type=int, default=1, help="the median counts")
+    parser.add_argument("--rounds", type=int, default=3, help="how often speeds are measured; the median counts")
     parser.add_argument("--oversubscription", default="1,4,8", help="how many processes want each core; 1 gives speeds")
     parser.add_argument("--language", choices=("cpp", "python", "all"), default="all")
     parser.add_argument("--isolation", default="auto", help="as the judge's own option")
@@ -429,7 +427,7 @@ def main() -> None:
             for language in languages:
                 rows += mix_rows(arena, language, load, options, seeds)
             if "cpp17" in languages:
-                rows.append(spin_row(arena, load, options, seeds))
+                rows.append(spin_row(arena, load, seeds))
     if options.json:
         report("judge", rows, True)
     else:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from random import Random
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -172,7 +173,7 @@ class Exam:
     @cached_property
     def digest(self) -> str:
         """Equal for equal exams."""
-        return _digest(repr((self.limits, self.checker)), *map(repr, self.tests))
+        return _digest(repr((self.limits, self.checker)), *chain.from_iterable(map(_parts, self.tests)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +256,10 @@ def sampled(tests: Sequence[T], most: int, seed: int) -> tuple[T, ...]:
 def encoded(text: str) -> bytes:
     """A source, an input or an output as bytes; half a character, which JSON can hold, must not stop anybody."""
     return text.encode("utf-8", "surrogatepass")
+
+
+def _parts(test: IoTest | CallTest) -> tuple[str, ...]:
+    return ("io", test.input, test.output) if isinstance(test, IoTest) else ("call", test.code, test.function)
 
 
 def _digest(*parts: str) -> str:

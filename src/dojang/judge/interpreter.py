@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +12,12 @@ from dojang.errors import ConfigError
 
 __all__ = ["Python", "find_python", "is_public", "libraries_of"]
 
+_SCRIPTS = tuple(str(Path(__file__).parent / "sandbox" / name) for name in ("zygote.py", "calls.py", "forks.py"))
 _ASK = """
-import json, os, sys, sysconfig
+import json, marshal, os, sys, sysconfig
+def code(path):
+    with open(path, encoding="utf-8") as file:
+        return marshal.dumps(compile(file.read(), os.path.basename(path), "exec", optimize=2)).hex()
 dynload = [path for path in sys.path if path.endswith("lib-dynload")]
 names = sysconfig.get_paths()
 print(json.dumps({
@@ -20,6 +25,7 @@ print(json.dumps({
     "paths": [names["stdlib"], names["platstdlib"], *sys.path],
     "extensions": [os.path.join(path, name) for path in dynload for name in os.listdir(path)],
     "home": sys.prefix,
+    "scripts": {os.path.basename(path)[:-3]: code(path) for path in sys.argv[1:]},
 }))
 """
 _OLDEST = (3, 10)
@@ -33,6 +39,9 @@ class Python:
     readable: tuple[str, ...]
     """Files and folders it must be able to read."""
     version: str
+    scripts: Mapping[str, str]
+    """The code of zygote.py and its parts for this interpreter. Compiling them where programs are forked from would
+    leave holes in its memory, for which every fork pays."""
 
 
 def find_python(chosen: str, *, private_user: bool) -> Python:
@@ -55,7 +64,7 @@ def _describe(path: str, *, packages: bool) -> Python:
     flags = ("-s",) if packages else ("-S", "-s")
     try:
         result = subprocess.run(
-            [path, *flags, "-E", "-c", _ASK], capture_output=True, text=True, timeout=60, check=True, cwd="/"
+            [path, *flags, "-E", "-c", _ASK, *_SCRIPTS], capture_output=True, text=True, timeout=60, check=True, cwd="/"
         )
         answer = json.loads(result.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -70,7 +79,7 @@ def _describe(path: str, *, packages: bool) -> Python:
     found = tuple(sorted({each for each in readable if each and os.path.exists(each)}))
     if hidden := [each for each in found if each.startswith("/tmp/")]:
         raise ConfigError(f"{hidden[0]} cannot be shown to judged programs, whose /tmp is their own; move it")
-    return Python((path, *flags), found, ".".join(map(str, version)))
+    return Python((path, *flags), found, ".".join(map(str, version)), answer["scripts"])
 
 
 def is_public(path: str) -> bool:

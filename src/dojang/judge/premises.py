@@ -24,7 +24,6 @@ from dojang.programs import Isolation, Submission
 __all__ = ["REMEDIES", "Premises", "bare_python", "probe"]
 
 _ROOT = str(Path(dojang.__file__).parents[1])
-_SANDBOX = Path(__file__).parent / "sandbox"
 _STRONGEST_FIRST = (Isolation.NAMESPACES, Isolation.LANDLOCK, Isolation.SECCOMP)
 REMEDIES: Mapping[str, str] = {
     "namespaces": "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces > 0; "
@@ -118,7 +117,7 @@ class Premises:
             "listable": tools.listable if tools else (),
             "headers": _made(tools.headers) if tools else "",
             "python": self.python.command,
-            "scripts": {name: (_SANDBOX / f"{name}.py").read_text() for name in ("zygote", "calls")},
+            "scripts": self.python.scripts,
             "key": self.key.hex(),
             "cgroup": not self.offers["cgroups"],
         }

@@ -403,9 +403,9 @@ def test_a_checker_in_an_unknown_language(pool: JudgePool) -> None:
 INTO_THE_INTERPRETER = """
 import sys
 frame = sys._getframe()
-while "forks" not in frame.f_locals:
+while "children" not in frame.f_locals:
     frame = frame.f_back
-code = frame.f_locals["forks"]._code
+code = frame.f_locals["children"]._code
 """
 
 
@@ -424,6 +424,37 @@ def test_what_a_program_does_to_the_warm_interpreter_ends_with_it(make: Callable
             ]
 
     assert asyncio.run(play()) == [Outcome.ACCEPTED] * 3
+
+
+def test_programs_of_one_size_are_not_mistaken_for_each_other(make: Callable[..., JudgePool]) -> None:
+    async def play() -> list[Outcome]:
+        async with make(workers=1) as pool:
+            asks = [(f"print({number})", Exam((IoTest("", str(number)),) * 3)) for number in (1, 2, 1, 3)]
+            return [(await pool.judge(Submission("python3", *each))).outcome for each in asks]
+
+    assert asyncio.run(play()) == [Outcome.ACCEPTED] * 4
+
+
+CLEAN = """
+import __main__, os, sys, threading
+main = threading.main_thread()
+assert main.native_id == os.getpid() == threading.get_native_id(), main.native_id
+assert type(main).__name__ == "_MainThread" and main is threading.current_thread()
+assert sys.argv == ["main.py"], sys.argv
+own = {name for name in vars(__main__) if not name.startswith("__")}
+assert vars(__main__) is globals() and own == {"os", "sys", "threading", "main"}, own
+sys.argv.append(own)
+print("clean")
+"""
+
+
+def test_a_program_finds_nothing_of_the_warm_interpreters_in_its_way(make: Callable[..., JudgePool]) -> None:
+    async def play() -> list[Outcome]:
+        async with make(workers=1) as pool:
+            exam = Exam((IoTest("", "clean"),) * 3)
+            return [(await pool.judge(Submission("python3", each, exam))).outcome for each in (CLEAN, CLEAN + "\n")]
+
+    assert asyncio.run(play()) == [Outcome.ACCEPTED] * 2
 
 
 @pytest.mark.parametrize("isolation", ["auto", "namespaces", "landlock", "seccomp", "none"])

@@ -16,6 +16,7 @@ from dojang.judge.sandbox.syscalls import number
 
 __all__ = ["Interpreter"]
 
+_LOAD = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv.pop())))"
 _PID = struct.Struct("<i")
 _START_S = 60.0
 _LIMITS = {
@@ -46,7 +47,7 @@ class Interpreter:
         self._zygote = scripts["zygote"]
         self._setup = json.dumps(
             {
-                "calls": scripts["calls"],
+                "scripts": {name: code for name, code in scripts.items() if name != "zygote"},
                 "directory": directory,
                 "files": files,
                 "filters": [(each.code.hex(), each.self_at) for each in filters or ()],
@@ -67,15 +68,15 @@ class Interpreter:
         *,
         function: str = "",
         arguments: Sequence[str] = (),
-        compiled: bool = False,
+        compiled: int = 0,
     ) -> int:
         """The id of a child that plays a role; `files` are stdin, stdout, stderr, the source, and perhaps another.
 
-        What roles there are and what they need is said in zygote.py. `compiled` says that the source is what an
-        earlier child compiled.
+        What roles there are and what they need is said in zygote.py. `compiled`, if not 0, says that the source is
+        what an earlier child compiled, and by its number which.
         """
         size = os.fstat(files[3]).st_size
-        request = _request(role, size, tuple(limits.items()), function, tuple(arguments), compiled=compiled)
+        request = _request(role, size, tuple(limits.items()), function, tuple(arguments), compiled)
         try:
             pid = self._ask(request, files)
         except (OSError, struct.error):
@@ -126,7 +127,8 @@ class Interpreter:
         # Its own stack limit is what threads of the programs get; their first thread has a limit of its own.
         setting = Setting(_LIMITS, ruleset=self._ruleset, environment=environment, kept=theirs.fileno())
         try:
-            self._pid = spawn(self._command[0], [*self._command, "-c", self._zygote], Streams(null, null, 2), setting)
+            command = [*self._command, "-c", _LOAD, self._zygote]
+            self._pid = spawn(command[0], command, Streams(null, null, 2), setting)
         finally:
             theirs.close()
             os.close(null)
@@ -146,8 +148,7 @@ def _request(
     limits: tuple[tuple[int, int], ...],
     function: str,
     arguments: tuple[str, ...],
-    *,
-    compiled: bool,
+    compiled: int,
 ) -> bytes:
     pairs = [(kind, in_force(kind, value)) for kind, value in limits if _LIMITS.get(kind) != value]
     return json.dumps(
@@ -158,5 +159,6 @@ def _request(
             "function": function,
             "arguments": arguments,
             "compiled": compiled,
+            "raised": 3 if arguments else 1,  # a checker, which has arguments, has refused nothing by raising
         }
     ).encode()

@@ -10,6 +10,7 @@ imports the standard library only. A request names a role:
 
 from __future__ import annotations
 
+import _socket
 import _thread
 import array
 import atexit
@@ -21,12 +22,10 @@ import importlib
 import io
 import json
 import marshal
-import mmap
 import os
 import random
 import resource
 import signal
-import socket
 import struct
 import sys
 import threading
@@ -53,144 +52,123 @@ ALSO = """
 """
 """What they import now and then, which must be there beforehand where they may open no file."""
 
+_USUAL = """
+import sys, math
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import accumulate
+def main():
+    n, m = map(int, input().split())
+    a = list(map(int, sys.stdin.readline().split()))
+    b = [int(word) for word in sys.stdin.read().strip().split()]
+    count, seen, rows = {}, set(), []
+    for i, x in enumerate(a):
+        count[x] = count.get(x, 0) + 1
+        seen.add(x)
+        rows.append((x, i))
+    for i in range(m):
+        if b[i] % 2 == 0 and b[i] in seen:
+            rows[0] = (max(a), min(b))
+    rows.sort(key=lambda row: (-row[0], row[1]))
+    graph, queue, heap = defaultdict(list), deque([n]), []
+    graph[queue.popleft()].append(math.gcd(n, m))
+    heappush(heap, (bisect_left(a, m), Counter(a).most_common(1)))
+    queue.append(heappop(heap))
+    least = lru_cache(maxsize=None)(lambda k: k if k < 2 else least(k - 1) + 1)
+    rows.append((least(n), list(accumulate(a))[-1]))
+    print(sum(a), len(count), *sorted(seen)[:3])
+    print(f"{n / m:.2f}", " ".join(map(str, b)))
+    sys.stdout.write("\\n".join(str(x) for x, _ in rows))
+if __name__ == "__main__":
+    main()
+"""
+"""What programs usually do."""
+_TIMES = 20
+"""Often enough for the interpreter to have settled how it does something."""
 _WRITERS = {io.TextIOWrapper, io.BufferedWriter}
-_LEARN_OWN_ID: Any = vars(threading)["_main_thread"]._set_native_id
 _THREADS = _thread._count
 _AT_END_OF_THREADS: Any = vars(threading).get("_threading_atexits", True)
 _STREAMS: list[Any] = []
 """Standard output and error as they were."""
 _PID = struct.Struct("<i")
-_CLONE_PARENT, _SIGCHLD, _SIGKILL, _PR_SET_PDEATHSIG = 0x8000, 17, 9, 1
-_FILTER_MODE, _SPEC_ALLOW = 1, 4
-_STEP = struct.Struct("<10q")
-_FAILED, _NOT_ZERO = -1 << 63, -1
-
-
-class _Forks:
-    """Makes children that are held by all that holds a program before any Python runs in them.
-
-    Python touches, and so copies, a page for nearly everything it does, and that is paid for every test. So what a
-    child must do first is written down as a list of system calls, beginning with the one that makes the child, and a
-    few instructions (launch.py) work through it.
-    """
-
-    def __init__(self, setup: Any) -> None:
-        self._numbers = setup["numbers"]
-        # Private: a program can reach this page, and must not change it for the programs after it.
-        self._code = mmap.mmap(
-            -1,
-            mmap.PAGESIZE,
-            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
-            prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC,
-        )
-        self._code.write(bytes.fromhex(setup["walk"]))
-        # A PYFUNCTYPE keeps the interpreter's lock: a child need not ask for it.
-        self._walk = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(_address(self._code))
-        self._filters = [_Filter(*each) for each in setup["filters"]]
-        self._steps = self._limits = ctypes.create_string_buffer(1)
-        self._first = 0
-
-    def prepare(self, limits: list[tuple[int, tuple[int, int]]], files: list[int]) -> None:
-        """Write the list for children with these limits and files."""
-        self._limits = ctypes.create_string_buffer(b"".join(struct.pack("<QQ", *pair) for _, pair in limits))
-        steps = [self._step("clone", _CLONE_PARENT | _SIGCHLD, unless=_NOT_ZERO)]
-        for number, file in enumerate(files[:3]):
-            steps += [self._step("dup3", file, number), self._step("close", file)]
-        steps.append(self._step("close", CONTROL))
-        for index, (kind, _) in enumerate(limits):
-            steps.append(self._step("prlimit64", 0, kind, _address(self._limits) + 16 * index))
-        steps.append(self._step("prctl", _PR_SET_PDEATHSIG, _SIGKILL))
-        for last in self._filters[1:]:
-            steps += self._confine(last)
-        self._steps = _listed(steps)
-        self._first = _address(self._steps)
-
-    def confine_itself(self) -> None:
-        """What its children inherit, they need not do."""
-        for first in self._filters[:1]:
-            steps = _listed(self._confine(first))
-            if error := self._walk(_address(steps)):
-                raise OSError(-error, "seccomp")
-
-    def _confine(self, filter: _Filter) -> list[bytes]:
-        own_id = [self._step("getpid", copy_to=at) for at in filter.self_at]
-        return [*own_id, self._step("seccomp", _FILTER_MODE, _SPEC_ALLOW, _address(filter.program))]
-
-    def _step(self, name: str, *arguments: int, copy_to: int = 0, unless: int = _FAILED) -> bytes:
-        padded = [*arguments, *[0] * (6 - len(arguments))]
-        return _STEP.pack(self._numbers[name], *padded, 0, copy_to, unless)
-
-    def make(self) -> int:
-        """0 in the child. Below that, an error: of the call that makes the child, or in the child of a later one."""
-        return int(self._walk(self._first))
-
-
-class _Filter:
-    """A filter of system calls as the kernel reads it."""
-
-    def __init__(self, code: str, self_at: list[int]) -> None:
-        self._code = ctypes.create_string_buffer(bytes.fromhex(code), len(code) // 2)
-        self.program = ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", len(code) // 16, _address(self._code)), 16)
-        self.self_at = [_address(self._code) + 8 * index + 4 for index in self_at]
-
-
-def _listed(steps: list[bytes]) -> Any:
-    return ctypes.create_string_buffer(b"".join(steps) + _STEP.pack(-1, *[0] * 9))
-
-
-def _address(buffer: Any) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
 def main() -> None:
-    """Wait for requests and fork a child for each."""
-    control = socket.socket(fileno=CONTROL)
+    """Become an interpreter that is ready for programs, and wait for requests."""
+    control = _socket.socket(fileno=CONTROL)
     first, (report,) = _received(control, 1 << 20)
     setup = json.loads(first)
-    calls = types.ModuleType("calls")
-    exec(compile(setup["calls"], "calls.py", "exec"), calls.__dict__)
+    calls, forks = (_script(name, setup["scripts"][name]) for name in ("calls", "forks"))
     for name in (PRELOADED if setup["files"] else PRELOADED + ALSO).split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     _make_like_a_console()
-    forks, own = _Forks(setup), os.getpid()
+    children, own = forks.Forks(setup), os.getpid()
     _open_streams()
     os.chdir(setup["directory"])
     os.environ.pop("LD_BIND_NOW", None)  # it was meant for this process
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    names = _module("__main__").__dict__
+    _warm_up()
     random.seed(0)
-    known, request, places = b"", {}, [-1]
     gc.collect()
+    _trim()
     gc.freeze()  # the collector would touch, and so copy, every page the programs share with this process
-    forks.confine_itself()
+    children.confine_itself()
     control.send(b"ready")
+    try:
+        _serve(control, report, children, names, calls)
+    except BaseException as error:
+        if os.getpid() == own:
+            raise
+        # A child, whose program has not begun: what that raises is dealt with elsewhere.
+        _tell(report, f"broken {type(error).__name__}: {error}")
+        os._exit(127)
+
+
+def _script(name: str, code: str) -> Any:
+    """A file that belongs to this one, as a module that programs do not see."""
+    module = types.ModuleType(name)
+    exec(marshal.loads(bytes.fromhex(code)), module.__dict__)
+    return module
+
+
+def _serve(control: _socket.socket, report: int, children: Any, names: dict[str, Any], calls: Any) -> None:
+    """Fork a child for each request."""
+    own = os.getpid()
+    known, request, places, code = b"", {}, [-1], b""
     while True:
         message, files = _received(control, 1 << 14)
         if not message:
             os._exit(0)
         if message != known:  # one test is like the other
             known, request, places = message, json.loads(message), [-1]
+            sys.argv = ["main.py", *request["arguments"]]
+            code = _read_source(files[3], request["size"]) if request["compiled"] else b""
         if files != places:
             places = files
-            forks.prepare(request["limits"], files)
+            children.prepare(request["limits"], files[:3], [CONTROL, *files[3:]] if code else [CONTROL])
             gc.freeze()  # so that at its end a program has only its own things to look through
         # The child's parent is the one who asked: it supervises programs in every language alike. There is one thread
         # and nobody holds a lock, so the interpreter need not be told that it was forked. That would take long, and
         # reseed the random numbers; as it is, a program gets the same ones in every run, and so the same verdict.
-        pid = forks.make()
+        pid = children.make()
         if pid == 0:
-            _run(request, files[3:], report, calls)
+            if code:
+                os._exit(_run_program(marshal.loads(code), names, report, request["raised"]))
+            os._exit(_run(request, files[3:], names, report, calls))
         if pid < 0 and os.getpid() != own:
-            _tell(report, f"broken a program cannot be confined: {os.strerror(-pid)}")
-            os._exit(127)
+            raise OSError(-pid, "a program cannot be confined")
         for file in files:
             os.close(file)
         control.send(_PID.pack(pid))
 
 
-def _received(control: socket.socket, most: int) -> tuple[bytes, list[int]]:
+def _received(control: _socket.socket, most: int) -> tuple[bytes, list[int]]:
     """A message and the files that came with it."""
-    message, ancillary, _, _ = control.recvmsg(most, socket.CMSG_SPACE(4 * 8))
+    message, ancillary, _, _ = control.recvmsg(most, _socket.CMSG_SPACE(4 * 8))
     files = array.array("i")
     for _, _, piece in ancillary:
         files.frombytes(piece[: len(piece) // 4 * 4])
@@ -202,37 +180,31 @@ def _make_like_a_console() -> None:
 
     for name in ("exit", "quit"):
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
+    main = threading.main_thread()
+    named = {"native_id": property(lambda _: os.getpid())}  # asked for when it is wanted: a child's is its own
+    main.__class__ = type("_MainThread", (type(main),), named)
     sys.path[:] = [path for path in sys.path if path]
 
 
-def _run(request: Any, files: list[int], report: int, calls: Any) -> None:
-    """Never returns. `files` are the source, and perhaps another: for a program, a file for the code it compiles to;
-    otherwise the channel between candidate and examiner. `report` is a pipe to the judge."""
-    try:
-        source, other = [*files, -1][:2]
-        text = _read_source(source, request["size"])
-        _LEARN_OWN_ID()
-        sys.argv = ["main.py", *request["arguments"]]
-        if request["role"] == "program":
-            program = marshal.loads(text) if request["compiled"] else _compiled(text, report)
-            code = _run_program(_kept(program, other), report, _raised_status(request))
-        elif request["role"] == "candidate":
-            program = _compiled(text, report)
-            os.close(report)
-            code = calls.serve(_module("solution"), program, other)
-        else:
-            code = calls.examine(text, request["function"], report, other)
-    except BaseException as error:
-        _tell(report, f"broken {type(error).__name__}: {error}")
-        code = 127
-    os._exit(code)
+def _run(request: Any, files: list[int], names: dict[str, Any], report: int, calls: Any) -> int:
+    """`files` are the source, and perhaps another: for a program, a file for the code it compiles to; otherwise the
+    channel between candidate and examiner. `report` is a pipe to the judge."""
+    source, other = [*files, -1][:2]
+    text = _read_source(source, request["size"])
+    os.close(source)
+    if request["role"] == "examiner":
+        return int(calls.examine(text, request["function"], report, other))
+    code = _compiled(text, report)
+    if request["role"] == "program":
+        return _run_program(_kept(code, other), names, report, request["raised"])
+    os.close(report)
+    return int(calls.serve(_module("solution"), code, other))
 
 
 def _read_source(file: int, size: int) -> bytes:
     data = os.pread(file, size, 0)
     while len(data) < size:
         data += os.pread(file, size - len(data), len(data))
-    os.close(file)
     return data
 
 
@@ -289,6 +261,25 @@ def _is_the_same_when_read(code: types.CodeType) -> bool:
         return False
 
 
+def _warm_up() -> None:
+    """Whatever an interpreter notes down when it does something for the first time, every program would for itself."""
+    streams = sys.stdin, sys.stdout
+    try:
+        for _ in range(_TIMES):
+            sys.stdin, sys.stdout = io.TextIOWrapper(io.BytesIO(b"3 2\n1 2 3\n4 5\n")), io.TextIOWrapper(io.BytesIO())
+            exec(compile(_USUAL, "main.py", "exec"), {"__name__": "__main__", "__builtins__": builtins})
+    finally:
+        sys.stdin, sys.stdout = streams
+    for _ in range(_TIMES):
+        _flush()
+
+
+def _trim() -> None:
+    """Give memory back that is not in use: a fork copies a note for every page."""
+    with contextlib.suppress(AttributeError):  # not every C library can
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _module(name: str) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__dict__["__builtins__"] = builtins
@@ -296,17 +287,12 @@ def _module(name: str) -> types.ModuleType:
     return module
 
 
-def _raised_status(request: Any) -> int:
-    """What an uncaught exception ends with. A checker, which has arguments, has refused nothing by raising one."""
-    return 3 if request["arguments"] else 1
-
-
-def _run_program(code: types.CodeType, report: int, raised: int) -> int:
-    module = _module("__main__")
+def _run_program(code: types.CodeType, names: dict[str, Any], report: int, raised: int) -> int:
+    """`raised` is what an uncaught exception ends with."""
     os.close(report)
     status = 0
     try:
-        exec(code, module.__dict__)
+        exec(code, names)
     except SystemExit as error:
         status = _exit_status(error.code)
     except BaseException as error:
@@ -329,18 +315,25 @@ def _end_threads() -> None:
 
 def _flush() -> None:
     """What an interpreter does when it ends: files the program has left open are written out."""
-    stream: Any
-    for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
-        if type(stream) not in _WRITERS and hasattr(stream, "flush") and not getattr(stream, "closed", False):
-            stream.flush()
+    if getattr(sys, "stdout", None) is not _STREAMS[0] or getattr(sys, "stderr", None) is not _STREAMS[1]:
+        _flush_substitutes()
     things = gc.get_objects()
     if not _WRITERS.isdisjoint(map(type, things)):  # a large program has so many that only C is fast enough to look
         for stream in things:
             if type(stream) in _WRITERS:
                 _flush_if_open(stream)
-    for stream in (*_STREAMS, getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
+    for stream in _STREAMS:
+        _flush_if_open(stream)
+
+
+def _flush_substitutes() -> None:
+    """A program may put anything in the place of its streams."""
+    stream: Any
+    for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
         if type(stream) in _WRITERS:
             _flush_if_open(stream)
+        elif hasattr(stream, "flush") and not getattr(stream, "closed", False):
+            stream.flush()
 
 
 def _flush_if_open(stream: Any) -> None:
