@@ -35,9 +35,10 @@ class PlainArithmetic:
     """Arithmetic for any device and precision."""
 
     def __init__(self, heads: int, kv_heads: int, epsilon: float, cos_TD: Tensor, sin_TD: Tensor) -> None:
-        self._heads = [heads, kv_heads, kv_heads]
+        self._heads, self._kv_heads = heads, kv_heads
         self._epsilon = epsilon
-        self._cos_TD, self._sin_TD = cos_TD, sin_TD
+        half = cos_TD.shape[-1] // 2
+        self._cos_TD, self._sin_TD = cos_TD, torch.cat((-sin_TD[:, :half], sin_TD[:, half:]), -1)
 
     def at(self, position_N: Tensor) -> None:
         self._cos_N1D, self._sin_N1D = self._cos_TD[position_N][:, None], self._sin_TD[position_N][:, None]
@@ -46,12 +47,15 @@ class PlainArithmetic:
         return self._normed(x_NE if y_NE is None else x_NE.add_(y_NE), weight_E)
 
     def rotated(self, qkv_NF: Tensor, q_norm_D: Tensor | None, k_norm_D: Tensor | None) -> Heads:
-        head = self._cos_TD.shape[-1]
-        parts = qkv_NF.split_with_sizes([count * head for count in self._heads], -1)
-        q_NHD, k_NKD, v_NKD = (part.view(-1, count, head) for part, count in zip(parts, self._heads, strict=True))
+        heads = [self._heads, self._kv_heads]
+        qkv_NGD = qkv_NF.view(len(qkv_NF), -1, self._cos_TD.shape[-1])
+        qk_NGD, v_NKD = qkv_NGD[:, : sum(heads)], qkv_NGD[:, sum(heads) :]
         if q_norm_D is not None and k_norm_D is not None:
-            q_NHD, k_NKD = self._normed(q_NHD, q_norm_D), self._normed(k_NKD, k_norm_D)
-        return self._turned(q_NHD), self._turned(k_NKD), v_NKD
+            q_NHD, k_NKD = qk_NGD.split_with_sizes(heads, 1)
+            qk_NGD = torch.cat((self._normed(q_NHD, q_norm_D), self._normed(k_NKD, k_norm_D)), 1)
+        turned_NGD = qk_NGD * self._cos_N1D + self._swapped(qk_NGD) * self._sin_N1D
+        q_NHD, k_NKD = turned_NGD.split_with_sizes(heads, 1)
+        return q_NHD, k_NKD, v_NKD
 
     def gated(self, gate_up_NF: Tensor) -> Tensor:
         gate, up = gate_up_NF.chunk(2, -1)
@@ -62,6 +66,8 @@ class PlainArithmetic:
             return weight * functional.rms_norm(x.float(), x.shape[-1:], None, self._epsilon).to(x.dtype)
         return functional.rms_norm(x, x.shape[-1:], weight, self._epsilon)
 
-    def _turned(self, x_NHD: Tensor) -> Tensor:
-        first, second = x_NHD.chunk(2, -1)
-        return x_NHD * self._cos_N1D + torch.cat((-second, first), -1) * self._sin_N1D
+    @staticmethod
+    def _swapped(x_NGD: Tensor) -> Tensor:
+        """Both halves of each head, the second first; the minus is the sine's."""
+        first, second = x_NGD.chunk(2, -1)
+        return torch.cat((second, first), -1)

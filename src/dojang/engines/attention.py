@@ -78,9 +78,7 @@ def over_slots(slots: Slots, position_N: Tensor, longest: int, shape: Shape) -> 
     keys_LSKTD, values_LSKTD = slots.keys_LSKTD, slots.values_LSKTD
     zero = torch.zeros((), dtype=keys_LSKTD.dtype, device=position_N.device)
     mask_N11T = zero.where(visible_NT, -torch.inf)[:, None, None]
-    # Half precision has a kernel that knows shared keys; for the others folding is faster.
-    knows = keys_LSKTD.dtype is torch.bfloat16
-    heads = (shape.heads, 1) if knows else (shape.kv_heads, shape.heads // shape.kv_heads)
+    heads = (shape.kv_heads, shape.heads // shape.kv_heads)
 
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
         keys_SKTD, values_SKTD = keys_LSKTD[layer], values_LSKTD[layer]
@@ -91,7 +89,6 @@ def over_slots(slots: Slots, position_N: Tensor, longest: int, shape: Shape) -> 
             keys_SKTD[:count, :, :size],
             values_SKTD[:count, :, :size],
             attn_mask=mask_N11T,
-            enable_gqa=knows and shape.heads != shape.kv_heads,
         )
         return seen.reshape(count, shape.heads, shape.head)
 

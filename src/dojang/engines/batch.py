@@ -8,9 +8,9 @@ Nothing here knows of threads or of time; `torch.py` does. All of it is to be ca
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -19,63 +19,25 @@ from torch import Tensor
 
 from dojang.engines.attention import Piece, over_prefixes
 from dojang.engines.decoder import Attend, Decoder
-from dojang.engines.rng import uniforms
+from dojang.engines.rows import Request, Row
 from dojang.engines.slots import Prefix, Slots, is_out_of_memory
 from dojang.engines.steps import Drawn, EagerSteps, Steps, Turn, draw
 from dojang.engines.stopping import Stopper
-from dojang.types import Completion, Finish, Sampling, Span
+from dojang.types import Completion, Finish
 
 __all__ = ["Batch", "Request"]
 
 
 @dataclass(eq=False)
-class Request:
-    """Samples that somebody waits for together."""
+class _Flight:
+    """Turns that have begun, and whose results nobody has seen yet."""
 
-    prompt: tuple[int, ...]
-    n: int
-    sampling: Sampling
-    deliver: Callable[["Request"], None]
-    """Called when the last of them has ended."""
-    resume: Mapping[int, Completion] = field(default_factory=dict)
-    """Samples that there are already. Those that were aborted go on where they were."""
-    done: dict[int, Completion] = field(default_factory=dict)
-
-    @property
-    def completions(self) -> list[Completion]:
-        return [self.done[index] for index in range(self.n)]
-
-
-@dataclass(eq=False)
-class _Row:
-    """One sequence."""
-
-    request: Request
-    index: int
-    prefix: Prefix
-    draws: np.ndarray[tuple[int], np.dtype[np.float64]]
-    """A random number for every token it may have."""
-    tokens: list[int]
-    logprobs: list[float]
-    plain: list[float] | None
-    """None if another engine, which does not tell, has drawn the beginning."""
-    spans: list[Span]
-
-    @property
-    def length(self) -> int:
-        return len(self.request.prompt) + len(self.tokens)
-
-    @property
-    def most(self) -> int:
-        return len(self.request.prompt) + self.request.sampling.max_tokens
-
-    def note_version(self, version: int, count: int) -> None:
-        """The newest tokens, so many, were drawn by these weights."""
-        end = len(self.tokens)
-        if self.spans and self.spans[-1].version == version:
-            self.spans[-1] = Span(version, self.spans[-1].start, end)
-        else:
-            self.spans.append(Span(version, end - count, end))
+    rows: list[Row]
+    """As they were at the beginning: some may have ended meanwhile."""
+    left: list[int]
+    """Tokens each might still get before."""
+    turns: int
+    result: Callable[[], Drawn]
 
 
 _SPENT = Prefix(())
@@ -110,9 +72,11 @@ class Batch:
         self._steps, self._over_prefixes, self._fill = _means(decoder, self._slots, slots)
         self._prefixes: WeakValueDictionary[tuple[int, ...], Prefix] = WeakValueDictionary()
         """Those that somebody waits for, so that other requests for the same can share them."""
-        self._waiting: deque[_Row] = deque()
-        self._rows: list[_Row] = []
+        self._waiting: deque[Row] = deque()
+        self._rows: list[Row] = []
         """Those being decoded; the place of each is its slot."""
+        self._flight: _Flight | None = None
+        """Between two steps only: everybody else finds things settled."""
 
     @property
     def busy(self) -> bool:
@@ -132,31 +96,21 @@ class Batch:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        sampling = request.sampling
-        room = min(sampling.max_tokens, self.context - len(request.prompt))
+        room = min(request.sampling.max_tokens, self.context - len(request.prompt))
         for index in range(request.n):
             past = request.resume.get(index)
             if past and (past.finish != "abort" or len(past.tokens) >= room):
                 request.done[index] = replace(past, finish="length") if past.finish == "abort" else past
                 continue
             tokens = request.prompt + (past.tokens if past else ())
-            self._waiting.append(
-                _Row(
-                    request=request,
-                    index=index,
-                    prefix=self._prefixes.setdefault(tokens, Prefix(tokens)),
-                    draws=uniforms(sampling.seed, sampling.ordinal, index, room),
-                    tokens=list(past.tokens) if past else [],
-                    logprobs=list(past.logprobs) if past else [],
-                    plain=_plain(past),
-                    spans=_spans(past) if past else [],
-                )
-            )
+            prefix = self._prefixes.setdefault(tokens, Prefix(tokens))
+            self._waiting.append(Row.of(request, index, prefix, room))
         if len(request.done) == request.n:
             request.deliver(request)
 
     def abort(self, request: Request) -> None:
         """End a request's samples where they are, and deliver it."""
+        self._settle()
         self._waiting, others = deque(), self._waiting
         for row in others:
             if row.request is request:
@@ -167,6 +121,7 @@ class Batch:
 
     def drop(self, request: Request) -> None:
         """Forget a request for which nobody waits."""
+        self._settle()
         self._waiting = deque(row for row in self._waiting if row.request is not request)
         for place in sorted((at for at, row in enumerate(self._rows) if row.request is request), reverse=True):
             self._vacate(place)
@@ -179,6 +134,7 @@ class Batch:
     @contextmanager
     def changing(self, version: int) -> Iterator[None]:
         """Other weights from here on. Sequences under way go on with the keys and values they have."""
+        self._settle()
         yield
         self._decoder.refresh()
         self.version = version
@@ -186,6 +142,7 @@ class Batch:
 
     def recompute(self) -> None:
         """Let sequences under way be read again from their beginning, by the weights there are now."""
+        self._settle()
         self._send_back(0)
 
     def _forget(self) -> None:
@@ -210,21 +167,38 @@ class Batch:
 
     def step(self) -> None:
         """Some tokens more for everybody. Where memory does not suffice, less is tried at a time from then on."""
-        fresh = not self._rows
-        while fresh and self._read():  # nobody has to wait for it, so all slots are filled first
-            self._admit()
-        self._admit()
+        if self._waiting or not self._rows:
+            self._settle()
+        if self._flight is None:
+            self._refill()
         if not self._rows:
             return
         try:
-            result = self._decode()
+            flight = self._flight or self._decode()
+            # While nobody waits for a slot, the next turns begin before these have been looked at: a GPU never idles.
+            self._flight = None
+            if not self._waiting and self._steps.goes_on([row.request.sampling for row in flight.rows]):
+                self._flight = self._follow(flight)
             self._read()  # a GPU decodes meanwhile
-            self._take(self._rows, result(), 0)
+            self._land(flight)
         except RuntimeError as error:
+            self._flight = None
             if not is_out_of_memory(error) or len(self._rows) == 1:
                 raise
             self._most = len(self._rows) // 2
             self._send_back(self._most)
+
+    def _refill(self) -> None:
+        fresh = not self._rows
+        while fresh and self._read():  # nobody has to wait for it, so all slots are filled first
+            self._admit()
+        self._admit()
+
+    def _settle(self) -> None:
+        """Look at what has begun."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            self._land(flight)
 
     # Reading prompts --------------------------------------------------------------------------------------------------
 
@@ -281,7 +255,7 @@ class Batch:
 
     def _admit(self) -> None:
         """Move samples whose prompt has been read into free slots, and draw their first token from its scores."""
-        first, entering = len(self._rows), list[_Row]()
+        first, entering = len(self._rows), list[Row]()
         while self._waiting and (row := self._waiting[0]).prefix.logits_V is not None:
             if len(self._rows) >= self._most or not self._slots.make_room(min(row.most, self.context), len(self._rows)):
                 break
@@ -299,9 +273,9 @@ class Batch:
             return
         for row in entering:
             row.prefix = _SPENT  # its memory goes when nobody waits for it any more
-        self._take(entering, drawn, first)
+        self._take(entering, drawn, range(first, first + len(entering)))
 
-    def _begin(self, entering: Sequence[_Row], first: int) -> Drawn:
+    def _begin(self, entering: Sequence[Row], first: int) -> Drawn:
         """Fill the slots from `first` on with what these rows begin with, and draw their first tokens."""
         places: dict[Prefix, list[int]] = {}
         for place, row in enumerate(entering, first):
@@ -310,35 +284,53 @@ class Batch:
         logits_BV = torch.stack([row.prefix.logits_V for row in entering if row.prefix.logits_V is not None])
         return draw(logits_BV, self._turn(entering, 1))
 
-    def _decode(self) -> Callable[[], Drawn]:
-        """Begin the next turns for all rows; what is returned waits for what they draw."""
-        rows = self._rows
+    def _decode(self) -> _Flight:
+        """Begin the next turns for all rows."""
+        rows = list(self._rows)
         left = [min(row.most, self.context) - row.length for row in rows]
         turns = self._steps.turns([row.request.sampling for row in rows], left)
         tokens, positions = [row.tokens[-1] for row in rows], [row.length - 1 for row in rows]
-        return self._steps.take(tokens, positions, self._turn(rows, turns))
+        return _Flight(rows, left, turns, self._steps.take(tokens, positions, self._turn(rows, turns)))
 
-    def _turn(self, rows: Sequence[_Row], turns: int) -> Turn:
+    def _follow(self, flight: _Flight) -> _Flight | None:
+        """Begin the turns after those, for all rows that may go on."""
+        decoded = set(self._rows)
+        kept = [at for at, row in enumerate(flight.rows) if row in decoded and flight.left[at] > flight.turns]
+        if not kept:
+            return None
+        rows = [flight.rows[at] for at in kept]
+        left = [flight.left[at] - flight.turns for at in kept]
+        turns = self._steps.turns([row.request.sampling for row in rows], left)
+        return _Flight(rows, left, turns, self._steps.go_on(kept, self._turn(rows, turns, flight.turns)))
+
+    def _land(self, flight: _Flight) -> None:
+        places = {row: place for place, row in enumerate(self._rows)}
+        self._take(flight.rows, flight.result(), [places.get(row, -1) for row in flight.rows])
+
+    def _turn(self, rows: Sequence[Row], turns: int, start: int = 0) -> Turn:
+        """For so many turns, `start` turns from here."""
         uniform_NR = np.zeros((len(rows), turns))
         for numbers_R, row in zip(uniform_NR, rows, strict=True):
-            given = row.draws[len(row.tokens) : len(row.tokens) + turns]
+            given = row.numbers(start, turns)
             numbers_R[: len(given)] = given
         return Turn([row.request.sampling for row in rows], np.ascontiguousarray(uniform_NR.T))
 
-    def _take(self, rows: Sequence[_Row], drawn: Drawn, first: int) -> None:
-        """Give these rows, which are in the slots from `first` on, what was drawn for them, up to where each ends."""
+    def _take(self, rows: Sequence[Row], drawn: Drawn, places: Iterable[int]) -> None:
+        """Give these rows what was drawn for them, up to where each ends; -1 is the place of one that has ended."""
         ended = dict[int, Finish]()
-        tokens, logps, plains = (each.T.tolist() for each in (drawn.token_RN, drawn.logp_RN, drawn.plain_RN))
-        for place, row in enumerate(rows):
+        drawn_N = (each.T.tolist() for each in (drawn.token_RN, drawn.logp_RN, drawn.plain_RN))
+        for row, place, tokens, logps, plains in zip(rows, places, *drawn_N, strict=True):
+            if place < 0:
+                continue
             room = min(row.most, self.context) - row.length
-            count, finish = self._stopper.end(row.tokens, tokens[place], room, row.request.sampling)
-            row.tokens += tokens[place][:count]
-            row.logprobs += logps[place][:count]
+            count, finish = self._stopper.end(row.tokens, tokens, room, row.request.sampling)
+            row.tokens += tokens[:count]
+            row.logprobs += logps[:count]
             if row.plain is not None:
-                row.plain += plains[place][:count]
+                row.plain += plains[:count]
             row.note_version(self.version, count)
             if finish:
-                ended[first + place] = finish
+                ended[place] = finish
         self._retire(ended)
 
     def _retire(self, ended: Mapping[int, Finish]) -> None:
@@ -348,7 +340,7 @@ class Batch:
             self._vacate(place)
             self._end(row, ended[place])
 
-    def _end(self, row: _Row, finish: Finish) -> None:
+    def _end(self, row: Row, finish: Finish) -> None:
         request = row.request
         request.done[row.index] = Completion(
             tokens=tuple(row.tokens),
@@ -368,18 +360,6 @@ class Batch:
         if place < len(self._rows):
             self._slots.move(len(self._rows), place, last.length)
             self._rows[place] = last
-
-
-def _plain(past: Completion | None) -> list[float] | None:
-    if past is None or len(past.plain_logprobs) == len(past.tokens):
-        return list(past.plain_logprobs) if past else []
-    return None
-
-
-def _spans(past: Completion) -> list[Span]:
-    if past.spans or not past.tokens:
-        return list(past.spans)
-    return [Span(past.version, 0, len(past.tokens))]
 
 
 _OverPrefixes = Callable[[Sequence[Piece], Decoder], Attend]

@@ -37,6 +37,8 @@ class GraphSteps:
         self._slot_N = torch.zeros(rows, dtype=torch.int32, device=device)
         self._sampler = Sampler(rows, _TURNS, decoder.shape.vocabulary, device)
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._count = 0
+        """Rows that are not spare."""
         self._pool: Any = None
         self._seen: Tensor | None = None
 
@@ -46,7 +48,7 @@ class GraphSteps:
         return min(_TURNS, max(left), max(4, int(np.median(left))))
 
     def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Callable[[], Drawn]:
-        count, turns = len(token_N), len(turn.uniform_RN)
+        count = len(token_N)
         rows = _rows(count)
         spare = rows - count
         _fill(self._token_N, [*token_N, *[0] * spare])
@@ -57,15 +59,32 @@ class GraphSteps:
             graph.replay()
             drawn = draw(logits_NV[:count], turn)
             return lambda: drawn
-        sampler = self._sampler
-        _fill(sampler.heat_N, [*(each.temperature for each in turn.samplings), *[1.0] * spare])
+        _fill(self._sampler.heat_N, [*(each.temperature for each in turn.samplings), *[1.0] * spare])
+        return self._drawn(turn)
+
+    def goes_on(self, samplings: Sequence[Sampling]) -> bool:
+        return not _special(samplings)
+
+    def go_on(self, kept: Sequence[int], turn: Turn) -> Callable[[], Drawn]:
+        count = len(kept)
+        if count < self._count:
+            spare = [0] * (_rows(count) - count)
+            kept_N = torch.tensor([*kept, *spare]).pin_memory().to(self._token_N.device, non_blocking=True)
+            for each_N in (self._token_N, self._position_N, self._slot_N, self._sampler.heat_N):
+                each_N[: len(kept_N)] = each_N[kept_N]
+            self._slot_N[count : len(kept_N)] = self._slots.spare
+        return self._drawn(turn)
+
+    def _drawn(self, turn: Turn) -> Callable[[], Drawn]:
+        """Take these turns from where the rows are."""
+        turns, self._count = turn.uniform_RN.shape
         uniform_RN = torch.from_numpy(turn.uniform_RN).float().pin_memory()
-        sampler.uniform_RN[:turns, :count].copy_(uniform_RN, non_blocking=True)
-        sampler.turn.zero_()
-        graph, _ = self._graph(rows, draws=True)
+        self._sampler.uniform_RN[:turns, : self._count].copy_(uniform_RN, non_blocking=True)
+        self._sampler.turn.zero_()
+        graph, _ = self._graph(_rows(self._count), draws=True)
         for _ in range(turns):
             graph.replay()
-        return self._fetched(turns, count)
+        return self._fetched(turns, self._count)
 
     def _fetched(self, turns: int, count: int) -> Callable[[], Drawn]:
         """Have what was drawn brought over; the GPU may be given other work meanwhile."""

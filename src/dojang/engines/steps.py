@@ -48,6 +48,12 @@ class Steps(Protocol):
     def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Callable[[], Drawn]:
         """Begin to draw for the first N slots, whose newest tokens these are; what is returned waits for the end."""
 
+    def goes_on(self, samplings: Sequence[Sampling]) -> bool:
+        """Whether it can go on with such sequences before anybody has seen their newest tokens."""
+
+    def go_on(self, kept: Sequence[int], turn: Turn) -> Callable[[], Drawn]:
+        """Begin to draw for these of the same slots again, if it can."""
+
     def forget(self) -> None:
         """Give back whatever memory is kept."""
 
@@ -67,6 +73,12 @@ class EagerSteps:
         x_NE = self._decoder.forward(torch.tensor(token_N, device=self._decoder.device), place_N, attend)
         drawn = draw(self._decoder.logits(x_NE), turn)
         return lambda: drawn
+
+    def goes_on(self, samplings: Sequence[Sampling]) -> bool:
+        return False
+
+    def go_on(self, kept: Sequence[int], turn: Turn) -> Callable[[], Drawn]:
+        raise NotImplementedError
 
     def forget(self) -> None:
         return None

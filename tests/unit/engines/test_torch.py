@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 import torch
+from blind import Blind
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.engines.decoder import Attend
@@ -38,8 +39,12 @@ def weights(micro_model: Callable[..., PreTrainedModel]) -> MemoryWeights:
 def make(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, weights: MemoryWeights
 ) -> Make:
-    def one(seed: int = 0, slots: int = 8, **options: float) -> TorchEngine:
-        return TorchEngine(micro_model(torch.float64, seed=seed), tokenizer, weights, slots=slots, **options)  # type: ignore[arg-type]
+    def one(seed: int = 0, slots: int = 8, *, blind: bool = False, **options: float) -> TorchEngine:
+        model = micro_model(torch.float64, seed=seed)
+        engine = TorchEngine(model, tokenizer, weights, slots=slots, **options)  # type: ignore[arg-type]
+        if blind:
+            engine._batch._steps = Blind(engine._batch, model)
+        return engine
 
     return one
 
@@ -245,11 +250,13 @@ def test_a_prompt_that_leaves_no_room(make: Make) -> None:
     assert len(full.tokens) <= 12
 
 
-@pytest.mark.parametrize("slots", [1, 7, 64])
+@pytest.mark.parametrize(("slots", "blind"), [(1, False), (7, False), (7, True), (64, False), (64, True)])
 def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
-    make: Make, weights: MemoryWeights, micro_model: Callable[..., PreTrainedModel], slots: int
+    make: Make, weights: MemoryWeights, micro_model: Callable[..., PreTrainedModel], slots: int, *, blind: bool
 ) -> None:
-    """Weights are replaced by the same under another name: what is drawn must not notice, but versions must."""
+    """Weights are replaced by the same under another name: what is drawn must not notice, but versions must.
+
+    Also where turns begin before those before them have been looked at, as on a GPU."""
     random = Random(slots)
     same = dict(micro_model(torch.float64).named_parameters())
     asks = [
@@ -297,7 +304,8 @@ def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
     async def in_turn(engine: TorchEngine) -> list[list[Completion]]:
         return [await engine.generate(*ask) for ask in asks]
 
-    for mine, expected in zip(run(make(slots=slots), storm), run(make(slots=slots), in_turn), strict=True):
+    engine = make(slots=slots, blind=blind)
+    for mine, expected in zip(run(engine, storm), run(make(slots=slots), in_turn), strict=True):
         assert [(each.tokens, each.text, each.finish) for each in mine] == [
             (each.tokens, each.text, each.finish) for each in expected
         ]
@@ -305,6 +313,40 @@ def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
             assert [span.start for span in each.spans] == [0, *(span.end for span in each.spans[:-1])]
             assert each.spans[-1].end == len(each.tokens)
             assert [span.version for span in each.spans] == sorted({span.version for span in each.spans})
+    steps = engine._batch._steps
+    assert not blind or (isinstance(steps, Blind) and steps.went_on and not steps.unseen)
+
+
+@pytest.mark.parametrize("change", ["load", "abort", "sleep", "drop"])
+def test_what_has_begun_is_looked_at_before_anything_changes(make: Make, change: str) -> None:
+    engine = make(blind=True)
+    steps = engine._batch._steps
+    assert isinstance(steps, Blind)
+
+    async def disturb(engine: TorchEngine) -> list[Completion]:
+        other = asyncio.create_task(engine.generate(PROMPT[:4], 1, HOT))
+        asked = asyncio.create_task(engine.generate(PROMPT, 2, HOT))
+        await under_way(engine, 10)
+        if change == "load":
+            await engine.load(7)
+        elif change == "drop":
+            other.cancel()
+        else:
+            await getattr(engine, change)()
+        drawn = await other if change == "abort" else []
+        assert all(len(each.tokens) % 3 == 1 for each in drawn if each.finish == "abort")  # the first, and whole looks
+        await engine.resume()
+        return await asked
+
+    drawn = run(engine, disturb)
+    expected = alone(make, PROMPT, 2, HOT)
+    for mine, theirs in zip(drawn, expected, strict=True):
+        kept = min(len(mine.tokens), len(theirs.tokens)) if change != "load" else mine.spans[0].end
+        assert kept >= 10
+        assert mine.tokens[:kept] == theirs.tokens[:kept]
+        assert change == "abort" or mine.finish != "abort"
+    assert not steps.unseen
+    assert steps.went_on
 
 
 @pytest.mark.parametrize("most", [20, 9, 3])
