@@ -237,18 +237,18 @@ class Batch:
         device = self._decoder.device
         tokens = [token for piece in pieces for token in piece.prefix.tokens[piece.start : piece.end]]
         positions = [position for piece in pieces for position in range(piece.start, piece.end)]
-        x_NE = self._decoder.forward(
+        ends = np.cumsum([piece.end - piece.start for piece in pieces]) - 1
+        whole = [at for at, piece in enumerate(pieces) if piece.end == len(piece.prefix.tokens)]
+        x_BE = self._decoder.forward(
             torch.tensor(tokens, device=device),
             torch.tensor(positions, device=device),
             self._over_prefixes(pieces, self._decoder),
+            torch.tensor(ends[whole], device=device),
         )
-        ends = np.cumsum([piece.end - piece.start for piece in pieces]) - 1
-        whole = [at for at, piece in enumerate(pieces) if piece.end == len(piece.prefix.tokens)]
         for piece in pieces:
             piece.prefix.done = piece.end
         if whole:
-            logits_BV = self._decoder.logits(x_NE[torch.tensor([int(ends[at]) for at in whole], device=device)])
-            for at, logits_V in zip(whole, logits_BV, strict=True):
+            for at, logits_V in zip(whole, self._decoder.logits(x_BE), strict=True):
                 pieces[at].prefix.logits_V = logits_V
 
     # Entering and leaving ---------------------------------------------------------------------------------------------

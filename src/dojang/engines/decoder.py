@@ -102,8 +102,8 @@ class Decoder:
         for linear in (self._head, *(each for layer in self._layers for each in _linears(layer))):
             linear.refresh()
 
-    def forward(self, token_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
-        """What the last layer makes of each token, [N, E]."""
+    def forward(self, token_N: Tensor, position_N: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
+        """What the last layer makes of each token, [N, E]; or only of those whose places are given."""
         do = self._arithmetic
         do.at(position_N)
         x_NE = functional.embedding(token_N, self._embedding)
@@ -111,6 +111,10 @@ class Decoder:
         for index, layer in enumerate(self._layers):
             qkv_NF = layer.qkv(do.normed_sum(x_NE, y_NE, layer.before_attention))
             seen_NHD = attend(index, *do.rotated(qkv_NF, layer.q_norm, layer.k_norm))
+            if wanted is not None and layer is self._layers[-1]:
+                x_NE, seen_NHD = x_NE[wanted], seen_NHD[wanted]
+                if not len(wanted):
+                    return x_NE
             y_NE = layer.out(seen_NHD.reshape(len(x_NE), -1))
             gate_up_NF = layer.gate_up(do.normed_sum(x_NE, y_NE, layer.before_mlp))
             y_NE = layer.down(do.gated(gate_up_NF))

@@ -85,6 +85,7 @@ class TorchEngine:
         threads: int | None = None,
     ) -> None:
         decoder = Decoder(model)
+        self._device = decoder.device
         self._threads = threads
         """How many of the processor's to use; None for torch's own choice."""
         stopper = Stopper(tokenizer, _end_tokens(model, tokenizer))
@@ -260,6 +261,8 @@ class TorchEngine:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         torch.get_num_threads()  # a thread gets its number when it first asks, from one that all share
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # a thread begins with the first one
         begun.set()
         while not self._closed:
             self._listen()

@@ -2,14 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import TypeVar
 
 import pytest
 import torch
 from blind import Blind
+from playing import run
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.engines.decoder import Attend
@@ -19,7 +19,6 @@ from dojang.protocols import Pause
 from dojang.types import Completion, Sampling, Span
 from dojang.weights.memory import MemoryWeights
 
-T = TypeVar("T")
 Make = Callable[..., TorchEngine]
 HOT = Sampling(temperature=5.0, max_tokens=60, seed=3)
 """Hot enough not to end by itself soon."""
@@ -47,16 +46,6 @@ def make(
         return engine
 
     return one
-
-
-def run(engine: TorchEngine, play: Callable[[TorchEngine], Awaitable[T]]) -> T:
-    async def whole() -> T:
-        try:
-            return await asyncio.wait_for(play(engine), 60 + STORM)
-        finally:
-            await engine.close()
-
-    return asyncio.run(whole())
 
 
 async def under_way(engine: TorchEngine, tokens: int = 5) -> None:
@@ -305,7 +294,8 @@ def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
         return [await engine.generate(*ask) for ask in asks]
 
     engine = make(slots=slots, blind=blind)
-    for mine, expected in zip(run(engine, storm), run(make(slots=slots), in_turn), strict=True):
+    limit_s = 60.0 + STORM
+    for mine, expected in zip(run(engine, storm, limit_s), run(make(slots=slots), in_turn, limit_s), strict=True):
         assert [(each.tokens, each.text, each.finish) for each in mine] == [
             (each.tokens, each.text, each.finish) for each in expected
         ]
@@ -356,11 +346,11 @@ def test_where_memory_does_not_suffice_less_is_done_at_a_time(make: Make, most: 
     decoder, attempts = engine._batch._decoder, list[int]()
     forward = decoder.forward
 
-    def scarce(token_N: torch.Tensor, position_N: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def scarce(token_N: torch.Tensor, position_N: torch.Tensor, attend: Attend, *wanted: torch.Tensor) -> torch.Tensor:
         attempts.append(len(token_N))
         if len(token_N) > max(most, 16 if int(position_N.min()) < 3 else 0):  # a prompt comes whole if it is short
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(token_N, position_N, attend)
+        return forward(token_N, position_N, attend, *wanted)
 
     decoder.forward = scarce  # type: ignore[method-assign]
     drawn = run(engine, lambda engine: asyncio.gather(*(engine.generate(*ask) for ask in asks)))

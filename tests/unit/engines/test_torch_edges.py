@@ -1,12 +1,12 @@
 """The torch engine when things come at a bad moment: pauses that meet, broken updates, odd requests, a close."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 import torch
+from playing import run
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.engines.torch import TorchEngine
@@ -15,7 +15,6 @@ from dojang.protocols import Pause
 from dojang.types import Completion, Sampling
 from dojang.weights.memory import MemoryWeights
 
-T = TypeVar("T")
 Make = Callable[..., TorchEngine]
 PROMPT = tuple(range(10, 22))
 WARM = Sampling(temperature=1.0, max_tokens=8, seed=3)
@@ -31,16 +30,6 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
         return TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=4, **options)  # type: ignore[arg-type]
 
     return one
-
-
-def run(engine: TorchEngine, play: Callable[[TorchEngine], Awaitable[T]]) -> T:
-    async def whole() -> T:
-        try:
-            return await asyncio.wait_for(play(engine), 60)
-        finally:
-            await engine.close()
-
-    return asyncio.run(whole())
 
 
 async def begun(engine: TorchEngine, sampling: Sampling = HOT) -> "asyncio.Task[list[Completion]]":

@@ -255,7 +255,7 @@ class Runner:
             exit_code=code if code >= 0 else None,
             signal=_name(-code) if code < 0 and not end.killed else None,
             detail=detail,
-            output=read_all(self._stdout, allowance.output),
+            output=read_all(self._stdout, min(size, allowance.output)),
             errors=read_end(self._stderr, _ERRORS),
             crowded=end.waited_s > _CROWDED * end.cpu_s,
         )

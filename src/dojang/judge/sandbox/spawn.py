@@ -148,7 +148,8 @@ def memory_file(data: bytes = b"", *, sealed: bool = False) -> int:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
-    os.lseek(file, 0, os.SEEK_SET)
+    if data:
+        os.lseek(file, 0, os.SEEK_SET)
     if sealed:
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
     return file

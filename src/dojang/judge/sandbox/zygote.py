@@ -90,6 +90,9 @@ if __name__ == "__main__":
 """What programs usually do."""
 _TIMES = 20
 """Often enough for the interpreter to have settled how it does something."""
+_FILLINGS: list[bytes] = []
+_HOLES, _FRESH = 500, 4
+"""The most of one size to look for, and how many beside each other are in memory that was not used before."""
 _WRITERS = {io.TextIOWrapper, io.BufferedWriter}
 _THREADS = _thread._count
 _AT_END_OF_THREADS: Any = vars(threading).get("_threading_atexits", True)
@@ -118,6 +121,7 @@ def main() -> None:
     random.seed(0)
     gc.collect()
     _trim()
+    _fill_holes()
     gc.freeze()  # the collector would touch, and so copy, every page the programs share with this process
     children.confine_itself()
     control.send(b"ready")
@@ -281,6 +285,19 @@ def _trim() -> None:
     """Give memory back that is not in use: a fork copies a note for every page."""
     with contextlib.suppress(AttributeError):  # not every C library can
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _fill_holes() -> None:
+    """Take what is free between things in use: a program that put its own there would have to copy all these pages."""
+    for size in range(48, 513, 16):  # larger things are elsewhere, and of smaller ones a page holds many
+        last = beside = 0
+        for _ in range(_HOLES):
+            filling = bytes(size - sys.getsizeof(b""))
+            beside = beside + 1 if id(filling) - last == size else 0
+            last = id(filling)
+            _FILLINGS.append(filling)
+            if beside == _FRESH:
+                break
 
 
 def _module(name: str) -> types.ModuleType:
