@@ -121,7 +121,6 @@ class Batch:
 
     def drop(self, request: Request) -> None:
         """Forget a request for which nobody waits."""
-        self._settle()
         self._waiting = deque(row for row in self._waiting if row.request is not request)
         for place in sorted((at for at, row in enumerate(self._rows) if row.request is request), reverse=True):
             self._vacate(place)
@@ -181,8 +180,8 @@ class Batch:
                 self._flight = self._follow(flight)
             self._read()  # a GPU decodes meanwhile
             self._land(flight)
-        except RuntimeError as error:
-            self._flight = None
+        except BaseException as error:
+            self._flight = None  # it goes on from what has not been seen
             if not is_out_of_memory(error) or len(self._rows) == 1:
                 raise
             self._most = len(self._rows) // 2
@@ -317,13 +316,14 @@ class Batch:
 
     def _take(self, rows: Sequence[Row], drawn: Drawn, places: Iterable[int]) -> None:
         """Give these rows what was drawn for them, up to where each ends; -1 is the place of one that has ended."""
-        ended = dict[int, Finish]()
         drawn_N = (each.T.tolist() for each in (drawn.token_RN, drawn.logp_RN, drawn.plain_RN))
-        for row, place, tokens, logps, plains in zip(rows, places, *drawn_N, strict=True):
-            if place < 0:
-                continue
-            room = min(row.most, self.context) - row.length
-            count, finish = self._stopper.end(row.tokens, tokens, room, row.request.sampling)
+        taken = [each for each in zip(rows, places, *drawn_N, strict=True) if each[1] >= 0]
+        ends = [
+            self._stopper.end(row.tokens, tokens, min(row.most, self.context) - row.length, row.request.sampling)
+            for row, _, tokens, _, _ in taken
+        ]
+        ended = dict[int, Finish]()
+        for (row, place, tokens, logps, plains), (count, finish) in zip(taken, ends, strict=True):
             row.tokens += tokens[:count]
             row.logprobs += logps[:count]
             if row.plain is not None:

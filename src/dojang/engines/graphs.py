@@ -73,6 +73,7 @@ class GraphSteps:
             for each_N in (self._token_N, self._position_N, self._slot_N, self._sampler.heat_N):
                 each_N[: len(kept_N)] = each_N[kept_N]
             self._slot_N[count : len(kept_N)] = self._slots.spare
+            self._position_N[count : len(kept_N)] = 0
         return self._drawn(turn)
 
     def _drawn(self, turn: Turn) -> Callable[[], Drawn]:

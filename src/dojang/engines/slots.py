@@ -169,7 +169,7 @@ class Slots:
         return keys_LSKTD, torch.zeros_like(keys_LSKTD)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """A GPU's allocator has an error of its own, a processor's only words."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -337,6 +338,32 @@ def test_what_has_begun_is_looked_at_before_anything_changes(make: Make, change:
         assert change == "abort" or mine.finish != "abort"
     assert not steps.unseen
     assert steps.went_on
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_error_while_looking_is_told_and_the_engine_goes_on(make: Make, times: int) -> None:
+    """Also if turns have begun after those that could not be looked at."""
+    engine = make(blind=True)
+    stopper, left = engine._batch._stopper, [times]
+    end = stopper.end
+
+    def broken(written: Sequence[int], *rest: Any) -> Any:
+        if len(written) > 8 and left[0]:
+            left[0] -= 1
+            raise ValueError("cannot look")
+        return end(written, *rest)
+
+    stopper.end = broken  # type: ignore[method-assign]
+
+    async def play(engine: TorchEngine) -> list[Completion]:
+        for _ in range(times):
+            asked = [engine.generate(PROMPT[:size], 2, replace(HOT, ordinal=size)) for size in (4, 5)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert [str(each) for each in answers] == ["cannot look"] * 2
+        return await engine.generate(PROMPT, 2, HOT)
+
+    drawn = run(engine, play)
+    assert [each.tokens for each in drawn] == [each.tokens for each in alone(make, PROMPT, 2, HOT)]
 
 
 @pytest.mark.parametrize("most", [20, 9, 3])

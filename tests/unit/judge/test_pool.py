@@ -457,6 +457,56 @@ def test_a_program_finds_nothing_of_the_warm_interpreters_in_its_way(make: Calla
     assert asyncio.run(play()) == [Outcome.ACCEPTED] * 2
 
 
+SOLUTION = "".join(f"treasure_{number} = {number}\n" for number in range(150)) + "print('found')\n"
+THIEF = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = ctypes.c_void_p
+end, there = libc.sbrk(0), ctypes.create_string_buffer(1)
+start = end - 4096
+while libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(4096), there) == 0:
+    start -= 4096
+heap = ctypes.string_at(start + 4096, end - start - 4096)
+assert len(heap) > 1 << 20
+print("found" if b"trea" + b"sure_" in heap else "nothing")
+"""
+
+
+def test_a_program_finds_nothing_of_those_before_it(make: Callable[..., JudgePool]) -> None:
+    async def play() -> list[list[Outcome]]:
+        async with make(workers=1) as pool:
+            exam = Exam((IoTest("", "found"),) * 2)
+            judged = [await pool.judge(Submission("python3", each, exam)) for each in (SOLUTION, THIEF, THIEF + "\n")]
+            return [[ran.outcome for ran in each.ran] for each in judged]
+
+    assert asyncio.run(play()) == [[Outcome.ACCEPTED] * 2, [Outcome.WRONG] * 2, [Outcome.WRONG] * 2]
+
+
+@pytest.mark.parametrize(
+    ("source", "isolation"),
+    [
+        ("def f(n):\n    return 0 if n == 0 else 1 + f(n - 1)\nf(993)\nprint('right')", "auto"),
+        ("import sys\nout = sys.stdout.detach()\nout.write(b'right')", "auto"),
+        ("import datetime\nprint('right' if datetime.datetime.strptime('1', '%d') else '')", "seccomp"),
+    ],
+)
+def test_every_test_is_like_the_first(make: Callable[..., JudgePool], source: str, isolation: str) -> None:
+    async def play() -> list[Outcome]:
+        async with make(workers=1, isolation=isolation) as pool:
+            judged = await pool.judge(Submission("python3", source, Exam((IoTest("", "right"),) * 3)))
+            return [ran.outcome for ran in judged.ran]
+
+    assert asyncio.run(play()) == [Outcome.ACCEPTED] * 3
+
+
+def test_an_exit_status_that_is_too_large_is_none_that_is_good(make: Callable[..., JudgePool]) -> None:
+    async def play() -> Outcome:
+        async with make(workers=1) as pool:
+            return (await pool.judge(Submission("python3", "exit(1 << 70)", Exam((IoTest("", ""),))))).outcome
+
+    assert asyncio.run(play()) is Outcome.RUNTIME_ERROR
+
+
 @pytest.mark.parametrize("isolation", ["auto", "namespaces", "landlock", "seccomp", "none"])
 def test_isolation_is_recorded(make: Callable[..., JudgePool], isolation: str) -> None:
     pool = make(isolation=isolation)

@@ -39,8 +39,8 @@ class Forks:
         self._steps = self._limits = ctypes.create_string_buffer(1)
         self._first = 0
 
-    def prepare(self, limits: list[tuple[int, tuple[int, int]]], streams: list[int], unwanted: list[int]) -> None:
-        """Write the list for children with these limits and standard streams; they close what is unwanted."""
+    def prepare(self, limits: list[tuple[int, tuple[int, int]]], streams: list[int], control: int) -> None:
+        """Write the list for children with these limits and standard streams; where requests come from they close."""
         self._limits = ctypes.create_string_buffer(b"".join(struct.pack("<QQ", *pair) for _, pair in limits))
         steps = [self._step("clone", _CLONE_PARENT | _SIGCHLD, unless=_NOT_ZERO)]
         for number, file in enumerate(streams):
@@ -50,7 +50,7 @@ class Forks:
         steps.append(self._step("prctl", _PR_SET_PDEATHSIG, _SIGKILL))
         for last in self._filters[1:]:
             steps += self._confine(last)
-        steps += [self._step("close", file) for file in unwanted]
+        steps.append(self._step("close", control))
         self._steps = _listed(steps)
         self._first = _address(self._steps)
 

@@ -16,7 +16,7 @@ from dojang.judge.sandbox.syscalls import number
 
 __all__ = ["Interpreter"]
 
-_LOAD = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv.pop())))"
+_LOAD = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv.pop()))); main()"
 _PID = struct.Struct("<i")
 _START_S = 60.0
 _LIMITS = {
@@ -68,15 +68,15 @@ class Interpreter:
         *,
         function: str = "",
         arguments: Sequence[str] = (),
-        compiled: int = 0,
+        compiled: bool = False,
     ) -> int:
         """The id of a child that plays a role; `files` are stdin, stdout, stderr, the source, and perhaps another.
 
-        What roles there are and what they need is said in zygote.py. `compiled`, if not 0, says that the source is
-        what an earlier child compiled, and by its number which.
+        What roles there are and what they need is said in zygote.py. `compiled` says that the source is what an
+        earlier child compiled.
         """
         size = os.fstat(files[3]).st_size
-        request = _request(role, size, tuple(limits.items()), function, tuple(arguments), compiled)
+        request = _request(role, size, tuple(limits.items()), function, tuple(arguments), compiled=compiled)
         try:
             pid = self._ask(request, files)
         except (OSError, struct.error):
@@ -148,7 +148,8 @@ def _request(
     limits: tuple[tuple[int, int], ...],
     function: str,
     arguments: tuple[str, ...],
-    compiled: int,
+    *,
+    compiled: bool,
 ) -> bytes:
     pairs = [(kind, in_force(kind, value)) for kind, value in limits if _LIMITS.get(kind) != value]
     return json.dumps(

@@ -4,7 +4,6 @@ Standard input is a sealed file in memory and standard output another, so that n
 drains and none can change what the next test reads.
 """
 
-import itertools
 import math
 import os
 import resource
@@ -88,14 +87,10 @@ class Script:
 
     A run writes the code before anything of the program is executed, and only runs of the same program read it."""
 
-    _numbers = itertools.count(1)
-
     def __init__(self, source: bytes) -> None:
         self._text = memory_file(source, sealed=True)
         self._code = memory_file()
-        self._number = next(self._numbers)
-        self.compiled = 0
-        """The number of the code, no other's; 0 while there is none."""
+        self.compiled = False
 
     def files(self) -> tuple[int, ...]:
         """What a run is given: something to execute, and somewhere to leave the code if that is missing."""
@@ -104,9 +99,8 @@ class Script:
     def ran(self, end: End) -> None:
         """A run has ended. One that was killed may have been interrupted while it wrote."""
         if not self.compiled:
-            if not end.killed and os.fstat(self._code).st_size > 0:
-                self.compiled = self._number
-            else:
+            self.compiled = not end.killed and os.fstat(self._code).st_size > 0
+            if not self.compiled:
                 os.ftruncate(self._code, 0)
                 os.lseek(self._code, 0, os.SEEK_SET)
 

@@ -45,7 +45,7 @@ PRELOADED = """
 takes 10 ms to import must be used by half a percent of the programs; dataclasses, datetime and statistics are not (by
 0 to 1 of the 1,138 solutions of MBPP and HumanEval)."""
 ALSO = """
-    _pylong argparse ast asyncio base64 bz2 cProfile calendar codecs colorsys concurrent.futures.process
+    _pylong _strptime argparse ast asyncio base64 bz2 cProfile calendar codecs colorsys concurrent.futures.process
     concurrent.futures.thread configparser csv ctypes dataclasses datetime difflib dis fileinput fnmatch getopt glob
     graphlib gzip hashlib hmac html inspect keyword locale logging lzma mmap multiprocessing optparse pathlib pickle
     platform plistlib pprint reprlib sched secrets select selectors shlex shutil signal socket sqlite3 stat
@@ -97,7 +97,7 @@ _WRITERS = {io.TextIOWrapper, io.BufferedWriter}
 _THREADS = _thread._count
 _AT_END_OF_THREADS: Any = vars(threading).get("_threading_atexits", True)
 _STREAMS: list[Any] = []
-"""Standard output and error as they were."""
+"""Standard output and error as they were, and what is below them, which a program may detach."""
 _PID = struct.Struct("<i")
 
 
@@ -129,6 +129,8 @@ def main() -> None:
         _serve(control, report, children, names, calls)
     except BaseException as error:
         if os.getpid() == own:
+            if isinstance(error, KeyboardInterrupt):
+                return
             raise
         # A child, whose program has not begun: what that raises is dealt with elsewhere.
         _tell(report, f"broken {type(error).__name__}: {error}")
@@ -145,7 +147,7 @@ def _script(name: str, code: str) -> Any:
 def _serve(control: _socket.socket, report: int, children: Any, names: dict[str, Any], calls: Any) -> None:
     """Fork a child for each request."""
     own = os.getpid()
-    known, request, places, code = b"", {}, [-1], b""
+    known, request, places = b"", {}, [-1]
     while True:
         message, files = _received(control, 1 << 14)
         if not message:
@@ -153,19 +155,23 @@ def _serve(control: _socket.socket, report: int, children: Any, names: dict[str,
         if message != known:  # one test is like the other
             known, request, places = message, json.loads(message), [-1]
             sys.argv = ["main.py", *request["arguments"]]
-            code = _read_source(files[3], request["size"]) if request["compiled"] else b""
         if files != places:
             places = files
-            children.prepare(request["limits"], files[:3], [CONTROL, *files[3:]] if code else [CONTROL])
+            children.prepare(request["limits"], files[:3], CONTROL)
             gc.freeze()  # so that at its end a program has only its own things to look through
         # The child's parent is the one who asked: it supervises programs in every language alike. There is one thread
         # and nobody holds a lock, so the interpreter need not be told that it was forked. That would take long, and
         # reseed the random numbers; as it is, a program gets the same ones in every run, and so the same verdict.
         pid = children.make()
         if pid == 0:
-            if code:
-                os._exit(_run_program(marshal.loads(code), names, report, request["raised"]))
-            os._exit(_run(request, files[3:], names, report, calls))
+            # From here, whatever it was made of: how deep a program may recurse depends on how deep it begins. And only
+            # here is it read: what has been in the memory of the process above, later programs might find there.
+            if request["compiled"]:
+                program = marshal.loads(os.pread(files[3], request["size"], 0))
+                os.close(files[3])
+            else:
+                program = _compiled_here(request, files[3:], report, calls)
+            os._exit(_run_program(program, names, report, request["raised"]))
         if pid < 0 and os.getpid() != own:
             raise OSError(-pid, "a program cannot be confined")
         for file in files:
@@ -193,19 +199,21 @@ def _make_like_a_console() -> None:
     sys.path[:] = [path for path in sys.path if path]
 
 
-def _run(request: Any, files: list[int], names: dict[str, Any], report: int, calls: Any) -> int:
-    """`files` are the source, and perhaps another: for a program, a file for the code it compiles to; otherwise the
+def _compiled_here(request: Any, files: list[int], report: int, calls: Any) -> types.CodeType:
+    """A program's code; other roles are played to their end.
+
+    `files` are the source, and perhaps another: for a program, a file for the code it compiles to; otherwise the
     channel between candidate and examiner. `report` is a pipe to the judge."""
     source, other = [*files, -1][:2]
     text = _read_source(source, request["size"])
     os.close(source)
     if request["role"] == "examiner":
-        return int(calls.examine(text, request["function"], report, other))
+        os._exit(calls.examine(text, request["function"], report, other))
     code = _compiled(text, report)
-    if request["role"] == "program":
-        return _run_program(_kept(code, other), names, report, request["raised"])
-    os.close(report)
-    return int(calls.serve(_module("solution"), code, other))
+    if request["role"] == "candidate":
+        os.close(report)
+        os._exit(calls.serve(_module("solution"), code, other))
+    return _kept(code, other)
 
 
 def _read_source(file: int, size: int) -> bytes:
@@ -227,7 +235,7 @@ def _open_streams() -> None:
     sys.stderr = io.TextIOWrapper(binary(2, "w"), "utf-8", "backslashreplace", line_buffering=True)
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, f"__{name}__", getattr(sys, name))
-    _STREAMS.extend((sys.stdout, sys.stderr))
+    _STREAMS.extend((sys.stdout, sys.stderr, sys.stdout.buffer, sys.stderr.buffer))
 
 
 def _tell(report: int, words: str) -> None:
@@ -365,11 +373,6 @@ def _flush_if_open(stream: Any) -> None:
 
 def _exit_status(code: object) -> int:
     if code is None or isinstance(code, int):
-        return code or 0
+        return -1 if code and not -1 << 63 <= code < 1 << 63 else code or 0
     sys.stderr.write(f"{code}\n")
     return 1
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        main()
