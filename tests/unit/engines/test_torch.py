@@ -344,12 +344,14 @@ def test_what_has_begun_is_looked_at_before_anything_changes(make: Make, change:
 def test_an_error_while_looking_is_told_and_the_engine_goes_on(make: Make, times: int) -> None:
     """Also if turns have begun after those that could not be looked at."""
     engine = make(blind=True)
-    stopper, left = engine._batch._stopper, [times]
+    steps, stopper, left = engine._batch._steps, engine._batch._stopper, [times]
+    assert isinstance(steps, Blind)
     end = stopper.end
 
     def broken(written: Sequence[int], *rest: Any) -> Any:
         if len(written) > 8 and left[0]:
             left[0] -= 1
+            steps.unseen = 0  # what has begun will not be looked at any more
             raise ValueError("cannot look")
         return end(written, *rest)
 
