@@ -468,7 +468,7 @@ while libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(4096), there) == 0:
     start -= 4096
 heap = ctypes.string_at(start + 4096, end - start - 4096)
 assert len(heap) > 1 << 20
-print("found" if b"trea" + b"sure_" in heap else "nothing")
+print("found" if bytes(reversed(b"_erusaert")) in heap else "nothing")  # so that it does not find itself
 """
 
 
