@@ -25,7 +25,7 @@ from dojang.engines.steps import Drawn, EagerSteps, Steps, Turn, draw
 from dojang.engines.stopping import Stopper
 from dojang.types import Completion, Finish
 
-__all__ = ["Batch", "Request"]
+__all__ = ["Batch"]
 
 
 @dataclass(eq=False)
@@ -76,7 +76,7 @@ class Batch:
         self._rows: list[Row] = []
         """Those being decoded; the place of each is its slot."""
         self._flight: _Flight | None = None
-        """Between two steps only: everybody else finds things settled."""
+        """Between two steps only: whoever changes more than who is there settles first."""
 
     @property
     def busy(self) -> bool:

@@ -19,9 +19,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.checksum import checksum
-from dojang.engines.batch import Batch, Request
+from dojang.engines.batch import Batch
 from dojang.engines.decoder import Decoder
 from dojang.engines.fitness import check_clean, check_request
+from dojang.engines.rows import Request
 from dojang.engines.stopping import Stopper
 from dojang.engines.update import StagedUpdate, bring, write
 from dojang.protocols import Abilities, EngineState, Pause, WeightStore

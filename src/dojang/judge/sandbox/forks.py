@@ -45,12 +45,12 @@ class Forks:
         steps = [self._step("clone", _CLONE_PARENT | _SIGCHLD, unless=_NOT_ZERO)]
         for number, file in enumerate(streams):
             steps += [self._step("dup3", file, number), self._step("close", file)]
+        steps.append(self._step("close", control))
         for index, (kind, _) in enumerate(limits):
             steps.append(self._step("prlimit64", 0, kind, _address(self._limits) + 16 * index))
         steps.append(self._step("prctl", _PR_SET_PDEATHSIG, _SIGKILL))
         for last in self._filters[1:]:
             steps += self._confine(last)
-        steps.append(self._step("close", control))
         self._steps = _listed(steps)
         self._first = _address(self._steps)
 

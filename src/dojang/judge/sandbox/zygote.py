@@ -278,11 +278,11 @@ def _is_the_same_when_read(code: types.CodeType) -> bool:
 
 def _warm_up() -> None:
     """Whatever an interpreter notes down when it does something for the first time, every program would for itself."""
-    streams = sys.stdin, sys.stdout
+    streams, usual = (sys.stdin, sys.stdout), compile(_USUAL, "main.py", "exec")
     try:
         for _ in range(_TIMES):
             sys.stdin, sys.stdout = io.TextIOWrapper(io.BytesIO(b"3 2\n1 2 3\n4 5\n")), io.TextIOWrapper(io.BytesIO())
-            exec(compile(_USUAL, "main.py", "exec"), {"__name__": "__main__", "__builtins__": builtins})
+            exec(usual, {"__name__": "__main__", "__builtins__": builtins})
     finally:
         sys.stdin, sys.stdout = streams
     for _ in range(_TIMES):
