@@ -184,14 +184,17 @@ def continuous(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots
 
 
 def vllm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_LOGGING_LEVEL": "ERROR"}
+    cpu = model.device.type == "cpu"
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_LOGGING_LEVEL": "ERROR"}
+    if cpu:  # a process of its own would want a core of its own
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM, SamplingParams
 
     folder = tempfile.mkdtemp(prefix="dojang-bench-")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    cpu = model.device.type == "cpu"
-    settings = {"enforce_eager": True, "distributed_executor_backend": "uni"} if cpu else {}
+    beside_others = {"gpu_memory_utilization": 0.5}
+    settings = {"enforce_eager": True, "distributed_executor_backend": "uni"} if cpu else beside_others
     engine = LLM(
         folder,
         dtype=str(model.dtype).removeprefix("torch."),
@@ -203,9 +206,8 @@ def vllm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int)
 
     def play(work: Work, turn: int) -> None:
         prompts = [{"prompt_token_ids": prompt} for prompt, _ in work.flat]
-        how = [
-            SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True, logprobs=0, seed=turn * 10**6 + at)
-            for at, (_, length) in enumerate(work.flat)
+        how = [  # without seeds: with them it draws for one sample after the other
+            SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True, logprobs=0) for _, length in work.flat
         ]
         outputs = engine.generate(prompts, how, use_tqdm=False)
         drawn = sum(len(each.outputs[0].token_ids) for each in outputs)

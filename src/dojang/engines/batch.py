@@ -180,6 +180,8 @@ class Batch:
                 self._flight = self._follow(flight)
             self._read()  # a GPU decodes meanwhile
             self._land(flight)
+            if not self._rows:
+                self._settle()  # it has begun for nobody
         except BaseException as error:
             self._flight = None  # it goes on from what has not been seen
             if not is_out_of_memory(error) or len(self._rows) == 1:

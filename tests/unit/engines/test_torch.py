@@ -340,6 +340,23 @@ def test_what_has_begun_is_looked_at_before_anything_changes(make: Make, change:
     assert steps.went_on
 
 
+def test_nothing_is_under_way_after_the_last_has_ended_early(make: Make) -> None:
+    """What was begun for it before its end had been seen is over, too."""
+    engine = make(blind=True)
+    steps, token = engine._batch._steps, alone(make, PROMPT, 1, HOT)[0].tokens[9]
+    assert isinstance(steps, Blind)
+
+    async def play(engine: TorchEngine) -> list[Completion]:
+        drawn = await engine.generate(PROMPT, 1, replace(HOT, stop_tokens=(token,)))
+        await engine.resume()  # the step that delivered it has ended then
+        assert steps.went_on
+        assert not steps.unseen
+        return drawn
+
+    (drawn,) = run(engine, play)
+    assert (len(drawn.tokens), drawn.finish) == (10, "stop")
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_error_while_looking_is_told_and_the_engine_goes_on(make: Make, times: int) -> None:
     """Also if turns have begun after those that could not be looked at."""
