@@ -17,6 +17,8 @@ __all__ = ["Piece", "over_prefixes", "over_slots"]
 
 _GRAIN = 32
 """Attention looks at a multiple of so many positions."""
+_CALL = 512
+"""Another call of attention takes as long as looking at about so many positions more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +71,47 @@ def over_prefixes(pieces: Sequence[Piece], decoder: Decoder) -> Attend:
     return attend
 
 
-def over_slots(slots: Slots, position_N: Tensor, longest: int, shape: Shape) -> Attend:
-    """Attention for one token in each of the first N slots, at these positions, all below `longest`."""
-    count = len(position_N)
-    row_N = torch.arange(count, device=position_N.device)
-    size = min(slots.length, -(-longest // _GRAIN) * _GRAIN)
-    visible_NT = torch.arange(size, device=position_N.device) <= position_N[:, None]
+def over_slots(slots: Slots, position_N: Sequence[int], shape: Shape) -> Attend:
+    """Attention for one token in each of the first N slots, at these positions."""
+    count, device = len(position_N), slots.keys_LSKTD.device
+    runs = _runs(slots, position_N)
+    row_N, place_N = torch.arange(count, device=device), torch.tensor(position_N, device=device)
+    visible_NT = torch.arange(max(size for _, size in runs), device=device) <= place_N[:, None]
     keys_LSKTD, values_LSKTD = slots.keys_LSKTD, slots.values_LSKTD
-    zero = torch.zeros((), dtype=keys_LSKTD.dtype, device=position_N.device)
+    zero = torch.zeros((), dtype=keys_LSKTD.dtype, device=device)
     mask_N11T = zero.where(visible_NT, -torch.inf)[:, None, None]
     heads = (shape.kv_heads, shape.heads // shape.kv_heads)
 
     def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
         keys_SKTD, values_SKTD = keys_LSKTD[layer], values_LSKTD[layer]
-        keys_SKTD[row_N, :, position_N] = k_NKD
-        values_SKTD[row_N, :, position_N] = v_NKD
-        seen = scaled_dot_product_attention(
-            q_NHD.reshape(count, *heads, shape.head),
-            keys_SKTD[:count, :, :size],
-            values_SKTD[:count, :, :size],
-            attn_mask=mask_N11T,
-        )
-        return seen.reshape(count, shape.heads, shape.head)
+        keys_SKTD[row_N, :, place_N] = k_NKD
+        values_SKTD[row_N, :, place_N] = v_NKD
+        q_NKGD = q_NHD.reshape(count, *heads, shape.head)
+        seen = [
+            scaled_dot_product_attention(
+                q_NKGD[run],
+                keys_SKTD[run, :, :size],
+                values_SKTD[run, :, :size],
+                attn_mask=mask_N11T[run, ..., :size],
+            )
+            for run, size in runs
+        ]
+        return torch.cat(seen).reshape(count, shape.heads, shape.head)
 
     return attend
+
+
+def _runs(slots: Slots, position_N: Sequence[int]) -> list[tuple[slice, int]]:
+    """Neighbouring slots to look at together, and at how many positions: of all of them as many as the longest has."""
+    runs: list[tuple[slice, int]] = []
+    for first in range(0, len(position_N), slots.run):
+        run = slice(first, min(first + slots.run, len(position_N)))
+        size = min(slots.length, -(-(max(position_N[run]) + 1) // _GRAIN) * _GRAIN)
+        if runs:
+            before, most = runs[-1][0], max(runs[-1][1], size)
+            more = (run.stop - run.start) * (most - size) + (before.stop - before.start) * (most - runs[-1][1])
+            if more < _CALL:
+                runs[-1] = slice(before.start, run.stop), most
+                continue
+        runs.append((run, size))
+    return runs

@@ -336,7 +336,7 @@ class Batch:
         self._retire(ended)
 
     def _retire(self, ended: Mapping[int, Finish]) -> None:
-        """End the rows in these slots, from the last on: each is replaced by one behind it."""
+        """End the rows in these slots, from the last on: each is replaced by rows behind it."""
         for place in sorted(ended, reverse=True):
             row = self._rows[place]
             self._vacate(place)
@@ -357,11 +357,19 @@ class Batch:
             request.deliver(request)
 
     def _vacate(self, place: int) -> None:
-        """Free a slot; the last row takes it over."""
-        last = self._rows.pop()
-        if place < len(self._rows):
-            self._slots.move(len(self._rows), place, last.length)
-            self._rows[place] = last
+        """Free a slot. Every run of slots behind it gives its longest to the one before; the last row ends it."""
+        rows, run = self._rows, self._slots.run
+        while (start := (place // run + 1) * run) < len(rows):
+            heir = max(range(start, min(start + run, len(rows))), key=lambda at: rows[at].length)
+            self._move(heir, place)
+            place = heir
+        if place < len(rows) - 1:
+            self._move(len(rows) - 1, place)
+        rows.pop()
+
+    def _move(self, source: int, target: int) -> None:
+        self._rows[target] = self._rows[source]
+        self._slots.move(source, target, self._rows[target].length)
 
 
 _OverPrefixes = Callable[[Sequence[Piece], Decoder], Attend]

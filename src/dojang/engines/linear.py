@@ -1,5 +1,6 @@
 """Linear layers for generation: several of a model's in one product, and packed the way the processor likes them."""
 
+import platform
 from collections.abc import Sequence
 
 import torch
@@ -41,9 +42,9 @@ class Linear:
 
 
 def _packs(weight: Tensor) -> bool:
-    return (
-        weight.device.type == "cpu"
-        and weight.dtype is torch.bfloat16
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    """In bfloat16 wherever that is fast; in single precision on ARM alone: elsewhere the usual product is as fast."""
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if weight.dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype is torch.float32 and platform.machine() == "aarch64"

@@ -1,7 +1,7 @@
 """Where keys and values of sequences are kept: a slot for each that is being decoded, and prompts by themselves.
 
-Slots in use are always the first ones, so that a step works on a plain slice; a sequence that ends is replaced by the
-last (on a GPU, by name only). All slots are equally long. When a sequence needs more, they grow together, within a
+Slots in use are always the first ones, so that a step works on plain slices; a sequence that ends is replaced by one
+behind it (on a GPU, by name only). All slots are equally long. When a sequence needs more, they grow together, within a
 budget of memory: longer slots may mean fewer.
 """
 
@@ -18,6 +18,7 @@ __all__ = ["Prefix", "Slots", "is_out_of_memory", "spare_memory"]
 _BUDGET = 4 << 30
 _GRAIN = 64
 """Slots are a multiple of this long."""
+_RUN = 16
 
 
 class Prefix:
@@ -71,6 +72,8 @@ class Slots:
         self._budget = 0
         self._scattered = scattered
         """Whether slots may lie anywhere: a GPU's kernel finds them, and moving one is then no work."""
+        self.run = most if scattered else _RUN
+        """How many neighbours are looked at together: sequences among them should be about equally long."""
         self.length = 0
         self.capacity = most
         self._places = list(range(most))

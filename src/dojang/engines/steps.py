@@ -68,9 +68,9 @@ class EagerSteps:
         return 1
 
     def take(self, token_N: Sequence[int], position_N: Sequence[int], turn: Turn) -> Callable[[], Drawn]:
-        place_N = torch.tensor(position_N, device=self._decoder.device)
-        attend = over_slots(self._slots, place_N, max(position_N) + 1, self._decoder.shape)
-        x_NE = self._decoder.forward(torch.tensor(token_N, device=self._decoder.device), place_N, attend)
+        attend = over_slots(self._slots, position_N, self._decoder.shape)
+        words_N, places_N = (torch.tensor(each, device=self._decoder.device) for each in (token_N, position_N))
+        x_NE = self._decoder.forward(words_N, places_N, attend)
         drawn = draw(self._decoder.logits(x_NE), turn)
         return lambda: drawn
 

@@ -92,7 +92,7 @@ def scored(decoder: Decoder) -> list[Tensor]:
             [prompt[min(each, len(prompt) - 1)] for each, prompt in zip(length, PROMPTS, strict=True)]
         )
         position_N = torch.tensor([min(each, len(prompt) - 1) for each, prompt in zip(length, PROMPTS, strict=True)])
-        attend = over_slots(slots, position_N, int(position_N.max()) + 1, decoder.shape)
+        attend = over_slots(slots, position_N.tolist(), decoder.shape)
         logits_NV = decoder.logits(decoder.forward(token_N, position_N, attend))
         for at, prompt in enumerate(PROMPTS):
             if length[at] < len(prompt):
