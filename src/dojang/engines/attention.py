@@ -102,7 +102,7 @@ def over_slots(slots: Slots, position_N: Sequence[int], shape: Shape) -> Attend:
 
 
 def _runs(slots: Slots, position_N: Sequence[int]) -> list[tuple[slice, int]]:
-    """Neighbouring slots to look at together, and at how many positions: of all of them as many as the longest has."""
+    """Neighbouring slots to look at together, and at how many positions: as many as the longest of them has."""
     runs: list[tuple[slice, int]] = []
     for first in range(0, len(position_N), slots.run):
         run = slice(first, min(first + slots.run, len(position_N)))

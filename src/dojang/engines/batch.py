@@ -8,7 +8,7 @@ Nothing here knows of threads or of time; `torch.py` does. All of it is to be ca
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
@@ -44,6 +44,8 @@ _SPENT = Prefix(())
 _AHEAD = 8
 """Of one slot in so many, the next prompt is read before it is free."""
 _CHUNK, _CHUNK_GPU, _LEAST_CHUNK = 512, 8192, 16
+_MUCH = 32
+"""So many tokens of difference are worth copying a sequence for."""
 
 
 class Batch:
@@ -108,21 +110,21 @@ class Batch:
         if len(request.done) == request.n:
             request.deliver(request)
 
-    def abort(self, request: Request) -> None:
-        """End a request's samples where they are, and deliver it."""
+    def abort(self, requests: Collection[Request]) -> None:
+        """End the samples of requests where they are, and deliver them."""
         self._settle()
         self._waiting, others = deque(), self._waiting
         for row in others:
-            if row.request is request:
+            if row.request in requests:
                 self._end(row, "abort")
             else:
                 self._waiting.append(row)
-        self._retire({place: "abort" for place, row in enumerate(self._rows) if row.request is request})
+        self._retire({place: "abort" for place, row in enumerate(self._rows) if row.request in requests})
 
-    def drop(self, request: Request) -> None:
-        """Forget a request for which nobody waits."""
-        self._waiting = deque(row for row in self._waiting if row.request is not request)
-        for place in sorted((at for at, row in enumerate(self._rows) if row.request is request), reverse=True):
+    def drop(self, requests: Collection[Request]) -> None:
+        """Forget requests for which nobody waits."""
+        self._waiting = deque(row for row in self._waiting if row.request not in requests)
+        for place in sorted((at for at, row in enumerate(self._rows) if row.request in requests), reverse=True):
             self._vacate(place)
 
     @property
@@ -184,7 +186,7 @@ class Batch:
                 self._settle()  # it has begun for nobody
         except BaseException as error:
             self._flight = None  # it goes on from what has not been seen
-            if not is_out_of_memory(error) or len(self._rows) == 1:
+            if not is_out_of_memory(error) or len(self._rows) <= 1:
                 raise
             self._most = len(self._rows) // 2
             self._send_back(self._most)
@@ -357,10 +359,13 @@ class Batch:
             request.deliver(request)
 
     def _vacate(self, place: int) -> None:
-        """Free a slot. Every run of slots behind it gives its longest to the one before; the last row ends it."""
+        """Free a slot. Every run of slots behind it gives its longest to the run before, while
+        that is much longer than the last row; where it is not, the last row comes instead."""
         rows, run = self._rows, self._slots.run
         while (start := (place // run + 1) * run) < len(rows):
             heir = max(range(start, min(start + run, len(rows))), key=lambda at: rows[at].length)
+            if rows[heir].length < rows[-1].length + _MUCH:
+                break
             self._move(heir, place)
             place = heir
         if place < len(rows) - 1:
@@ -368,8 +373,8 @@ class Batch:
         rows.pop()
 
     def _move(self, source: int, target: int) -> None:
+        self._slots.move(source, target, self._rows[source].length)
         self._rows[target] = self._rows[source]
-        self._slots.move(source, target, self._rows[target].length)
 
 
 _OverPrefixes = Callable[[Sequence[Piece], Decoder], Attend]

@@ -35,14 +35,14 @@ class Linear:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, _ROWS)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._packed is not None:
+        if self._packed is not None and (len(x) > 1 or x.dtype is torch.bfloat16):  # one row alone is faster plain
             result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
             return result
         return functional.linear(x, self.weight, self._bias)
 
 
 def _packs(weight: Tensor) -> bool:
-    """In bfloat16 wherever that is fast; in single precision on ARM alone: elsewhere the usual product is as fast."""
+    """In bfloat16 wherever that is fast; in single precision on ARM alone. It takes the memory once more."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if weight.dtype is torch.bfloat16:

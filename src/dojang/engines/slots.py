@@ -19,6 +19,7 @@ _BUDGET = 4 << 30
 _GRAIN = 64
 """Slots are a multiple of this long."""
 _RUN = 16
+"""Fewer are too little work for a call, more are too different."""
 
 
 class Prefix:
@@ -73,7 +74,7 @@ class Slots:
         self._scattered = scattered
         """Whether slots may lie anywhere: a GPU's kernel finds them, and moving one is then no work."""
         self.run = most if scattered else _RUN
-        """How many neighbours are looked at together: sequences among them should be about equally long."""
+        """How many neighbours are looked at together, and so should be about equally long."""
         self.length = 0
         self.capacity = most
         self._places = list(range(most))

@@ -331,18 +331,18 @@ class TorchEngine:
             self._drop(request)
             asked.fail(error)
 
-    def _drop(self, request: Request) -> None:
-        self._asked.pop(request, None)
-        if self._held is not None and request in self._held:
-            self._held.remove(request)
-        self._batch.drop(request)
+    def _drop(self, *requests: Request) -> None:
+        for request in requests:
+            self._asked.pop(request, None)
+            if self._held is not None and request in self._held:
+                self._held.remove(request)
+        self._batch.drop(set(requests))
 
     def _abort(self) -> None:
         held, self._held = self._held, None if self._held is None else []
         for request in held or []:
             self._enter(request)
-        for request in list(self._asked):
-            self._batch.abort(request)
+        self._batch.abort(set(self._asked))
 
     def _go_on(self) -> None:
         self._paused = False
@@ -356,8 +356,9 @@ class TorchEngine:
 
     def _fail(self, error: Exception) -> None:
         """Something that fails leaves nobody knows what: whoever waits is told, and the engine begins anew."""
-        for request, asked in list(self._asked.items()):
-            self._drop(request)
+        waiting = dict(self._asked)
+        self._drop(*waiting)
+        for asked in waiting.values():
             asked.fail(error)
 
 

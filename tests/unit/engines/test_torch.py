@@ -357,6 +357,27 @@ def test_nothing_is_under_way_after_the_last_has_ended_early(make: Make) -> None
     assert (len(drawn.tokens), drawn.finish) == (10, "stop")
 
 
+def test_out_of_memory_while_looking_for_nobody_is_told_and_the_engine_goes_on(make: Make) -> None:
+    engine = make(blind=True)
+    batch, token = engine._batch, alone(make, PROMPT, 1, HOT)[0].tokens[9]
+    land = batch._land
+
+    def broken(flight: Any) -> None:
+        if not batch._rows:
+            batch._land = land  # type: ignore[method-assign]
+            batch._steps.unseen = 0  # type: ignore[attr-defined]
+            raise torch.OutOfMemoryError("no memory left")
+        land(flight)
+
+    batch._land = broken  # type: ignore[method-assign]
+
+    async def play(engine: TorchEngine) -> list[Completion]:
+        await engine.generate(PROMPT, 1, replace(HOT, stop_tokens=(token,)))
+        return await engine.generate(PROMPT, 2, HOT)
+
+    assert [each.tokens for each in run(engine, play)] == [each.tokens for each in alone(make, PROMPT, 2, HOT)]
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_error_while_looking_is_told_and_the_engine_goes_on(make: Make, times: int) -> None:
     """Also if turns have begun after those that could not be looked at."""
