@@ -86,7 +86,13 @@ def prepare(config: RunConfig) -> Prepared:
     for split, problems in splits.items():
         if not problems:
             raise DataError(f"the {split} split of {config.data.name} is empty")
-    return Prepared(task, config.algo.make(), splits["train"], splits["test"][: config.eval.problems], judge)
+    return Prepared(
+        task,
+        config.algo.make(config.rollout.max_tokens),
+        splits["train"],
+        splits["test"][: config.eval.problems],
+        judge,
+    )
 
 
 def _make_task(config: RunConfig, judge: Judge) -> Task:
@@ -140,6 +146,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         weights,
         config.train,
         total_updates=config.steps * config.train.updates,
+        longest=config.rollout.max_tokens,
         temperature=config.rollout.temperature,
         compute=numeric.compute,
     )

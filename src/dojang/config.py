@@ -10,8 +10,22 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from dojang.algos.cispo import CispoConfig
+from dojang.algos.clip import (
+    DapoConfig,
+    DrGrpoConfig,
+    GdpoConfig,
+    GrpoConfig,
+    MaxRlConfig,
+    ReinforceBaselineConfig,
+    ReinforceConfig,
+    RlooConfig,
+)
 from dojang.algos.custom import CustomAlgorithmConfig
-from dojang.algos.grpo import GrpoConfig
+from dojang.algos.dppo import DppoConfig
+from dojang.algos.gspo import GspoConfig
+from dojang.algos.m2po import M2poConfig
+from dojang.algos.sapo import SapoConfig
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.custom import CustomDataConfig
 from dojang.data.gsm8k import Gsm8kConfig
@@ -27,7 +41,23 @@ __all__ = ["ModelConfig", "RunConfig", "sections"]
 
 Data = Annotated[ArithmeticConfig | Gsm8kConfig | CustomDataConfig, Field(discriminator="name")]
 Task = Annotated[AnswerLineConfig | CodeConfig | CustomTaskConfig, Field(discriminator="name")]
-Algorithm = Annotated[GrpoConfig | CustomAlgorithmConfig, Field(discriminator="name")]
+Algorithm = Annotated[
+    GrpoConfig
+    | DrGrpoConfig
+    | DapoConfig
+    | RlooConfig
+    | ReinforceConfig
+    | ReinforceBaselineConfig
+    | MaxRlConfig
+    | GdpoConfig
+    | GspoConfig
+    | CispoConfig
+    | SapoConfig
+    | DppoConfig
+    | M2poConfig
+    | CustomAlgorithmConfig,
+    Field(discriminator="name"),
+]
 
 
 def sections(annotation: Any) -> list[type[BaseModel]]:
@@ -97,6 +127,11 @@ class RunConfig(Section):
             wrong.append(
                 f"eval.samples={self.eval.samples} greedy answers would all be the same; set "
                 "eval.temperature above 0 or eval.samples=1"
+            )
+        if self.algo.name != "custom" and self.algo.overlong > self.rollout.max_tokens:
+            wrong.append(
+                f"algo.overlong={self.algo.overlong} is more than the longest answer, rollout.max_tokens="
+                f"{self.rollout.max_tokens}; rewards fall in the last so many tokens of it"
             )
         if self.train.updates > self.rollout.prompts:
             wrong.append(

@@ -3,6 +3,7 @@
 Shape suffixes in tensor code: B sequences, T tokens of the longest one, V vocabulary.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # the protocols are read by code that must not load torch
 __all__ = [
     "Abilities",
     "Algorithm",
+    "Average",
     "EngineState",
     "Judge",
     "Patch",
@@ -186,11 +188,15 @@ class TokenBatch:
     logp_BT: "Tensor"
     """Log-probs under the weights being trained; carries the gradient."""
     old_logp_BT: "Tensor"
+    """Log-probs that ratios are taken to: at which the tokens were sampled, or the trainer's own where it needs_old."""
+    behaviour_logp_BT: "Tensor"
     """Log-probs at which the tokens were sampled."""
     ref_logp_BT: "Tensor | None"
     """Log-probs under the frozen reference, when there is a KL term."""
-    advantage_B: "Tensor"
+    advantage_BT: "Tensor"
     mask_BT: "Tensor"
+    limit: float = math.inf
+    """What Algorithm.limit said of this optimiser step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,18 +207,37 @@ class TokenLoss:
     figures: Mapping[str, "Tensor"]
 
 
+Average = Literal["tokens", "sequences", "constant"]
+
+
 class Algorithm(Protocol):
     """Credits samples and turns token probabilities into a loss."""
+
+    @property
+    def average(self) -> Average:
+        """Over what the trainer averages losses, in the whole optimiser step: tokens; each sample's tokens, then
+        samples; or samples, with the sum of each divided by the longest answer allowed."""
 
     @property
     def needs_reference(self) -> bool:
         """Whether `loss` wants log-probs of the frozen reference model."""
 
-    def advantages(self, group: Group) -> tuple[float, ...]:
-        """One number per sample: how much better than its group it did."""
+    @property
+    def needs_old(self) -> bool:
+        """Whether ratios are to be taken to what the trainer itself thought before the first update."""
+
+    @property
+    def needs_limit(self) -> bool:
+        """Whether `limit` is to be asked before each optimiser step."""
+
+    def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
+        """One number per sample of each group of the step: how much better than expected it did."""
+
+    def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
+        """The furthest log-ratio that may learn, and figures; given those of all tokens of the optimiser step."""
 
     def loss(self, batch: TokenBatch) -> TokenLoss:
-        """The loss of each token; normalisation is the trainer's job, over the whole optimiser step."""
+        """The loss of each token; averaging is the trainer's job, over the whole optimiser step."""
 
 
 class Trainer(Protocol):

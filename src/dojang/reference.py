@@ -3,9 +3,10 @@
 The text is the attribute docstring beside the field, so there is one place to keep it true.
 """
 
+import types
 import typing
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -22,21 +23,32 @@ class Key:
 
     name: str
     only: str
-    """The choice of section it belongs to, e.g. data.name=gsm8k; empty if it is always there."""
+    """The choices of section it belongs to, e.g. data.name=gsm8k; empty if it is always there."""
     kind: str
     default: str
     help: str
 
 
 def keys(model: type[BaseModel] = RunConfig, prefix: str = "", only: str = "") -> Iterator[Key]:
-    """All settings below a section, in order."""
+    """All settings below a section, in order. What several choices of a section have alike is there once."""
     for name, field in model.model_fields.items():
         members = sections(field.annotation)
-        for member in members:
-            tag = member.model_fields["name"].default if len(members) > 1 else ""
-            yield from keys(member, f"{prefix}{name}.", f"{prefix}{name}.name={tag}" if tag else only)
-        if not members:
+        if len(members) > 1:
+            yield from _merged(members, f"{prefix}{name}.")
+        elif members:
+            yield from keys(members[0], f"{prefix}{name}.", only)
+        else:
             yield Key(prefix + name, only, _kind(field.annotation), _default(field), field.description or "")
+
+
+def _merged(members: Sequence[type[BaseModel]], prefix: str) -> Iterator[Key]:
+    having: dict[Key, list[str]] = {}
+    for member in members:
+        for key in keys(member, prefix):
+            having.setdefault(key, []).append(str(member.model_fields["name"].default))
+    named = [replace(key, only=f"{prefix}name={', '.join(tags)}") for key, tags in having.items()]
+    order = list(dict.fromkeys(key.only for key in named))
+    yield from sorted(named, key=lambda key: order.index(key.only))
 
 
 def key_lines() -> Iterator[str]:
@@ -54,6 +66,10 @@ def _kind(annotation: Any) -> str:
         return " | ".join(str(choice) for choice in inner)
     if origin is typing.Annotated:  # the limits are pydantic's business
         return _kind(inner[0])
+    if origin in (types.UnionType, typing.Union):
+        return " | ".join("none" if each is types.NoneType else _kind(each) for each in inner)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and "name" in annotation.model_fields:
+        return str(annotation.model_fields["name"].default)
     if origin is not None:
         return f"{origin.__name__}[{', '.join('...' if each is ... else _kind(each) for each in inner)}]"
     return str(getattr(annotation, "__name__", annotation))

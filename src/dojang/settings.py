@@ -24,6 +24,14 @@ class Section(BaseModel):
         protected_namespaces=(),
     )
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """A section that only has another default for a setting keeps its help text."""
+        for base in cls.__mro__[1:]:
+            for name, field in cls.model_fields.items():
+                if issubclass(base, BaseModel) and name in base.model_fields:
+                    field.description = field.description or base.model_fields[name].description
+
 
 def load_object(spec: str, key: str) -> Any:
     """Import what `package.module:object` names; `key` is where the user wrote it."""

@@ -166,8 +166,12 @@ class Sample:
     """Position in its group as drawn; dropped neighbours leave gaps."""
     role: str = "policy"
     advantage: float = 0.0
+    old_logprobs: tuple[float, ...] = ()
+    """The trainer's own before the first update on it, 0 where the mask is False; empty if they are not needed."""
 
     def __post_init__(self) -> None:
+        if len(self.old_logprobs) not in (0, len(self.tokens)):
+            raise ValueError(f"{len(self.tokens)} tokens but {len(self.old_logprobs)} old log-probs")
         if not len(self.tokens) == len(self.mask) == len(self.logprobs):
             raise ValueError(
                 f"streams differ in length: {len(self.tokens)} tokens, {len(self.mask)} mask, "

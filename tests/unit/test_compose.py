@@ -48,7 +48,8 @@ class Task:
 
 
 class Algorithm:
-    needs_reference = False
+    average = "tokens"
+    needs_reference = needs_old = needs_limit = False
 
     def __init__(self, strength=1.0):
         self.strength = strength

@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from dojang import recipe as recipes
-from dojang.algos.grpo import GrpoConfig
+from dojang.algos.clip import GrpoConfig
 from dojang.data.custom import CustomDataConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.errors import ConfigError
@@ -78,7 +78,7 @@ def test_a_configuration_is_frozen(recipe_file: Path) -> None:
         ("train.betas=[0.8, 0.95]", "train.betas", (0.8, 0.95)),
         ("train.betas=[8e-1,0.95]", "train.betas", (0.8, 0.95)),
         ("algo.kl=0.05", "algo.kl", 0.05),
-        ("algo.scale=none", "algo.scale", "none"),
+        ("algo.advantage=mean", "algo.advantage", "mean"),
         ("steps=7", "steps", 7),
         ("model.name=org/name", "model.name", "org/name"),
         ("task.rewards={correct: 2, format: 0.1}", "task.rewards", {"correct": 2.0, "format": 0.1}),
@@ -120,7 +120,7 @@ def test_a_union_is_switched_by_its_name() -> None:
         ("steps=0", "steps: input should be greater than or equal to 1, but it is 0"),
         ("train.lr=nan", "train.lr: input should be a finite number, but it is"),
         ("train.lr=-1", "train.lr: input should be greater than 0, but it is -1"),
-        ("algo.scale=max", "algo.scale: input should be 'std' or 'none', but it is 'max'"),
+        ("algo.kl_estimator=k4", "algo.kl_estimator: input should be 'k1', 'k2', 'k3' or 'k3+', but it is 'k4'"),
         ("train.betas=[0.5]", "train.betas.1: must be given"),
         ("train.betas=[1, 0.5]", "train.betas.0: input should be less than 1, but it is 1"),
         ("data.name=gsm9k", "data.name: 'gsm9k' is not one of arithmetic, gsm8k, custom; did you mean gsm8k?"),

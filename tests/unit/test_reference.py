@@ -44,8 +44,18 @@ def test_keys_are_written_as_a_user_types_them() -> None:
     assert found["model.name", ""].default == "required"
     assert found["train.schedule", ""].kind == "constant | cosine"
     assert found["data.load_with", "data.name=custom"].default == "required"
-    assert found["algo.kl", "algo.name=grpo"].default == "0.0"
+    assert found["data.digits", "data.name=arithmetic"].default == "2"
+    assert found["rollout.kv_gb", ""].kind == "float | none"
     assert len(found) == len(list(keys()))
+
+
+def test_what_several_choices_have_alike_is_there_once() -> None:
+    (kl,) = (key for key in keys() if key.name == "algo.kl")
+    assert kl.only.startswith("algo.name=grpo, dr_grpo, dapo, ")
+    assert "custom" not in kl.only
+    highs = {key.only: key.default for key in keys() if key.name == "algo.clip_high"}
+    assert highs["algo.name=dapo"] == "0.28"
+    assert "dapo" not in next(only for only, default in highs.items() if default == "0.2")
 
 
 def test_the_listing_says_when_a_key_applies() -> None:

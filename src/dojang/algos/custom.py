@@ -19,7 +19,7 @@ class CustomAlgorithmConfig(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for it."""
 
-    def make(self) -> Algorithm:
-        """The user's algorithm."""
+    def make(self, longest: int) -> Algorithm:
+        """The user's algorithm; how long answers may be is its own business."""
         algorithm: Algorithm = make_object(self.make_with, "algo.make_with", **self.options)
         return algorithm

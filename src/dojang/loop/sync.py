@@ -111,10 +111,10 @@ def credit(run: Run, groups: Sequence[Group]) -> list[Group]:
             group,
             samples=tuple(
                 replace(sample, advantage=advantage)
-                for sample, advantage in zip(group.samples, run.algorithm.advantages(group), strict=True)
+                for sample, advantage in zip(group.samples, advantages, strict=True)
             ),
         )
-        for group in groups
+        for group, advantages in zip(groups, run.algorithm.advantages(groups), strict=True)
     ]
 
 
@@ -125,12 +125,23 @@ def teaches(group: Group) -> bool:
 
 async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
     """One optimiser step per part of the batch; none at all if no group can teach."""
+    if run.algorithm.needs_old and run.updates > 1:  # with one update, what it thinks then is what it thought before
+        groups = await recall(run, groups)
     metrics: dict[str, list[float]] = {}
     for part in _split(groups, run.updates):
         figures = {**await run.trainer.forward_backward(part), **await run.trainer.optim_step()}
         for name, value in figures.items():
             metrics.setdefault(name, []).append(value)
     return {name: _combined(name, values) for name, values in metrics.items()}
+
+
+async def recall(run: Run, groups: Sequence[Group]) -> list[Group]:
+    """The same groups with what the trainer thinks of every token before it learns from any."""
+    thoughts = iter(await run.trainer.score([sample for group in groups for sample in group.samples]))
+    return [
+        replace(group, samples=tuple(replace(sample, old_logprobs=next(thoughts)) for sample in group.samples))
+        for group in groups
+    ]
 
 
 def _combined(name: str, values: Sequence[float]) -> float:

@@ -32,4 +32,4 @@ class TrainConfig(Section):
     updates: int = Field(default=1, ge=1)
     """Optimiser steps per batch of rollouts; from the second on the data is off-policy and clipping matters."""
     micro_tokens: int = Field(default=8192, ge=1)
-    """Padded tokens per forward pass. Memory, not results, depends on it."""
+    """Tokens per forward pass. Memory, not results, depends on it."""

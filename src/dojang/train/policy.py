@@ -1,4 +1,4 @@
-"""The log-probs of given tokens under a model."""
+"""What a model thinks of the tokens of a micro-batch."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dojang.train.batching import MicroBatch
+from dojang.train.attention import NO_MASK
+from dojang.train.logprobs import chosen_logprobs
+from dojang.train.packing import MicroBatch
 
 __all__ = ["token_logprobs"]
 
@@ -14,22 +16,23 @@ __all__ = ["token_logprobs"]
 def token_logprobs(
     model: PreTrainedModel, batch: MicroBatch, *, temperature: float, compute: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob of each kept token and the entropy of the distribution it came from, both [B, kept].
+    """Log-prob of each token learned from and the entropy of the distribution it came from, both [B, T].
 
     The temperature is the one the tokens were sampled at: the policy that acted is the policy that learns.
     """
+    decoder, head = model.get_decoder(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
     with _autocast(model.device, compute):
-        # One prediction more than is kept: the last one looks past the end and is dropped.
-        output = model(input_ids=batch.tokens_BT, use_cache=False, logits_to_keep=batch.kept + 1)
-    logits_BTV = output.logits[:, :-1]
-    if logits_BTV.dtype in (torch.bfloat16, torch.float16):
-        logits_BTV = logits_BTV.float()
-    logp_BTV = (logits_BTV / temperature).log_softmax(-1)
-    target_BT = batch.tokens_BT[:, -batch.kept :]
-    logp_BT = logp_BTV.gather(-1, target_BT[:, :, None]).squeeze(-1)
-    with torch.no_grad():
-        entropy_BT = -(logp_BTV.exp() * logp_BTV).sum(-1)
-    return logp_BT, entropy_BT
+        output = decoder(
+            input_ids=batch.token_N[None],
+            position_ids=batch.position_N[None],
+            attention_mask=NO_MASK,
+            use_cache=False,
+            plan=batch.plan,
+        )
+    x_ME = output.last_hidden_state[0][batch.source_M].to(compute)
+    head_VE = head.weight.to(compute)
+    logp_M, entropy_M = chosen_logprobs(x_ME, head_VE, batch.target_M, temperature)
+    return batch.spread(logp_M), batch.spread(entropy_M)
 
 
 def _autocast(device: torch.device, compute: torch.dtype) -> AbstractContextManager[object]:

@@ -1,12 +1,13 @@
 """Full fine-tuning in one process: accumulate, clip, step, publish.
 
-The loss is divided by the number of trained tokens of the whole optimiser step, so neither the micro-batch
-size nor the mix of long and short answers inside one changes the result beyond rounding.
+Losses are averaged over the whole optimiser step, so neither the micro-batch size nor the mix of long and short answers
+inside one changes the result beyond rounding.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,9 +15,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.errors import RunDirError, TrainingError
-from dojang.protocols import Algorithm, TokenBatch, WeightStore
-from dojang.train.batching import MicroBatch, micro_batches
+from dojang.protocols import Algorithm, TokenBatch, TokenLoss, WeightStore
+from dojang.train.attention import see_packed
 from dojang.train.config import TrainConfig
+from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import token_logprobs
 from dojang.train.schedule import learning_rate
 from dojang.types import Group, Metrics, Sample
@@ -39,9 +41,13 @@ class TorchTrainer:
         config: TrainConfig,
         *,
         total_updates: int,
+        longest: int,
         temperature: float,
         compute: torch.dtype,
     ) -> None:
+        for each in (model, reference):
+            if each is not None:
+                see_packed(each)
         self._model = model
         self._reference = reference
         self._tokenizer = tokenizer
@@ -49,6 +55,7 @@ class TorchTrainer:
         self._weights = weights
         self._config = config
         self._total_updates = total_updates
+        self._longest = longest
         self._temperature = temperature
         self._compute = compute
         self._version = 0
@@ -59,14 +66,20 @@ class TorchTrainer:
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         samples = [sample for group in groups for sample in group.samples]
         tokens = sum(sample.response_length for sample in samples)
-        sums: defaultdict[str, float] = defaultdict(float)
-        difference = _Difference()
-        for batch in micro_batches(samples, self._config.micro_tokens, self._model.device):
-            for name, value in self._accumulate(batch, tokens, difference):
-                sums[name] += value
-        means = {**{name: value / tokens for name, value in sums.items()}, **difference.metrics()}
-        _check_finite(means)
-        return means
+        batches = list(micro_batches(samples, self._config.micro_tokens, self._model.device))
+        limit, figures = self._limit(batches) if self._algorithm.needs_limit else (math.inf, {})
+        loss, sums, difference = 0.0, defaultdict[str, float](float), _Difference()
+        for batch in batches:
+            found = self._losses(batch, limit, difference)
+            share = self._average(found.loss_BT, batch.mask_BT, tokens, len(samples))
+            share.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
+            loss += float(share.detach())
+            for name, value_BT in found.figures.items():
+                sums[name] += float(value_BT.detach()[batch.mask_BT].sum())
+        means = {name: value / tokens for name, value in sums.items()}
+        metrics = {"actor/loss": loss, **means, **figures, **difference.metrics()}
+        _check_finite(metrics)
+        return metrics
 
     async def optim_step(self) -> Metrics:
         norm = float(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_grad_norm))
@@ -90,9 +103,9 @@ class TorchTrainer:
         with torch.no_grad():
             for batch in micro_batches(samples, self._config.micro_tokens, self._model.device):
                 logp_BT, _ = self._logprobs(self._model, batch)
-                before = batch.tokens_BT.shape[1] - batch.kept
-                for sample, row in zip(batch.samples, logp_BT.masked_fill(~batch.mask_BT, 0.0).tolist(), strict=True):
-                    found[id(sample)] = ((0.0,) * before + tuple(row))[: len(sample.tokens)]
+                for sample, row in zip(batch.samples, logp_BT.tolist(), strict=True):
+                    values = iter(row)
+                    found[id(sample)] = tuple(next(values) if chosen else 0.0 for chosen in sample.mask)
         return [found[id(sample)] for sample in samples]
 
     async def publish(self) -> int:
@@ -114,30 +127,53 @@ class TorchTrainer:
         self._optimiser.load_state_dict(saved["adamw"])
         self._version = saved["version"]
 
-    def _accumulate(self, batch: MicroBatch, tokens: int, difference: "_Difference") -> Iterator[tuple[str, float]]:
-        """Add one micro-batch's share of the gradient; yields its per-token sums."""
+    def _limit(self, batches: Sequence[MicroBatch]) -> tuple[float, Metrics]:
+        """What the algorithm makes of all tokens of this optimiser step."""
+        deltas, advantages = [], []
+        with torch.no_grad():
+            for batch in batches:
+                logp_BT, _ = self._logprobs(self._model, batch)
+                delta_BT = logp_BT - self._old(batch, logp_BT)
+                deltas.append(delta_BT[batch.mask_BT])
+                advantages.append(batch.advantage_B[:, None].expand_as(delta_BT)[batch.mask_BT])
+        return self._algorithm.limit(torch.cat(deltas), torch.cat(advantages))
+
+    def _losses(self, batch: MicroBatch, limit: float, difference: "_Difference") -> TokenLoss:
+        """Each token's loss, and figures."""
         logp_BT, entropy_BT = self._logprobs(self._model, batch)
         reference_BT = None
         if self._reference is not None:
             with torch.no_grad():
                 reference_BT, _ = self._logprobs(self._reference, batch)
-        result = self._algorithm.loss(
+        behaviour_BT = batch.behaviour_logp_BT.to(logp_BT.dtype)
+        found = self._algorithm.loss(
             TokenBatch(
                 logp_BT=logp_BT,
-                old_logp_BT=batch.old_logp_BT.to(logp_BT.dtype),
+                old_logp_BT=self._old(batch, logp_BT),
+                behaviour_logp_BT=behaviour_BT,
                 ref_logp_BT=reference_BT,
-                advantage_B=batch.advantage_B.to(logp_BT.dtype),
+                advantage_BT=batch.advantage_B[:, None].to(logp_BT.dtype).expand_as(logp_BT),
                 mask_BT=batch.mask_BT,
+                limit=limit,
             )
         )
-        loss = result.loss_BT.sum()
-        (loss / tokens).backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
-        yield "actor/loss", float(loss.detach())
-        gap_BT = (logp_BT.detach() - batch.old_logp_BT.to(logp_BT.dtype)).abs()
+        gap_BT = (logp_BT.detach() - behaviour_BT).abs()
         same_B = torch.tensor([sample.version == self._version for sample in batch.samples], device=gap_BT.device)
         difference.add(gap_BT[batch.mask_BT & same_B[:, None]])
-        for name, value_BT in {**result.figures, "actor/entropy": entropy_BT, "actor/logp_gap": gap_BT}.items():
-            yield name, float(value_BT.detach()[batch.mask_BT].sum())
+        return replace(found, figures={**found.figures, "actor/entropy": entropy_BT, "actor/logp_gap": gap_BT})
+
+    def _old(self, batch: MicroBatch, logp_BT: Tensor) -> Tensor:
+        if self._algorithm.needs_old and not batch.samples[0].old_logprobs:  # this is the first update
+            return logp_BT.detach()
+        return batch.old_logp_BT.to(logp_BT.dtype)
+
+    def _average(self, loss_BT: Tensor, mask_BT: Tensor, tokens: int, samples: int) -> Tensor:
+        """This micro-batch's share of the mean over an optimiser step of so many tokens and samples."""
+        if self._algorithm.average == "tokens":
+            return loss_BT.sum() / tokens
+        if self._algorithm.average == "sequences":
+            return (loss_BT.sum(-1) / mask_BT.sum(-1)).sum() / samples
+        return loss_BT.sum() / (samples * self._longest)
 
     def _logprobs(self, model: PreTrainedModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         return token_logprobs(model, batch, temperature=self._temperature, compute=self._compute)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.algos.grpo import GrpoConfig
+from dojang.algos.clip import GrpoConfig
 from dojang.engines.scripted import ScriptedEngine
 from dojang.engines.torch import TorchEngine
 from dojang.errors import HealthError, Interrupted, TrainingError
@@ -108,7 +108,7 @@ def make_run(
         window: int = 10,
     ) -> Run:
         weights = MemoryWeights(torch.float64)
-        algorithm = GrpoConfig().make()
+        algorithm = GrpoConfig().make(longest=9)
         engine: RolloutEngine
         if script is None:
             engine = TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=slots)
@@ -146,6 +146,7 @@ def make_run(
                 weights,
                 TrainConfig(lr=1e-2, updates=updates),
                 total_updates=steps * updates,
+                longest=9,
                 temperature=1.0,
                 compute=torch.float64,
             ),

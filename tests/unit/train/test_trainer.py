@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.algos.grpo import GrpoConfig
+from dojang.algos.clip import GrpoConfig
 from dojang.errors import RunDirError, TrainingError
 from dojang.train.config import TrainConfig
 from dojang.train.torch import TorchTrainer
@@ -34,10 +34,11 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
             model,
             micro_model(dtype, seed=1) if kl else None,
             tokenizer,
-            GrpoConfig(kl=kl).make(),
+            GrpoConfig(kl=kl).make(longest=9),
             MemoryWeights(dtype),
             TrainConfig(**{"lr": 1e-2, **settings}),
             total_updates=total,
+            longest=9,
             temperature=TEMPERATURE,
             compute=dtype,
         )

@@ -1,0 +1,120 @@
+"""Corrections for tokens that were drawn at other probabilities (mu) than the trainer gives them (old).
+
+An engine with its own arithmetic, or with older weights, does not sample from quite the policy that is trained. With
+rho = old / mu for a token, and a sequence's product or geometric mean over its tokens:
+
+    token_tis     weight min(rho, cap)                                truncated importance sampling
+    sequence_mis  0 where the product of rho is above cap             masked importance sampling
+    geometric     0 where the geometric mean of rho is not within low and high
+    icepop        0 for a token whose rho is not within low and high
+    opsm          0 for a sequence with a negative advantage that has become unlikely: mean(log mu - log policy) > delta
+
+A weight multiplies the policy's loss, and has no gradient. Several are multiplied.
+"""
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dojang.algos.growth import growth
+from dojang.protocols import TokenBatch
+from dojang.settings import Section
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Correction", "Geometric", "IcePop", "Opsm", "SequenceMis", "TokenTis"]
+
+
+class TokenTis(Section):
+    """Truncated importance sampling, token by token."""
+
+    name: Literal["token_tis"] = "token_tis"
+    cap: float = Field(default=2.0, gt=0)
+    """No token counts more than this."""
+
+    def weight(self, batch: TokenBatch) -> "Tensor":
+        return growth(_rho(batch)).clamp(max=self.cap)
+
+
+class SequenceMis(Section):
+    """Masked importance sampling of whole sequences."""
+
+    name: Literal["sequence_mis"] = "sequence_mis"
+    cap: float = Field(default=3.0, gt=0)
+    """A sequence that the trainer finds so many times likelier than the engine did is left out."""
+
+    def weight(self, batch: TokenBatch) -> "Tensor":
+        rho_BT = _rho(batch)
+        return (rho_BT.sum(-1, keepdim=True) <= math.log(self.cap)).to(rho_BT.dtype)
+
+
+class _Within(Section):
+    low: float = Field(gt=0)
+    """The least that is kept."""
+    high: float = Field(gt=0)
+    """The most."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}")
+        return self
+
+
+class Geometric(_Within):
+    """Rejection of sequences by the geometric mean of their ratios."""
+
+    name: Literal["geometric"] = "geometric"
+    low: float = Field(default=0.99, gt=0)
+    high: float = Field(default=1.01, gt=0)
+
+    def weight(self, batch: TokenBatch) -> "Tensor":
+        rho_BT = _rho(batch)
+        mean_B1 = _mean(rho_BT, batch)
+        return ((mean_B1 >= math.log(self.low)) & (mean_B1 <= math.log(self.high))).to(rho_BT.dtype)
+
+
+class IcePop(_Within):
+    """Rejection of tokens by their ratio."""
+
+    name: Literal["icepop"] = "icepop"
+    low: float = Field(default=0.5, gt=0)
+    high: float = Field(default=5.0, gt=0)
+
+    def weight(self, batch: TokenBatch) -> "Tensor":
+        rho_BT = _rho(batch)
+        return ((rho_BT >= math.log(self.low)) & (rho_BT <= math.log(self.high))).to(rho_BT.dtype)
+
+
+class Opsm(Section):
+    """Off-policy sequence masking: bad answers that the policy has left already teach nothing."""
+
+    name: Literal["opsm"] = "opsm"
+    delta: float = Field(default=0.1, gt=0)
+    """How much less likely, in mean log-prob per token, counts as left."""
+
+    def weight(self, batch: TokenBatch) -> "Tensor":
+        import torch
+
+        gap_BT = torch.where(batch.mask_BT, batch.behaviour_logp_BT - batch.logp_BT.detach(), 0.0)
+        left_B1 = _mean(gap_BT, batch) > self.delta
+        bad_B1 = _mean(torch.where(batch.mask_BT, batch.advantage_BT, 0.0), batch) < 0
+        return (~(left_B1 & bad_B1)).to(gap_BT.dtype)
+
+
+Correction = Annotated[TokenTis | SequenceMis | Geometric | IcePop | Opsm, Field(discriminator="name")]
+
+
+def _rho(batch: TokenBatch) -> "Tensor":
+    """log(old / mu), without a gradient; 0 outside the mask."""
+    import torch
+
+    gap_BT = batch.old_logp_BT.detach() - batch.behaviour_logp_BT
+    return torch.where(batch.mask_BT, gap_BT, 0.0)
+
+
+def _mean(value_BT: "Tensor", batch: TokenBatch) -> "Tensor":
+    """Over the tokens of each sequence, [B, 1]; what is outside the mask must be 0."""
+    return value_BT.sum(-1, keepdim=True) / batch.mask_BT.sum(-1, keepdim=True).clamp(min=1)

@@ -1,0 +1,100 @@
+"""Rewards -> advantages: how much better each sample did than could be expected.
+
+An estimator sees all groups of a step, since some compare with the whole batch. Groups that cannot be compared (one
+sample, or all alike) get exactly zero, where the arithmetic might leave a rounding error or a NaN.
+
+    grpo                    (R - mean of group) / (std of group + 1e-6)            std with n - 1
+    mean                    R - mean of group                                      Dr. GRPO
+    rloo                    R - mean of the others of the group
+    reinforce++             (R - mean of batch) / (std of batch + 1e-8)
+    reinforce++-baseline    R - mean of group, then divided by its std over the batch
+    maxrl                   (R - mean of group) / mean of group                    0 where that mean is not above 0
+    gdpo                    grpo for each part of the reward by itself, their weighted sum whitened over the batch
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+__all__ = ["ESTIMATORS", "Estimator", "gdpo"]
+
+Estimator = Literal["grpo", "mean", "rloo", "reinforce++", "reinforce++-baseline", "maxrl", "gdpo"]
+Rewards = Sequence[Sequence[float]]
+"""Of each sample of each group."""
+Parts = Sequence[Sequence[Mapping[str, float]]]
+"""Likewise, by the names of what the reward is made of."""
+_TINY, _TINIER = 1e-6, 1e-8
+
+
+def _grpo(groups: Rewards) -> list[list[float]]:
+    return [_standardised(rewards) for rewards in groups]
+
+
+def _mean(groups: Rewards) -> list[list[float]]:
+    return [_centred(rewards) for rewards in groups]
+
+
+def _rloo(groups: Rewards) -> list[list[float]]:
+    return [[each * len(rewards) / max(1, len(rewards) - 1) for each in _centred(rewards)] for rewards in groups]
+
+
+def _reinforce(groups: Rewards) -> list[list[float]]:
+    return _whitened(groups)
+
+
+def _reinforce_baseline(groups: Rewards) -> list[list[float]]:
+    return _whitened(_mean(groups), centre=False)
+
+
+def _maxrl(groups: Rewards) -> list[list[float]]:
+    means = [statistics.fmean(rewards) if rewards else 0.0 for rewards in groups]
+    return [
+        [each / mean if mean > 0 else 0.0 for each in _centred(rewards)]
+        for rewards, mean in zip(groups, means, strict=True)
+    ]
+
+
+def gdpo(groups: Parts, weights: Mapping[str, float]) -> list[list[float]]:
+    """A part without a weight has 1; one that a sample lacks counts as 0 there."""
+    names = sorted({name for group in groups for parts in group for name in parts})
+    summed = [[0.0] * len(group) for group in groups]
+    for name in names:
+        weight = weights.get(name, 1.0)
+        for group, sums in zip(groups, summed, strict=True):
+            for place, own in enumerate(_standardised([parts.get(name, 0.0) for parts in group])):
+                sums[place] += weight * own
+    return _whitened(summed, centre=False)  # their mean is nothing already, and zeros stay zeros
+
+
+def _centred(rewards: Sequence[float]) -> list[float]:
+    if len(set(rewards)) < 2:
+        return [0.0] * len(rewards)
+    mean = statistics.fmean(rewards)
+    return [reward - mean for reward in rewards]
+
+
+def _standardised(rewards: Sequence[float]) -> list[float]:
+    if len(set(rewards)) < 2:
+        return [0.0] * len(rewards)
+    scale = statistics.stdev(rewards) + _TINY
+    return [each / scale for each in _centred(rewards)]
+
+
+def _whitened(groups: Rewards, *, centre: bool = True) -> list[list[float]]:
+    """Over the batch. Without centring the mean stays 0 group by group."""
+    flat = [each for group in groups for each in group]
+    if len(set(flat)) < 2:
+        return [[0.0] * len(group) for group in groups]
+    mean = statistics.fmean(flat) if centre else 0.0
+    scale = statistics.stdev(flat) + _TINIER
+    return [[(each - mean) / scale for each in group] for group in groups]
+
+
+ESTIMATORS: Mapping[str, Callable[[Rewards], list[list[float]]]] = {
+    "grpo": _grpo,
+    "mean": _mean,
+    "rloo": _rloo,
+    "reinforce++": _reinforce,
+    "reinforce++-baseline": _reinforce_baseline,
+    "maxrl": _maxrl,
+}

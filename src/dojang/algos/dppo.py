@@ -1,0 +1,43 @@
+"""DPPO-TV: tokens learn while their probability, not its ratio, is close to where they were drawn (arXiv 2602.04879).
+
+L_t = -sg(min(r_t, cap)) A log p_t        0 where A > 0 and p_t - mu_t > high, or A < 0 and p_t - mu_t < -low
+      + pull (log r_t)^2
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from dojang.algos.growth import growth
+from dojang.algos.policy import PolicyConfig
+from dojang.protocols import TokenBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["DppoConfig"]
+
+
+class DppoConfig(PolicyConfig):
+    """Divergence proximal policy optimisation, by total variation."""
+
+    name: Literal["dppo_tv"] = "dppo_tv"
+    low: float = Field(default=0.2, gt=0, le=1)
+    """How much probability a token of a bad answer may lose."""
+    high: float = Field(default=0.2, gt=0, le=1)
+    """How much a token of a good answer may gain."""
+    cap: float = Field(default=20.0, gt=1)
+    """No token counts more than so many times."""
+    pull: float = Field(default=0.0, ge=0)
+    """Weight of the squared log-ratio."""
+
+    def surrogate(self, batch: TokenBatch, delta_BT: "Tensor") -> "tuple[Tensor, Tensor]":
+        import torch
+
+        mask_BT, advantage_BT = batch.mask_BT, batch.advantage_BT
+        logp_BT = torch.where(mask_BT, batch.logp_BT, 0.0)
+        with torch.no_grad():
+            moved_BT = logp_BT.exp() - torch.where(mask_BT, batch.old_logp_BT, 0.0).exp()
+            cut_BT = ((advantage_BT > 0) & (moved_BT > self.high)) | ((advantage_BT < 0) & (moved_BT < -self.low))
+            weight_BT = torch.where(cut_BT, 0.0, growth(delta_BT).clamp(max=self.cap))
+        return -weight_BT * advantage_BT * logp_BT + self.pull * delta_BT.square(), cut_BT

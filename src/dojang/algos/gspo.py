@@ -1,0 +1,33 @@
+"""GSPO: the ratio of a whole sequence, clipped (arXiv 2507.18071).
+
+s   = exp(mean over the sequence of log r_t)
+L_t = -min(s_t A, clip(s_t, 1 - low, 1 + high) A)      s_t = s in value, with the gradient of token t's log-prob
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from dojang.algos.clip import ClipConfig
+from dojang.protocols import Average, TokenBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["GspoConfig"]
+
+
+class GspoConfig(ClipConfig):
+    """Group sequence policy optimisation."""
+
+    name: Literal["gspo"] = "gspo"
+    average: Average = "sequences"
+    clip_low: float = Field(default=3e-4, gt=0, lt=1)
+    """How far a sequence's ratio, its tokens' geometric mean, may fall before its gradient is cut."""
+    clip_high: float = Field(default=4e-4, gt=0)
+    """How far it may rise."""
+
+    def surrogate(self, batch: TokenBatch, delta_BT: "Tensor") -> "tuple[Tensor, Tensor]":
+        length_B1 = batch.mask_BT.sum(-1, keepdim=True).clamp(min=1)
+        mean_B1 = delta_BT.detach().sum(-1, keepdim=True) / length_B1
+        return super().surrogate(batch, delta_BT - delta_BT.detach() + mean_B1)

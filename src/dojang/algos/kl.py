@@ -1,0 +1,29 @@
+"""Estimates of KL(policy || reference) from sampled tokens, with d = log policy - log reference.
+
+k1   d                  unbiased, but may be negative; as a loss its gradient is zero on average
+k2   d^2 / 2            biased; its gradient is that of the KL
+k3   exp(-d) - 1 + d    unbiased and never negative; its gradient is not that of the KL
+k3+  k3's value with k2's gradient
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from dojang.algos.growth import growth
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Estimator", "divergence"]
+
+Estimator = Literal["k1", "k2", "k3", "k3+"]
+
+
+def divergence(gap_BT: "Tensor", estimator: Estimator) -> "Tensor":
+    """Of each token, whose log policy - log reference is given."""
+    if estimator == "k1":
+        return gap_BT
+    k2_BT = gap_BT.square() / 2
+    if estimator == "k2":
+        return k2_BT
+    k3_BT = growth(-gap_BT) - 1 + gap_BT
+    return k3_BT if estimator == "k3" else k2_BT - k2_BT.detach() + k3_BT.detach()

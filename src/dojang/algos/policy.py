@@ -1,0 +1,139 @@
+"""What the algorithms of this room share: credit, a surrogate for every token, corrections, a KL term.
+
+    loss_t = weight_t * surrogate_t + kl * KL_t
+
+The surrogate is each algorithm's own, the rest is chosen. Nothing here divides by a number of tokens or samples: the
+trainer does, over the whole optimiser step, as `average` says.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from dojang.algos import credit
+from dojang.algos.correction import Correction
+from dojang.algos.kl import Estimator, divergence
+from dojang.errors import ConfigError
+from dojang.protocols import Average, TokenBatch, TokenLoss
+from dojang.settings import Section
+from dojang.types import Group, Metrics, Sample
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Policy", "PolicyConfig"]
+
+
+class PolicyConfig(Section):
+    """Settings that all algorithms have, each with its own defaults, and what an algorithm has to say for itself."""
+
+    advantage: credit.Estimator = "grpo"
+    """How rewards become advantages (docs/algorithms.md)."""
+    parts: dict[str, float] = Field(default_factory=dict)
+    """Weights of the parts of a reward, by name, where `advantage` is gdpo; those not named have 1."""
+    average: Average = "tokens"
+    """tokens: the mean over all tokens. sequences: the mean of each sample's mean. constant: the mean of each sample's
+    sum, divided by the longest answer allowed."""
+    kl: float = Field(default=0.0, ge=0)
+    """Weight of the KL penalty to the initial model; 0 keeps no reference model."""
+    kl_estimator: Estimator = "k3"
+    """How the KL is estimated: k1, k2, k3, or k3+, which has k3's value and the gradient of the KL itself."""
+    corrections: tuple[Correction, ...] = ()
+    """What to do about tokens that the engine drew at other probabilities than the trainer's (docs/algorithms.md)."""
+    overlong: int = Field(default=0, ge=0)
+    """In the last so many tokens before the longest answer allowed, rewards fall; 0: they do not."""
+    overlong_penalty: float = Field(default=1.0, ge=0)
+    """By how much at the end."""
+
+    def make(self, longest: int) -> "Policy":
+        """The algorithm with these settings, for answers of at most so many tokens."""
+        return Policy(self, longest)
+
+    def surrogate(self, batch: TokenBatch, delta_BT: "Tensor") -> "tuple[Tensor, Tensor]":
+        """The loss of each token, given its log-ratio, and where its gradient is cut."""
+        raise NotImplementedError
+
+    def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics] | None:
+        """For algorithms that have to see all tokens of an optimiser step first: Algorithm.limit."""
+        return None
+
+
+class Policy:
+    """The Algorithm of this room."""
+
+    def __init__(self, config: PolicyConfig, longest: int) -> None:
+        self.config = config
+        self._longest = longest
+
+    @property
+    def average(self) -> Average:
+        return self.config.average
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.config.kl > 0
+
+    @property
+    def needs_old(self) -> bool:
+        return bool(self.config.corrections)
+
+    @property
+    def needs_limit(self) -> bool:
+        return type(self.config).limit is not PolicyConfig.limit
+
+    def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
+        if self.config.advantage == "gdpo":
+            parts = [[self._parts(sample) for sample in group.samples] for group in groups]
+            names = {name for group in parts for each in group for name in each}
+            if names and (unknown := self.config.parts.keys() - names):
+                raise ConfigError(
+                    f"algo.parts has a weight for {', '.join(sorted(unknown))}, but the parts of the rewards are "
+                    f"{', '.join(sorted(names))}"
+                )
+            found = credit.gdpo(parts, self.config.parts)
+        else:
+            rewards = [[sample.reward + self._overlong(sample) for sample in group.samples] for group in groups]
+            found = credit.ESTIMATORS[self.config.advantage](rewards)
+        return [tuple(each) for each in found]
+
+    def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
+        found = self.config.limit(delta_N, advantage_N)
+        assert found is not None, "only to be asked where needs_limit"
+        return found
+
+    def loss(self, batch: TokenBatch) -> TokenLoss:
+        import torch  # here, so that reading a configuration loads no torch
+
+        mask_BT = batch.mask_BT
+        # Outside the mask log-probs are meaningless; a zero difference keeps everything finite there.
+        delta_BT = torch.where(mask_BT, batch.logp_BT - batch.old_logp_BT, 0.0)
+        surrogate_BT, cut_BT = self.config.surrogate(batch, delta_BT)
+        figures: dict[str, Tensor] = {
+            "actor/pg_loss": surrogate_BT,
+            "actor/ppo_kl": -delta_BT,
+            "actor/pg_clipfrac": cut_BT.to(delta_BT.dtype),
+        }
+        loss_BT = surrogate_BT
+        for each in self.config.corrections:
+            weight_BT = each.weight(batch)
+            loss_BT = loss_BT * weight_BT
+            figures[f"actor/correction/{each.name}"] = weight_BT.expand_as(delta_BT)
+        if batch.ref_logp_BT is not None:
+            gap_BT = torch.where(mask_BT, batch.logp_BT - batch.ref_logp_BT, 0.0)
+            kl_BT = divergence(gap_BT, self.config.kl_estimator)
+            figures["actor/kl_loss"] = kl_BT
+            loss_BT = loss_BT + self.config.kl * kl_BT
+        return TokenLoss(loss_BT=torch.where(mask_BT, loss_BT, 0.0), figures=figures)
+
+    def _overlong(self, sample: Sample) -> float:
+        """DAPO's soft punishment: 0 up to `overlong` tokens before the longest answer, then down to -penalty."""
+        if not self.config.overlong:
+            return 0.0
+        over = sample.response_length - (self._longest - self.config.overlong)
+        return -self.config.overlong_penalty * max(0, over) / self.config.overlong
+
+    def _parts(self, sample: Sample) -> Mapping[str, float]:
+        reward = sample.reward  # also where it is not used: whoever has none must not get here
+        parts = sample.verdict.parts or {"reward": reward}
+        return {**parts, "overlong": self._overlong(sample)} if self.config.overlong else parts

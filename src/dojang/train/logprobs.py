@@ -1,0 +1,72 @@
+"""The log-probs of given tokens under a model, and the entropy they were chosen from.
+
+Scores for all words are never kept: they are made, chunk by chunk, in both directions. A chunk's gradient is
+
+    d logp / d scores = one at the token - softmax(scores)
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["chosen_logprobs"]
+
+_CHUNK = 1 << 24
+"""Scores made at a time: 64 MiB."""
+
+
+def chosen_logprobs(x_ME: Tensor, head_VE: Tensor, target_M: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """log softmax(x @ head.T / temperature) at the targets, and the entropy there, which has no gradient; in float32,
+    or in what x has if that is more."""
+    logp_M, entropy_M = _Chosen.apply(x_ME, head_VE, target_M, temperature)  # type: ignore[no-untyped-call]
+    return logp_M, entropy_M
+
+
+class _Chosen(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, x_ME: Tensor, head_VE: Tensor, target_M: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        precise = torch.promote_types(x_ME.dtype, torch.float32)
+        logp_M, entropy_M, total_M = (x_ME.new_empty(len(x_ME), dtype=precise) for _ in range(3))
+        for rows in _chunks(x_ME, head_VE):
+            score_CV = _scores(x_ME[rows], head_VE, temperature, precise)
+            total_M[rows] = score_CV.logsumexp(-1)
+            chosen_C = score_CV.gather(-1, target_M[rows, None]).squeeze(-1)
+            logp_M[rows] = chosen_C - total_M[rows]
+            mass_CV = (score_CV - total_M[rows, None]).exp_()
+            entropy_M[rows] = total_M[rows] - torch.linalg.vecdot(mass_CV, score_CV)
+        context.save_for_backward(x_ME, head_VE, target_M, total_M)
+        context.temperature = temperature
+        context.mark_non_differentiable(entropy_M)
+        return logp_M, entropy_M
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x_ME, head_VE, target_M, total_M = context.saved_tensors
+        gradient_M = gradients[0] / context.temperature
+        wants_x, wants_head = context.needs_input_grad[:2]
+        x_gradient_ME = torch.empty_like(x_ME) if wants_x else None
+        head_gradient_VE = torch.zeros_like(head_VE) if wants_head else None
+        for rows in _chunks(x_ME, head_VE):
+            score_CV = _scores(x_ME[rows], head_VE, context.temperature, total_M.dtype)
+            weight_CV = score_CV.sub_(total_M[rows, None]).exp_().mul_(-gradient_M[rows, None])
+            weight_CV.scatter_add_(-1, target_M[rows, None], gradient_M[rows, None])
+            weight_CV = weight_CV.to(x_ME.dtype)
+            if x_gradient_ME is not None:
+                x_gradient_ME[rows] = weight_CV @ head_VE
+            if head_gradient_VE is not None:
+                head_gradient_VE.addmm_(weight_CV.T, x_ME[rows])
+        return x_gradient_ME, head_gradient_VE, None, None
+
+
+def _chunks(x_ME: Tensor, head_VE: Tensor) -> list[slice]:
+    size = max(1, _CHUNK // len(head_VE))
+    return [slice(start, start + size) for start in range(0, len(x_ME), size)]
+
+
+def _scores(x_CE: Tensor, head_VE: Tensor, temperature: float, precise: torch.dtype) -> Tensor:
+    score_CV = functional.linear(x_CE, head_VE).to(precise)
+    return score_CV if temperature == 1 else score_CV.div_(temperature)

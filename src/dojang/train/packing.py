@@ -1,0 +1,149 @@
+"""Samples -> micro-batches without padding: tokens of many samples in one row, prompts they share in it once.
+
+The last token of a sample predicts nothing and is left out. What is learned from is kept apart from what is read: a
+matrix with a row for each sample and a column for each token it chose, whatever stood between those.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dojang.train.attention import Plan, Segment
+from dojang.types import Sample
+
+__all__ = ["MicroBatch", "micro_batches"]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """What the model reads, N tokens, and what is learned from it, M tokens of B samples."""
+
+    token_N: Tensor
+    position_N: Tensor
+    plan: Plan
+    """Who sees whom."""
+    source_M: Tensor
+    """The place in the row from which each token is predicted."""
+    target_M: Tensor
+    """Those tokens, sample by sample."""
+    mask_BT: Tensor
+    """True for the first so many columns of each sample: where its tokens are."""
+    behaviour_logp_BT: Tensor
+    old_logp_BT: Tensor
+    """The trainer's own before the first update, or else the behaviour's."""
+    advantage_B: Tensor
+    samples: tuple[Sample, ...]
+    """The rows."""
+
+    def spread(self, value_M: Tensor) -> Tensor:
+        """A number for each token learned from -> [B, T], 0 where there is none."""
+        return torch.zeros(self.mask_BT.shape, dtype=value_M.dtype, device=value_M.device).masked_scatter(
+            self.mask_BT, value_M
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """Samples with the same prompt."""
+
+    prompt: tuple[int, ...]
+    samples: list[Sample]
+
+    @property
+    def tokens(self) -> int:
+        return len(self.prompt) + sum(_read(sample, len(self.prompt)) for sample in self.samples)
+
+
+def micro_batches(samples: Sequence[Sample], budget: int, device: torch.device) -> Iterator[MicroBatch]:
+    """Split into micro-batches of at most `budget` tokens to read (or one sample, if that alone is longer)."""
+    batch: list[_Family] = []
+    left = budget
+    for family in _families(samples, budget):
+        if batch and family.tokens > left:
+            yield _packed(batch, device)
+            batch, left = [], budget
+        batch.append(family)
+        left -= family.tokens
+    if batch:
+        yield _packed(batch, device)
+
+
+def _families(samples: Sequence[Sample], budget: int) -> Iterator[_Family]:
+    """Those with the same prompt together, in order; too many of them in parts that fit."""
+    found: dict[tuple[int, ...], list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.tokens[: sample.mask.index(True)], []).append(sample)
+    for prompt, members in found.items():
+        part, size = list[Sample](), len(prompt)
+        for sample in members:
+            more = _read(sample, len(prompt))
+            if part and size + more > budget:
+                yield _Family(prompt, part)
+                part, size = [], len(prompt)
+            part.append(sample)
+            size += more
+        yield _Family(prompt, part)
+
+
+def _read(sample: Sample, prompt: int) -> int:
+    """Tokens of a sample's own that the model reads."""
+    return len(sample.tokens) - prompt - 1
+
+
+def _packed(families: Sequence[_Family], device: torch.device) -> MicroBatch:
+    tokens, positions = list[int](), list[int]()
+    segments, sources, targets = list[Segment](), list[int](), list[int]()
+
+    def add(some: Sequence[int], first: int, prefix: int | None) -> None:
+        segments.append(Segment(len(tokens), len(some), prefix))
+        positions.extend(range(first, first + len(some)))
+        tokens.extend(some)
+
+    samples = [sample for family in families for sample in family.samples]
+    for family in families:
+        size, start = len(family.prompt), len(tokens)
+        alone = len(family.samples) == 1
+        prompt = len(segments)
+        if not alone:
+            add(family.prompt, 0, None)
+        for sample in family.samples:
+            own = len(tokens) - (0 if alone else size)  # where its first token would be, had it a prompt of its own
+            if alone:
+                add(sample.tokens[:-1], 0, None)
+            elif _read(sample, size):
+                add(sample.tokens[size:-1], size, prompt)
+            for place, (token, chosen) in enumerate(zip(sample.tokens, sample.mask, strict=True)):
+                if chosen:
+                    sources.append(start + size - 1 if place == size else own + place - 1)
+                    targets.append(token)
+    lengths = [sample.response_length for sample in samples]
+    mask_BT = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    behaviour = [sample.logprobs for sample in samples]
+    old = [sample.old_logprobs or sample.logprobs for sample in samples]
+    spread = [_spread(mask_BT, samples, values).to(device) for values in (behaviour, old)]
+    return MicroBatch(
+        token_N=torch.tensor(tokens, device=device),
+        position_N=torch.tensor(positions, device=device),
+        plan=Plan(segments, device),
+        source_M=torch.tensor(sources, device=device),
+        target_M=torch.tensor(targets, device=device),
+        mask_BT=mask_BT.to(device),
+        behaviour_logp_BT=spread[0],
+        old_logp_BT=spread[1],
+        advantage_B=torch.tensor([sample.advantage for sample in samples], dtype=torch.float64, device=device),
+        samples=tuple(samples),
+    )
+
+
+def _spread(mask_BT: Tensor, samples: Sequence[Sample], values: Sequence[Sequence[float]]) -> Tensor:
+    chosen = [
+        value
+        for sample, row in zip(samples, values, strict=True)
+        for value, mine in zip(row, sample.mask, strict=True)
+        if mine
+    ]
+    whole_BT = torch.zeros(mask_BT.shape, dtype=torch.float64)
+    whole_BT[mask_BT] = torch.tensor(chosen, dtype=torch.float64)
+    return whole_BT
