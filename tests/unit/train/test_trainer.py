@@ -11,8 +11,16 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.algos.clip import GrpoConfig
+from dojang.algos.cispo import CispoConfig
+from dojang.algos.clip import DrGrpoConfig, GrpoConfig
+from dojang.algos.correction import Opsm, TokenTis
+from dojang.algos.dppo import DppoConfig
+from dojang.algos.gspo import GspoConfig
+from dojang.algos.m2po import M2poConfig
+from dojang.algos.policy import PolicyConfig
+from dojang.algos.sapo import SapoConfig
 from dojang.errors import RunDirError, TrainingError
+from dojang.protocols import Average
 from dojang.train.config import TrainConfig
 from dojang.train.torch import TorchTrainer
 from dojang.types import Group, Metrics, Problem, Sample
@@ -27,14 +35,19 @@ SHAPES = ((3, 4), (1, 1), (6, 2), (2, 9), (3, 4), (5, 1))
 @pytest.fixture
 def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> Make:
     def make(
-        dtype: torch.dtype = torch.float64, kl: float = 0.0, total: int = 10, seed: int = 0, **settings: object
+        dtype: torch.dtype = torch.float64,
+        kl: float = 0.0,
+        total: int = 10,
+        seed: int = 0,
+        algo: PolicyConfig | None = None,
+        **settings: object,
     ) -> tuple[TorchTrainer, PreTrainedModel]:
         model = micro_model(dtype, seed=seed)
         trainer = TorchTrainer(
             model,
             micro_model(dtype, seed=1) if kl else None,
             tokenizer,
-            GrpoConfig(kl=kl).make(longest=9),
+            (algo or GrpoConfig(kl=kl)).make(longest=9),
             MemoryWeights(dtype),
             TrainConfig(**{"lr": 1e-2, **settings}),
             total_updates=total,
@@ -138,6 +151,110 @@ def test_the_gradient_does_not_depend_on_the_micro_batch(make: Make, groups: lis
         assert metrics == pytest.approx(first_metrics, abs=1e-10)
         for name, value in grad.items():
             torch.testing.assert_close(value, first_gradient[name], rtol=0, atol=1e-10, msg=name)
+
+
+OLD = (TokenTis(cap=0.9), Opsm(delta=0.01))
+ALGORITHMS: dict[str, PolicyConfig] = {
+    "grpo": GrpoConfig(dual_clip=1.5),
+    "dr_grpo": DrGrpoConfig(),
+    "gspo": GspoConfig(clip_low=0.5, clip_high=0.5),
+    "cispo": CispoConfig(cap=1.1),
+    "sapo": SapoConfig(average="sequences"),
+    "dppo_tv": DppoConfig(low=1e-4, high=1e-4),
+    "m2po": M2poConfig(threshold=0.02),
+    "m2po, authors": M2poConfig(threshold=0.02, variant="authors"),
+    "m2po, astraflow": M2poConfig(threshold=0.02, variant="astraflow"),
+    "corrected": GrpoConfig(corrections=OLD),
+}
+
+
+@pytest.fixture
+def relatives(groups: list[Group], micro_model: Callable[..., PreTrainedModel]) -> list[Group]:
+    """Groups whose samples share a prompt, with behaviour log-probs on both sides of the model's."""
+    model, draw = micro_model(torch.float64), torch.Generator().manual_seed(2)
+    made = []
+    for group in groups:
+        prompt = tuple(range(20, 25 + group.ordinal))
+        samples = []
+        for sample in group.samples:
+            answer = sample.tokens[-sample.response_length :]
+            mask = (False,) * len(prompt) + (True,) * len(answer)
+            bare = replace(sample, tokens=prompt + answer, mask=mask, logprobs=(0.0,) * len(mask))
+            drawn = answer_logprobs(model, bare).detach() + torch.randn(len(answer), generator=draw) / 5
+            samples.append(replace(bare, logprobs=(0.0,) * len(prompt) + tuple(drawn.tolist())))
+        made.append(replace(group, samples=tuple(samples)))
+    return made
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_no_algorithm_depends_on_the_micro_batch(make: Make, relatives: list[Group], name: str) -> None:
+    found = []
+    for micro_tokens in (1, 16, 30, 8192):
+        trainer, model = make(micro_tokens=micro_tokens, algo=ALGORITHMS[name])
+        found.append((asyncio.run(trainer.forward_backward(relatives)), gradient(model)))
+    (first_metrics, first_gradient), *others = found
+    assert any(bool(value.any()) for value in first_gradient.values())
+    for metrics, grad in others:
+        assert metrics == pytest.approx(first_metrics, rel=1e-6, abs=1e-9)
+        for each, value in grad.items():
+            torch.testing.assert_close(value, first_gradient[each], rtol=1e-5, atol=1e-7, msg=each)
+
+
+def test_m2po_sees_all_tokens_of_the_step_before_it_cuts_any(make: Make, relatives: list[Group]) -> None:
+    trainer, model = make(micro_tokens=16, algo=ALGORITHMS["m2po"])
+    found = asyncio.run(trainer.forward_backward(relatives))
+    pairs = [
+        (delta, sample.advantage)
+        for group in relatives
+        for sample in group.samples
+        for delta in (answer_logprobs(model, sample) - answer_behaviour(sample)).tolist()
+    ]
+    squares = sorted(delta**2 for delta, advantage in pairs if delta * advantage > 0)
+    assert found["actor/m2/before"] == pytest.approx(sum(squares) / len(squares), abs=1e-9)
+    while sum(squares) / len(squares) > 0.02:
+        squares.pop()
+    assert found["actor/m2/after"] == pytest.approx(sum(squares) / len(squares), abs=1e-9)
+    dropped = sum(delta * advantage > 0 and delta**2 > squares[-1] + 1e-12 for delta, advantage in pairs)
+    assert found["actor/pg_clipfrac"] == pytest.approx(dropped / len(pairs))
+
+
+@pytest.mark.parametrize("average", ["tokens", "sequences", "constant"])
+def test_averages(make: Make, relatives: list[Group], average: Average) -> None:
+    samples = [sample for group in relatives for sample in group.samples]
+    trainer, model = make(micro_tokens=20, algo=GrpoConfig(average=average, clip_low=0.99, clip_high=99.0))
+    sums = []
+    for sample in samples:
+        ratio = (answer_logprobs(model, sample).detach() - answer_behaviour(sample)).exp()
+        sums.append(-float(ratio.sum()) * sample.advantage)
+    lengths = [sample.response_length for sample in samples]
+    expected = {
+        "tokens": sum(sums) / sum(lengths),
+        "sequences": sum(each / length for each, length in zip(sums, lengths, strict=True)) / len(samples),
+        "constant": sum(sums) / (9 * len(samples)),
+    }
+    found = asyncio.run(trainer.forward_backward(relatives))
+    assert found["actor/loss"] == pytest.approx(expected[average], abs=1e-9)
+
+
+def test_corrections_compare_the_engine_with_what_the_trainer_thought(make: Make, relatives: list[Group]) -> None:
+    """In a first update that is what it thinks now: the ratio is 1, and only the weight is left."""
+    trainer, model = make(algo=ALGORITHMS["corrected"])
+    found = asyncio.run(trainer.forward_backward(relatives))
+    assert found["actor/ppo_kl"] == 0.0
+    samples = [sample for group in relatives for sample in group.samples]
+    weights = [
+        value
+        for sample in samples
+        for value in (answer_logprobs(model, sample) - answer_behaviour(sample)).exp().clamp(max=0.9).tolist()
+    ]
+    assert found["actor/correction/token_tis"] == pytest.approx(sum(weights) / len(weights), abs=1e-9)
+    thoughts = iter(asyncio.run(trainer.score(samples)))
+    recalled = [
+        replace(group, samples=tuple(replace(each, old_logprobs=next(thoughts)) for each in group.samples))
+        for group in relatives
+    ]
+    again = asyncio.run(trainer.forward_backward(recalled))
+    assert again == pytest.approx(found, abs=1e-9)
 
 
 def test_calls_accumulate_until_the_step(make: Make, groups: list[Group]) -> None:
