@@ -128,11 +128,6 @@ class RunConfig(Section):
                 f"eval.samples={self.eval.samples} greedy answers would all be the same; set "
                 "eval.temperature above 0 or eval.samples=1"
             )
-        if self.algo.name != "custom" and self.algo.overlong > self.rollout.max_tokens:
-            wrong.append(
-                f"algo.overlong={self.algo.overlong} is more than the longest answer, rollout.max_tokens="
-                f"{self.rollout.max_tokens}; rewards fall in the last so many tokens of it"
-            )
         if self.train.updates > self.rollout.prompts:
             wrong.append(
                 f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "

@@ -219,6 +219,10 @@ class Algorithm(Protocol):
         samples; or samples, with the sum of each divided by the longest answer allowed."""
 
     @property
+    def refills(self) -> int:
+        """How often, at most, a step poses more problems in the place of those that cannot teach."""
+
+    @property
     def needs_reference(self) -> bool:
         """Whether `loss` wants log-probs of the frozen reference model."""
 

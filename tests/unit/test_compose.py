@@ -48,7 +48,7 @@ class Task:
 
 
 class Algorithm:
-    average = "tokens"
+    average, refills = "tokens", 0
     needs_reference = needs_old = needs_limit = False
 
     def __init__(self, strength=1.0):

@@ -105,4 +105,6 @@ class DapoConfig(ClipConfig):
     """Decoupled clip and dynamic sampling (arXiv 2503.14476)."""
 
     name: Literal["dapo"] = "dapo"
+    overlong: float = Field(default=0.2, ge=0, le=1)
+    refills: int = Field(default=3, ge=0)
     clip_high: float = Field(default=0.28, gt=0)

@@ -41,10 +41,12 @@ class PolicyConfig(Section):
     """How the KL is estimated: k1, k2, k3, or k3+, which has k3's value and the gradient of the KL itself."""
     corrections: tuple[Correction, ...] = ()
     """What to do about tokens that the engine drew at other probabilities than the trainer's (docs/algorithms.md)."""
-    overlong: int = Field(default=0, ge=0)
-    """In the last so many tokens before the longest answer allowed, rewards fall; 0: they do not."""
+    overlong: float = Field(default=0.0, ge=0, le=1)
+    """In the last part of the longest answer allowed, this share of it, rewards fall; 0: they do not."""
     overlong_penalty: float = Field(default=1.0, ge=0)
     """By how much at the end."""
+    refills: int = Field(default=0, ge=0)
+    """How often, at most, a step poses more problems in the place of those whose samples were all rewarded alike."""
 
     def make(self, longest: int) -> "Policy":
         """The algorithm with these settings, for answers of at most so many tokens."""
@@ -69,6 +71,10 @@ class Policy:
     @property
     def average(self) -> Average:
         return self.config.average
+
+    @property
+    def refills(self) -> int:
+        return self.config.refills
 
     @property
     def needs_reference(self) -> bool:
@@ -127,11 +133,12 @@ class Policy:
         return TokenLoss(loss_BT=torch.where(mask_BT, loss_BT, 0.0), figures=figures)
 
     def _overlong(self, sample: Sample) -> float:
-        """DAPO's soft punishment: 0 up to `overlong` tokens before the longest answer, then down to -penalty."""
+        """DAPO's soft punishment: 0 as long as an answer is not in the last part, then down to -penalty."""
         if not self.config.overlong:
             return 0.0
-        over = sample.response_length - (self._longest - self.config.overlong)
-        return -self.config.overlong_penalty * max(0, over) / self.config.overlong
+        part = self.config.overlong * self._longest
+        over = sample.response_length - (self._longest - part)
+        return -self.config.overlong_penalty * max(0.0, over) / part
 
     def _parts(self, sample: Sample) -> Mapping[str, float]:
         reward = sample.reward  # also where it is not used: whoever has none must not get here

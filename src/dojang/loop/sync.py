@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from dojang.errors import Interrupted
 from dojang.loop.agreement import Agreement
 from dojang.loop.evaluate import evaluate
-from dojang.loop.health import HealthGate
+from dojang.loop.health import HealthGate, has_signal
 from dojang.loop.metrics import Clock, rollout_metrics
 from dojang.loop.order import pose
 from dojang.loop.state import State, write_state
@@ -87,6 +87,11 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     clock = Clock()
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
         groups = await _unless(stop, attempt(run, problems))
+        for _ in range(run.algorithm.refills):
+            if not (missing := run.prompts - sum(map(has_signal, groups))):
+                break
+            more = pose(run.problems, run.seed, state.ordinal + len(problems), missing)
+            groups, problems = groups + await _unless(stop, attempt(run, more)), [*problems, *more]
     groups = credit(run, groups)
     run.tracker.groups(state.step + 1, "train", groups)
     run.gate.check(groups)

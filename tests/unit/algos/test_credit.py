@@ -226,7 +226,7 @@ def of_lengths(problem: Problem, make_sample: MakeSample, lengths: Sequence[int]
 
 def test_rewards_fall_before_the_longest_answer(problem: Problem, make_sample: MakeSample) -> None:
     lengths, shaped = (1, 12, 13, 16, 20), np.array([1.0, 1.0, 0.9375, 0.75, 0.5])  # -0.5 * (length - 12) / 8
-    config = DapoConfig(advantage="mean", overlong=8, overlong_penalty=0.5)
+    config = DapoConfig(advantage="mean", overlong=0.4, overlong_penalty=0.5)
     (found,) = config.make(longest=20).advantages([of_lengths(problem, make_sample, lengths)])
     np.testing.assert_allclose(found, shaped - shaped.mean(), rtol=1e-12)
 
@@ -236,17 +236,17 @@ def test_every_estimator_sees_the_shaped_rewards(
     problem: Problem, make_group: MakeGroup, make_sample: MakeSample, estimator: Estimator
 ) -> None:
     group = of_lengths(problem, make_sample, (2, 6, 7, 10))  # of which the last 5 count
-    found = GrpoConfig(advantage=estimator, overlong=5).make(longest=10).advantages([group])
+    found = GrpoConfig(advantage=estimator, overlong=0.5).make(longest=10).advantages([group])
     expected = credit(make_group, estimator, [(1.0, 1.0 - 0.2, 1.0 - 0.4, 0.0)])
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_gdpo_too_prefers_the_shorter_answer(problem: Problem, make_sample: MakeSample) -> None:
     group = of_lengths(problem, make_sample, (2, 3, 9))
-    ((first, second, last),) = GdpoConfig(overlong=5).make(longest=10).advantages([group])
+    ((first, second, last),) = GdpoConfig(overlong=0.5).make(longest=10).advantages([group])
     assert first == second > 0 > last
 
 
 def test_length_does_not_matter_unless_asked_for(problem: Problem, make_sample: MakeSample) -> None:
     group = of_lengths(problem, make_sample, (1, 30, 64))
-    assert DapoConfig().make(longest=64).advantages([group]) == [(0.0, 0.0, 0.0)]
+    assert GrpoConfig().make(longest=64).advantages([group]) == [(0.0, 0.0, 0.0)]

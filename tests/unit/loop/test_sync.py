@@ -106,9 +106,10 @@ def make_run(
         eval_every: int = 1,
         save_every: int = 1,
         window: int = 10,
+        refills: int = 0,
     ) -> Run:
         weights = MemoryWeights(torch.float64)
-        algorithm = GrpoConfig().make(longest=9)
+        algorithm = GrpoConfig(refills=refills).make(longest=9)
         engine: RolloutEngine
         if script is None:
             engine = TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=slots)
@@ -183,6 +184,29 @@ def parameters(run: Run) -> dict[str, torch.Tensor]:
 
 def linked(run: Run, name: str) -> str:
     return (run.directory.checkpoints / name).resolve().name
+
+
+def test_problems_that_cannot_teach_are_replaced_by_others(make_run: Callable[..., Run]) -> None:
+    """All answers to two problems of three are good; of those posed instead, one can teach, and then another."""
+    asked: list[str] = []
+
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        if sampling.temperature and index == 0:
+            asked.append(prompt)
+        return "bad" if index % 2 and len(asked) in (1, 4, 6) else "good"
+
+    run = make_run(script=script, steps=1, refills=3)
+    state = play(run)
+    assert len(asked) == state.ordinal == 6  # 3, then the 2 that were missing, then 1
+    assert len(set(asked)) == len(TRAIN) == 5  # the sixth is the first of another pass
+    (row,) = training_rows(run)
+    assert row["groups/total"] == 6
+    assert row["groups/zero_variance"] == 3
+
+
+def test_there_is_an_end_to_posing_more(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=lambda *_: "good", steps=1, refills=2, prompts=2)
+    assert play(run).ordinal == 6
 
 
 def test_grading_goes_on_while_other_problems_are_still_being_generated(make_run: Callable[..., Run]) -> None:
