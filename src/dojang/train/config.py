@@ -33,3 +33,6 @@ class TrainConfig(Section):
     """Optimiser steps per batch of rollouts; from the second on the data is off-policy and clipping matters."""
     micro_tokens: int = Field(default=8192, ge=1)
     """Tokens per forward pass. Memory, not results, depends on it."""
+    recompute: bool = False
+    """Make what the layers found again when its gradient is wanted, instead of keeping it: about a third more work, far
+    less memory for long answers."""

@@ -48,6 +48,9 @@ class TorchTrainer:
         for each in (model, reference):
             if each is not None:
                 see_packed(each)
+        if config.recompute:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.train()  # otherwise transformers keeps everything
         self._model = model
         self._reference = reference
         self._tokenizer = tokenizer
@@ -60,7 +63,12 @@ class TorchTrainer:
         self._compute = compute
         self._version = 0
         self._optimiser = torch.optim.AdamW(
-            model.parameters(), lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+            model.parameters(),
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            fused=True,
         )
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:

@@ -257,6 +257,16 @@ def test_corrections_compare_the_engine_with_what_the_trainer_thought(make: Make
     assert again == pytest.approx(found, abs=1e-9)
 
 
+def test_recomputing_changes_nothing(make: Make, relatives: list[Group]) -> None:
+    found = []
+    for recompute in (False, True):
+        trainer, model = make(recompute=recompute)
+        assert model.is_gradient_checkpointing is recompute
+        found.append((asyncio.run(trainer.forward_backward(relatives)), gradient(model)))
+    assert found[0][0] == found[1][0]
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=0)
+
+
 def test_calls_accumulate_until_the_step(make: Make, groups: list[Group]) -> None:
     trainer, model = make()
     asyncio.run(trainer.forward_backward(groups))
