@@ -145,7 +145,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         prepared.algorithm,
         weights,
         config.train,
-        total_updates=config.steps * config.train.updates,
+        total_updates=config.steps * config.train.updates - config.loop.stale_updates,
         longest=config.rollout.max_tokens,
         temperature=config.rollout.temperature,
         compute=numeric.compute,
@@ -177,6 +177,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         ),
         gate=HealthGate(config.health),
         directory=directory,
+        stale=config.loop.stale_updates // config.train.updates,
         agreement=Agreement(
             engine=engine,
             trainer=trainer,

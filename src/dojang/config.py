@@ -30,7 +30,7 @@ from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.custom import CustomDataConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.judge.config import JudgeConfig
-from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, RolloutConfig
+from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, LoopConfig, RolloutConfig
 from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
@@ -98,6 +98,7 @@ class RunConfig(Section):
     """Decides the order of problems and every sampled token."""
     rollout: RolloutConfig = RolloutConfig()
     train: TrainConfig = TrainConfig()
+    loop: LoopConfig = LoopConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     health: HealthConfig = HealthConfig()
@@ -132,6 +133,12 @@ class RunConfig(Section):
             wrong.append(
                 f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "
                 f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
+            )
+        stale, rest = divmod(self.loop.stale_updates, self.train.updates)
+        if rest or stale >= self.steps:
+            wrong.append(
+                f"loop.stale_updates={self.loop.stale_updates} must be a multiple of train.updates="
+                f"{self.train.updates} and leave some of steps={self.steps} to learn in: {stale} of them only attempt"
             )
         if wrong:
             raise ValueError("\n".join(wrong))

@@ -77,7 +77,7 @@ def _train(config: RunConfig, prepared: "Prepared", console: Console, ending: En
     directory = ending.directory
     found = directory.last_checkpoint()
     wired = compose.build(config, prepared, directory, console, first=_step(found))
-    state = load_state(found, wired.gate) if found else State()
+    state = load_state(found, wired.gate, wired.problem) if found else State()
     directory.rewind(state.step if found else -1, max(state.scores, default=-1))
     if found:
         asyncio.run(wired.trainer.restore(found))

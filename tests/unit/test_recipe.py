@@ -147,6 +147,17 @@ def test_all_mistakes_are_reported_at_once() -> None:
         assert f"\n  - {key}" in message
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("loop.stale_updates=3", "train.updates=2"), "loop.stale_updates=3 must be a multiple of train.updates=2"),
+        (("loop.stale_updates=40",), "leave some of steps=40 to learn in: 40 of them only attempt"),
+    ],
+)
+def test_stale_rollouts_must_come_to_an_end(overrides: tuple[str, ...], said: str) -> None:
+    assert said in complaint("quickstart", *overrides)
+
+
 def test_rooms_that_disagree_are_all_named() -> None:
     message = complaint("quickstart", "eval.samples=5", "train.updates=17")
     assert message.startswith("2 mistakes in")

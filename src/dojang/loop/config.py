@@ -6,7 +6,7 @@ from pydantic import Field
 
 from dojang.settings import Section
 
-__all__ = ["CheckpointConfig", "EvalConfig", "HealthConfig", "RolloutConfig"]
+__all__ = ["CheckpointConfig", "EvalConfig", "HealthConfig", "LoopConfig", "RolloutConfig"]
 
 
 class RolloutConfig(Section):
@@ -40,6 +40,14 @@ class RolloutConfig(Section):
     threads: int | None = Field(default=None, ge=1)
     """Processor threads of the engine torch, where there is no GPU. Without it one per core, less one where programs
     are judged on the same machine: threads that wait for each other lose more by a missing core than by one less."""
+
+
+class LoopConfig(Section):
+    """In which order things are done."""
+
+    stale_updates: int = Field(default=0, ge=0)
+    """Learn from rollouts that are so many updates old, a multiple of train.updates, to see what staleness does. The
+    first steps only attempt, until there are rollouts so old."""
 
 
 class EvalConfig(Section):

@@ -1,17 +1,21 @@
 """Where a run stands: everything besides weights and optimiser that a checkpoint must hold."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dojang.errors import RunDirError
 from dojang.loop.health import HealthGate
+from dojang.loop.pending import Batches, dump, load
 from dojang.rundir import write_atomic
+from dojang.types import Problem
 
 __all__ = ["State", "load_state", "write_state"]
 
 FILE = "state.json"
+PENDING = "pending.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class State:
     """Evaluation score by step."""
     seconds: float = field(default=0.0, compare=False)
     """Time spent, over all resumptions."""
+    pending: Batches = field(default=(), compare=False)
+    """Credited groups that wait to be learned from."""
 
     @property
     def best_step(self) -> int:
@@ -35,15 +41,20 @@ class State:
 
 def write_state(path: Path, state: State, gate: HealthGate) -> None:
     """Put the state into a checkpoint directory."""
-    write_atomic(path / FILE, json.dumps({**asdict(state), "health": gate.state()}).encode())
+    figures = asdict(replace(state, pending=()))
+    del figures["pending"]
+    write_atomic(path / FILE, json.dumps({**figures, "health": gate.state()}).encode())
+    if state.pending:
+        write_atomic(path / PENDING, dump(state.pending))
 
 
-def load_state(path: Path, gate: HealthGate) -> State:
-    """The state saved in a checkpoint; the gate gets its memory back."""
+def load_state(path: Path, gate: HealthGate, problem: Callable[[int], Problem]) -> State:
+    """The state saved in a checkpoint; the gate gets its memory back. `problem` says which one an ordinal is."""
     try:
         saved: dict[str, Any] = json.loads((path / FILE).read_text())
         gate.restore(saved.pop("health"))
         scores = {int(step): score for step, score in saved.pop("scores").items()}  # JSON has only string keys
-        return State(**saved, scores=scores)
+        waiting = load((path / PENDING).read_bytes(), problem) if (path / PENDING).exists() else ()
+        return State(**saved, scores=scores, pending=waiting)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunDirError(f"checkpoint {path} cannot be read ({error!r}); delete it to fall back") from error

@@ -51,8 +51,15 @@ class Run:
     tracker: Tracker
     gate: HealthGate
     directory: RunDir
+    stale: int = 0
+    """How many steps old what is learned from is: the first so many only attempt."""
     agreement: Agreement | None = None
     """Checked before anything else, if given."""
+
+    def problem(self, ordinal: int) -> Problem:
+        """The one that was, or will be, posed then."""
+        ((_, problem),) = pose(self.problems, self.seed, ordinal, 1)
+        return problem
 
 
 async def train(run: Run, state: State, stop: asyncio.Event) -> State:
@@ -95,11 +102,15 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     groups = credit(run, groups)
     run.tracker.groups(state.step + 1, "train", groups)
     run.gate.check(groups)
-    with clock("learn"):
-        learned = await learn(run, [group for group in groups if teaches(group)])
-    with clock("publish"):
-        await publish(run)
-    state = replace(state, step=state.step + 1, ordinal=state.ordinal + len(problems))
+    pending = (*state.pending, tuple(groups))
+    learned: Metrics = {}
+    if len(pending) > run.stale:
+        with clock("learn"):
+            learned = await learn(run, [group for group in pending[0] if teaches(group)])
+        with clock("publish"):
+            await publish(run)
+        pending = pending[1:]
+    state = replace(state, step=state.step + 1, ordinal=state.ordinal + len(problems), pending=pending)
     run.tracker.metrics(state.step, {**rollout_metrics(groups), **learned, **clock.step_metrics(groups)})
     return state
 

@@ -25,7 +25,7 @@ from dojang.rundir import RunDir
 from dojang.track.files import FileTracker
 from dojang.train.config import TrainConfig
 from dojang.train.torch import TorchTrainer
-from dojang.types import Completion, Group, Message, Outcome, Problem, Sampling, Verdict
+from dojang.types import Completion, Group, Message, Metrics, Outcome, Problem, Sampling, Verdict
 from dojang.weights.memory import MemoryWeights
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
@@ -107,6 +107,7 @@ def make_run(
         save_every: int = 1,
         window: int = 10,
         refills: int = 0,
+        stale: int = 0,
     ) -> Run:
         weights = MemoryWeights(torch.float64)
         algorithm = GrpoConfig(refills=refills).make(longest=9)
@@ -154,6 +155,7 @@ def make_run(
             tracker=FileTracker(directory, tokenizer),
             gate=HealthGate(HealthConfig(window=window)),
             directory=directory,
+            stale=stale,
         )
 
     return make
@@ -341,7 +343,7 @@ def test_stopping_abandons_the_step_saves_and_raises(make_run: Callable[..., Run
     with pytest.raises(Interrupted, match="stopped after step 2 of 10; everything is saved"):
         play(run, stop=stop)
     assert linked(run, "last") == "step-000002"
-    assert load_state(run.directory.checkpoints / "last", run.gate).ordinal == 6
+    assert load_state(run.directory.checkpoints / "last", run.gate, run.problem).ordinal == 6
 
 
 def test_stopping_before_the_first_evaluation_leaves_something_to_resume(make_run: Callable[..., Run]) -> None:
@@ -355,13 +357,22 @@ def test_stopping_before_the_first_evaluation_leaves_something_to_resume(make_ru
     with pytest.raises(Interrupted, match="stopped after step 0 of 2"):
         play(run, stop=stop)
     again = make_run()
-    state = load_state(again.directory.checkpoints / "last", again.gate)
+    state = load_state(again.directory.checkpoints / "last", again.gate, again.problem)
     assert state == State()
     assert play(again, state).step == 2
 
 
-def test_a_resumed_run_is_the_run_that_was_never_interrupted(make_run: Callable[..., Run]) -> None:
-    settings = {"script": None, "steps": 4, "eval_every": 2, "save_every": 2, "prompts": 3, "updates": 2}
+@pytest.mark.parametrize("stale", [0, 1, 2])
+def test_a_resumed_run_is_the_run_that_was_never_interrupted(make_run: Callable[..., Run], stale: int) -> None:
+    settings = {
+        "script": None,
+        "steps": 4,
+        "eval_every": 2,
+        "save_every": 2,
+        "prompts": 3,
+        "updates": 2,
+        "stale": stale,
+    }
     whole = make_run("whole", grade=by_parity, **settings)
     finished = play(whole)
 
@@ -379,7 +390,7 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(make_run: Callable[
     second = make_run("parts", grade=by_parity, **settings)
     found = second.directory.last_checkpoint()
     assert found is not None
-    state = load_state(found, second.gate)
+    state = load_state(found, second.gate, second.problem)
     assert 3 <= state.step <= 4
     second.directory.rewind(state.step, max(state.scores))
     asyncio.run(second.trainer.restore(found))
@@ -395,6 +406,28 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(make_run: Callable[
         assert pq.read_table(whole.directory.rollouts("train", step)).equals(
             pq.read_table(second.directory.rollouts("train", step))
         )
+
+
+def test_what_is_learned_from_can_be_old(make_run: Callable[..., Run]) -> None:
+    """Two steps only attempt; from then on each learns what was drawn two steps, or four updates, before."""
+    run = make_run(script=None, grade=by_parity, steps=5, updates=2, stale=2)
+    learned: list[tuple[int, list[int]]] = []
+    forward_backward = run.trainer.forward_backward
+
+    async def noted(groups: Sequence[Group]) -> Metrics:
+        assert isinstance(run.trainer, TorchTrainer)
+        learned.append((run.trainer._version, [sample.version for group in groups for sample in group.samples]))
+        return await forward_backward(groups)
+
+    run.trainer.forward_backward = noted  # type: ignore[method-assign]
+    state = play(run)
+    assert [len(batch) for batch in state.pending] == [3, 3]
+    assert [version for version, _ in learned] == [0, 1, 2, 3, 4, 5]
+    assert [set(drawn) for _, drawn in learned] == [
+        {0}
+    ] * 6  # the third to learn from was drawn before the first update
+    assert [sample.version for batch in state.pending for sample in batch[0].samples] == [2] * 4 + [4] * 4
+    assert ["actor/pg_loss" in row for row in training_rows(run)] == [False, False, True, True, True]
 
 
 def test_last_and_best_are_kept_and_nothing_else(make_run: Callable[..., Run]) -> None:
@@ -439,7 +472,7 @@ def test_a_finished_run_has_nothing_left_to_do(make_run: Callable[..., Run]) -> 
     again = make_run(steps=1)
     recorded = again.directory.metrics.read_text()
     asyncio.run(again.trainer.restore(again.directory.checkpoints / "last"))
-    assert play(again, load_state(again.directory.checkpoints / "last", again.gate)) == state
+    assert play(again, load_state(again.directory.checkpoints / "last", again.gate, again.problem)) == state
     assert again.directory.metrics.read_text() == recorded
 
 
@@ -453,7 +486,7 @@ def test_links_that_a_crash_left_behind_are_mended(make_run: Callable[..., Run])
     found = again.directory.last_checkpoint()
     assert found is not None
     asyncio.run(again.trainer.restore(found))
-    play(again, load_state(found, again.gate))
+    play(again, load_state(found, again.gate, again.problem))
     assert linked(again, "last") == f"step-{state.step:06d}"
     if best == linked(run, "last"):
         assert linked(again, "best") == best
@@ -464,7 +497,7 @@ def test_a_run_that_is_past_its_last_step_just_ends(make_run: Callable[..., Run]
     shorter = make_run(steps=2)
     found = shorter.directory.last_checkpoint()
     assert found is not None
-    assert play(shorter, load_state(found, shorter.gate)).step == 3
+    assert play(shorter, load_state(found, shorter.gate, shorter.problem)).step == 3
 
 
 def test_what_teaches_is_what_the_algorithm_credits(make_group: Callable[..., Group]) -> None:

@@ -1,0 +1,40 @@
+"""Groups that wait to be learned from, as they are kept in a checkpoint: so that a run goes on with the same ones.
+
+Problems are not written: which one it was follows from its ordinal.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dojang.types import Group, Outcome, Problem, Sample, Verdict
+
+__all__ = ["Batches", "dump", "load"]
+
+Batches = tuple[tuple[Group, ...], ...]
+"""What was attempted in each of some steps, oldest first."""
+
+
+def dump(batches: Batches) -> bytes:
+    """For a file."""
+    rows = [[{"ordinal": group.ordinal, "samples": _rows(group.samples)} for group in batch] for batch in batches]
+    return json.dumps(rows).encode()
+
+
+def load(text: bytes, problem: Callable[[int], Problem]) -> Batches:
+    """What `dump` wrote; `problem` knows which ordinal is which."""
+    return tuple(
+        tuple(Group(problem(row["ordinal"]), row["ordinal"], tuple(map(_sample, row["samples"]))) for row in batch)
+        for batch in json.loads(text)
+    )
+
+
+def _rows(samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    return [asdict(sample) for sample in samples]
+
+
+def _sample(row: dict[str, Any]) -> Sample:
+    verdict = Verdict(**{**row["verdict"], "outcome": Outcome(row["verdict"]["outcome"])})
+    streams = {name: tuple(row[name]) for name in ("tokens", "mask", "logprobs", "old_logprobs")}
+    return Sample(**{**row, **streams, "verdict": verdict})
