@@ -22,6 +22,8 @@ __all__ = ["NO_MASK", "Plan", "Segment", "see_packed"]
 NO_MASK = torch.empty(1, 1, 1, 1)
 """transformers takes whatever has four dimensions for a mask that is ready, and makes none."""
 _NAME = "dojang_packed"
+_STRANGE = ("sliding_window", "softcap", "s_aux", "position_bias")
+"""What some architectures ask of their attention."""
 _GRAIN = 64
 """Segments whose sizes round up to the same multiple of this are put side by side."""
 
@@ -55,16 +57,13 @@ class Plan:
         self._blocks = list[_Block]()
         places, order = list[int](), [0] * sum(each.size for each in segments)
         for prefix, members in _alike(segments):
-            width, before = max(each.size for each in members), 0 if prefix is None else segments[prefix].size
-            mask_QK = torch.ones(width, before + width, dtype=torch.bool, device=device).tril(before)
-            self._blocks.append(
-                _Block(
-                    len(members),
-                    width,
-                    None if prefix is None else shared.index(prefix),
-                    None if prefix is None else mask_QK,
-                )
-            )
+            width = max(each.size for each in members)
+            if prefix is None:
+                self._blocks.append(_Block(len(members), width, None, None))
+            else:
+                before = segments[prefix].size
+                mask_QK = torch.ones(width, before + width, dtype=torch.bool, device=device).tril(before)
+                self._blocks.append(_Block(len(members), width, shared.index(prefix), mask_QK))
             for each in members:
                 order[each.start : each.start + each.size] = range(len(places), len(places) + each.size)
                 places += range(each.start, each.start + each.size)
@@ -179,6 +178,8 @@ def _attend(
             module, q_1HND, k_1KND, v_1KND, attention_mask, scaling=scaling, **options
         )
         return seen
+    if strange := [name for name in _STRANGE if options.get(name) is not None]:
+        raise ModelError(f"{type(module).__name__} wants {', '.join(strange)}, which is not known here")
     q_NHD, k_NKD, v_NKD = (each[0].transpose(0, 1) for each in (q_1HND, k_1KND, v_1KND))
     return plan.attend(q_NHD, k_NKD, v_NKD, scaling)[None], None
 

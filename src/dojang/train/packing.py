@@ -74,7 +74,10 @@ def _families(samples: Sequence[Sample], budget: int) -> Iterator[_Family]:
     """Those with the same prompt together, in order; too many of them in parts that fit."""
     found: dict[tuple[int, ...], list[Sample]] = {}
     for sample in samples:
-        found.setdefault(sample.tokens[: sample.mask.index(True)], []).append(sample)
+        prompt = sample.tokens[: sample.mask.index(True)]
+        if not prompt:
+            raise ValueError("a sample without a prompt has nothing to predict its first token from")
+        found.setdefault(prompt, []).append(sample)
     for prompt, members in found.items():
         part, size = list[Sample](), len(prompt)
         for sample in members:

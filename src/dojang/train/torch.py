@@ -57,6 +57,7 @@ class TorchTrainer:
         self._algorithm = algorithm
         self._weights = weights
         self._config = config
+        self._micro_tokens = config.micro_tokens or (8192 if model.device.type == "cuda" else 2048)
         self._total_updates = total_updates
         self._longest = longest
         self._temperature = temperature
@@ -74,7 +75,7 @@ class TorchTrainer:
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         samples = [sample for group in groups for sample in group.samples]
         tokens = sum(sample.response_length for sample in samples)
-        batches = list(micro_batches(samples, self._config.micro_tokens, self._model.device))
+        batches = list(micro_batches(samples, self._micro_tokens, self._model.device))
         limit, figures = self._limit(batches) if self._algorithm.needs_limit else (math.inf, {})
         loss, sums, difference = 0.0, defaultdict[str, float](float), _Difference()
         for batch in batches:
@@ -109,7 +110,7 @@ class TorchTrainer:
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         found: dict[int, tuple[float, ...]] = {}
         with torch.no_grad():
-            for batch in micro_batches(samples, self._config.micro_tokens, self._model.device):
+            for batch in micro_batches(samples, self._micro_tokens, self._model.device):
                 logp_BT, _ = self._logprobs(self._model, batch)
                 for sample, row in zip(batch.samples, logp_BT.tolist(), strict=True):
                     values = iter(row)

@@ -6,8 +6,9 @@ from random import Random
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
+from dojang.errors import ModelError
 from dojang.train.attention import NO_MASK, Plan, Segment, see_packed
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import token_logprobs
@@ -176,6 +177,27 @@ def test_without_a_plan_the_model_is_as_before(micro_model: Callable[..., PreTra
     for options in ({}, {"attention_mask": mask}):
         mine, theirs = changed(input_ids=ids, **options).logits, plain(input_ids=ids, **options).logits
         torch.testing.assert_close(mine[:, 2:], theirs[:, 2:])
+
+
+def test_what_the_attention_does_not_know_is_refused(make_sample: Callable[..., Sample]) -> None:
+    config = MistralConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        sliding_window=4,
+    )
+    model = MistralForCausalLM(config)
+    see_packed(model)
+    (batch,) = split([make_sample()], 100)
+    with pytest.raises(ModelError, match="MistralAttention wants sliding_window, which is not known here"):
+        token_logprobs(model, batch, temperature=1.0, compute=torch.float32)
+
+
+def test_a_sample_needs_a_prompt(make_sample: Callable[..., Sample]) -> None:
+    with pytest.raises(ValueError, match="nothing to predict its first token from"):
+        split([make_sample(prompt=())], 100)
 
 
 def test_attention_by_hand() -> None:
