@@ -180,6 +180,7 @@ def play_trl(name: str, shape: str, steps: int) -> Played:
                 temperature=1.0,
                 save_strategy="no",
                 report_to="none",
+                gradient_checkpointing=False,
                 use_cpu=device == "cpu",
                 bf16=rollout._dtype(device) is torch.bfloat16,
                 disable_tqdm=True,

@@ -134,6 +134,13 @@ class RunConfig(Section):
                 f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "
                 f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
             )
+        if self.algo.name != "custom" and self.task.name == "answer_line":
+            known = {*self.task.rewards, "overlong"}
+            if unknown := self.algo.parts.keys() - known:
+                wrong.append(
+                    f"algo.parts has a weight for {', '.join(sorted(unknown))}, but task.rewards has "
+                    f"{', '.join(sorted(self.task.rewards))}"
+                )
         stale, rest = divmod(self.loop.stale_updates, self.train.updates)
         if rest or stale >= self.steps:
             wrong.append(

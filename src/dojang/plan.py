@@ -18,6 +18,7 @@ def describe(config: RunConfig) -> str:
     rollout = config.rollout
     dtype = str(numeric.compute).removeprefix("torch.")
     passes = config.steps * rollout.prompts / len(prepared.train)
+    updates = config.steps * config.train.updates - config.loop.stale_updates
     return "\n".join(
         [
             "would run:",
@@ -27,7 +28,7 @@ def describe(config: RunConfig) -> str:
             f"  steps   {config.steps} of {rollout.prompts} problems x {rollout.samples} samples "
             f"({config.steps * rollout.prompts * rollout.samples:,} samples of up to {rollout.max_tokens} tokens, "
             f"{passes:.2f} passes over the data)",
-            f"  learn   {config.algo.name}, {config.steps * config.train.updates} optimiser steps, "
+            f"  learn   {config.algo.name}, {updates} optimiser steps, "
             f"learning rate {config.train.lr:g} ({config.train.schedule})",
             f"  eval    {len(prepared.held_out)} held-out problems before, every {config.eval.every} steps, and after",
             f"  save    every {config.checkpoint.every} steps; the best and the last are kept",

@@ -47,9 +47,14 @@ class Task:
         return Verdict(Outcome.ACCEPTED, 1.0)
 
 
-class Algorithm:
+class Incomplete:
     average, refills = "tokens", 0
     needs_reference = needs_old = needs_limit = False
+    advantages = loss = None
+
+
+class Algorithm(Incomplete):
+    limit = None
 
     def __init__(self, strength=1.0):
         self.strength = strength
@@ -98,6 +103,11 @@ def test_an_algorithm_of_ones_own_gets_its_options() -> None:
         (["data={name: custom, load_with: 'problems'}"], ConfigError, "package.module:object"),
         (["task={name: custom, make_with: 'mine:Task', options: {hard: 1}}"], ConfigError, "unexpected keyword"),
         (["algo={name: custom, make_with: 'mine:Algorithm', options: {hard: 1}}"], ConfigError, "unexpected keyword"),
+        (
+            ["algo={name: custom, make_with: 'mine:Incomplete'}"],
+            ConfigError,
+            "Incomplete has no limit; dojang.protocols",
+        ),
         (["task.rewards={'nowhere:brevity': 1}"], ConfigError, "nowhere"),
         (["model.name=dojang-tinny"], ModelError, "did you mean 'dojang-tiny'"),
     ],

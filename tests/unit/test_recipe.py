@@ -147,6 +147,11 @@ def test_all_mistakes_are_reported_at_once() -> None:
         assert f"\n  - {key}" in message
 
 
+def test_weights_are_for_rewards_there_are() -> None:
+    said = "algo.parts has a weight for corect, but task.rewards has correct, format"
+    assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={corect: 2}")
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

@@ -1,6 +1,6 @@
 """CISPO: the clipped ratio is a weight, so that every token keeps a gradient (arXiv 2506.13585, 2510.13786).
 
-L_t = -sg(clip(r_t, 1 - low, high)) A log p_t          sg: no gradient
+L_t = -sg(clip(r_t, floor, cap)) A log p_t          sg: no gradient
 """
 
 from typing import TYPE_CHECKING, Literal

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from dojang.errors import ConfigError
 from dojang.protocols import Algorithm
 from dojang.settings import Section, make_object
 
@@ -22,4 +23,10 @@ class CustomAlgorithmConfig(Section):
     def make(self, longest: int) -> Algorithm:
         """The user's algorithm; how long answers may be is its own business."""
         algorithm: Algorithm = make_object(self.make_with, "algo.make_with", **self.options)
+        wanted = [name for name in vars(Algorithm) if not name.startswith("_")]
+        if missing := [name for name in wanted if not hasattr(algorithm, name)]:
+            raise ConfigError(
+                f"algo.make_with={self.make_with!r}: {type(algorithm).__name__} has no {', '.join(missing)}; "
+                "dojang.protocols.Algorithm says what each is for"
+            )
         return algorithm

@@ -7,14 +7,13 @@ trainer does, over the whole optimiser step, as `average` says.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from dojang.algos import credit
 from dojang.algos.correction import Correction
 from dojang.algos.kl import Estimator, divergence
-from dojang.errors import ConfigError
 from dojang.protocols import Average, TokenBatch, TokenLoss
 from dojang.settings import Section
 from dojang.types import Group, Metrics, Sample
@@ -47,6 +46,9 @@ class PolicyConfig(Section):
     """By how much at the end."""
     refills: int = Field(default=0, ge=0)
     """How often, at most, a step poses more problems in the place of those whose samples were all rewarded alike."""
+
+    own_old: ClassVar[bool] = False
+    """Whether ratios are to be taken to the trainer's own log-probs even without corrections."""
 
     def make(self, longest: int) -> "Policy":
         """The algorithm with these settings, for answers of at most so many tokens."""
@@ -82,7 +84,7 @@ class Policy:
 
     @property
     def needs_old(self) -> bool:
-        return bool(self.config.corrections)
+        return bool(self.config.corrections) or self.config.own_old
 
     @property
     def needs_limit(self) -> bool:
@@ -91,16 +93,9 @@ class Policy:
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
         if self.config.advantage == "gdpo":
             parts = [[self._parts(sample) for sample in group.samples] for group in groups]
-            names = {name for group in parts for each in group for name in each}
-            if names and (unknown := self.config.parts.keys() - names):
-                raise ConfigError(
-                    f"algo.parts has a weight for {', '.join(sorted(unknown))}, but the parts of the rewards are "
-                    f"{', '.join(sorted(names))}"
-                )
             found = credit.gdpo(parts, self.config.parts)
         else:
-            rewards = [[sample.reward + self._overlong(sample) for sample in group.samples] for group in groups]
-            found = credit.ESTIMATORS[self.config.advantage](rewards)
+            found = credit.ESTIMATORS[self.config.advantage](list(map(self._rewards, groups)))
         return [tuple(each) for each in found]
 
     def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
@@ -131,6 +126,13 @@ class Policy:
             figures["actor/kl_loss"] = kl_BT
             loss_BT = loss_BT + self.config.kl * kl_BT
         return TokenLoss(loss_BT=torch.where(mask_BT, loss_BT, 0.0), figures=figures)
+
+    def _rewards(self, group: Group) -> list[float]:
+        """Length only counts among answers that are not all alike otherwise, as DAPO leaves such groups out."""
+        rewards = [sample.reward for sample in group.samples]
+        if len(set(rewards)) < 2:
+            return rewards
+        return [reward + self._overlong(sample) for reward, sample in zip(rewards, group.samples, strict=True)]
 
     def _overlong(self, sample: Sample) -> float:
         """DAPO's soft punishment: 0 as long as an answer is not in the last part, then down to -penalty."""

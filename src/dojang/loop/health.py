@@ -17,8 +17,8 @@ __all__ = ["HealthGate", "has_signal"]
 
 
 def has_signal(group: Group) -> bool:
-    """Whether the rewards in a group differ: otherwise every advantage is zero."""
-    return len({sample.reward for sample in group.samples}) > 1
+    """Whether the rewards in a group differ, or somebody was credited for all that."""
+    return len({sample.reward for sample in group.samples}) > 1 or any(sample.advantage for sample in group.samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ Batches = tuple[tuple[Group, ...], ...]
 def dump(batches: Batches) -> bytes:
     """For a file."""
     rows = [[{"ordinal": group.ordinal, "samples": _rows(group.samples)} for group in batch] for batch in batches]
-    return json.dumps(rows).encode()
+    return json.dumps(rows, default=float).encode()  # rewards may be numbers of numpy's
 
 
 def load(text: bytes, problem: Callable[[int], Problem]) -> Batches:

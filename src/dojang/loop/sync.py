@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from dojang.errors import Interrupted
 from dojang.loop.agreement import Agreement
 from dojang.loop.evaluate import evaluate
-from dojang.loop.health import HealthGate, has_signal
+from dojang.loop.health import HealthGate
 from dojang.loop.metrics import Clock, rollout_metrics
 from dojang.loop.order import pose
 from dojang.loop.state import State, write_state
@@ -93,18 +93,18 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     """One turn of the loop. Nothing before `learn` changes the run, so it can be abandoned and repeated."""
     clock = Clock()
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
-        groups = await _unless(stop, attempt(run, problems))
+        groups = credit(run, await _unless(stop, attempt(run, problems)))
         for _ in range(run.algorithm.refills):
-            if not (missing := run.prompts - sum(map(has_signal, groups))):
+            if (missing := run.prompts - sum(map(teaches, groups))) <= 0:
                 break
             more = pose(run.problems, run.seed, state.ordinal + len(problems), missing)
-            groups, problems = groups + await _unless(stop, attempt(run, more)), [*problems, *more]
-    groups = credit(run, groups)
+            problems = [*problems, *more]
+            groups = credit(run, [*groups, *await _unless(stop, attempt(run, more))])
     run.tracker.groups(state.step + 1, "train", groups)
     run.gate.check(groups)
     pending = (*state.pending, tuple(groups))
     learned: Metrics = {}
-    if len(pending) > run.stale:
+    while len(pending) > run.stale:  # more than one only if a resumed run is to be less stale
         with clock("learn"):
             learned = await learn(run, [group for group in pending[0] if teaches(group)])
         with clock("publish"):

@@ -14,10 +14,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dojang.errors import ModelError
 
-__all__ = ["NO_MASK", "Plan", "Segment", "see_packed"]
+__all__ = ["NO_MASK", "Plan", "Segment", "recompute", "see_packed"]
 
 NO_MASK = torch.empty(1, 1, 1, 1)
 """transformers takes whatever has four dimensions for a mask that is ready, and makes none."""
@@ -182,6 +183,18 @@ def _attend(
         raise ModelError(f"{type(module).__name__} wants {', '.join(strange)}, which is not known here")
     q_NHD, k_NKD, v_NKD = (each[0].transpose(0, 1) for each in (q_1HND, k_1KND, v_1KND))
     return plan.attend(q_NHD, k_NKD, v_NKD, scaling)[None], None
+
+
+def recompute(model: PreTrainedModel) -> None:
+    """Let layers make what they found again when its gradient is wanted. transformers does so only while it trains, and
+    then drops out, too: that is switched off."""
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = True
+        for name, value in vars(module).items():
+            if isinstance(value, float) and "dropout" in name:
+                setattr(module, name, 0.0)
 
 
 def see_packed(model: PreTrainedModel) -> None:

@@ -49,7 +49,7 @@ class _Chosen(torch.autograd.Function):
         gradient_M = gradients[0] / context.temperature
         wants_x, wants_head = context.needs_input_grad[:2]
         x_gradient_ME = torch.empty_like(x_ME) if wants_x else None
-        head_gradient_VE = torch.zeros_like(head_VE) if wants_head else None
+        head_gradient_VE = torch.zeros_like(head_VE, dtype=total_M.dtype) if wants_head else None
         for rows in _chunks(x_ME, head_VE):
             score_CV = _scores(x_ME[rows], head_VE, context.temperature, total_M.dtype)
             weight_CV = score_CV.sub_(total_M[rows, None]).exp_().mul_(-gradient_M[rows, None])
@@ -58,8 +58,8 @@ class _Chosen(torch.autograd.Function):
             if x_gradient_ME is not None:
                 x_gradient_ME[rows] = weight_CV @ head_VE
             if head_gradient_VE is not None:
-                head_gradient_VE.addmm_(weight_CV.T, x_ME[rows])
-        return x_gradient_ME, head_gradient_VE, None, None
+                head_gradient_VE += weight_CV.T @ x_ME[rows]
+        return x_gradient_ME, None if head_gradient_VE is None else head_gradient_VE.to(head_VE.dtype), None, None
 
 
 def _chunks(x_ME: Tensor, head_VE: Tensor) -> list[slice]:

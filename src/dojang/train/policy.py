@@ -6,11 +6,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dojang.errors import ModelError
 from dojang.train.attention import NO_MASK
 from dojang.train.logprobs import chosen_logprobs
-from dojang.train.packing import MicroBatch
+from dojang.train.packing import MicroBatch, micro_batches
+from dojang.types import Outcome, Sample, Verdict
 
-__all__ = ["token_logprobs"]
+__all__ = ["check_packed", "token_logprobs"]
+
+_SAME = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.05}
+"""How far roundings may be apart."""
 
 
 def token_logprobs(
@@ -33,6 +38,31 @@ def token_logprobs(
     head_VE = head.weight.to(compute)
     logp_M, entropy_M = chosen_logprobs(x_ME, head_VE, batch.target_M, temperature)
     return batch.spread(logp_M), batch.spread(entropy_M)
+
+
+def check_packed(model: PreTrainedModel) -> None:
+    """ModelError if packed samples get other log-probs than the model gives each alone: where layers other than
+    attention mix tokens, or where the scores are more than a product."""
+    told = Verdict(Outcome.WRONG, 0.0)
+    texts = [(3, 1, 4, 1, 5, 9), (3, 1, 4, 2, 6), (2, 7, 1, 8)]
+    masks = [(False,) * 3 + (True,) * (len(text) - 3) for text in texts]
+    samples = [
+        Sample(text, mask, (0.0,) * len(text), "", "stop", 0, told) for text, mask in zip(texts, masks, strict=True)
+    ]
+    (batch,) = micro_batches(samples, 1000, model.device)
+    with torch.no_grad():
+        packed_BT, _ = token_logprobs(model, batch, temperature=1.0, compute=model.dtype)
+        for row_T, text in zip(packed_BT, texts, strict=True):
+            ids = torch.tensor([text], device=model.device)
+            logp_TV = model(input_ids=ids).logits[0, 2:-1].to(row_T.dtype).log_softmax(-1)
+            alone_T = logp_TV.gather(-1, ids[0, 3:, None]).squeeze(-1)
+            gap = float((row_T[: len(alone_T)] - alone_T).abs().max())
+            if not gap <= _SAME[model.dtype]:
+                raise ModelError(
+                    f"{type(model).__name__} gives packed samples other log-probs than each alone (by {gap:.3g}), and "
+                    "cannot be trained here: its layers mix tokens outside of attention, or its scores are more than "
+                    "a product"
+                )
 
 
 def _autocast(device: torch.device, compute: torch.dtype) -> AbstractContextManager[object]:

@@ -16,16 +16,18 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from dojang.errors import RunDirError, TrainingError
 from dojang.protocols import Algorithm, TokenBatch, TokenLoss, WeightStore
-from dojang.train.attention import see_packed
+from dojang.train.attention import recompute, see_packed
 from dojang.train.config import TrainConfig
 from dojang.train.packing import MicroBatch, micro_batches
-from dojang.train.policy import token_logprobs
+from dojang.train.policy import check_packed, token_logprobs
 from dojang.train.schedule import learning_rate
 from dojang.types import Group, Metrics, Sample
 
 __all__ = ["TorchTrainer"]
 
 OPTIMISER_FILE = "optimiser.pt"
+_GAP, _LOST = "actor/logp_gap", 20.0
+"""Where tokens have on average become exp(20) times likelier or less likely, nothing is left of the model."""
 
 
 class TorchTrainer:
@@ -48,9 +50,9 @@ class TorchTrainer:
         for each in (model, reference):
             if each is not None:
                 see_packed(each)
+                check_packed(each)
         if config.recompute:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-            model.train()  # otherwise transformers keeps everything
+            recompute(model)
         self._model = model
         self._reference = reference
         self._tokenizer = tokenizer
@@ -73,12 +75,11 @@ class TorchTrainer:
         )
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
-        samples = [sample for group in groups for sample in group.samples]
+        samples = [sample for group in groups for sample in group.samples if any(sample.mask)]
         tokens = sum(sample.response_length for sample in samples)
-        batches = list(micro_batches(samples, self._micro_tokens, self._model.device))
-        limit, figures = self._limit(batches) if self._algorithm.needs_limit else (math.inf, {})
+        limit, figures = self._limit(samples) if self._algorithm.needs_limit else (math.inf, {})
         loss, sums, difference = 0.0, defaultdict[str, float](float), _Difference()
-        for batch in batches:
+        for batch in micro_batches(samples, self._micro_tokens, self._model.device):
             found = self._losses(batch, limit, difference)
             share = self._average(found.loss_BT, batch.mask_BT, tokens, len(samples))
             share.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
@@ -110,12 +111,13 @@ class TorchTrainer:
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         found: dict[int, tuple[float, ...]] = {}
         with torch.no_grad():
-            for batch in micro_batches(samples, self._micro_tokens, self._model.device):
+            some = [sample for sample in samples if any(sample.mask)]
+            for batch in micro_batches(some, self._micro_tokens, self._model.device):
                 logp_BT, _ = self._logprobs(self._model, batch)
                 for sample, row in zip(batch.samples, logp_BT.tolist(), strict=True):
                     values = iter(row)
                     found[id(sample)] = tuple(next(values) if chosen else 0.0 for chosen in sample.mask)
-        return [found[id(sample)] for sample in samples]
+        return [found.get(id(sample), (0.0,) * len(sample.tokens)) for sample in samples]
 
     async def publish(self) -> int:
         self._weights.publish(self._version, dict(self._model.named_parameters()))
@@ -136,11 +138,11 @@ class TorchTrainer:
         self._optimiser.load_state_dict(saved["adamw"])
         self._version = saved["version"]
 
-    def _limit(self, batches: Sequence[MicroBatch]) -> tuple[float, Metrics]:
+    def _limit(self, samples: Sequence[Sample]) -> tuple[float, Metrics]:
         """What the algorithm makes of all tokens of this optimiser step."""
         deltas, advantages = [], []
         with torch.no_grad():
-            for batch in batches:
+            for batch in micro_batches(samples, self._micro_tokens, self._model.device):
                 logp_BT, _ = self._logprobs(self._model, batch)
                 delta_BT = logp_BT - self._old(batch, logp_BT)
                 deltas.append(delta_BT[batch.mask_BT])
@@ -169,7 +171,7 @@ class TorchTrainer:
         gap_BT = (logp_BT.detach() - behaviour_BT).abs()
         same_B = torch.tensor([sample.version == self._version for sample in batch.samples], device=gap_BT.device)
         difference.add(gap_BT[batch.mask_BT & same_B[:, None]])
-        return replace(found, figures={**found.figures, "actor/entropy": entropy_BT, "actor/logp_gap": gap_BT})
+        return replace(found, figures={**found.figures, "actor/entropy": entropy_BT, _GAP: gap_BT})
 
     def _old(self, batch: MicroBatch, logp_BT: Tensor) -> Tensor:
         if self._algorithm.needs_old and not batch.samples[0].old_logprobs:  # this is the first update
@@ -208,9 +210,12 @@ class _Difference:
 
 def _check_finite(figures: Metrics) -> None:
     bad = sorted(name for name, value in figures.items() if not math.isfinite(value))
+    if figures.get(_GAP, 0.0) > _LOST:
+        bad.append(f"{_GAP}, {figures[_GAP]:.3g},")
     if bad:
         raise TrainingError(
-            f"{', '.join(bad)} became NaN or infinite, so this step was not taken; the last checkpoint is "
+            f"{', '.join(bad)} became NaN or infinite, or as good as that, so this step was not taken; the last "
+            "checkpoint is "
             "untouched. Resume from it with a lower train.lr or train.max_grad_norm, or start again with "
             "model.dtype=float32"
         )

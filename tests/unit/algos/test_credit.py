@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from dojang.algos.clip import DapoConfig, GdpoConfig, GrpoConfig
 from dojang.algos.credit import Estimator
-from dojang.errors import ConfigError
 from dojang.types import Group, Outcome, Problem, Sample, Verdict
 
 Array = NDArray[np.float64]
@@ -178,11 +177,6 @@ def test_gdpo_by_hand(
         assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_gdpo_refuses_a_weight_for_what_no_reward_has(in_parts: Callable[..., Group]) -> None:
-    with pytest.raises(ConfigError, match=r"algo.parts has a weight for corect, but the parts .* are correct, format"):
-        GdpoConfig(parts={"corect": 1.0}).make(longest=64).advantages([in_parts({"correct": 1.0, "format": 0.5})])
-
-
 def test_gdpo_agrees_with_the_oracle(in_parts: Callable[..., Group]) -> None:
     rng = np.random.default_rng(3)
     names, weights = ("a", "b", "c"), {"a": 0.5, "c": 3.0}
@@ -219,15 +213,17 @@ def test_an_unjudged_sample_cannot_be_credited(
         GrpoConfig(advantage=estimator).make(longest=64).advantages([broken])
 
 
-def of_lengths(problem: Problem, make_sample: MakeSample, lengths: Sequence[int]) -> Group:
-    """All with the reward 1."""
-    return Group(problem, 0, tuple(make_sample(1.0, answer=range(length)) for length in lengths))
+def of_lengths(problem: Problem, make_sample: MakeSample, lengths: Sequence[int], first: float = 1.0) -> Group:
+    """All with the reward 1, but the first."""
+    rewards = (first, *(1.0 for _ in lengths[1:]))
+    made = (make_sample(reward, answer=range(length)) for reward, length in zip(rewards, lengths, strict=True))
+    return Group(problem, 0, tuple(made))
 
 
 def test_rewards_fall_before_the_longest_answer(problem: Problem, make_sample: MakeSample) -> None:
-    lengths, shaped = (1, 12, 13, 16, 20), np.array([1.0, 1.0, 0.9375, 0.75, 0.5])  # -0.5 * (length - 12) / 8
+    lengths, shaped = (1, 12, 13, 16, 20), np.array([2.0, 1.0, 0.9375, 0.75, 0.5])  # -0.5 * (length - 12) / 8
     config = DapoConfig(advantage="mean", overlong=0.4, overlong_penalty=0.5)
-    (found,) = config.make(longest=20).advantages([of_lengths(problem, make_sample, lengths)])
+    (found,) = config.make(longest=20).advantages([of_lengths(problem, make_sample, lengths, 2.0)])
     np.testing.assert_allclose(found, shaped - shaped.mean(), rtol=1e-12)
 
 
@@ -235,9 +231,9 @@ def test_rewards_fall_before_the_longest_answer(problem: Problem, make_sample: M
 def test_every_estimator_sees_the_shaped_rewards(
     problem: Problem, make_group: MakeGroup, make_sample: MakeSample, estimator: Estimator
 ) -> None:
-    group = of_lengths(problem, make_sample, (2, 6, 7, 10))  # of which the last 5 count
+    group = of_lengths(problem, make_sample, (2, 6, 7, 10), 2.0)  # of which the last 5 count
     found = GrpoConfig(advantage=estimator, overlong=0.5).make(longest=10).advantages([group])
-    expected = credit(make_group, estimator, [(1.0, 1.0 - 0.2, 1.0 - 0.4, 0.0)])
+    expected = credit(make_group, estimator, [(2.0, 1.0 - 0.2, 1.0 - 0.4, 0.0)])
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -250,3 +246,8 @@ def test_gdpo_too_prefers_the_shorter_answer(problem: Problem, make_sample: Make
 def test_length_does_not_matter_unless_asked_for(problem: Problem, make_sample: MakeSample) -> None:
     group = of_lengths(problem, make_sample, (1, 30, 64))
     assert GrpoConfig().make(longest=64).advantages([group]) == [(0.0, 0.0, 0.0)]
+
+
+def test_length_does_not_matter_among_answers_that_are_all_alike(problem: Problem, make_sample: MakeSample) -> None:
+    group = of_lengths(problem, make_sample, (1, 30, 64))
+    assert DapoConfig().make(longest=64).advantages([group]) == [(0.0, 0.0, 0.0)]

@@ -267,12 +267,15 @@ def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
     ]
 
     async def storm(engine: TorchEngine) -> list[list[Completion]]:
+        some = asyncio.Semaphore(256)  # at a time: whatever is asked is aborted again and again
+
         async def ask(at: int) -> list[Completion]:
             done: dict[int, Completion] = {}
             prompt, n, sampling = asks[at]
             await asyncio.sleep(random.random() * 0.003 * len(asks))
-            while len(done) < n or any(each.finish == "abort" for each in done.values()):
-                done = dict(enumerate(await engine.generate(prompt, n, sampling, resume=done)))
+            async with some:
+                while len(done) < n or any(each.finish == "abort" for each in done.values()):
+                    done = dict(enumerate(await engine.generate(prompt, n, sampling, resume=done)))
             return [done[index] for index in range(n)]
 
         async def disturb() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -18,6 +19,7 @@ from dojang.errors import HealthError, Interrupted, TrainingError
 from dojang.loop.agreement import Agreement
 from dojang.loop.config import HealthConfig
 from dojang.loop.health import HealthGate
+from dojang.loop.pending import dump, load
 from dojang.loop.state import State, load_state
 from dojang.loop.sync import Run, teaches, train
 from dojang.protocols import RolloutEngine
@@ -428,6 +430,22 @@ def test_what_is_learned_from_can_be_old(make_run: Callable[..., Run]) -> None:
     ] * 6  # the third to learn from was drawn before the first update
     assert [sample.version for batch in state.pending for sample in batch[0].samples] == [2] * 4 + [4] * 4
     assert ["actor/pg_loss" in row for row in training_rows(run)] == [False, False, True, True, True]
+
+
+def test_a_run_that_is_to_be_less_stale_catches_up(make_run: Callable[..., Run]) -> None:
+    state = play(make_run(grade=by_parity, script=None, steps=3, stale=3))
+    assert len(state.pending) == 3
+    again = make_run(grade=by_parity, script=None, steps=4, stale=1)
+    assert len(play(again, state).pending) == 1
+
+
+def test_pending_groups_come_back_as_they_were(make_run: Callable[..., Run]) -> None:
+    run = make_run(grade=by_parity, script=None, steps=2, stale=2)
+    state = play(run)
+    assert load(dump(state.pending), run.problem) == state.pending
+    odd = replace(state.pending[0][0].samples[0], verdict=Verdict(Outcome.WRONG, np.float32(0.5)))
+    ((group,),) = load(dump(((replace(state.pending[0][0], samples=(odd,)),),)), run.problem)
+    assert group.samples[0].reward == 0.5
 
 
 def test_last_and_best_are_kept_and_nothing_else(make_run: Callable[..., Run]) -> None:

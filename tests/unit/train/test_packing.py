@@ -6,12 +6,22 @@ from random import Random
 import pytest
 import torch
 from torch import Tensor
-from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
+from transformers import (
+    GraniteConfig,
+    GraniteForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+)
 
 from dojang.errors import ModelError
-from dojang.train.attention import NO_MASK, Plan, Segment, see_packed
+from dojang.train.attention import NO_MASK, Plan, Segment, recompute, see_packed
 from dojang.train.packing import MicroBatch, micro_batches
-from dojang.train.policy import token_logprobs
+from dojang.train.policy import check_packed, token_logprobs
 from dojang.types import Sample
 
 CPU = torch.device("cpu")
@@ -193,6 +203,45 @@ def test_what_the_attention_does_not_know_is_refused(make_sample: Callable[..., 
     (batch,) = split([make_sample()], 100)
     with pytest.raises(ModelError, match="MistralAttention wants sliding_window, which is not known here"):
         token_logprobs(model, batch, temperature=1.0, compute=torch.float32)
+
+
+SIZES = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=4.0, initializer_range=0.5)),
+        lambda: Lfm2ForCausalLM(
+            Lfm2Config(**SIZES, num_key_value_heads=2, layer_types=["conv", "full_attention"], initializer_range=0.5)
+        ),
+    ],
+    ids=["scores are scaled", "convolutions"],
+)
+def test_models_that_are_more_than_packing_knows_are_refused(model: Callable[[], PreTrainedModel]) -> None:
+    torch.manual_seed(0)
+    made = model().eval()
+    see_packed(made)
+    with pytest.raises(ModelError, match="gives packed samples other log-probs than each alone"):
+        check_packed(made)
+
+
+def test_the_usual_models_are_not_refused(micro_model: Callable[..., PreTrainedModel]) -> None:
+    for dtype in (torch.float64, torch.float32):
+        model = micro_model(dtype)
+        see_packed(model)
+        check_packed(model)
+
+
+def test_recomputing_leaves_dropout_off(make_sample: Callable[..., Sample]) -> None:
+    torch.manual_seed(0)
+    model = OPTForCausalLM(OPTConfig(**{**SIZES, "ffn_dim": 16}, word_embed_proj_dim=16, dropout=0.5)).eval()
+    see_packed(model)
+    recompute(model)
+    (batch,) = split([make_sample()], 100)
+    first, _ = token_logprobs(model, batch, temperature=1.0, compute=torch.float32)
+    second, _ = token_logprobs(model, batch, temperature=1.0, compute=torch.float32)
+    assert torch.equal(first, second)
 
 
 def test_a_sample_needs_a_prompt(make_sample: Callable[..., Sample]) -> None:
