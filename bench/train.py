@@ -34,11 +34,10 @@ STARTED = time.perf_counter()
 
 @dataclass
 class Played:
-    """Seconds of each part of each step, and what the process took."""
+    """Seconds of each part of each step, and of the start."""
 
     parts: dict[str, list[float]] = field(default_factory=dict)
     startup_s: float = 0.0
-    peak_mb: float = 0.0
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:

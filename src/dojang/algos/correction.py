@@ -24,7 +24,7 @@ from dojang.settings import Section
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Correction", "Geometric", "IcePop", "Opsm", "SequenceMis", "TokenTis"]
+__all__ = ["Correction", "Geometric", "IcePop", "Opsm", "SequenceMis", "TokenTis", "sequence_mean"]
 
 
 class TokenTis(Section):
@@ -72,7 +72,7 @@ class Geometric(_Within):
 
     def weight(self, batch: TokenBatch) -> "Tensor":
         rho_BT = _rho(batch)
-        mean_B1 = _mean(rho_BT, batch)
+        mean_B1 = sequence_mean(rho_BT, batch)
         return ((mean_B1 >= math.log(self.low)) & (mean_B1 <= math.log(self.high))).to(rho_BT.dtype)
 
 
@@ -99,8 +99,8 @@ class Opsm(Section):
         import torch
 
         gap_BT = torch.where(batch.mask_BT, batch.behaviour_logp_BT - batch.logp_BT.detach(), 0.0)
-        left_B1 = _mean(gap_BT, batch) > self.delta
-        bad_B1 = _mean(torch.where(batch.mask_BT, batch.advantage_BT, 0.0), batch) < 0
+        left_B1 = sequence_mean(gap_BT, batch) > self.delta
+        bad_B1 = sequence_mean(torch.where(batch.mask_BT, batch.advantage_BT, 0.0), batch) < 0
         return (~(left_B1 & bad_B1)).to(gap_BT.dtype)
 
 
@@ -115,6 +115,6 @@ def _rho(batch: TokenBatch) -> "Tensor":
     return torch.where(batch.mask_BT, gap_BT, 0.0)
 
 
-def _mean(value_BT: "Tensor", batch: TokenBatch) -> "Tensor":
+def sequence_mean(value_BT: "Tensor", batch: TokenBatch) -> "Tensor":
     """Over the tokens of each sequence, [B, 1]; what is outside the mask must be 0."""
     return value_BT.sum(-1, keepdim=True) / batch.mask_BT.sum(-1, keepdim=True).clamp(min=1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from dojang.algos.clip import ClipConfig
+from dojang.algos.correction import sequence_mean
 from dojang.protocols import Average, TokenBatch
 
 if TYPE_CHECKING:
@@ -29,6 +30,5 @@ class GspoConfig(ClipConfig):
     """How far it may rise."""
 
     def surrogate(self, batch: TokenBatch, delta_BT: "Tensor") -> "tuple[Tensor, Tensor]":
-        length_B1 = batch.mask_BT.sum(-1, keepdim=True).clamp(min=1)
-        mean_B1 = delta_BT.detach().sum(-1, keepdim=True) / length_B1
-        return super().surrogate(batch, delta_BT - delta_BT.detach() + mean_B1)
+        fixed_BT = delta_BT.detach()
+        return super().surrogate(batch, delta_BT - fixed_BT + sequence_mean(fixed_BT, batch))

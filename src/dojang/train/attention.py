@@ -1,7 +1,7 @@
 """Attention over samples packed into one row: each sees its own tokens, and those of the prompt it shares.
 
-transformers calls it in the place of its own. On a processor, segments about equally long are put side by side, padded,
-for the sake of the attention alone: nothing else of the model ever sees padding.
+transformers calls it in the place of its own. Segments about equally long are put side by side, padded, for the sake of
+the attention alone: nothing else of the model ever sees padding.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class Plan:
                 self._blocks.append(_Block(len(members), width, shared.index(prefix), mask_QK))
             for each in members:
                 order[each.start : each.start + each.size] = range(len(places), len(places) + each.size)
-                places += range(each.start, each.start + each.size)
+                places += _range(each)
                 places += [each.start] * (width - each.size)  # whatever: nobody looks at it
         prefixes = [place for each in shared for place in _range(segments[each])]
         self._place_P, self._order_N, self._prefix_R = (
