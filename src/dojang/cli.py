@@ -211,5 +211,7 @@ def main() -> None:
     try:
         app()
     except DojangError as error:
+        if os.environ.get("RANK", "0") != "0":  # one of several processes, of which the first says what is wrong
+            raise SystemExit(error.exit_code) from None
         typer.secho(f"dojang: {error}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
         raise SystemExit(error.exit_code) from None

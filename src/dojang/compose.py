@@ -21,19 +21,22 @@ from dojang.errors import ConfigError, DataError, ModelError
 from dojang.loop.agreement import Agreement
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
-from dojang.protocols import Algorithm, Judge, RolloutEngine, Task, WeightStore
+from dojang.protocols import Algorithm, Judge, RolloutEngine, Task, Trainer, WeightStore
 from dojang.rundir import RunDir
 from dojang.tasks.code import CodeConfig
 from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
+from dojang.train import team
+from dojang.train.ranks import Ranks, join
+from dojang.train.team import Team
 from dojang.train.torch import TorchTrainer
 from dojang.types import Problem, Sampling
 from dojang.weights.memory import MemoryWeights
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
 
-__all__ = ["Numerics", "Prepared", "build", "make_renderer", "numerics", "prepare"]
+__all__ = ["Numerics", "Prepared", "build", "follow", "make_renderer", "numerics", "prepare"]
 
 EVAL_STREAM = 2**32
 """Added to the seed, which is smaller, so that evaluations never share random numbers with training."""
@@ -58,6 +61,8 @@ def numerics(config: RunConfig) -> Numerics:
     if config.model.device == "cuda" and not cuda:
         raise ConfigError("model.device=cuda, but torch sees no GPU here; use model.device=cpu, or see `dojang doctor`")
     device = torch.device("cuda" if cuda and config.model.device != "cpu" else "cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))  # torchrun's: a GPU for each process
     chosen = config.model.dtype
     if chosen == "auto":
         chosen = "bfloat16" if device.type == "cuda" else "float32"
@@ -133,23 +138,14 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     """Everything a run needs, from step `first` on."""
     numeric = numerics(config)
     _prepare_torch(numeric.device)
+    ranks = join(numeric.device, config.train.sequence_ranks)
     source = models.resolve(config.model.name)
     tokenizer, renderer = make_renderer(config, prepared, source)
-    policy = _load_model(source, numeric.master, numeric.device)
     weights = MemoryWeights(numeric.compute)
     engine = _make_engine(config, numeric, source, tokenizer, weights)
-    trainer = TorchTrainer(
-        policy,
-        _load_model(source, numeric.compute, numeric.device) if prepared.algorithm.needs_reference else None,
-        tokenizer,
-        prepared.algorithm,
-        weights,
-        config.train,
-        total_updates=config.steps * config.train.updates - config.loop.stale_updates,
-        longest=config.rollout.max_tokens,
-        temperature=config.rollout.temperature,
-        compute=numeric.compute,
-    )
+    trainer: Trainer = _make_trainer(config, numeric, source, tokenizer, weights, ranks)
+    if ranks.world > 1:
+        trainer = Team(trainer, ranks)
 
     def workflow(samples: int, temperature: float, seed: int) -> SingleTurn:
         sampling = Sampling(temperature, config.rollout.max_tokens, seed=seed, stop=config.data.stop)
@@ -186,6 +182,42 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
             sampling=Sampling(config.rollout.temperature, config.rollout.max_tokens, seed=config.seed),
             tolerance=TOLERANCE[numeric.compute],
         ),
+    )
+
+
+def follow(config: RunConfig) -> None:
+    """Be one of the ranks behind the first, until it is done."""
+    numeric = numerics(config)
+    _prepare_torch(numeric.device)
+    ranks = join(numeric.device, config.train.sequence_ranks)
+    source = models.resolve(config.model.name)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    team.follow(_make_trainer(config, numeric, source, tokenizer, MemoryWeights(numeric.compute), ranks), ranks)
+
+
+def _make_trainer(
+    config: RunConfig,
+    numeric: Numerics,
+    source: str,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: WeightStore,
+    ranks: Ranks,
+) -> TorchTrainer:
+    algorithm = config.algo.make(config.rollout.max_tokens)
+    # To be spread over ranks, a model may be larger than any one device.
+    device = numeric.device if ranks.world == 1 else torch.device("cpu")
+    return TorchTrainer(
+        _load_model(source, numeric.master, device),
+        _load_model(source, numeric.compute, device) if algorithm.needs_reference else None,
+        tokenizer,
+        algorithm,
+        weights,
+        config.train,
+        total_updates=config.steps * config.train.updates - config.loop.stale_updates,
+        longest=config.rollout.max_tokens,
+        temperature=config.rollout.temperature,
+        compute=numeric.compute,
+        ranks=ranks,
     )
 
 

@@ -265,6 +265,9 @@ class Trainer(Protocol):
     async def restore(self, path: Path) -> None:
         """Continue from what `save` wrote."""
 
+    async def close(self) -> None:
+        """Stop; processes that helped may end."""
+
 
 class WeightStore(Protocol):
     """Carries weights from the trainer to engines."""

@@ -41,6 +41,12 @@ RESUMABLE = ("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health
 def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: bool) -> None:
     """Train, and leave a summary behind whatever happens."""
     config = recipes.load(recipe, overrides)
+    if os.environ.get("RANK", "0") != "0":  # torchrun's: the first process runs the loop, the others help it train
+        _ignore_signals()  # it decides when to stop
+        from dojang import compose
+
+        compose.follow(config)
+        return
     directory = _choose_directory(recipe, run_dir, resume)
     _check_directory(directory, config, resume=resume)
     console = Console()
@@ -115,6 +121,7 @@ async def _loop(wired: "Run", state: "State", judge: Judge) -> None:
         await train(wired, state, stop)
     finally:
         await wired.engine.close()
+        await wired.trainer.close()
         await judge.close()
         wired.tracker.close()
 
@@ -175,6 +182,8 @@ def _step(checkpoint: Path | None) -> int:
 
 def _program() -> list[str]:
     """How to call dojang again: by its name if the shell finds it, else as it was called now."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "dojang"]
     if shutil.which("dojang"):
         return ["dojang"]
     called = Path(sys.argv[0])

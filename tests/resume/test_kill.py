@@ -42,12 +42,12 @@ def record(directory: Path) -> dict[str, Any]:
     columns = ["ordinal", "index", "problem", "tokens", "logprobs", "reward", "advantage", "version", "outcome"]
     rollouts = {path.name: pq.read_table(path, columns=columns) for path in (directory / "rollouts").glob("*.parquet")}
     weights = load_file(directory / "checkpoints" / "last" / "model.safetensors")
-    optimiser = (directory / "checkpoints" / "last" / "optimiser.pt").read_bytes()
+    optimiser = [path.read_bytes() for path in sorted((directory / "checkpoints" / "last" / "optimiser").iterdir())]
     metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     return {
         "rollouts": {name: table.to_pylist() for name, table in sorted(rollouts.items())},
         "weights": {name: hashlib.sha256(tensor.tobytes()).hexdigest() for name, tensor in weights.items()},
-        "optimiser": hashlib.sha256(optimiser).hexdigest(),
+        "optimiser": [hashlib.sha256(each).hexdigest() for each in optimiser],
         "metrics": [{k: v for k, v in row.items() if not k.startswith(("timing_s", "perf"))} for row in metrics],
         "best": (directory / "checkpoints" / "best").resolve().name,
         "last": (directory / "checkpoints" / "last").resolve().name,

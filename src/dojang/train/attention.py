@@ -6,7 +6,7 @@ the attention alone: nothing else of the model ever sees padding.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dojang.errors import ModelError
 
-__all__ = ["NO_MASK", "Plan", "Segment", "recompute", "see_packed"]
+__all__ = ["NO_MASK", "Attention", "Plan", "Segment", "recompute", "see_packed"]
 
 NO_MASK = torch.empty(1, 1, 1, 1)
 """transformers takes whatever has four dimensions for a mask that is ready, and makes none."""
@@ -47,6 +47,13 @@ class _Block:
     width: int
     prefix: int | None
     mask_QK: Tensor | None
+
+
+class Attention(Protocol):
+    """What a model is given in the place of a mask."""
+
+    def attend(self, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, scale: float) -> Tensor:
+        """What each token sees, [N, H, D]."""
 
 
 class Plan:
@@ -170,7 +177,7 @@ def _attend(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    plan: Plan | None = None,
+    plan: Attention | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Without a plan, as transformers does it."""

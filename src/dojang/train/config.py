@@ -36,3 +36,6 @@ class TrainConfig(Section):
     recompute: bool = False
     """Make what the layers found again when its gradient is wanted, instead of keeping it: about a third more work, far
     less memory for long answers."""
+    sequence_ranks: int = Field(default=1, ge=1)
+    """Of the processes that torchrun starts, so many share each row of tokens (Ulysses), for answers too long for one
+    GPU; among the others samples are divided (docs/parallel.md)."""

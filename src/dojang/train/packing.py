@@ -4,13 +4,13 @@ The last token of a sample predicts nothing and is left out. What is learned fro
 matrix with a row for each sample and a column for each token it chose, whatever stood between those.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from dojang.train.attention import Plan, Segment
+from dojang.train.attention import Attention, Plan, Segment
 from dojang.types import Sample
 
 __all__ = ["MicroBatch", "micro_batches"]
@@ -22,7 +22,7 @@ class MicroBatch:
 
     token_N: Tensor
     position_N: Tensor
-    plan: Plan
+    plan: Attention
     """Who sees whom."""
     source_M: Tensor
     """The place in the row from which each token is predicted."""
@@ -36,9 +36,15 @@ class MicroBatch:
     advantage_B: Tensor
     samples: tuple[Sample, ...]
     """The rows."""
+    idle: bool = False
+    """Whether it is only there to keep step with other ranks, which have more: nothing is learned from it."""
+    join: Callable[[Tensor], Tensor] | None = None
+    """Numbers for this rank's part of the tokens learned from -> for all of them, where there are several parts."""
 
     def spread(self, value_M: Tensor) -> Tensor:
         """A number for each token learned from -> [B, T], 0 where there is none."""
+        if self.join is not None:
+            value_M = self.join(value_M)
         return torch.zeros(self.mask_BT.shape, dtype=value_M.dtype, device=value_M.device).masked_scatter(
             self.mask_BT, value_M
         )
@@ -56,18 +62,38 @@ class _Family:
         return len(self.prompt) + sum(_read(sample, len(self.prompt)) for sample in self.samples)
 
 
-def micro_batches(samples: Sequence[Sample], budget: int, device: torch.device) -> Iterator[MicroBatch]:
-    """Split into micro-batches of at most `budget` tokens to read (or one sample, if that alone is longer)."""
-    batch: list[_Family] = []
-    left = budget
+def micro_batches(
+    samples: Sequence[Sample], budget: int, device: torch.device, ranks: int = 1, rank: int = 0
+) -> Iterator[MicroBatch]:
+    """Split into micro-batches of at most `budget` tokens to read (or one sample, if that alone is longer).
+
+    Of several ranks each gets as many, about equally long at a time.
+    """
+    parts = _parts(samples, budget)
+    if ranks > 1:
+        total = sum(map(_tokens, parts))
+        turns = max(1, -(-total // (budget * ranks)))
+        parts = sorted(_parts(samples, max(1, -(-total // (turns * ranks)))), key=_tokens)
+    for first in range(0, len(parts), ranks):
+        mine = first + rank
+        batch = _packed(parts[min(mine, len(parts) - 1)], device)
+        yield batch if mine < len(parts) else replace(batch, idle=True)
+
+
+def _parts(samples: Sequence[Sample], budget: int) -> list[list[_Family]]:
+    parts: list[list[_Family]] = []
+    left = 0
     for family in _families(samples, budget):
-        if batch and family.tokens > left:
-            yield _packed(batch, device)
-            batch, left = [], budget
-        batch.append(family)
+        if not parts or family.tokens > left:
+            parts.append([])
+            left = budget
+        parts[-1].append(family)
         left -= family.tokens
-    if batch:
-        yield _packed(batch, device)
+    return parts
+
+
+def _tokens(part: Sequence[_Family]) -> int:
+    return sum(family.tokens for family in part)
 
 
 def _families(samples: Sequence[Sample], budget: int) -> Iterator[_Family]:

@@ -12,10 +12,23 @@ from dojang.train.logprobs import chosen_logprobs
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.types import Outcome, Sample, Verdict
 
-__all__ = ["check_packed", "token_logprobs"]
+__all__ = ["Scorer", "check_packed", "token_logprobs"]
 
 _SAME = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.05}
 """How far roundings may be apart."""
+
+
+class Scorer(torch.nn.Module):
+    """A model that says what it thinks of a micro-batch. As one module, so that whoever spreads its weights over ranks
+    knows when all of them are needed, those of the head too."""
+
+    def __init__(self, model: PreTrainedModel, *, temperature: float, compute: torch.dtype) -> None:
+        super().__init__()
+        self.model = model
+        self._temperature, self._compute = temperature, compute
+
+    def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        return token_logprobs(self.model, batch, temperature=self._temperature, compute=self._compute)
 
 
 def token_logprobs(

@@ -437,7 +437,7 @@ def test_what_is_saved_is_a_hugging_face_directory(
     assert again.apply_chat_template(chat, tokenize=False) == tokenizer.apply_chat_template(chat, tokenize=False)
 
 
-@pytest.mark.parametrize("file", ["optimiser.pt", "model.safetensors"])
+@pytest.mark.parametrize("file", ["optimiser/.metadata", "optimiser/__0_0.distcp", "model.safetensors"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut short"])
 def test_a_damaged_checkpoint_is_a_sentence_and_changes_nothing(
     make: Make, groups: list[Group], tmp_path: Path, file: str, damage: str

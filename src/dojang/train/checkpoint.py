@@ -1,0 +1,112 @@
+"""What a trainer keeps of itself: weights as a Hugging Face directory, and what the optimiser remembers.
+
+The latter is written by every rank, each its own part (torch.distributed.checkpoint), and by name, so that any number
+of ranks can take it up again.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from dojang.errors import RunDirError
+from dojang.train.shard import whole
+
+__all__ = ["readable", "recall", "remember", "save_weights", "take_up", "weights_of"]
+
+_FOLDER = "optimiser"
+State = dict[str, Any]
+
+
+def save_weights(path: Path, model: PreTrainedModel, *, write: bool) -> None:
+    """All ranks must take part; one of them writes."""
+    state = {}
+    for name, tensor in model.named_parameters():
+        gathered = whole(tensor.detach())
+        if write:
+            state[name] = gathered.cpu()
+    if write:
+        model.save_pretrained(path, state_dict=state)
+
+
+def weights_of(path: Path, model: PreTrainedModel) -> State:
+    """What was saved, whole, in the precision of this model."""
+    with readable(path):
+        state: State = AutoModelForCausalLM.from_pretrained(path, dtype=model.dtype).state_dict()
+        return state
+
+
+def take_up(model: PreTrainedModel, weights: State) -> None:
+    """Go on with what was read; each rank takes its part."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict  # takes long to load
+
+    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
+
+
+def remember(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, version: int) -> None:
+    """Write down what the optimiser knows of each weight, but not its settings, which are the run's. All ranks must
+    take part."""
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    state = {"optimiser": _by_name(model, optimiser), "version": version}
+    with _unasked():
+        save(state, checkpoint_id=path / _FOLDER, no_dist=not dist.is_initialized())
+
+
+def recall(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> int:
+    """Let the optimiser know what was written down; returns the version."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with readable(path), _unasked():
+        written = FileSystemReader(path / _FOLDER).read_metadata().state_dict_metadata
+        _prime(optimiser)
+        known = _by_name(model, optimiser)
+        for name, parameter in model.named_parameters():
+            if name in known and not any(key.startswith(f"optimiser.{name}.") for key in written):
+                del known[name], optimiser.state[parameter]
+        state: State = {"optimiser": known, "version": 0}
+        load(state, checkpoint_id=path / _FOLDER, no_dist=not dist.is_initialized())
+    return int(state["version"])
+
+
+def _by_name(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> State:
+    named = model.named_parameters()
+    return {name: optimiser.state[parameter] for name, parameter in named if parameter in optimiser.state}
+
+
+def _prime(optimiser: torch.optim.Optimizer) -> None:
+    """Let it make what it keeps for each weight, by a step of no length: something to read into."""
+    rates = [settings["lr"] for settings in optimiser.param_groups]
+    for settings in optimiser.param_groups:
+        settings["lr"] = 0.0
+        for parameter in settings["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    for settings, rate in zip(optimiser.param_groups, rates, strict=True):
+        settings["lr"] = rate
+
+
+@contextmanager
+def _unasked() -> Iterator[None]:
+    """torch warns a process that is alone that it is."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """torch, safetensors and transformers each have their own error for a damaged file."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # that of torch.distributed.checkpoint is no Exception
+        raise RunDirError(f"checkpoint {path} cannot be read ({error!r}); delete it to fall back") from error

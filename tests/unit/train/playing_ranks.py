@@ -1,0 +1,134 @@
+"""What test_ranks.py has several processes do, and does alone to compare: torchrun ... playing_ranks.py FOLDER.
+
+Every case is two optimiser steps of one model on the same samples.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from dojang import models
+from dojang.algos.clip import GrpoConfig
+from dojang.algos.correction import TokenTis
+from dojang.algos.gspo import GspoConfig
+from dojang.algos.m2po import M2poConfig
+from dojang.algos.policy import PolicyConfig
+from dojang.train.config import TrainConfig
+from dojang.train.ranks import Ranks, join
+from dojang.train.shard import whole
+from dojang.train.torch import TorchTrainer
+from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
+from dojang.weights.memory import MemoryWeights
+
+CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
+    "grpo": (GrpoConfig(kl=0.1), {}),
+    "m2po": (M2poConfig(threshold=0.01), {"micro_tokens": 40}),
+    "gspo, tis": (GspoConfig(corrections=(TokenTis(),)), {"micro_tokens": 30}),
+    "recompute": (GrpoConfig(average="sequences"), {"recompute": True, "micro_tokens": 25}),
+}
+
+
+def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> TorchTrainer:
+    tokenizer = AutoTokenizer.from_pretrained(models.resolve("dojang-tiny"))
+
+    def model(seed: int) -> PreTrainedModel:
+        torch.manual_seed(seed)
+        config = LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=seed == 0,
+            initializer_range=0.2,
+        )
+        return LlamaForCausalLM(config).double().eval()
+
+    return TorchTrainer(
+        model(0),
+        model(1) if algo.kl else None,
+        tokenizer,
+        algo.make(longest=12),
+        MemoryWeights(torch.float64),
+        TrainConfig(lr=1e-2, weight_decay=0.1, **settings),
+        total_updates=10,
+        longest=12,
+        temperature=0.8,
+        compute=torch.float64,
+        ranks=ranks,
+    )
+
+
+def groups() -> list[Group]:
+    """Three of ragged samples, two of which have a prompt in common; the last of but one."""
+    draw = torch.Generator().manual_seed(0)
+
+    def numbers(count: int) -> tuple[int, ...]:
+        return tuple(torch.randint(5, 290, (count,), generator=draw).tolist())
+
+    def sample(prompt: tuple[int, ...], size: int, advantage: float) -> Sample:
+        mask = (False,) * len(prompt) + (True,) * size
+        near = tuple(-6.0 + 0.1 * place if chosen else 0.0 for place, chosen in enumerate(mask))
+        verdict = Verdict(Outcome.WRONG, 0.0)
+        return Sample(prompt + numbers(size), mask, near, "", "stop", 0, verdict, advantage=advantage)
+
+    problem = Problem("p", "test", (Message("user", "?"),), None)
+    made = []
+    for ordinal, sizes in enumerate(((1, 7, 12, 3), (9, 2, 5), (6,))):
+        prompt = numbers(4 + 3 * ordinal)
+        samples = [sample(prompt, size, (-1.0) ** place * (place + 1) / 2) for place, size in enumerate(sizes)]
+        made.append(Group(problem, ordinal, tuple(samples)))
+    return made
+
+
+def play(case: str, ranks: Ranks) -> dict[str, Any]:
+    """All that must not depend on the number of ranks."""
+    trainer = make(*CASES[case], ranks)
+    found = [steps(trainer) for _ in range(2)]
+    samples = [sample for group in groups() for sample in group.samples]
+    return {"metrics": found, "weights": weights(trainer), "scores": asyncio.run(trainer.score(samples))}
+
+
+def steps(trainer: TorchTrainer) -> dict[str, float]:
+    async def step() -> dict[str, float]:
+        return {**await trainer.forward_backward(groups()), **await trainer.optim_step()}
+
+    return asyncio.run(step())
+
+
+def weights(trainer: TorchTrainer) -> dict[str, torch.Tensor]:
+    return {name: whole(tensor.detach()).clone() for name, tensor in trainer._model.named_parameters()}
+
+
+def resumed(path: Path, ranks: Ranks) -> dict[str, Any]:
+    """One more step after what is saved there."""
+    trainer = make(*CASES["m2po"], ranks)
+    asyncio.run(trainer.restore(path))
+    return {"metrics": [steps(trainer)], "weights": weights(trainer)}
+
+
+def main(folder: Path) -> None:
+    world = int(os.environ["WORLD_SIZE"])
+    found: dict[str, Any] = {}
+    for sequence in (1, 2, 4)[: world.bit_length()]:
+        ranks = join(torch.device("cpu"), sequence)
+        for case in CASES:
+            found[f"{case}, {sequence}"] = play(case, ranks)
+    found["resumed"] = resumed(folder / "alone", ranks)
+    trainer = make(*CASES["m2po"], ranks)
+    steps(trainer)
+    asyncio.run(trainer.save(folder / f"by {world}"))
+    if ranks.first:
+        torch.save(found, folder / f"found by {world}.pt")
+    asyncio.run(trainer.close())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

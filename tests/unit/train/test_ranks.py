@@ -1,0 +1,91 @@
+"""Several processes train as one does: the same losses, log-probs and weights, up to rounding."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playing_ranks import CASES, make, play, resumed, steps
+
+from dojang.errors import ConfigError
+from dojang.train.ranks import ALONE, join
+from dojang.train.ulysses import check_heads
+
+SCRIPT = Path(__file__).with_name("playing_ranks.py")
+SEQUENCES = {2: (1, 2), 4: (1, 2, 4)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a checkpoint by one process."""
+    folder = tmp_path_factory.mktemp("ranks")
+    trainer = make(*CASES["m2po"], ALONE)
+    steps(trainer)
+    asyncio.run(trainer.save(folder / "alone"))
+    return folder
+
+
+@pytest.fixture(scope="module", params=sorted(SEQUENCES))
+def found(request: pytest.FixtureRequest, folder: Path) -> tuple[int, dict[str, Any]]:
+    world = request.param
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    played = subprocess.run(
+        [*command, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert played.returncode == 0, played.stderr[-5000:]
+    return world, torch.load(folder / f"found by {world}.pt")
+
+
+# The norms of Llama are computed in single precision whatever the rest is.
+
+
+def same(left: dict[str, Any], right: dict[str, Any]) -> None:
+    for mine, theirs in zip(left["metrics"], right["metrics"], strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-6, abs=1e-9)
+    assert left["weights"].keys() == right["weights"].keys()
+    for name, tensor in left["weights"].items():
+        torch.testing.assert_close(tensor, right["weights"][name], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_learn_what_one_process_learns(found: tuple[int, dict[str, Any]], case: str) -> None:
+    world, results = found
+    expected = play(case, ALONE)
+    for sequence in SEQUENCES[world]:
+        mine = results[f"{case}, {sequence}"]
+        same(mine, expected)
+        for own, other in zip(mine["scores"], expected["scores"], strict=True):
+            assert own == pytest.approx(other, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_goes_from_any_number_of_ranks_to_any_other(
+    found: tuple[int, dict[str, Any]], folder: Path
+) -> None:
+    world, results = found
+    expected = resumed(folder / "alone", ALONE)
+    same(results["resumed"], expected)
+    same(resumed(folder / f"by {world}", ALONE), expected)
+
+
+def test_the_samples_cannot_be_divided_unevenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    with pytest.raises(ConfigError, match=r"train.sequence_ranks=4 does not divide the 6 processes.*torchrun"):
+        join(torch.device("cpu"), 4)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "ranks"), [(9, 3, 2), (12, 3, 2), (8, 6, 4)])
+def test_heads_that_cannot_be_divided_are_said(heads: int, kv_heads: int, ranks: int) -> None:
+    with pytest.raises(ConfigError, match=f"train.sequence_ranks={ranks} cannot divide the model's {heads}"):
+        check_heads(heads, kv_heads, ranks)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "ranks"), [(9, 3, 3), (16, 2, 4), (16, 8, 4), (4, 4, 1)])
+def test_heads_that_can_be_divided(heads: int, kv_heads: int, ranks: int) -> None:
+    check_heads(heads, kv_heads, ranks)
