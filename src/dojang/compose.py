@@ -28,6 +28,7 @@ from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
 from dojang.train import team
+from dojang.train.adapters import load_quantised
 from dojang.train.ranks import Ranks, join
 from dojang.train.team import Team
 from dojang.train.torch import TorchTrainer
@@ -204,11 +205,19 @@ def _make_trainer(
     ranks: Ranks,
 ) -> TorchTrainer:
     algorithm = config.algo.make(config.rollout.max_tokens)
+    lora, aside = config.train.lora, torch.device("cpu")
     # To be spread over ranks, a model may be larger than any one device.
-    device = numeric.device if ranks.world == 1 else torch.device("cpu")
+    device = numeric.device if ranks.world == 1 else aside
+    if lora is not None and lora.bits == 4:
+        policy = load_quantised(source, numeric.compute, numeric.device)
+    else:
+        policy = _load_model(source, numeric.master if lora is None else numeric.compute, device)
+    reference = None
+    if algorithm.needs_reference and lora is None:
+        reference = _load_model(source, numeric.compute, aside if "reference" in config.train.offload else device)
     return TorchTrainer(
-        _load_model(source, numeric.master, device),
-        _load_model(source, numeric.compute, device) if algorithm.needs_reference else None,
+        policy,
+        reference,
         tokenizer,
         algorithm,
         weights,
@@ -217,6 +226,7 @@ def _make_trainer(
         longest=config.rollout.max_tokens,
         temperature=config.rollout.temperature,
         compute=numeric.compute,
+        base=config.model.name,
         ranks=ranks,
     )
 

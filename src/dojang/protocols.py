@@ -20,6 +20,7 @@ __all__ = [
     "Algorithm",
     "Average",
     "EngineState",
+    "Factors",
     "Judge",
     "Patch",
     "Pause",
@@ -269,11 +270,16 @@ class Trainer(Protocol):
         """Stop; processes that helped may end."""
 
 
+Factors = Mapping[str, tuple["Tensor", "Tensor"]]
+"""Of some weights the two factors of a product to be added to each."""
+
+
 class WeightStore(Protocol):
     """Carries weights from the trainer to engines."""
 
-    def publish(self, version: int, tensors: "Mapping[str, Tensor]") -> None:
-        """Make these weights available under `version`."""
+    def publish(self, version: int, tensors: "Mapping[str, Tensor]", factors: Factors = ...) -> None:
+        """Make these weights available under `version`; those not given are as they were published before. Factors are
+        of this version alone, and added to the weights as published."""
 
     def fetch(self, version: int) -> "Mapping[str, Tensor]":
         """The weights published under `version`."""

@@ -18,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dojang.errors import ModelError
 
-__all__ = ["NO_MASK", "Attention", "Plan", "Segment", "recompute", "see_packed"]
+__all__ = ["NO_MASK", "Attention", "Plan", "Segment", "compile_layers", "recompute", "see_packed"]
 
 NO_MASK = torch.empty(1, 1, 1, 1)
 """transformers takes whatever has four dimensions for a mask that is ready, and makes none."""
@@ -202,6 +202,14 @@ def recompute(model: PreTrainedModel) -> None:
         for name, value in vars(module).items():
             if isinstance(value, float) and "dropout" in name:
                 setattr(module, name, 0.0)
+
+
+def compile_layers(model: PreTrainedModel) -> None:
+    """Let torch.compile fuse what is in the layers but attention, whose shapes are new every time."""
+    for layer in [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]:
+        for name, child in layer.named_children():
+            if "attn" not in name:
+                child.compile(dynamic=True)
 
 
 def see_packed(model: PreTrainedModel) -> None:

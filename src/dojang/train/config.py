@@ -6,10 +6,26 @@ from pydantic import Field
 
 from dojang.settings import Section
 
-__all__ = ["TrainConfig"]
+__all__ = ["LoraConfig", "TrainConfig"]
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class LoraConfig(Section):
+    """Learn low-rank adapters instead of the weights themselves."""
+
+    rank: int = Field(default=16, ge=1)
+    """Columns of one factor and rows of the other."""
+    alpha: float = Field(default=32.0, gt=0)
+    """What their product is multiplied by, times the rank."""
+    targets: tuple[str, ...] = ()
+    """Names of modules that get one, such as q_proj; none named: all projections."""
+    bits: Literal[4, 16] = 16
+    """4 keeps the frozen weights as NF4 (QLoRA); 16 in the precision of the arithmetic."""
+    publish: Literal["merged", "factors"] = "merged"
+    """What engines are sent after each step: all weights with the adapters added, or the adapters' factors alone, to be
+    added where they arrive."""
 
 
 class TrainConfig(Section):
@@ -36,6 +52,15 @@ class TrainConfig(Section):
     recompute: bool = False
     """Make what the layers found again when its gradient is wanted, instead of keeping it: about a third more work, far
     less memory for long answers."""
+    lora: LoraConfig | None = None
+    """Adapters to learn, with the rest frozen; `train.lora={}` for the defaults."""
+    optimiser: Literal["adamw", "adamw8bit"] = "adamw"
+    """adamw8bit keeps what it remembers of gradients in eight bits: 2 bytes for each weight instead of 8."""
+    offload: tuple[Literal["optimiser", "reference"], ...] = ()
+    """What is kept in the processor's memory while a GPU does not need it: what the optimiser remembers, the reference
+    model of a KL penalty."""
+    compile: bool = False
+    """Let torch.compile fuse the model's layers: a minute or more at the start, less time for each step on a GPU."""
     sequence_ranks: int = Field(default=1, ge=1)
     """Of the processes that torchrun starts, so many share each row of tokens (Ulysses), for answers too long for one
     GPU; among the others samples are divided (docs/parallel.md)."""

@@ -53,7 +53,7 @@ def token_logprobs(
     return batch.spread(logp_M), batch.spread(entropy_M)
 
 
-def check_packed(model: PreTrainedModel) -> None:
+def check_packed(model: PreTrainedModel, dtype: torch.dtype) -> None:
     """ModelError if packed samples get other log-probs than the model gives each alone: where layers other than
     attention mix tokens, or where the scores are more than a product."""
     told = Verdict(Outcome.WRONG, 0.0)
@@ -64,13 +64,13 @@ def check_packed(model: PreTrainedModel) -> None:
     ]
     (batch,) = micro_batches(samples, 1000, model.device)
     with torch.no_grad():
-        packed_BT, _ = token_logprobs(model, batch, temperature=1.0, compute=model.dtype)
+        packed_BT, _ = token_logprobs(model, batch, temperature=1.0, compute=dtype)
         for row_T, text in zip(packed_BT, texts, strict=True):
             ids = torch.tensor([text], device=model.device)
             logp_TV = model(input_ids=ids).logits[0, 2:-1].to(row_T.dtype).log_softmax(-1)
             alone_T = logp_TV.gather(-1, ids[0, 3:, None]).squeeze(-1)
             gap = float((row_T[: len(alone_T)] - alone_T).abs().max())
-            if not gap <= _SAME[model.dtype]:
+            if not gap <= _SAME[dtype]:
                 raise ModelError(
                     f"{type(model).__name__} gives packed samples other log-probs than each alone (by {gap:.3g}), and "
                     "cannot be trained here: its layers mix tokens outside of attention, or its scores are more than "

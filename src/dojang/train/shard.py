@@ -11,16 +11,27 @@ from dojang.train.ranks import Ranks
 __all__ = ["shard", "whole"]
 
 
-def shard(module: torch.nn.Module, ranks: Ranks, compute: torch.dtype) -> None:
-    """Spread a module's weights. Its forward must be called as a whole; gradients become means over all ranks."""
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes long to load, and few need it
+def shard(module: torch.nn.Module, ranks: Ranks, compute: torch.dtype, *, away: bool = False) -> None:
+    """Spread a module's weights. Its forward must be called as a whole; gradients become means over all ranks.
+
+    Weights packed into four bits are few, and stay whole on every rank. With `away`, what each rank keeps waits in the
+    processor's memory.
+    """
+    from torch.distributed.fsdp import (
+        CPUOffloadPolicy,
+        MixedPrecisionPolicy,
+        OffloadPolicy,
+        fully_shard,
+    )  # slow to load
 
     half = compute in (torch.bfloat16, torch.float16)
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
     mesh = init_device_mesh(ranks.kind, (ranks.world,))
+    packed = {each for each in module.parameters() if not each.is_floating_point()}
+    offload = CPUOffloadPolicy() if away and ranks.kind == "cuda" else OffloadPolicy()
     for layer in [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]:
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(module, mesh=mesh, mp_policy=policy)
+        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload, ignored_params=packed)
+    fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, ignored_params=packed)
 
 
 def whole(tensor: Tensor) -> Tensor:

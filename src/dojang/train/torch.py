@@ -7,7 +7,8 @@ learns from its share.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.errors import TrainingError
-from dojang.protocols import Algorithm, TokenBatch, TokenLoss, WeightStore
+from dojang.protocols import Algorithm, Factors, TokenBatch, TokenLoss, WeightStore
 from dojang.train import checkpoint
-from dojang.train.attention import recompute, see_packed
+from dojang.train.adapters import Adapters
+from dojang.train.attention import compile_layers, recompute, see_packed
 from dojang.train.config import TrainConfig
+from dojang.train.optimiser import make_optimiser, memory_at, visiting
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import Scorer, check_packed
 from dojang.train.ranks import ALONE, Ranks
@@ -50,19 +53,29 @@ class TorchTrainer:
         longest: int,
         temperature: float,
         compute: torch.dtype,
+        base: str = "",
         ranks: Ranks = ALONE,
     ) -> None:
+        """With adapters to learn, `base` is what the model under them is called, and no reference is needed."""
+
         def scorer(each: PreTrainedModel) -> Scorer:
-            see_packed(each)
-            check_packed(each)
-            check_heads(each.config.num_attention_heads, each.config.num_key_value_heads, ranks.sequence)
-            if each is model and config.recompute:
-                recompute(each)
             found = Scorer(each, temperature=temperature, compute=compute)
             if ranks.world > 1:
-                shard(found, ranks, compute)
+                shard(found, ranks, compute, away=each is reference and "reference" in config.offload)
             return found
 
+        if algorithm.needs_reference and reference is None and config.lora is None:
+            raise ValueError("the algorithm needs a reference model, and was given none")
+        for each in (model, reference):
+            if each is not None:
+                see_packed(each)
+                check_packed(each, each.dtype)
+        check_heads(model.config.num_attention_heads, model.config.num_key_value_heads, ranks.sequence)
+        self._adapters = None if config.lora is None else Adapters(model, config.lora, base)
+        if config.recompute:
+            recompute(model)
+        if config.compile:
+            compile_layers(model)
         self._model = model
         self._policy = scorer(model)
         self._reference = None if reference is None else scorer(reference)
@@ -75,22 +88,17 @@ class TorchTrainer:
         self._total_updates = total_updates
         self._longest = longest
         self._version = 0
-        self._optimiser = torch.optim.AdamW(
-            model.parameters(),
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        self._has_published = False
+        self._optimiser = make_optimiser(self._learned(), config)
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         samples = [sample for group in groups for sample in group.samples if any(sample.mask)]
         tokens = sum(sample.response_length for sample in samples)
-        limit, figures = self._limit(samples) if self._algorithm.needs_limit else (math.inf, {})
+        batches = self._batches(samples)
+        limit, figures = self._limit(batches) if self._algorithm.needs_limit else (math.inf, {})
         loss, sums, difference = 0.0, defaultdict[str, float](float), _Difference()
-        for batch in self._batches(samples):
-            found = self._losses(batch, limit, difference)
+        for batch, reference_BT in zip(batches, self._references(batches), strict=True):
+            found = self._losses(batch, reference_BT, limit, difference)
             share = self._average(found.loss_BT, batch.mask_BT, tokens, len(samples))
             if batch.idle:
                 share = share * 0.0
@@ -105,7 +113,7 @@ class TorchTrainer:
         return metrics
 
     async def optim_step(self) -> Metrics:
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_grad_norm)))
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._learned(), self._config.max_grad_norm)))
         _check_finite({"actor/grad_norm": norm})
         rate = learning_rate(
             self._version,
@@ -116,7 +124,8 @@ class TorchTrainer:
         )
         for settings in self._optimiser.param_groups:
             settings["lr"] = rate
-        self._optimiser.step()
+        with memory_at(self._model.device, self._optimiser, away="optimiser" in self._config.offload):
+            self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
         self._version += 1
         return {"actor/grad_norm": norm, "actor/lr": rate}
@@ -134,19 +143,26 @@ class TorchTrainer:
         return [found.get(place, (0.0,) * len(sample.tokens)) for place, sample in enumerate(samples)]
 
     async def publish(self) -> int:
-        tensors = {name: whole(tensor.detach()) for name, tensor in self._model.named_parameters()}
+        tensors, factors = self._news()
         if self._ranks.first:
-            self._weights.publish(self._version, tensors)
+            self._weights.publish(self._version, tensors, factors)
         return self._version
 
     async def save(self, path: Path) -> None:
-        checkpoint.save_weights(path, self._model, write=self._ranks.first)
+        if self._adapters is None:
+            checkpoint.save_weights(path, self._model, write=self._ranks.first)
+        else:
+            self._adapters.save(path, write=self._ranks.first)
         if self._ranks.first:
             self._tokenizer.save_pretrained(path)
         checkpoint.remember(path, self._model, self._optimiser, self._version)
 
     async def restore(self, path: Path) -> None:
-        weights = checkpoint.weights_of(path, self._model)
+        if self._adapters is None:
+            weights = checkpoint.weights_of(path, self._model)
+        else:
+            with checkpoint.readable(path):
+                weights = self._adapters.read(path)
         self._version = checkpoint.recall(path, self._model, self._optimiser)
         checkpoint.take_up(self._model, weights)
 
@@ -154,17 +170,30 @@ class TorchTrainer:
         if self._ranks.world > 1:
             torch.distributed.destroy_process_group()
 
-    def _batches(self, samples: Sequence[Sample]) -> Iterator[MicroBatch]:
+    def _learned(self) -> list[torch.nn.Parameter]:
+        return [each for each in self._model.parameters() if each.requires_grad]
+
+    def _news(self) -> tuple[dict[str, Tensor], Factors]:
+        """What engines have to be sent. All ranks must ask."""
+        if self._adapters is None:
+            return {name: whole(tensor.detach()) for name, tensor in self._model.named_parameters()}, {}
+        if self._config.lora is not None and self._config.lora.publish == "merged":
+            return dict(self._adapters.merged()), {}
+        base = {} if self._has_published else dict(self._adapters.base())
+        self._has_published = True
+        return base, {name: (b, a) for name, b, a in self._adapters.factors()}
+
+    def _batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         """This rank's share of them; all ranks have equally many."""
         ranks = self._ranks
-        for batch in micro_batches(samples, self._micro_tokens, self._model.device, ranks.data, ranks.data_rank):
-            yield part_of(batch, ranks)
+        some = micro_batches(samples, self._micro_tokens, self._model.device, ranks.data, ranks.data_rank)
+        return [part_of(batch, ranks) for batch in some]
 
-    def _limit(self, samples: Sequence[Sample]) -> tuple[float, Metrics]:
+    def _limit(self, batches: Sequence[MicroBatch]) -> tuple[float, Metrics]:
         """What the algorithm makes of all tokens of this optimiser step."""
         deltas, advantages = [], []
         with torch.no_grad():
-            for batch in self._batches(samples):
+            for batch in batches:
                 logp_BT, _ = self._policy(batch)
                 delta_BT = logp_BT - self._old(batch, logp_BT)
                 if not batch.idle:
@@ -176,13 +205,11 @@ class TorchTrainer:
         )
         return self._algorithm.limit(delta_N, advantage_N)
 
-    def _losses(self, batch: MicroBatch, limit: float, difference: "_Difference") -> TokenLoss:
+    def _losses(
+        self, batch: MicroBatch, reference_BT: Tensor | None, limit: float, difference: "_Difference"
+    ) -> TokenLoss:
         """Each token's loss, and figures."""
         logp_BT, entropy_BT = self._policy(batch)
-        reference_BT = None
-        if self._reference is not None:
-            with torch.no_grad():
-                reference_BT, _ = self._reference(batch)
         behaviour_BT = batch.behaviour_logp_BT.to(logp_BT.dtype)
         found = self._algorithm.loss(
             TokenBatch(
@@ -200,6 +227,20 @@ class TorchTrainer:
         if not batch.idle:
             difference.add(gap_BT[batch.mask_BT & same_B[:, None]])
         return replace(found, figures={**found.figures, "actor/entropy": entropy_BT, _GAP: gap_BT})
+
+    def _references(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        """What the model thought of them before anything was learned, if the algorithm wants to know."""
+        if not self._algorithm.needs_reference:
+            return [None] * len(batches)
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if self._adapters is not None:
+                stack.enter_context(self._adapters.off())
+            elif self._reference is not None:
+                away = "reference" in self._config.offload and self._ranks.world == 1
+                stack.enter_context(visiting(self._model.device, self._reference, away=away))
+            thinker = self._reference or self._policy
+            return [thinker(batch)[0] for batch in batches]
 
     def _old(self, batch: MicroBatch, logp_BT: Tensor) -> Tensor:
         if self._algorithm.needs_old and not batch.samples[0].old_logprobs:  # this is the first update

@@ -6,11 +6,13 @@ Every case is two optimiser steps of one model on the same samples.
 import asyncio
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from dojang import models
@@ -19,7 +21,8 @@ from dojang.algos.correction import TokenTis
 from dojang.algos.gspo import GspoConfig
 from dojang.algos.m2po import M2poConfig
 from dojang.algos.policy import PolicyConfig
-from dojang.train.config import TrainConfig
+from dojang.train.adapters import load_quantised
+from dojang.train.config import LoraConfig, TrainConfig
 from dojang.train.ranks import Ranks, join
 from dojang.train.shard import whole
 from dojang.train.torch import TorchTrainer
@@ -31,6 +34,8 @@ CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
     "m2po": (M2poConfig(threshold=0.01), {"micro_tokens": 40}),
     "gspo, tis": (GspoConfig(corrections=(TokenTis(),)), {"micro_tokens": 30}),
     "recompute": (GrpoConfig(average="sequences"), {"recompute": True, "micro_tokens": 25}),
+    "lora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4)}),
+    "qlora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4, bits=4), "micro_tokens": 40}),
 }
 
 
@@ -51,9 +56,17 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
         )
         return LlamaForCausalLM(config).double().eval()
 
+    lora = settings.get("lora")
+    policy, compute = model(0), torch.float64
+    if lora and lora.bits == 4:
+        compute = torch.float32  # bitsandbytes knows nothing more precise
+        with tempfile.TemporaryDirectory() as folder:
+            policy.config.to_json_file(f"{folder}/config.json")  # save_pretrained is for the first rank only
+            save_file(dict(policy.named_parameters()), f"{folder}/model.safetensors", metadata={"format": "pt"})
+            policy = load_quantised(folder, compute, torch.device("cpu"))
     return TorchTrainer(
-        model(0),
-        model(1) if algo.kl else None,
+        policy,
+        model(1) if algo.kl and not lora else None,
         tokenizer,
         algo.make(longest=12),
         MemoryWeights(torch.float64),
@@ -61,7 +74,7 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
         total_updates=10,
         longest=12,
         temperature=0.8,
-        compute=torch.float64,
+        compute=compute,
         ranks=ranks,
     )
 
@@ -104,7 +117,8 @@ def steps(trainer: TorchTrainer) -> dict[str, float]:
 
 
 def weights(trainer: TorchTrainer) -> dict[str, torch.Tensor]:
-    return {name: whole(tensor.detach()).clone() for name, tensor in trainer._model.named_parameters()}
+    named = trainer._model.named_parameters()
+    return {name: whole(tensor.detach()).clone() for name, tensor in named if tensor.requires_grad}
 
 
 def resumed(path: Path, ranks: Ranks) -> dict[str, Any]:

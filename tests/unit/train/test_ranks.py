@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+
+pytest.importorskip("peft")
+pytest.importorskip("bitsandbytes")
 from playing_ranks import CASES, make, play, resumed, steps
 
 from dojang.errors import ConfigError
@@ -44,12 +47,12 @@ def found(request: pytest.FixtureRequest, folder: Path) -> tuple[int, dict[str, 
 # The norms of Llama are computed in single precision whatever the rest is.
 
 
-def same(left: dict[str, Any], right: dict[str, Any]) -> None:
+def same(left: dict[str, Any], right: dict[str, Any], tolerance: float = 1e-6) -> None:
     for mine, theirs in zip(left["metrics"], right["metrics"], strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-6, abs=1e-9)
+        assert mine == pytest.approx(theirs, rel=tolerance, abs=tolerance / 1000)
     assert left["weights"].keys() == right["weights"].keys()
     for name, tensor in left["weights"].items():
-        torch.testing.assert_close(tensor, right["weights"][name], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(tensor, right["weights"][name], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.slow
@@ -57,11 +60,12 @@ def same(left: dict[str, Any], right: dict[str, Any]) -> None:
 def test_ranks_learn_what_one_process_learns(found: tuple[int, dict[str, Any]], case: str) -> None:
     world, results = found
     expected = play(case, ALONE)
+    tolerance = 1e-3 if case == "qlora" else 1e-6  # in single precision
     for sequence in SEQUENCES[world]:
         mine = results[f"{case}, {sequence}"]
-        same(mine, expected)
+        same(mine, expected, tolerance)
         for own, other in zip(mine["scores"], expected["scores"], strict=True):
-            assert own == pytest.approx(other, rel=1e-6)
+            assert own == pytest.approx(other, rel=tolerance)
 
 
 @pytest.mark.slow

@@ -1,0 +1,145 @@
+"""Low-rank adapters (LoRA) on the projections of a frozen model, which may be kept in four bits (QLoRA).
+
+    y = W x + scale * B A x          A and B are learned, in single precision; scale = alpha / rank
+
+On disk an adapter is peft's: adapter_config.json and adapter_model.safetensors.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from dojang.errors import ConfigError, ModelError
+from dojang.train.config import LoraConfig
+from dojang.train.shard import whole
+
+__all__ = ["Adapters", "load_quantised"]
+
+_ADAPTER = "default"
+_WEIGHTS = "adapter_model.safetensors"
+
+
+class Adapters:
+    """Those of one model, which are put into it here."""
+
+    def __init__(self, model: PreTrainedModel, config: LoraConfig, base: str) -> None:
+        peft = _peft()
+        self._settings = peft.LoraConfig(
+            r=config.rank,
+            lora_alpha=config.alpha,
+            target_modules=list(config.targets) or "all-linear",
+            base_model_name_or_path=base,
+            task_type="CAUSAL_LM",
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(0)  # adapters begin alike in every run and on every rank
+            try:
+                peft.inject_adapter_in_model(self._settings, model)
+            except ValueError as error:  # no such module
+                raise ConfigError(f"train.lora.targets={list(config.targets)} do not fit the model: {error}") from error
+        self._model = model
+        for _, parameter in self._learned():
+            parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
+        self._layers: dict[str, Any] = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, peft.tuners.lora.LoraLayer) and _ADAPTER in module.scaling
+        }
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """The frozen model alone."""
+        scales = {name: layer.scaling[_ADAPTER] for name, layer in self._layers.items()}
+        for layer in self._layers.values():
+            layer.scaling[_ADAPTER] = 0.0
+        try:
+            yield
+        finally:
+            for name, layer in self._layers.items():
+                layer.scaling[_ADAPTER] = scales[name]
+
+    def base(self) -> Iterator[tuple[str, Tensor]]:
+        """The frozen weights under their own names, whole. All ranks must ask."""
+        for name, parameter in self._model.named_parameters():
+            if not parameter.requires_grad:
+                yield name.replace(".base_layer.", "."), _unpacked(parameter)
+
+    def factors(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Of each weight its name and what is added to it, as a product: scale * B, and A."""
+        for name, layer in self._layers.items():
+            b, a = (whole(each[_ADAPTER].weight.detach()) for each in (layer.lora_B, layer.lora_A))
+            yield f"{name}.weight", b * layer.scaling[_ADAPTER], a
+
+    def merged(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights, with the adapters added to them."""
+        added = {name: (b, a) for name, b, a in self.factors()}
+        for name, tensor in self.base():
+            if name in added:
+                b, a = added[name]
+                tensor = (tensor.to(b.dtype) + b @ a).to(tensor.dtype)
+            yield name, tensor
+
+    def save(self, path: Path, *, write: bool) -> None:
+        """All ranks must take part; one of them writes."""
+        state = {_outside(name): whole(each.detach()).cpu().contiguous() for name, each in self._learned()}
+        if write:
+            self._settings.save_pretrained(str(path))
+            save_file(state, path / _WEIGHTS, metadata={"format": "pt"})
+
+    def read(self, path: Path) -> dict[str, Tensor]:
+        """What was saved, under the model's own names."""
+        state = load_file(path / _WEIGHTS)
+        return {name: state[_outside(name)] for name, _ in self._learned()}
+
+    def _learned(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        return ((name, each) for name, each in self._model.named_parameters() if each.requires_grad)
+
+
+def load_quantised(source: str, compute: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The model with its projections in four bits (NF4, their scales quantised too)."""
+    try:
+        from transformers import BitsAndBytesConfig
+
+        settings = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=compute,
+        )
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            source, dtype=compute, quantization_config=settings, device_map={"": device}
+        )
+    except ImportError as error:
+        raise ConfigError(f"train.lora.bits=4 needs more: pip install 'dojang[qlora]' ({error})") from error
+    except Exception as error:
+        raise ModelError(f"model {source} cannot be loaded in four bits: {error}") from error
+    return model
+
+
+def _unpacked(parameter: Tensor) -> Tensor:
+    state = getattr(parameter, "quant_state", None)
+    if state is None:
+        return whole(parameter.detach())
+    from bitsandbytes.functional import dequantize_4bit
+
+    unpacked: Tensor = dequantize_4bit(parameter.data, state).detach()
+    return unpacked
+
+
+def _outside(name: str) -> str:
+    """What peft calls it on disk."""
+    return f"base_model.model.{name.replace(f'.{_ADAPTER}.', '.')}"
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ConfigError("train.lora needs peft: pip install 'dojang[lora]'") from error
+    return peft
