@@ -27,6 +27,7 @@ from dojang.tasks.code import CodeConfig
 from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
+from dojang.train.critic import Critic
 from dojang.train.torch import TorchTrainer
 from dojang.types import Problem, Sampling
 from dojang.weights.memory import MemoryWeights
@@ -138,6 +139,10 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     policy = _load_model(source, numeric.master, numeric.device)
     weights = MemoryWeights(numeric.compute)
     engine = _make_engine(config, numeric, source, tokenizer, weights)
+    critic = None
+    if getattr(prepared.algorithm, "needs_critic", False):  # algorithms of one's own need not say
+        initial = _load_model(source, numeric.master, numeric.device)
+        critic = Critic(initial, prepared.algorithm, config.train, compute=numeric.compute)
     trainer = TorchTrainer(
         policy,
         _load_model(source, numeric.compute, numeric.device) if prepared.algorithm.needs_reference else None,
@@ -149,6 +154,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         longest=config.rollout.max_tokens,
         temperature=config.rollout.temperature,
         compute=numeric.compute,
+        critic=critic,
     )
 
     def workflow(samples: int, temperature: float, seed: int) -> SingleTurn:
@@ -178,6 +184,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         gate=HealthGate(config.health),
         directory=directory,
         stale=config.loop.stale_updates // config.train.updates,
+        critic=critic is not None,
         agreement=Agreement(
             engine=engine,
             trainer=trainer,

@@ -6,10 +6,19 @@ from pydantic import Field
 
 from dojang.settings import Section
 
-__all__ = ["TrainConfig"]
+__all__ = ["CriticConfig", "TrainConfig"]
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class CriticConfig(Section):
+    """How the critic is updated, where the algorithm has one; what is not here it shares with the policy."""
+
+    lr: float = Field(default=1e-5, gt=0, le=1000)
+    """Its learning rate, which stays the same."""
+    warmup: int = Field(default=0, ge=0)
+    """Optimiser steps, the first ones, in which only the critic learns."""
 
 
 class TrainConfig(Section):
@@ -36,3 +45,4 @@ class TrainConfig(Section):
     recompute: bool = False
     """Make what the layers found again when its gradient is wanted, instead of keeping it: about a third more work, far
     less memory for long answers."""
+    critic: CriticConfig = CriticConfig()

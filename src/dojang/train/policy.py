@@ -12,7 +12,7 @@ from dojang.train.logprobs import chosen_logprobs
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.types import Outcome, Sample, Verdict
 
-__all__ = ["check_packed", "token_logprobs"]
+__all__ = ["check_packed", "states", "token_logprobs"]
 
 _SAME = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.05}
 """How far roundings may be apart."""
@@ -26,7 +26,15 @@ def token_logprobs(
     The temperature is the one the tokens were sampled at: the policy that acted is the policy that learns.
     """
     decoder, head = model.get_decoder(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    with _autocast(model.device, compute):
+    x_ME = states(decoder, batch, compute).to(compute)
+    head_VE = head.weight.to(compute)
+    logp_M, entropy_M = chosen_logprobs(x_ME, head_VE, batch.target_M, temperature)
+    return batch.spread(logp_M), batch.spread(entropy_M)
+
+
+def states(decoder: PreTrainedModel, batch: MicroBatch, compute: torch.dtype) -> Tensor:
+    """What a decoder makes of all there is before each token learned from, [M, E]."""
+    with _autocast(decoder.device, compute):
         output = decoder(
             input_ids=batch.token_N[None],
             position_ids=batch.position_N[None],
@@ -34,10 +42,8 @@ def token_logprobs(
             use_cache=False,
             plan=batch.plan,
         )
-    x_ME = output.last_hidden_state[0][batch.source_M].to(compute)
-    head_VE = head.weight.to(compute)
-    logp_M, entropy_M = chosen_logprobs(x_ME, head_VE, batch.target_M, temperature)
-    return batch.spread(logp_M), batch.spread(entropy_M)
+    found_ME: Tensor = output.last_hidden_state[0][batch.source_M]
+    return found_ME
 
 
 def check_packed(model: PreTrainedModel) -> None:

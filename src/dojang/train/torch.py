@@ -6,7 +6,7 @@ inside one changes the result beyond rounding.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from dojang.errors import RunDirError, TrainingError
 from dojang.protocols import Algorithm, TokenBatch, TokenLoss, WeightStore
 from dojang.train.attention import recompute, see_packed
 from dojang.train.config import TrainConfig
+from dojang.train.critic import Critic
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import check_packed, token_logprobs
 from dojang.train.schedule import learning_rate
@@ -46,6 +47,7 @@ class TorchTrainer:
         longest: int,
         temperature: float,
         compute: torch.dtype,
+        critic: Critic | None = None,
     ) -> None:
         for each in (model, reference):
             if each is not None:
@@ -64,6 +66,8 @@ class TorchTrainer:
         self._longest = longest
         self._temperature = temperature
         self._compute = compute
+        self._critic = critic
+        self._waits = critic.warmup if critic is not None else 0
         self._version = 0
         self._optimiser = torch.optim.AdamW(
             model.parameters(),
@@ -78,6 +82,12 @@ class TorchTrainer:
         samples = [sample for group in groups for sample in group.samples if any(sample.mask)]
         tokens = sum(sample.response_length for sample in samples)
         limit, figures = self._limit(samples) if self._algorithm.needs_limit else (math.inf, {})
+        if self._critic is not None:
+            batches = micro_batches(samples, self._micro_tokens, self._model.device)
+            figures = {**figures, **self._critic.backward(batches, tokens)}
+            if self._version < self._waits:
+                _check_finite(figures)
+                return figures
         loss, sums, difference = 0.0, defaultdict[str, float](float), _Difference()
         for batch in micro_batches(samples, self._micro_tokens, self._model.device):
             found = self._losses(batch, limit, difference)
@@ -93,31 +103,30 @@ class TorchTrainer:
 
     async def optim_step(self) -> Metrics:
         norm = float(torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.max_grad_norm))
-        _check_finite({"actor/grad_norm": norm})
+        norms = {"actor/grad_norm": norm, **(self._critic.clip() if self._critic is not None else {})}
+        _check_finite(norms)
         rate = learning_rate(
-            self._version,
+            max(0, self._version - self._waits),
             peak=self._config.lr,
             warmup=self._config.warmup,
-            total=self._total_updates,
+            total=self._total_updates - self._waits,
             schedule=self._config.schedule,
         )
         for settings in self._optimiser.param_groups:
             settings["lr"] = rate
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
+        if self._critic is not None:
+            self._critic.step()
         self._version += 1
-        return {"actor/grad_norm": norm, "actor/lr": rate}
+        return {**norms, "actor/lr": rate}
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        found: dict[int, tuple[float, ...]] = {}
-        with torch.no_grad():
-            some = [sample for sample in samples if any(sample.mask)]
-            for batch in micro_batches(some, self._micro_tokens, self._model.device):
-                logp_BT, _ = self._logprobs(self._model, batch)
-                for sample, row in zip(batch.samples, logp_BT.tolist(), strict=True):
-                    values = iter(row)
-                    found[id(sample)] = tuple(next(values) if chosen else 0.0 for chosen in sample.mask)
-        return [found.get(id(sample), (0.0,) * len(sample.tokens)) for sample in samples]
+        return self._of_tokens(samples, lambda batch: self._logprobs(self._model, batch)[0])
+
+    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        assert self._critic is not None, "only to be asked where there is a critic"
+        return self._of_tokens(samples, self._critic.values)
 
     async def publish(self) -> int:
         self._weights.publish(self._version, dict(self._model.named_parameters()))
@@ -127,16 +136,31 @@ class TorchTrainer:
         self._model.save_pretrained(path)
         self._tokenizer.save_pretrained(path)
         torch.save({"version": self._version, "adamw": self._optimiser.state_dict()}, path / OPTIMISER_FILE)
+        if self._critic is not None:
+            self._critic.save(path)
 
     async def restore(self, path: Path) -> None:
         try:
             saved = torch.load(path / OPTIMISER_FILE, map_location="cpu", weights_only=True)
             state = AutoModelForCausalLM.from_pretrained(path, dtype=self._model.dtype).state_dict()
+            if self._critic is not None:
+                self._critic.restore(path)
         except Exception as error:  # torch, safetensors and transformers each have their own for a damaged file
             raise RunDirError(f"checkpoint {path} cannot be read ({error!r}); delete it to fall back") from error
         self._model.load_state_dict(state)
         self._optimiser.load_state_dict(saved["adamw"])
         self._version = saved["version"]
+
+    def _of_tokens(self, samples: Sequence[Sample], told: Callable[[MicroBatch], Tensor]) -> list[tuple[float, ...]]:
+        """What is told of the tokens of each micro-batch, sample by sample; 0 for those that were not chosen."""
+        found: dict[int, tuple[float, ...]] = {}
+        with torch.no_grad():
+            some = [sample for sample in samples if any(sample.mask)]
+            for batch in micro_batches(some, self._micro_tokens, self._model.device):
+                for sample, row in zip(batch.samples, told(batch).tolist(), strict=True):
+                    values = iter(row)
+                    found[id(sample)] = tuple(next(values) if chosen else 0.0 for chosen in sample.mask)
+        return [found.get(id(sample), (0.0,) * len(sample.tokens)) for sample in samples]
 
     def _limit(self, samples: Sequence[Sample]) -> tuple[float, Metrics]:
         """What the algorithm makes of all tokens of this optimiser step."""
@@ -146,7 +170,7 @@ class TorchTrainer:
                 logp_BT, _ = self._logprobs(self._model, batch)
                 delta_BT = logp_BT - self._old(batch, logp_BT)
                 deltas.append(delta_BT[batch.mask_BT])
-                advantages.append(batch.advantage_B[:, None].expand_as(delta_BT)[batch.mask_BT])
+                advantages.append(batch.advantage_BT[batch.mask_BT])
         return self._algorithm.limit(torch.cat(deltas), torch.cat(advantages))
 
     def _losses(self, batch: MicroBatch, limit: float, difference: "_Difference") -> TokenLoss:
@@ -163,7 +187,7 @@ class TorchTrainer:
                 old_logp_BT=self._old(batch, logp_BT),
                 behaviour_logp_BT=behaviour_BT,
                 ref_logp_BT=reference_BT,
-                advantage_BT=batch.advantage_B[:, None].to(logp_BT.dtype).expand_as(logp_BT),
+                advantage_BT=batch.advantage_BT.to(logp_BT.dtype),
                 mask_BT=batch.mask_BT,
                 limit=limit,
             )
@@ -213,9 +237,10 @@ def _check_finite(figures: Metrics) -> None:
     if figures.get(_GAP, 0.0) > _LOST:
         bad.append(f"{_GAP}, {figures[_GAP]:.3g},")
     if bad:
+        rate = "train.critic.lr" if any(name.startswith("critic/") for name in bad) else "train.lr"
         raise TrainingError(
             f"{', '.join(bad)} became NaN or infinite, or as good as that, so this step was not taken; the last "
             "checkpoint is "
-            "untouched. Resume from it with a lower train.lr or train.max_grad_norm, or start again with "
+            f"untouched. Resume from it with a lower {rate} or train.max_grad_norm, or start again with "
             "model.dtype=float32"
         )
