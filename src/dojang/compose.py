@@ -29,6 +29,7 @@ from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
 from dojang.train import team
 from dojang.train.adapters import load_quantised
+from dojang.train.critic import Critic
 from dojang.train.ranks import Ranks, join
 from dojang.train.team import Team
 from dojang.train.torch import TorchTrainer
@@ -175,6 +176,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         gate=HealthGate(config.health),
         directory=directory,
         stale=config.loop.stale_updates // config.train.updates,
+        critic=_has_critic(prepared.algorithm),
         agreement=Agreement(
             engine=engine,
             trainer=trainer,
@@ -215,6 +217,11 @@ def _make_trainer(
     reference = None
     if algorithm.needs_reference and lora is None:
         reference = _load_model(source, numeric.compute, aside if "reference" in config.train.offload else device)
+    critic = None
+    if _has_critic(algorithm):
+        critic = Critic(
+            _load_model(source, numeric.master, device), algorithm, config.train, compute=numeric.compute, ranks=ranks
+        )
     return TorchTrainer(
         policy,
         reference,
@@ -227,8 +234,13 @@ def _make_trainer(
         temperature=config.rollout.temperature,
         compute=numeric.compute,
         base=config.model.name,
+        critic=critic,
         ranks=ranks,
     )
+
+
+def _has_critic(algorithm: Algorithm) -> bool:
+    return getattr(algorithm, "needs_critic", False)  # algorithms of one's own need not say
 
 
 def _make_engine(

@@ -25,6 +25,7 @@ from dojang.algos.custom import CustomAlgorithmConfig
 from dojang.algos.dppo import DppoConfig
 from dojang.algos.gspo import GspoConfig
 from dojang.algos.m2po import M2poConfig
+from dojang.algos.ppo import PpoConfig
 from dojang.algos.sapo import SapoConfig
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.custom import CustomDataConfig
@@ -55,6 +56,7 @@ Algorithm = Annotated[
     | SapoConfig
     | DppoConfig
     | M2poConfig
+    | PpoConfig
     | CustomAlgorithmConfig,
     Field(discriminator="name"),
 ]
@@ -146,6 +148,12 @@ class RunConfig(Section):
             wrong.append(
                 f"loop.stale_updates={self.loop.stale_updates} must be a multiple of train.updates="
                 f"{self.train.updates} and leave some of steps={self.steps} to learn in: {stale} of them only attempt"
+            )
+        updates = self.steps * self.train.updates - self.loop.stale_updates
+        if self.train.critic.warmup >= max(1, updates):
+            wrong.append(
+                f"train.critic.warmup={self.train.critic.warmup} leaves none of the run's {updates} optimiser steps to "
+                "the policy; lower it or raise steps"
             )
         if wrong:
             raise ValueError("\n".join(wrong))

@@ -235,6 +235,10 @@ class Algorithm(Protocol):
     def needs_limit(self) -> bool:
         """Whether `limit` is to be asked before each optimiser step."""
 
+    @property
+    def needs_critic(self) -> bool:
+        """Whether `trace` and `value_loss` are to be asked. One that never needs it may lack all three."""
+
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
         """One number per sample of each group of the step: how much better than expected it did."""
 
@@ -243,6 +247,15 @@ class Algorithm(Protocol):
 
     def loss(self, batch: TokenBatch) -> TokenLoss:
         """The loss of each token; averaging is the trainer's job, over the whole optimiser step."""
+
+    def trace(self, groups: Sequence[Group]) -> list[Group]:
+        """The same groups, all that are learned from in a step, with the advantages and returns of every token made
+        from its `values`."""
+
+    def value_loss(
+        self, value_BT: "Tensor", old_value_BT: "Tensor", return_BT: "Tensor", mask_BT: "Tensor"
+    ) -> TokenLoss:
+        """The critic's loss at each token; averaged over the tokens of the optimiser step."""
 
 
 class Trainer(Protocol):
@@ -256,6 +269,9 @@ class Trainer(Protocol):
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probs of each sample's tokens under the current weights; 0 where the sample's mask is False."""
+
+    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """What the critic expects before each of a sample's tokens; 0 where the mask is False. Needs a critic."""
 
     async def publish(self) -> int:
         """Hand the current weights to the weight store; returns their version."""

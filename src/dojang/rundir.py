@@ -7,7 +7,7 @@
       metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
       rollouts/train-000003.parquet   every sample of a training step (ROLLOUT_COLUMNS)
       rollouts/test-000000.parquet    every sample of an evaluation
-      checkpoints/step-000020/        a Hugging Face model directory + optimiser/ + state.json
+      checkpoints/step-000020/        a Hugging Face model directory + optimiser/ + state.json (+ critic/)
       checkpoints/last, best          links to the newest and to the best-scoring one
       reward.png                      the reward and the evaluation score over the steps
       summary.json                    written at the end (SUMMARY_KEYS)

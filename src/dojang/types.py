@@ -168,10 +168,24 @@ class Sample:
     advantage: float = 0.0
     old_logprobs: tuple[float, ...] = ()
     """The trainer's own before the first update on it, 0 where the mask is False; empty if they are not needed."""
+    values: tuple[float, ...] = ()
+    """What the critic expected before each token, before the first update on it; 0 where the mask is False, and empty
+    without a critic, as are the next two."""
+    advantages: tuple[float, ...] = ()
+    """Of each token; where it is empty all have `advantage`."""
+    returns: tuple[float, ...] = ()
+    """What the critic should have expected."""
 
     def __post_init__(self) -> None:
-        if len(self.old_logprobs) not in (0, len(self.tokens)):
-            raise ValueError(f"{len(self.tokens)} tokens but {len(self.old_logprobs)} old log-probs")
+        told = {
+            "old log-probs": self.old_logprobs,
+            "values": self.values,
+            "advantages": self.advantages,
+            "returns": self.returns,
+        }
+        for name, stream in told.items():
+            if len(stream) not in (0, len(self.tokens)):
+                raise ValueError(f"{len(self.tokens)} tokens but {len(stream)} {name}")
         if not len(self.tokens) == len(self.mask) == len(self.logprobs):
             raise ValueError(
                 f"streams differ in length: {len(self.tokens)} tokens, {len(self.mask)} mask, "

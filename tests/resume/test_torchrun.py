@@ -37,7 +37,8 @@ def figures(directory: Path) -> list[dict[str, float]]:
 def await_step(directory: Path, step: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not (directory / "checkpoints" / f"step-{step:06d}").exists():
-        assert process.poll() is None and time.monotonic() < deadline, "it never got there"
+        assert process.poll() is None, "it ended before it got there"
+        assert time.monotonic() < deadline, "it never got there"
         time.sleep(0.05)
 
 

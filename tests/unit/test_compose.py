@@ -5,10 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from rich.console import Console
 
 from dojang import compose
 from dojang import recipe as recipes
 from dojang.errors import ConfigError, DataError, ModelError
+from dojang.rundir import RunDir
+from dojang.train.torch import TorchTrainer
 from dojang.types import Outcome, Verdict
 
 MINE = """
@@ -58,6 +62,11 @@ class Algorithm(Incomplete):
 
     def __init__(self, strength=1.0):
         self.strength = strength
+
+
+class Critical(Algorithm):
+    needs_critic = True
+    trace = None
 """
 
 
@@ -90,6 +99,19 @@ def test_a_task_of_ones_own_says_what_is_held_out() -> None:
 def test_an_algorithm_of_ones_own_gets_its_options() -> None:
     algorithm = prepare("algo={name: custom, make_with: 'mine:Algorithm', options: {strength: 3}}").algorithm
     assert algorithm.strength == 3
+    assert not hasattr(algorithm, "needs_critic")  # one that says nothing of critics has none
+
+
+@pytest.mark.parametrize("algo", ["ppo", "grpo", "{name: custom, make_with: 'mine:Algorithm'}"])
+def test_there_is_a_critic_only_if_the_algorithm_needs_one(algo: str, tmp_path: Path) -> None:
+    config = recipes.load("quickstart", [f"algo={algo}" if "{" in algo else f"algo.name={algo}"])
+    try:
+        run = compose.build(config, compose.prepare(config), RunDir(tmp_path), Console(quiet=True))
+    finally:
+        torch.use_deterministic_algorithms(False)  # which a run switches on for the whole process
+    asyncio.run(run.engine.close())
+    assert isinstance(run.trainer, TorchTrainer)
+    assert run.critic is (run.trainer._critic is not None) is (algo == "ppo")
 
 
 @pytest.mark.parametrize(
@@ -107,6 +129,11 @@ def test_an_algorithm_of_ones_own_gets_its_options() -> None:
             ["algo={name: custom, make_with: 'mine:Incomplete'}"],
             ConfigError,
             "Incomplete has no limit; dojang.protocols",
+        ),
+        (
+            ["algo={name: custom, make_with: 'mine:Critical'}"],
+            ConfigError,
+            "Critical has no value_loss; dojang.protocols",
         ),
         (["task.rewards={'nowhere:brevity': 1}"], ConfigError, "nowhere"),
         (["model.name=dojang-tinny"], ModelError, "did you mean 'dojang-tiny'"),
@@ -130,8 +157,6 @@ def test_a_prompt_that_leaves_no_room_for_an_answer_shows_before_anything_runs()
     [("auto", "float32", "float32"), ("bfloat16", "bfloat16", "float32"), ("float64", "float64", "float64")],
 )
 def test_master_weights_are_never_in_half_precision(dtype: str, compute: str, master: str) -> None:
-    import torch
-
     found = compose.numerics(recipes.load("quickstart", ["model.device=cpu", f"model.dtype={dtype}"]))
     assert (found.compute, found.master) == (getattr(torch, compute), getattr(torch, master))
 

@@ -122,6 +122,9 @@ def test_a_union_is_switched_by_its_name() -> None:
         ("train.lr=-1", "train.lr: input should be greater than 0, but it is -1"),
         ("algo.kl_estimator=k4", "algo.kl_estimator: input should be 'k1', 'k2', 'k3' or 'k3+', but it is 'k4'"),
         ("train.betas=[0.5]", "train.betas.1: must be given"),
+        ("train.critic.lr=0", "train.critic.lr: input should be greater than 0, but it is 0"),
+        ("algo={name: ppo, refills: 2}", "algo.refills: 2 is more than 0, but with ppo there is nothing to refill"),
+        ("algo={name: ppo, advantage: rloo}", "algo.advantage: input should be 'reinforce++', but it is 'rloo'"),
         ("train.betas=[1, 0.5]", "train.betas.0: input should be less than 1, but it is 1"),
         ("data.name=gsm9k", "data.name: 'gsm9k' is not one of arithmetic, gsm8k, custom; did you mean gsm8k?"),
         ("data.name=[1]", "data.name: [1] is not one of arithmetic, gsm8k, custom"),
@@ -161,6 +164,12 @@ def test_weights_are_for_rewards_there_are() -> None:
 )
 def test_stale_rollouts_must_come_to_an_end(overrides: tuple[str, ...], said: str) -> None:
     assert said in complaint("quickstart", *overrides)
+
+
+def test_a_critic_leaves_something_to_the_policy() -> None:
+    said = "train.critic.warmup=40 leaves none of the run's 40 optimiser steps to the policy; lower it or raise steps"
+    assert said in complaint("quickstart", "algo.name=ppo", "train.critic.warmup=40")
+    assert recipes.load("quickstart", ["algo.name=ppo", "train.critic.warmup=39"]).train.critic.warmup == 39
 
 
 def test_rooms_that_disagree_are_all_named() -> None:

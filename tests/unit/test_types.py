@@ -38,6 +38,15 @@ def test_the_streams_of_a_sample_are_equally_long(make_sample: Callable[..., Sam
         dataclasses.replace(sample, **{stream: getattr(sample, stream)[:-1]})
 
 
+@pytest.mark.parametrize("stream", ["old_logprobs", "values", "advantages", "returns"])
+def test_what_is_told_of_a_sample_later_is_told_of_every_token(make_sample: Callable[..., Sample], stream: str) -> None:
+    sample = make_sample(answer=(4, 5))
+    assert getattr(sample, stream) == ()
+    assert getattr(dataclasses.replace(sample, **{stream: (0.0,) * 5}), stream) == (0.0,) * 5
+    with pytest.raises(ValueError, match="5 tokens but 2 "):
+        dataclasses.replace(sample, **{stream: (0.0, 0.0)})
+
+
 def test_an_unjudged_sample_has_no_reward_to_train_on(make_sample: Callable[..., Sample]) -> None:
     sample = make_sample(verdict=Verdict(Outcome.JUDGE_ERROR, None))
     with pytest.raises(ValueError, match="must not be trained on"):

@@ -10,6 +10,9 @@ from dojang.settings import Section, make_object
 
 __all__ = ["CustomAlgorithmConfig"]
 
+_CRITICS = ("needs_critic", "trace", "value_loss")
+"""What only an algorithm with a critic must have."""
+
 
 class CustomAlgorithmConfig(Section):
     """The escape hatch of the algorithm room."""
@@ -24,6 +27,8 @@ class CustomAlgorithmConfig(Section):
         """The user's algorithm; how long answers may be is its own business."""
         algorithm: Algorithm = make_object(self.make_with, "algo.make_with", **self.options)
         wanted = [name for name in vars(Algorithm) if not name.startswith("_")]
+        if not getattr(algorithm, "needs_critic", False):
+            wanted = [name for name in wanted if name not in _CRITICS]
         if missing := [name for name in wanted if not hasattr(algorithm, name)]:
             raise ConfigError(
                 f"algo.make_with={self.make_with!r}: {type(algorithm).__name__} has no {', '.join(missing)}; "

@@ -90,6 +90,10 @@ class Policy:
     def needs_limit(self) -> bool:
         return type(self.config).limit is not PolicyConfig.limit
 
+    @property
+    def needs_critic(self) -> bool:
+        return False
+
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
         if self.config.advantage == "gdpo":
             parts = [[self._parts(sample) for sample in group.samples] for group in groups]
@@ -126,6 +130,14 @@ class Policy:
             figures["actor/kl_loss"] = kl_BT
             loss_BT = loss_BT + self.config.kl * kl_BT
         return TokenLoss(loss_BT=torch.where(mask_BT, loss_BT, 0.0), figures=figures)
+
+    def trace(self, groups: Sequence[Group]) -> list[Group]:
+        return list(groups)
+
+    def value_loss(
+        self, value_BT: "Tensor", old_value_BT: "Tensor", return_BT: "Tensor", mask_BT: "Tensor"
+    ) -> TokenLoss:
+        raise NotImplementedError("only to be asked where needs_critic")
 
     def _rewards(self, group: Group) -> list[float]:
         """Length only counts among answers that are not all alike otherwise, as DAPO leaves such groups out."""

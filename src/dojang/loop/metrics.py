@@ -9,7 +9,7 @@ from statistics import fmean
 from dojang.loop.health import has_signal
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["Clock", "rollout_metrics"]
+__all__ = ["Clock", "advantage_metrics", "rollout_metrics"]
 
 
 def rollout_metrics(groups: Sequence[Group]) -> Metrics:
@@ -21,6 +21,18 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
         "judge/errors": float(sum(len(group.judge_errors) for group in groups)),
         **dict(_sample_metrics(samples)),
     }
+
+
+def advantage_metrics(groups: Sequence[Group]) -> Metrics:
+    """Where each token has an advantage of its own."""
+    tokens = [
+        advantage
+        for group in groups
+        for sample in group.samples
+        for advantage, mine in zip(sample.advantages, sample.mask, strict=True)
+        if mine
+    ]
+    return dict(_spread("critic/advantages", tokens))
 
 
 def _sample_metrics(samples: Sequence[Sample]) -> Iterator[tuple[str, float]]:

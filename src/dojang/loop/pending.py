@@ -14,6 +14,8 @@ __all__ = ["Batches", "dump", "load"]
 
 Batches = tuple[tuple[Group, ...], ...]
 """What was attempted in each of some steps, oldest first."""
+_LATER = ("values", "advantages", "returns")
+"""What a sample gets only when it is learned from."""
 
 
 def dump(batches: Batches) -> bytes:
@@ -31,7 +33,7 @@ def load(text: bytes, problem: Callable[[int], Problem]) -> Batches:
 
 
 def _rows(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    return [asdict(sample) for sample in samples]
+    return [{name: value for name, value in asdict(each).items() if name not in _LATER} for each in samples]
 
 
 def _sample(row: dict[str, Any]) -> Sample:

@@ -19,7 +19,7 @@ from dojang.errors import Interrupted
 from dojang.loop.agreement import Agreement
 from dojang.loop.evaluate import evaluate
 from dojang.loop.health import HealthGate
-from dojang.loop.metrics import Clock, rollout_metrics
+from dojang.loop.metrics import Clock, advantage_metrics, rollout_metrics
 from dojang.loop.order import pose
 from dojang.loop.state import State, write_state
 from dojang.protocols import Algorithm, RolloutEngine, Tracker, Trainer, Workflow
@@ -53,6 +53,8 @@ class Run:
     directory: RunDir
     stale: int = 0
     """How many steps old what is learned from is: the first so many only attempt."""
+    critic: bool = False
+    """Whether tokens are credited by the trainer's critic, and not samples beside each other."""
     agreement: Agreement | None = None
     """Checked before anything else, if given."""
 
@@ -95,7 +97,7 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
         groups = credit(run, await _unless(stop, attempt(run, problems)))
         for _ in range(run.algorithm.refills):
-            if (missing := run.prompts - sum(map(teaches, groups))) <= 0:
+            if (missing := run.prompts - sum(teaches(run, group) for group in groups)) <= 0:
                 break
             more = pose(run.problems, run.seed, state.ordinal + len(problems), missing)
             problems = [*problems, *more]
@@ -106,7 +108,7 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     learned: Metrics = {}
     while len(pending) > run.stale:  # more than one only if a resumed run is to be less stale
         with clock("learn"):
-            learned = await learn(run, [group for group in pending[0] if teaches(group)])
+            learned = await learn(run, [group for group in pending[0] if teaches(run, group)])
         with clock("publish"):
             await publish(run)
         pending = pending[1:]
@@ -134,21 +136,25 @@ def credit(run: Run, groups: Sequence[Group]) -> list[Group]:
     ]
 
 
-def teaches(group: Group) -> bool:
-    """Whether any sample was credited: otherwise the group's gradient is zero."""
-    return any(sample.advantage for sample in group.samples)
+def teaches(run: Run, group: Group) -> bool:
+    """Whether any sample was credited: otherwise the group's gradient is zero. A critic learns from all."""
+    return any(run.critic or sample.advantage for sample in group.samples)
 
 
 async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
     """One optimiser step per part of the batch; none at all if no group can teach."""
     if run.algorithm.needs_old and run.updates > 1:  # with one update, what it thinks then is what it thought before
         groups = await recall(run, groups)
+    traced: Metrics = {}
+    if run.critic and groups:
+        groups = run.algorithm.trace(await appraise(run, groups))
+        traced = advantage_metrics(groups)
     metrics: dict[str, list[float]] = {}
     for part in _split(groups, run.updates):
         figures = {**await run.trainer.forward_backward(part), **await run.trainer.optim_step()}
         for name, value in figures.items():
             metrics.setdefault(name, []).append(value)
-    return {name: _combined(name, values) for name, values in metrics.items()}
+    return {**traced, **{name: _combined(name, values) for name, values in metrics.items()}}
 
 
 async def recall(run: Run, groups: Sequence[Group]) -> list[Group]:
@@ -156,6 +162,15 @@ async def recall(run: Run, groups: Sequence[Group]) -> list[Group]:
     thoughts = iter(await run.trainer.score([sample for group in groups for sample in group.samples]))
     return [
         replace(group, samples=tuple(replace(sample, old_logprobs=next(thoughts)) for sample in group.samples))
+        for group in groups
+    ]
+
+
+async def appraise(run: Run, groups: Sequence[Group]) -> list[Group]:
+    """The same groups with what the critic expects before every token, before it learns from any."""
+    values = iter(await run.trainer.appraise([sample for group in groups for sample in group.samples]))
+    return [
+        replace(group, samples=tuple(replace(sample, values=next(values)) for sample in group.samples))
         for group in groups
     ]
 

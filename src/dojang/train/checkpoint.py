@@ -19,7 +19,6 @@ from dojang.train.shard import whole
 
 __all__ = ["readable", "recall", "remember", "save_weights", "take_up", "weights_of"]
 
-_FOLDER = "optimiser"
 State = dict[str, Any]
 
 
@@ -36,9 +35,8 @@ def save_weights(path: Path, model: PreTrainedModel, *, write: bool) -> None:
 
 def weights_of(path: Path, model: PreTrainedModel) -> State:
     """What was saved, whole, in the precision of this model."""
-    with readable(path):
-        state: State = AutoModelForCausalLM.from_pretrained(path, dtype=model.dtype).state_dict()
-        return state
+    state: State = AutoModelForCausalLM.from_pretrained(path, dtype=model.dtype).state_dict()
+    return state
 
 
 def take_up(model: PreTrainedModel, weights: State) -> None:
@@ -48,31 +46,31 @@ def take_up(model: PreTrainedModel, weights: State) -> None:
     set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
 
 
-def remember(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, version: int) -> None:
-    """Write down what the optimiser knows of each weight, but not its settings, which are the run's. All ranks must
-    take part."""
+def remember(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, **more: Any) -> None:
+    """Write down what the optimiser knows of each weight, but not its settings, which are the run's; and whatever else.
+    All ranks must take part."""
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    state = {"optimiser": _by_name(model, optimiser), "version": version}
+    state = {"optimiser": _by_name(model, optimiser), **more}
     with _unasked():
-        save(state, checkpoint_id=path / _FOLDER, no_dist=not dist.is_initialized())
+        save(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
 
 
-def recall(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> int:
-    """Let the optimiser know what was written down; returns the version."""
+def recall(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, **more: Any) -> State:
+    """Let the optimiser know what was written down, and read the rest into what is given: tensors in place."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    with readable(path), _unasked():
-        written = FileSystemReader(path / _FOLDER).read_metadata().state_dict_metadata
-        _prime(optimiser)
-        known = _by_name(model, optimiser)
-        for name, parameter in model.named_parameters():
-            if name in known and not any(key.startswith(f"optimiser.{name}.") for key in written):
-                del known[name], optimiser.state[parameter]
-        state: State = {"optimiser": known, "version": 0}
-        load(state, checkpoint_id=path / _FOLDER, no_dist=not dist.is_initialized())
-    return int(state["version"])
+    written = FileSystemReader(folder).read_metadata().state_dict_metadata
+    _prime(optimiser)
+    known = _by_name(model, optimiser)
+    for name, parameter in model.named_parameters():
+        if name in known and not any(key.startswith(f"optimiser.{name}.") for key in written):
+            del known[name], optimiser.state[parameter]
+    state: State = {"optimiser": known, **more}
+    with _unasked():
+        load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
+    return state
 
 
 def _by_name(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> State:

@@ -6,10 +6,19 @@ from pydantic import Field
 
 from dojang.settings import Section
 
-__all__ = ["LoraConfig", "TrainConfig"]
+__all__ = ["CriticConfig", "LoraConfig", "TrainConfig"]
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class CriticConfig(Section):
+    """How the critic is updated, where the algorithm has one; what is not here it shares with the policy."""
+
+    lr: float = Field(default=1e-5, gt=0, le=1000)
+    """Its learning rate, which stays the same."""
+    warmup: int = Field(default=0, ge=0)
+    """Optimiser steps, the first ones, in which only the critic learns."""
 
 
 class LoraConfig(Section):
@@ -64,3 +73,4 @@ class TrainConfig(Section):
     sequence_ranks: int = Field(default=1, ge=1)
     """Of the processes that torchrun starts, so many share each row of tokens (Ulysses), for answers too long for one
     GPU; among the others samples are divided (docs/parallel.md)."""
+    critic: CriticConfig = CriticConfig()

@@ -33,7 +33,7 @@ class MicroBatch:
     behaviour_logp_BT: Tensor
     old_logp_BT: Tensor
     """The trainer's own before the first update, or else the behaviour's."""
-    advantage_B: Tensor
+    advantage_BT: Tensor
     samples: tuple[Sample, ...]
     """The rows."""
     idle: bool = False
@@ -48,6 +48,10 @@ class MicroBatch:
         return torch.zeros(self.mask_BT.shape, dtype=value_M.dtype, device=value_M.device).masked_scatter(
             self.mask_BT, value_M
         )
+
+    def chosen(self, streams: Sequence[Sequence[float]]) -> Tensor:
+        """A number for every token of each sample -> those of the tokens learned from, [B, T]."""
+        return _spread(self.mask_BT.cpu(), self.samples, streams).to(self.mask_BT.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,8 @@ def _packed(families: Sequence[_Family], device: torch.device) -> MicroBatch:
     mask_BT = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     behaviour = [sample.logprobs for sample in samples]
     old = [sample.old_logprobs or sample.logprobs for sample in samples]
-    spread = [_spread(mask_BT, samples, values).to(device) for values in (behaviour, old)]
+    credit = [sample.advantages or (sample.advantage,) * len(sample.tokens) for sample in samples]
+    spread = [_spread(mask_BT, samples, values).to(device) for values in (behaviour, old, credit)]
     return MicroBatch(
         token_N=torch.tensor(tokens, device=device),
         position_N=torch.tensor(positions, device=device),
@@ -161,7 +166,7 @@ def _packed(families: Sequence[_Family], device: torch.device) -> MicroBatch:
         mask_BT=mask_BT.to(device),
         behaviour_logp_BT=spread[0],
         old_logp_BT=spread[1],
-        advantage_B=torch.tensor([sample.advantage for sample in samples], dtype=torch.float64, device=device),
+        advantage_BT=spread[2],
         samples=tuple(samples),
     )
 

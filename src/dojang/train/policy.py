@@ -12,7 +12,7 @@ from dojang.train.logprobs import chosen_logprobs
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.types import Outcome, Sample, Verdict
 
-__all__ = ["Scorer", "check_packed", "token_logprobs"]
+__all__ = ["Scorer", "check_packed", "states", "token_logprobs"]
 
 _SAME = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.05}
 """How far roundings may be apart."""
@@ -39,7 +39,15 @@ def token_logprobs(
     The temperature is the one the tokens were sampled at: the policy that acted is the policy that learns.
     """
     decoder, head = model.get_decoder(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    with _autocast(model.device, compute):
+    x_ME = states(decoder, batch, compute).to(compute)
+    head_VE = head.weight.to(compute)
+    logp_M, entropy_M = chosen_logprobs(x_ME, head_VE, batch.target_M, temperature)
+    return batch.spread(logp_M), batch.spread(entropy_M)
+
+
+def states(decoder: PreTrainedModel, batch: MicroBatch, compute: torch.dtype) -> Tensor:
+    """What a decoder makes of all there is before each token learned from, [M, E]."""
+    with _autocast(decoder.device, compute):
         output = decoder(
             input_ids=batch.token_N[None],
             position_ids=batch.position_N[None],
@@ -47,13 +55,11 @@ def token_logprobs(
             use_cache=False,
             plan=batch.plan,
         )
-    x_ME = output.last_hidden_state[0][batch.source_M].to(compute)
-    head_VE = head.weight.to(compute)
-    logp_M, entropy_M = chosen_logprobs(x_ME, head_VE, batch.target_M, temperature)
-    return batch.spread(logp_M), batch.spread(entropy_M)
+    found_ME: Tensor = output.last_hidden_state[0][batch.source_M]
+    return found_ME
 
 
-def check_packed(model: PreTrainedModel, dtype: torch.dtype) -> None:
+def check_packed(model: PreTrainedModel) -> None:
     """ModelError if packed samples get other log-probs than the model gives each alone: where layers other than
     attention mix tokens, or where the scores are more than a product."""
     told = Verdict(Outcome.WRONG, 0.0)
@@ -64,13 +70,13 @@ def check_packed(model: PreTrainedModel, dtype: torch.dtype) -> None:
     ]
     (batch,) = micro_batches(samples, 1000, model.device)
     with torch.no_grad():
-        packed_BT, _ = token_logprobs(model, batch, temperature=1.0, compute=dtype)
+        packed_BT, _ = token_logprobs(model, batch, temperature=1.0, compute=model.dtype)
         for row_T, text in zip(packed_BT, texts, strict=True):
             ids = torch.tensor([text], device=model.device)
             logp_TV = model(input_ids=ids).logits[0, 2:-1].to(row_T.dtype).log_softmax(-1)
             alone_T = logp_TV.gather(-1, ids[0, 3:, None]).squeeze(-1)
             gap = float((row_T[: len(alone_T)] - alone_T).abs().max())
-            if not gap <= _SAME[dtype]:
+            if not gap <= _SAME[model.dtype]:
                 raise ModelError(
                     f"{type(model).__name__} gives packed samples other log-probs than each alone (by {gap:.3g}), and "
                     "cannot be trained here: its layers mix tokens outside of attention, or its scores are more than "

@@ -39,6 +39,10 @@ class Team:
         found: list[tuple[float, ...]] = await self._all("score", samples)
         return found
 
+    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        found: list[tuple[float, ...]] = await self._all("appraise", samples)
+        return found
+
     async def publish(self) -> int:
         version: int = await self._all("publish")
         return version

@@ -7,7 +7,7 @@ learns from its share.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from dojang.train import checkpoint
 from dojang.train.adapters import Adapters
 from dojang.train.attention import compile_layers, recompute, see_packed
 from dojang.train.config import TrainConfig
+from dojang.train.critic import Critic
 from dojang.train.optimiser import make_optimiser, memory_at, visiting
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import Scorer, check_packed
@@ -32,6 +33,8 @@ from dojang.train.ulysses import check_heads, part_of
 from dojang.types import Group, Metrics, Sample
 
 __all__ = ["TorchTrainer"]
+
+OPTIMISER = "optimiser"
 
 _GAP, _LOST = "actor/logp_gap", 20.0
 """Where tokens have on average become exp(20) times likelier or less likely, nothing is left of the model."""
@@ -54,6 +57,7 @@ class TorchTrainer:
         temperature: float,
         compute: torch.dtype,
         base: str = "",
+        critic: Critic | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         """With adapters to learn, `base` is what the model under them is called, and no reference is needed."""
@@ -69,7 +73,7 @@ class TorchTrainer:
         for each in (model, reference):
             if each is not None:
                 see_packed(each)
-                check_packed(each, each.dtype)
+                check_packed(each)
         check_heads(model.config.num_attention_heads, model.config.num_key_value_heads, ranks.sequence)
         self._adapters = None if config.lora is None else Adapters(model, config.lora, base)
         if config.recompute:
@@ -87,6 +91,8 @@ class TorchTrainer:
         self._micro_tokens = config.micro_tokens or (8192 if model.device.type == "cuda" else 2048)
         self._total_updates = total_updates
         self._longest = longest
+        self._critic = critic
+        self._waits = critic.warmup if critic is not None else 0
         self._version = 0
         self._has_published = False
         self._optimiser = make_optimiser(self._learned(), config)
@@ -96,6 +102,11 @@ class TorchTrainer:
         tokens = sum(sample.response_length for sample in samples)
         batches = self._batches(samples)
         limit, figures = self._limit(batches) if self._algorithm.needs_limit else (math.inf, {})
+        if self._critic is not None:
+            figures = {**figures, **self._critic.backward(batches, tokens)}
+            if self._version < self._waits:
+                _check_finite(figures)
+                return figures
         loss, sums, difference = 0.0, defaultdict[str, float](float), _Difference()
         for batch, reference_BT in zip(batches, self._references(batches), strict=True):
             found = self._losses(batch, reference_BT, limit, difference)
@@ -114,12 +125,13 @@ class TorchTrainer:
 
     async def optim_step(self) -> Metrics:
         norm = float(whole(torch.nn.utils.clip_grad_norm_(self._learned(), self._config.max_grad_norm)))
-        _check_finite({"actor/grad_norm": norm})
+        norms = {"actor/grad_norm": norm, **(self._critic.clip() if self._critic is not None else {})}
+        _check_finite(norms)
         rate = learning_rate(
-            self._version,
+            max(0, self._version - self._waits),
             peak=self._config.lr,
             warmup=self._config.warmup,
-            total=self._total_updates,
+            total=self._total_updates - self._waits,
             schedule=self._config.schedule,
         )
         for settings in self._optimiser.param_groups:
@@ -127,20 +139,17 @@ class TorchTrainer:
         with memory_at(self._model.device, self._optimiser, away="optimiser" in self._config.offload):
             self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
+        if self._critic is not None:
+            self._critic.step()
         self._version += 1
-        return {"actor/grad_norm": norm, "actor/lr": rate}
+        return {**norms, "actor/lr": rate}
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        places = {id(sample): place for place, sample in enumerate(samples)}
-        mine: dict[int, tuple[float, ...]] = {}
-        with torch.no_grad():
-            for batch in self._batches([sample for sample in samples if any(sample.mask)]):
-                logp_BT, _ = self._policy(batch)
-                for sample, row in zip(batch.samples, logp_BT.tolist(), strict=True):
-                    values = iter(row)
-                    mine[places[id(sample)]] = tuple(next(values) if chosen else 0.0 for chosen in sample.mask)
-        found = {place: values for each in self._ranks.gather(mine) for place, values in each.items()}
-        return [found.get(place, (0.0,) * len(sample.tokens)) for place, sample in enumerate(samples)]
+        return self._of_tokens(samples, lambda batch: self._policy(batch)[0])
+
+    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        assert self._critic is not None, "only to be asked where there is a critic"
+        return self._of_tokens(samples, self._critic.values)
 
     async def publish(self) -> int:
         tensors, factors = self._news()
@@ -155,15 +164,17 @@ class TorchTrainer:
             self._adapters.save(path, write=self._ranks.first)
         if self._ranks.first:
             self._tokenizer.save_pretrained(path)
-        checkpoint.remember(path, self._model, self._optimiser, self._version)
+        checkpoint.remember(path / OPTIMISER, self._model, self._optimiser, version=self._version)
+        if self._critic is not None:
+            self._critic.save(path)
 
     async def restore(self, path: Path) -> None:
-        if self._adapters is None:
-            weights = checkpoint.weights_of(path, self._model)
-        else:
-            with checkpoint.readable(path):
-                weights = self._adapters.read(path)
-        self._version = checkpoint.recall(path, self._model, self._optimiser)
+        with checkpoint.readable(path):
+            kept = self._adapters
+            weights = checkpoint.weights_of(path, self._model) if kept is None else kept.read(path)
+            if self._critic is not None:
+                self._critic.restore(path)
+            self._version = checkpoint.recall(path / OPTIMISER, self._model, self._optimiser, version=0)["version"]
         checkpoint.take_up(self._model, weights)
 
     async def close(self) -> None:
@@ -189,6 +200,18 @@ class TorchTrainer:
         some = micro_batches(samples, self._micro_tokens, self._model.device, ranks.data, ranks.data_rank)
         return [part_of(batch, ranks) for batch in some]
 
+    def _of_tokens(self, samples: Sequence[Sample], told: Callable[[MicroBatch], Tensor]) -> list[tuple[float, ...]]:
+        """What is told of the tokens of each micro-batch, sample by sample; 0 for those that were not chosen."""
+        places = {id(sample): place for place, sample in enumerate(samples)}
+        mine: dict[int, tuple[float, ...]] = {}
+        with torch.no_grad():
+            for batch in self._batches([sample for sample in samples if any(sample.mask)]):
+                for sample, row in zip(batch.samples, told(batch).tolist(), strict=True):
+                    values = iter(row)
+                    mine[places[id(sample)]] = tuple(next(values) if chosen else 0.0 for chosen in sample.mask)
+        found = {place: values for each in self._ranks.gather(mine) for place, values in each.items()}
+        return [found.get(place, (0.0,) * len(sample.tokens)) for place, sample in enumerate(samples)]
+
     def _limit(self, batches: Sequence[MicroBatch]) -> tuple[float, Metrics]:
         """What the algorithm makes of all tokens of this optimiser step."""
         deltas, advantages = [], []
@@ -198,7 +221,7 @@ class TorchTrainer:
                 delta_BT = logp_BT - self._old(batch, logp_BT)
                 if not batch.idle:
                     deltas.append(delta_BT[batch.mask_BT].cpu())
-                    advantages.append(batch.advantage_B[:, None].expand_as(delta_BT)[batch.mask_BT].cpu())
+                    advantages.append(batch.advantage_BT[batch.mask_BT].cpu())
         delta_N, advantage_N = (
             torch.cat([part_N for parts in self._ranks.gather(mine) for part_N in parts]).to(self._model.device)
             for mine in (deltas, advantages)
@@ -217,7 +240,7 @@ class TorchTrainer:
                 old_logp_BT=self._old(batch, logp_BT),
                 behaviour_logp_BT=behaviour_BT,
                 ref_logp_BT=reference_BT,
-                advantage_BT=batch.advantage_B[:, None].to(logp_BT.dtype).expand_as(logp_BT),
+                advantage_BT=batch.advantage_BT.to(logp_BT.dtype),
                 mask_BT=batch.mask_BT,
                 limit=limit,
             )
@@ -284,9 +307,10 @@ def _check_finite(figures: Metrics) -> None:
     if figures.get(_GAP, 0.0) > _LOST:
         bad.append(f"{_GAP}, {figures[_GAP]:.3g},")
     if bad:
+        rate = "train.critic.lr" if any(name.startswith("critic/") for name in bad) else "train.lr"
         raise TrainingError(
             f"{', '.join(bad)} became NaN or infinite, or as good as that, so this step was not taken; the last "
             "checkpoint is "
-            "untouched. Resume from it with a lower train.lr or train.max_grad_norm, or start again with "
+            f"untouched. Resume from it with a lower {rate} or train.max_grad_norm, or start again with "
             "model.dtype=float32"
         )

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dojang.loop.metrics import rollout_metrics
+from dojang.loop.metrics import advantage_metrics, rollout_metrics
 from dojang.types import Group, Outcome, Problem, Sample, Verdict
 
 
@@ -40,6 +40,20 @@ def test_every_figure_of_a_small_step(problem: Problem, make_sample: Callable[..
         "judge/outcome/accepted": 0.25,
         "judge/outcome/no_answer": 0.25,
         "judge/outcome/wrong": 0.5,
+    }
+
+
+def test_advantages_of_tokens_are_counted_where_they_were_chosen(
+    problem: Problem, make_sample: Callable[..., Sample]
+) -> None:
+    samples = (
+        make_sample(answer=(1, 2), advantages=(9.0, 9.0, 9.0, -1.5, 0.5)),
+        make_sample(answer=(1,), advantages=(9.0, 9.0, 9.0, 2.5)),
+    )
+    assert advantage_metrics([Group(problem, 0, samples)]) == {
+        "critic/advantages/mean": 0.5,
+        "critic/advantages/min": -1.5,
+        "critic/advantages/max": 2.5,
     }
 
 

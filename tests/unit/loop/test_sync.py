@@ -13,6 +13,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.algos.clip import GrpoConfig
+from dojang.algos.policy import PolicyConfig
+from dojang.algos.ppo import PpoConfig
 from dojang.engines.scripted import ScriptedEngine
 from dojang.engines.torch import TorchEngine
 from dojang.errors import HealthError, Interrupted, TrainingError
@@ -25,9 +27,10 @@ from dojang.loop.sync import Run, teaches, train
 from dojang.protocols import RolloutEngine
 from dojang.rundir import RunDir
 from dojang.track.files import FileTracker
-from dojang.train.config import TrainConfig
+from dojang.train.config import CriticConfig, TrainConfig
+from dojang.train.critic import Critic
 from dojang.train.torch import TorchTrainer
-from dojang.types import Completion, Group, Message, Metrics, Outcome, Problem, Sampling, Verdict
+from dojang.types import Completion, Group, Message, Metrics, Outcome, Problem, Sample, Sampling, Verdict
 from dojang.weights.memory import MemoryWeights
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
@@ -110,9 +113,15 @@ def make_run(
         window: int = 10,
         refills: int = 0,
         stale: int = 0,
+        algo: PolicyConfig | None = None,
+        warmup: int = 0,
     ) -> Run:
         weights = MemoryWeights(torch.float64)
-        algorithm = GrpoConfig(refills=refills).make(longest=9)
+        algorithm = (algo or GrpoConfig(refills=refills)).make(longest=9)
+        settings = TrainConfig(lr=1e-2, updates=updates, critic=CriticConfig(lr=1e-2, warmup=warmup))
+        critic = None
+        if algorithm.needs_critic:
+            critic = Critic(micro_model(torch.float64), algorithm, settings, compute=torch.float64)
         engine: RolloutEngine
         if script is None:
             engine = TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=slots)
@@ -148,16 +157,18 @@ def make_run(
                 tokenizer,
                 algorithm,
                 weights,
-                TrainConfig(lr=1e-2, updates=updates),
+                settings,
                 total_updates=steps * updates,
                 longest=9,
                 temperature=1.0,
                 compute=torch.float64,
+                critic=critic,
             ),
             tracker=FileTracker(directory, tokenizer),
             gate=HealthGate(HealthConfig(window=window)),
             directory=directory,
             stale=stale,
+            critic=critic is not None,
         )
 
     return make
@@ -182,8 +193,16 @@ def training_rows(run: Run) -> list[dict[str, float]]:
 
 
 def parameters(run: Run) -> dict[str, torch.Tensor]:
+    """Of the policy."""
     assert isinstance(run.trainer, TorchTrainer)
     return {name: each.detach().clone() for name, each in run.trainer._model.named_parameters()}
+
+
+def opinions(run: Run) -> list[torch.Tensor]:
+    """The parameters of the critic, if there is one."""
+    assert isinstance(run.trainer, TorchTrainer)
+    critic = run.trainer._critic
+    return [] if critic is None else [each.detach().clone() for each in critic._valuer.parameters()]
 
 
 def linked(run: Run, name: str) -> str:
@@ -364,9 +383,13 @@ def test_stopping_before_the_first_evaluation_leaves_something_to_resume(make_ru
     assert play(again, state).step == 2
 
 
+@pytest.mark.parametrize("algo", [GrpoConfig(), PpoConfig(lam=0.9)], ids=["grpo", "ppo"])
 @pytest.mark.parametrize("stale", [0, 1, 2])
-def test_a_resumed_run_is_the_run_that_was_never_interrupted(make_run: Callable[..., Run], stale: int) -> None:
+def test_a_resumed_run_is_the_run_that_was_never_interrupted(
+    make_run: Callable[..., Run], stale: int, algo: PolicyConfig
+) -> None:
     settings = {
+        "algo": algo,
         "script": None,
         "steps": 4,
         "eval_every": 2,
@@ -399,6 +422,7 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(make_run: Callable[
     assert play(second, state) == finished
     for name, value in parameters(whole).items():
         assert torch.equal(value, parameters(second)[name]), name
+    torch.testing.assert_close(opinions(whole), opinions(second), rtol=0, atol=0)
     figures = [
         [{name: value for name, value in row.items() if not name.startswith(("timing_s", "perf"))} for row in rows(run)]
         for run in (whole, second)
@@ -518,8 +542,75 @@ def test_a_run_that_is_past_its_last_step_just_ends(make_run: Callable[..., Run]
     assert play(shorter, load_state(found, shorter.gate, shorter.problem)).step == 3
 
 
-def test_what_teaches_is_what_the_algorithm_credits(make_group: Callable[..., Group]) -> None:
-    everybody_right = make_group([1.0, 1.0])
-    assert not teaches(everybody_right)
+def test_what_teaches_is_what_the_algorithm_credits(
+    make_run: Callable[..., Run], make_group: Callable[..., Group]
+) -> None:
+    run, everybody_right = make_run(), make_group([1.0, 1.0])
+    assert not teaches(run, everybody_right)
     credited = replace(everybody_right, samples=tuple(replace(each, advantage=0.5) for each in everybody_right.samples))
-    assert teaches(credited)  # an algorithm with a baseline of its own may have something to say
+    assert teaches(run, credited)  # an algorithm with a baseline of its own may have something to say
+    with_critic = make_run("critic", algo=PpoConfig())
+    assert teaches(with_critic, everybody_right)
+    assert not teaches(with_critic, make_group([], errors=["lost"]))
+
+
+def alike_within_groups(prompt: str, index: int, sampling: Sampling) -> str:
+    return "good" if "toy 3" in prompt else "bad"
+
+
+def test_with_a_critic_all_groups_teach(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=alike_within_groups, algo=PpoConfig(), steps=3, prompts=5, window=2)
+    before, opinion = parameters(run), opinions(run)
+    play(run)  # the gate sees rewards that differ, if only from problem to problem
+    assert any(not torch.equal(value, before[name]) for name, value in parameters(run).items())
+    assert all(not torch.equal(*both) for both in zip(opinions(run), opinion, strict=True))
+    for row in training_rows(run):
+        assert row["groups/zero_variance"] == 0.0
+        assert row["critic/returns/mean"] == pytest.approx(0.2, abs=0.1)  # of tokens, so not quite a fifth
+        assert row["critic/advantages/mean"] == pytest.approx(0.0, abs=1e-9)
+        assert row["critic/advantages/min"] < 0 < row["critic/advantages/max"]
+        assert {"critic/vf_loss", "critic/vf_clipfrac", "critic/grad_norm", "critic/values/mean"} <= set(row)
+
+
+def test_rewards_that_are_all_alike_are_hopeless_to_a_critic_too(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=lambda *_: "bad", algo=PpoConfig(), window=2, steps=5)
+    with pytest.raises(HealthError, match=r"no group had rewards that differ \(they were all 0\)"):
+        play(run)
+
+
+def test_the_critic_is_asked_just_before_it_learns(make_run: Callable[..., Run]) -> None:
+    """What waits knows nothing of it; what is learned from knows what it thought before the first of two updates."""
+    run = make_run(script=None, grade=by_parity, algo=PpoConfig(), steps=4, updates=2, stale=1)
+    events: list[tuple[str, int]] = []
+    appraise, forward_backward = run.trainer.appraise, run.trainer.forward_backward
+
+    async def appraised(samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        assert isinstance(run.trainer, TorchTrainer)
+        assert not any(sample.values or sample.advantages or sample.returns for sample in samples)
+        events.append(("appraise", run.trainer._version))
+        return await appraise(samples)
+
+    async def learned(groups: Sequence[Group]) -> Metrics:
+        assert isinstance(run.trainer, TorchTrainer)
+        assert all(len(each.advantages) == len(each.tokens) for group in groups for each in group.samples)
+        events.append(("learn", run.trainer._version))
+        return await forward_backward(groups)
+
+    run.trainer.appraise = appraised  # type: ignore[method-assign]
+    run.trainer.forward_backward = learned  # type: ignore[method-assign]
+    state = play(run)
+    assert events == [
+        (what, at + more) for at in (0, 2, 4) for what, more in (("appraise", 0), ("learn", 0), ("learn", 1))
+    ]
+    assert not any(each.values for batch in state.pending for group in batch for each in group.samples)
+    assert load(dump(state.pending), run.problem) == state.pending
+    assert b"returns" not in dump(state.pending)
+
+
+def test_while_the_critic_warms_up_the_policy_stays_as_it_is(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=None, grade=by_parity, algo=PpoConfig(), steps=2, warmup=2)
+    before, opinion = parameters(run), opinions(run)
+    play(run)
+    torch.testing.assert_close(parameters(run), before, rtol=0, atol=0)
+    assert all(not torch.equal(*both) for both in zip(opinions(run), opinion, strict=True))
+    assert [row["version"] for row in pq.read_table(run.directory.rollouts("train", 2)).to_pylist()] == [1] * 12

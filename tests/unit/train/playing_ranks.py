@@ -35,6 +35,7 @@ CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
     "gspo, tis": (GspoConfig(corrections=(TokenTis(),)), {"micro_tokens": 30}),
     "recompute": (GrpoConfig(average="sequences"), {"recompute": True, "micro_tokens": 25}),
     "lora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4)}),
+    "ppo": (PpoConfig(), {"micro_tokens": 30}),
     "qlora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4, bits=4), "micro_tokens": 40}),
 }
 

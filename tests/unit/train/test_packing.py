@@ -83,7 +83,7 @@ def test_every_sample_is_there_once_with_its_answer_and_numbers(samples: list[Sa
         for place, (sample, target_T, mask_T) in enumerate(rows):
             assert target_T[mask_T].tolist() == answer(sample)
             assert batch.behaviour_logp_BT[place][mask_T].tolist() == [-token / 100 for token in answer(sample)]
-            assert batch.advantage_B[place] == sample.advantage
+            assert batch.advantage_BT[place][mask_T].tolist() == [sample.advantage] * sample.response_length
             seen.append(int(sample.advantage))
         assert not batch.behaviour_logp_BT[~batch.mask_BT].any()
     assert sorted(seen) == list(range(len(samples)))
@@ -105,11 +105,22 @@ def test_old_log_probs_are_the_trainers_if_it_has_any(make_sample: Callable[...,
     one = make_sample(answer=[5, 6], logprobs=[-1 / 3, -2.0], advantage=1 / 3)
     (batch,) = split([one], 100)
     assert batch.old_logp_BT.tolist() == batch.behaviour_logp_BT.tolist() == [[-1 / 3, -2.0]]
-    assert batch.advantage_B.tolist() == [1 / 3]
+    assert batch.advantage_BT.tolist() == [[1 / 3, 1 / 3]]
     other = make_sample(answer=[5, 6], logprobs=[-1.0, -2.0], old_logprobs=(0.0, 0.0, 0.0, -1.5, -2.5))
     (batch,) = split([other], 100)
     assert batch.old_logp_BT.tolist() == [[-1.5, -2.5]]
     assert batch.behaviour_logp_BT.tolist() == [[-1.0, -2.0]]
+
+
+def test_advantages_are_those_of_tokens_if_they_have_any(make_sample: Callable[..., Sample]) -> None:
+    one = make_sample(answer=[5, 6], advantage=9.0, advantages=(0.0, 0.0, 0.0, -1 / 3, 2.5))
+    talk = make_sample(
+        answer=[5, 6, 7], mask=(False,) * 3 + (True, False, True), advantages=(0.0,) * 3 + (1.0, 8.0, 2.0)
+    )
+    (batch,) = split([one, talk, make_sample(answer=[4], advantage=7.0)], 100)
+    assert batch.advantage_BT.tolist() == [[-1 / 3, 2.5], [1.0, 2.0], [7.0, 0.0]]
+    streams = [[float(place) for place in range(len(sample.tokens))] for sample in batch.samples]
+    assert batch.chosen(streams).tolist() == [[3.0, 4.0], [3.0, 5.0], [3.0, 0.0]]
 
 
 def test_an_answer_with_words_of_others_in_between(

@@ -18,6 +18,7 @@ from dojang.algos.dppo import DppoConfig
 from dojang.algos.gspo import GspoConfig
 from dojang.algos.m2po import M2poConfig
 from dojang.algos.policy import PolicyConfig
+from dojang.algos.ppo import PpoConfig
 from dojang.algos.sapo import SapoConfig
 from dojang.errors import RunDirError, TrainingError
 from dojang.protocols import Average
@@ -164,6 +165,7 @@ ALGORITHMS: dict[str, PolicyConfig] = {
     "m2po": M2poConfig(threshold=0.02),
     "m2po, authors": M2poConfig(threshold=0.02, variant="authors"),
     "m2po, astraflow": M2poConfig(threshold=0.02, variant="astraflow"),
+    "ppo": PpoConfig(),
     "corrected": GrpoConfig(corrections=OLD),
 }
 
