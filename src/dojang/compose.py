@@ -19,6 +19,7 @@ from dojang.engines.torch import TorchEngine
 from dojang.engines.vllm import VllmEngine
 from dojang.errors import ConfigError, DataError, ModelError
 from dojang.loop.agreement import Agreement
+from dojang.loop.best import Best
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
 from dojang.protocols import Algorithm, Judge, RolloutEngine, Task, WeightStore
@@ -178,6 +179,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         gate=HealthGate(config.health),
         directory=directory,
         stale=config.loop.stale_updates // config.train.updates,
+        best=Best(config.checkpoint.metric, config.checkpoint.mode, config.checkpoint.keep),
         agreement=Agreement(
             engine=engine,
             trainer=trainer,
