@@ -57,6 +57,14 @@ class StopAfter(StrEnum):
     FAILURE = "failure"
 
 
+class Precision(StrEnum):
+    """What weights can be written as."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
 ISOLATION = typer.Option(help="What keeps programs in; auto takes the strongest there is, and never none.")
 
 
@@ -107,6 +115,26 @@ def train(
         runner.dry_run(recipe, overrides or [])
     else:
         runner.run(recipe, overrides or [], run_dir, resume=resume)
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run, or one of its checkpoints.")],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="A directory that is empty or not there yet.")],
+    dtype: Annotated[Precision, typer.Option(help="Precision of the weights.")] = Precision.BFLOAT16,
+    which: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Which checkpoint of a run: best, last or step-000040; best if not given.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write a model as a plain Hugging Face directory. An adapter is merged into its base model."""
+    from dojang.export import export as write
+
+    write(source, output, precision=dtype.value, which=which)
 
 
 @app.command()

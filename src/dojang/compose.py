@@ -19,6 +19,7 @@ from dojang.engines.torch import TorchEngine
 from dojang.engines.vllm import VllmEngine
 from dojang.errors import ConfigError, DataError, ModelError
 from dojang.loop.agreement import Agreement
+from dojang.loop.best import Best
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
 from dojang.protocols import Algorithm, Judge, RolloutEngine, Task, Trainer, WeightStore
@@ -28,7 +29,7 @@ from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
 from dojang.train import team
-from dojang.train.adapters import load_quantised
+from dojang.train.bits import load_quantised
 from dojang.train.critic import Critic
 from dojang.train.ranks import Ranks, join
 from dojang.train.team import Team
@@ -177,6 +178,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         directory=directory,
         stale=config.loop.stale_updates // config.train.updates,
         critic=_has_critic(prepared.algorithm),
+        best=Best(config.checkpoint.metric, config.checkpoint.mode, config.checkpoint.keep),
         agreement=Agreement(
             engine=engine,
             trainer=trainer,

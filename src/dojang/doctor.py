@@ -39,13 +39,15 @@ NEEDED = (
     "prometheus-client",
 )
 OPTIONAL = {
-    "peft": "LoRA training",
+    "peft": "exporting adapters",
     "bitsandbytes": "4-bit base models",
     "math-verify": "LaTeX answers",
     "ray": "several machines",
     "vllm": "vLLM rollouts",
     "mlflow": "MLflow tracking",
 }
+USED = ("peft", "vllm")
+"""Those of them that do something already."""
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, Windows' Linux
 GIVES = {
     "namespaces": "judged programs get files, processes and a network of their own",
@@ -96,7 +98,7 @@ def findings() -> Iterator[Finding]:
             True if found else None,
             name,
             found or "not installed",
-            f"optional, for {use}; this version does not use it yet",
+            f"optional, for {use}" if name in USED else f"optional, for {use}; this version does not use it yet",
         )
 
 

@@ -7,8 +7,8 @@
       metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
       rollouts/train-000003.parquet   every sample of a training step (ROLLOUT_COLUMNS)
       rollouts/test-000000.parquet    every sample of an evaluation
-      checkpoints/step-000020/        a Hugging Face model directory + optimiser/ + state.json (+ critic/)
-      checkpoints/last, best          links to the newest and to the best-scoring one
+      checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimiser/ + state.json (+ critic/)
+      checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
       reward.png                      the reward and the evaluation score over the steps
       summary.json                    written at the end (SUMMARY_KEYS)
 
@@ -22,7 +22,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +30,7 @@ from typing import IO, Any
 from dojang.errors import RunDirError
 
 __all__ = [
+    "EVALUATION",
     "ROLLOUT_COLUMNS",
     "SCORE",
     "SOURCE_SCORE",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 LOCK = "run.lock"
+LINKS = ("best", "last")
 UNUSABLE = (
     errno.EACCES,
     errno.EPERM,
@@ -50,8 +52,10 @@ UNUSABLE = (
     errno.ENAMETOOLONG,
 )
 """A path nobody can write to; another one must be chosen."""
+EVALUATION = "val/"
+"""What the figures of an evaluation, and of nothing else, begin with."""
 SCORE = "val/score"
-"""Held-out accuracy over all data sources; what `best` goes by."""
+"""Held-out accuracy over all data sources."""
 SOURCE_SCORE = "val/test_score/"
 """Followed by a data source: its held-out accuracy."""
 SUMMARY_KEYS = ("recipe", "steps", "seconds", "eval", "status", "resume")
@@ -164,16 +168,22 @@ class RunDir:
 
     def last_checkpoint(self) -> Path | None:
         """The newest complete checkpoint, or None. A directory under its final name is complete."""
-        found = self._complete()
+        found = self.saved()
         return found[max(found)] if found else None
 
-    def _complete(self) -> dict[int, Path]:
-        """Checkpoints by step; what a user keeps beside them under a name of his own is not one."""
+    def saved(self) -> dict[int, Path]:
+        """Complete checkpoints by step; what a user keeps beside them under a name of his own is not one."""
         return {
             int(path.name.removeprefix("step-")): path
             for path in self.checkpoints.glob("step-*")
             if path.name.removeprefix("step-").isdecimal()
         }
+
+    def checkpoint_names(self) -> dict[str, Path]:
+        """Complete checkpoints by every name they have: best, last, step-000040."""
+        links = {name: (self.checkpoints / name).resolve() for name in LINKS}
+        there = {name: path for name, path in links.items() if path.is_dir()}
+        return there | {path.name: path.resolve() for _, path in sorted(self.saved().items())}
 
     @contextmanager
     def new_checkpoint(self, step: int) -> Iterator[Path]:
@@ -209,14 +219,21 @@ class RunDir:
             os.rename(aside, self.checkpoints / name)
             _sync(self.checkpoints)
 
-    def prune_checkpoints(self) -> None:
-        """Delete what neither `last` nor `best` leads to, and what a crash left behind."""
-        kept = {(self.checkpoints / name).resolve().name for name in ("last", "best")}
-        for path in [*self._complete().values(), *self.checkpoints.glob(".step-*.tmp")]:
+    def prune_checkpoints(self, steps: Collection[int] = ()) -> None:
+        """Delete what neither `last` nor `best` leads to and is not of these steps, and what a crash left behind."""
+        kept = {(self.checkpoints / name).resolve().name for name in LINKS} | {f"step-{step:06d}" for step in steps}
+        for path in [*self.saved().values(), *self.checkpoints.glob(".step-*.tmp")]:
             if path.name not in kept:
                 doomed = self.checkpoints / f".{path.name.removeprefix('.')}.gone.tmp"
                 os.rename(path, doomed)  # first: what bears a final name is never half deleted
                 shutil.rmtree(doomed)
+
+    def figures(self) -> set[str]:
+        """Names of all figures recorded so far."""
+        if not self.metrics.exists():
+            return set()
+        with self.metrics.open() as file:
+            return {name for line in file for name in json.loads(line)} - {"step"}
 
     def rewind(self, step: int, evaluated: int) -> None:
         """Forget the steps after `step` and the evaluations after step `evaluated`: they will be done again."""
@@ -238,7 +255,7 @@ def _upto(line: bytes, step: int, evaluated: int) -> bool:
         return False
     if not isinstance(row, dict) or "step" not in row:
         return False
-    evaluation = any(name.startswith("val/") for name in row)
+    evaluation = any(name.startswith(EVALUATION) for name in row)
     return line.endswith(b"\n") and int(row["step"]) <= (evaluated if evaluation else step)
 
 

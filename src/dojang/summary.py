@@ -65,7 +65,9 @@ def _report(ending: Ending, done: int, seconds: float, scores: dict[int, float])
     yield f"\nchart        {directory.chart}"
     yield f"metrics      {directory.metrics}"
     yield f"rollouts     {directory.path / 'rollouts'} (Parquet, every sample)"
-    yield f"best model   {directory.checkpoints / 'best'} (a Hugging Face directory)"
+    best = directory.checkpoints / "best"  # not there where its metric was missing from every step that was saved
+    if best.exists():
+        yield f"best model   {best} (a Hugging Face directory; `{ending.program} export` makes one to pass on)"
     yield "\nnext:"
     for command, what in NEXT.items():
         yield f"  {ending.program} {command.format(recipe=ending.recipe):<45}{what}"

@@ -17,12 +17,12 @@ from dojang import recipe as recipes
 PACKAGE = Path(dojang.__file__).parent
 ROOT = PACKAGE.parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = {"vllm": "engines/vllm.py"}
+HEAVY = {"vllm": "engines/vllm.py", "peft": "train/adapters.py", "bitsandbytes": "train/bits.py"}
 FOR_GPUS = ("engines/graphs.py", "engines/kernels.py")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LIGHT = (
     *("types", "protocols", "errors", "settings", "config", "recipe", "reference", "rundir"),
-    *("runner", "judging", "benchmarks", "doctor", "cli"),
+    *("runner", "export", "judging", "benchmarks", "doctor", "cli"),
 )
 
 

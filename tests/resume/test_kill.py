@@ -51,6 +51,7 @@ def record(directory: Path) -> dict[str, Any]:
         "metrics": [{k: v for k, v in row.items() if not k.startswith(("timing_s", "perf"))} for row in metrics],
         "best": (directory / "checkpoints" / "best").resolve().name,
         "last": (directory / "checkpoints" / "last").resolve().name,
+        "kept": sorted(path.name for path in directory.glob("checkpoints/step-*")),
     }
 
 

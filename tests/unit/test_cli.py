@@ -59,6 +59,8 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         ["train", "--help"],
         ["train", "--keys"],
         ["train", "quickstart", "steps=x"],
+        ["export", "--help"],
+        ["export", "nosuch", "out"],
         ["judge", "serve", "--help"],
         ["judge", "run", "nosuch.py", "--problem=nosuch.json"],
         ["bench", "nosuch"],
@@ -74,6 +76,7 @@ def test_help_names_commands_and_exit_codes() -> None:
     assert result.returncode == 0
     words = (
         "train",
+        "export",
         "doctor",
         "judge",
         "bench",
@@ -89,6 +92,30 @@ def test_help_of_train_names_its_options() -> None:
     result = run("train", "--help")
     for word in ("KEY=VALUE", "--run-dir", "--resume", "--dry-run", "--keys"):
         assert word in result.stdout
+
+
+def test_help_of_export_names_its_options() -> None:
+    result = run("export", "--help")
+    for word in ("RUN_DIR_OR_CHECKPOINT", "OUTPUT", "--dtype", "bfloat16|float32|float16", "--which"):
+        assert word in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["nosuch", "out"], 5, "dojang: nosuch is neither a run directory nor a checkpoint"),
+        (["nosuch", "."], 2, "is not empty; give a directory that is empty or not there yet"),
+        (["nosuch", "out", "--dtype=int4"], 2, "int4"),
+        (["nosuch"], 2, "Missing argument 'OUTPUT'"),
+    ],
+)
+def test_an_export_that_cannot_be_is_a_sentence(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("the only copy")
+    result = run("export", *arguments, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_version() -> None:

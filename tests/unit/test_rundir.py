@@ -286,6 +286,24 @@ def test_pruning_without_a_best_keeps_the_last(directory: RunDir) -> None:
     assert names(directory.checkpoints) == ["last", "step-000002"]
 
 
+def test_pruning_keeps_the_steps_it_is_told_to(directory: RunDir) -> None:
+    for step in (1, 2, 3, 4, 5):
+        checkpoint(directory, step)
+    (directory.checkpoints / "step-000002-mine").mkdir()
+    directory.point("last", 5)
+    directory.point("best", 3)
+    directory.prune_checkpoints([1, 3, 9])
+    assert names(directory.checkpoints) == [
+        *("best", "last", "step-000001", "step-000002-mine", "step-000003", "step-000005")
+    ]
+
+
+def test_the_names_of_all_figures(directory: RunDir) -> None:
+    assert directory.figures() == set()
+    directory.metrics.write_text('{"step": 0, "val/x": 1}\n{"step": 1, "y": 1}\n{"step": 2, "y": 1, "z": 2}\n')
+    assert directory.figures() == {"val/x", "y", "z"}
+
+
 # Rewinding
 
 

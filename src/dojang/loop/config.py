@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from dojang.rundir import SCORE
 from dojang.settings import Section
 
 __all__ = ["CheckpointConfig", "EvalConfig", "HealthConfig", "LoopConfig", "RolloutConfig"]
@@ -64,10 +65,17 @@ class EvalConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """When the run is saved."""
+    """When the run is saved, and which checkpoints are kept."""
 
     every: int = Field(default=10, ge=1)
-    """Steps between checkpoints. One is also kept of the best evaluation, and of the end."""
+    """Steps between checkpoints. There is also one of the end, and of every evaluation that is among the best."""
+    keep: int = Field(default=1, ge=1)
+    """How many of the best checkpoints are kept, besides the last."""
+    metric: str = Field(default=SCORE, min_length=1)
+    """What the best are the best by: any figure of metrics.jsonl, of an evaluation (val/test_score/gsm8k) or of a
+    training step (critic/rewards/mean), which chooses among the checkpoints that there are anyway."""
+    mode: Literal["max", "min"] = "max"
+    """Whether more of it is better, or less."""
 
 
 class HealthConfig(Section):

@@ -9,10 +9,10 @@ from typing import Any
 from dojang.errors import RunDirError
 from dojang.loop.health import HealthGate
 from dojang.loop.pending import Batches, dump, load
-from dojang.rundir import write_atomic
-from dojang.types import Problem
+from dojang.rundir import SCORE, write_atomic
+from dojang.types import Metrics, Problem
 
-__all__ = ["State", "load_state", "write_state"]
+__all__ = ["State", "load_figures", "load_state", "write_state"]
 
 FILE = "state.json"
 PENDING = "pending.json"
@@ -28,22 +28,20 @@ class State:
     """Problems posed: the data position, and the counter every random stream starts from."""
     scores: dict[int, float] = field(default_factory=dict)
     """Evaluation score by step."""
+    figures: Metrics = field(default_factory=dict, compare=False)
+    """What metrics.jsonl says of this step: of training, and of the evaluation if there was one."""
     seconds: float = field(default=0.0, compare=False)
     """Time spent, over all resumptions."""
     pending: Batches = field(default=(), compare=False)
     """Credited groups that wait to be learned from."""
-
-    @property
-    def best_step(self) -> int:
-        """The step with the best score; of equals the earliest."""
-        return max(self.scores, key=lambda step: (self.scores[step], -step))
 
 
 def write_state(path: Path, state: State, gate: HealthGate) -> None:
     """Put the state into a checkpoint directory."""
     figures = asdict(replace(state, pending=()))
     del figures["pending"]
-    write_atomic(path / FILE, json.dumps({**figures, "health": gate.state()}).encode())
+    saved = {**figures, "health": gate.state()}
+    write_atomic(path / FILE, json.dumps(saved, default=float).encode())  # figures may be numbers of numpy's
     if state.pending:
         write_atomic(path / PENDING, dump(state.pending))
 
@@ -53,8 +51,24 @@ def load_state(path: Path, gate: HealthGate, problem: Callable[[int], Problem]) 
     try:
         saved: dict[str, Any] = json.loads((path / FILE).read_text())
         gate.restore(saved.pop("health"))
+        saved["figures"] = _figures(saved)
         scores = {int(step): score for step, score in saved.pop("scores").items()}  # JSON has only string keys
         waiting = load((path / PENDING).read_bytes(), problem) if (path / PENDING).exists() else ()
         return State(**saved, scores=scores, pending=waiting)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunDirError(f"checkpoint {path} cannot be read ({error!r}); delete it to fall back") from error
+
+
+def load_figures(path: Path) -> Metrics:
+    """What a checkpoint says of its own step; nothing if it cannot be read."""
+    try:
+        return _figures(json.loads((path / FILE).read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _figures(saved: dict[str, Any]) -> Metrics:
+    """Older checkpoints have the score alone."""
+    score = saved["scores"].get(str(saved["step"]))
+    figures: Metrics = saved.get("figures") or ({} if score is None else {SCORE: score})
+    return figures

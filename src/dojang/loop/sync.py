@@ -11,12 +11,13 @@ same problems, the same random numbers and so the same tokens as one that was ne
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from dojang.errors import Interrupted
 from dojang.loop.agreement import Agreement
+from dojang.loop.best import Best
 from dojang.loop.evaluate import evaluate
 from dojang.loop.health import HealthGate
 from dojang.loop.metrics import Clock, advantage_metrics, rollout_metrics
@@ -55,6 +56,8 @@ class Run:
     """How many steps old what is learned from is: the first so many only attempt."""
     critic: bool = False
     """Whether tokens are credited by the trainer's critic, and not samples beside each other."""
+    best: Best = field(default_factory=Best)
+    """By what checkpoints are kept."""
     agreement: Agreement | None = None
     """Checked before anything else, if given."""
 
@@ -77,7 +80,8 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
         try:
             if _due(run, state, run.eval_every) and state.step not in state.scores:
                 state = await examine(run, state, stop)
-            if (_due(run, state, run.save_every) or state.best_step == state.step) and state != saved:
+            due = _due(run, state, run.save_every)
+            if state != saved and (due or run.best.admits(state, run.directory)):
                 await save(run, state)
                 saved = state
             if state.step >= run.steps:
@@ -112,9 +116,12 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
         with clock("publish"):
             await publish(run)
         pending = pending[1:]
-    state = replace(state, step=state.step + 1, ordinal=state.ordinal + len(problems), pending=pending)
-    run.tracker.metrics(state.step, {**rollout_metrics(groups), **learned, **clock.step_metrics(groups)})
-    return state
+    figures = {**rollout_metrics(groups), **learned, **clock.step_metrics(groups)}
+    run.tracker.metrics(state.step + 1, figures)
+    if learned:
+        run.best.check(figures, run.directory)
+    ordinal = state.ordinal + len(problems)
+    return replace(state, step=state.step + 1, ordinal=ordinal, figures=figures, pending=pending)
 
 
 async def attempt(run: Run, problems: Sequence[tuple[int, Problem]]) -> list[Group]:
@@ -190,24 +197,27 @@ async def examine(run: Run, state: State, stop: asyncio.Event) -> State:
     with clock("eval"):
         found = await _unless(stop, evaluate(run.exam, run.held_out))
     run.tracker.groups(state.step, "test", found.groups)
-    run.tracker.metrics(state.step, {**found.metrics, **clock.spent})
-    return replace(state, scores={**state.scores, state.step: found.score})
+    figures = {**found.metrics, **clock.spent}
+    run.tracker.metrics(state.step, figures)
+    run.best.check(figures, run.directory)
+    scores = {**state.scores, state.step: found.score}
+    return replace(state, scores=scores, figures={**state.figures, **figures})
 
 
 async def save(run: Run, state: State) -> None:
-    """A checkpoint of this step: `last`, and `best` if no evaluation did better."""
+    """A checkpoint of this step; those that are neither among the best nor the last go."""
     with run.directory.new_checkpoint(state.step) as path:
         await run.trainer.save(path)
         write_state(path, state, run.gate)
     point(run, state)
-    run.directory.prune_checkpoints()
+    run.directory.prune_checkpoints(run.best.kept(run.directory))
 
 
 def point(run: Run, state: State) -> None:
-    """Let `last`, and `best` if it is, lead to the checkpoint of this state."""
+    """Let `last` lead to the checkpoint of this state, and `best` to the best there is."""
     run.directory.point("last", state.step)
-    if state.scores and state.best_step == state.step:
-        run.directory.point("best", state.step)
+    for step in run.best.kept(run.directory)[:1]:
+        run.directory.point("best", step)
 
 
 class _Stopped(Exception):

@@ -94,7 +94,7 @@ def _model_directory(path: Path, remedy: str) -> Path:
     """`path`, if it holds a whole model: an interrupted copy should be found before a run starts."""
     if not (path / "config.json").is_file():
         if (path / "adapter_config.json").is_file():
-            remedy = "it holds a LoRA adapter; merge it into its base model and save the whole model"
+            remedy = "it holds an adapter; `dojang export` merges it into its base model"
         raise ModelError(f"model directory {path} has no config.json: {remedy}")
     if not any(any(path.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
         raise ModelError(f"model directory {path} has no weights (*.safetensors or *.bin): {remedy}")

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
-from dojang.errors import ConfigError, ModelError
+from dojang.errors import ConfigError
+from dojang.train.bits import unpacked
 from dojang.train.config import LoraConfig
 from dojang.train.shard import whole
 
-__all__ = ["Adapters", "load_quantised"]
+__all__ = ["Adapters", "load_peft"]
 
 _ADAPTER = "default"
 _WEIGHTS = "adapter_model.safetensors"
@@ -29,7 +30,7 @@ class Adapters:
     """Those of one model, which are put into it here."""
 
     def __init__(self, model: PreTrainedModel, config: LoraConfig, base: str) -> None:
-        peft = _peft()
+        peft = load_peft("train.lora")
         self._settings = peft.LoraConfig(
             r=config.rank,
             lora_alpha=config.alpha,
@@ -68,7 +69,7 @@ class Adapters:
         """The frozen weights under their own names, whole. All ranks must ask."""
         for name, parameter in self._model.named_parameters():
             if not parameter.requires_grad:
-                yield name.replace(".base_layer.", "."), _unpacked(parameter)
+                yield name.replace(".base_layer.", "."), whole(unpacked(parameter))
 
     def factors(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Of each weight its name and what is added to it, as a product: scale * B, and A."""
@@ -101,45 +102,15 @@ class Adapters:
         return ((name, each) for name, each in self._model.named_parameters() if each.requires_grad)
 
 
-def load_quantised(source: str, compute: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """The model with its projections in four bits (NF4, their scales quantised too)."""
-    try:
-        from transformers import BitsAndBytesConfig
-
-        settings = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=compute,
-        )
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            source, dtype=compute, quantization_config=settings, device_map={"": device}
-        )
-    except ImportError as error:
-        raise ConfigError(f"train.lora.bits=4 needs more: pip install 'dojang[qlora]' ({error})") from error
-    except Exception as error:
-        raise ModelError(f"model {source} cannot be loaded in four bits: {error}") from error
-    return model
-
-
-def _unpacked(parameter: Tensor) -> Tensor:
-    state = getattr(parameter, "quant_state", None)
-    if state is None:
-        return whole(parameter.detach())
-    from bitsandbytes.functional import dequantize_4bit
-
-    unpacked: Tensor = dequantize_4bit(parameter.data, state).detach()
-    return unpacked
-
-
 def _outside(name: str) -> str:
     """What peft calls it on disk."""
     return f"base_model.model.{name.replace(f'.{_ADAPTER}.', '.')}"
 
 
-def _peft() -> Any:
+def load_peft(purpose: str) -> Any:
+    """The library, which is an optional part."""
     try:
         import peft
     except ImportError as error:
-        raise ConfigError("train.lora needs peft: pip install 'dojang[lora]'") from error
+        raise ConfigError(f"{purpose} needs peft ({error}): pip install 'dojang[lora]'") from error
     return peft

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from dojang.errors import ConfigError
+from dojang.train.bits import eight_bit_adamw
 from dojang.train.config import TrainConfig
 
 __all__ = ["make_optimiser", "memory_at", "visiting"]
@@ -15,7 +15,7 @@ __all__ = ["make_optimiser", "memory_at", "visiting"]
 def make_optimiser(parameters: Sequence[torch.nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
     """For these parameters. The learning rate is set anew before every step."""
     if config.optimiser == "adamw8bit":
-        return _eight_bits(parameters, config)
+        return eight_bit_adamw(parameters, config)
     return torch.optim.AdamW(
         parameters,
         lr=config.lr,
@@ -24,19 +24,6 @@ def make_optimiser(parameters: Sequence[torch.nn.Parameter], config: TrainConfig
         weight_decay=config.weight_decay,
         fused=True,
     )
-
-
-def _eight_bits(parameters: Sequence[torch.nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
-    if any(hasattr(each, "full_tensor") for each in parameters):
-        raise ConfigError("train.optimiser=adamw8bit cannot be spread over several processes; use adamw there")
-    try:
-        from bitsandbytes import optim
-    except ImportError as error:
-        raise ConfigError("train.optimiser=adamw8bit needs bitsandbytes: pip install 'dojang[qlora]'") from error
-    found: torch.optim.Optimizer = optim.AdamW8bit(  # type: ignore[no-untyped-call, attr-defined]
-        parameters, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
-    )
-    return found
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from dojang.algos.policy import PolicyConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.engines.scripted import ScriptedEngine
 from dojang.engines.torch import TorchEngine
-from dojang.errors import HealthError, Interrupted, TrainingError
+from dojang.errors import ConfigError, HealthError, Interrupted, TrainingError
 from dojang.loop.agreement import Agreement
+from dojang.loop.best import Best
 from dojang.loop.config import HealthConfig
 from dojang.loop.health import HealthGate
 from dojang.loop.pending import dump, load
@@ -115,6 +116,7 @@ def make_run(
         stale: int = 0,
         algo: PolicyConfig | None = None,
         warmup: int = 0,
+        best: Best = Best(),  # noqa: B008 -- frozen
     ) -> Run:
         weights = MemoryWeights(torch.float64)
         algorithm = (algo or GrpoConfig(refills=refills)).make(longest=9)
@@ -169,6 +171,7 @@ def make_run(
             directory=directory,
             stale=stale,
             critic=critic is not None,
+            best=best,
         )
 
     return make
@@ -487,8 +490,7 @@ def test_last_and_best_are_kept_and_nothing_else(make_run: Callable[..., Run]) -
     run = make_run(script=script, steps=4)
     state = play(run)
     assert state.scores == {0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0, 4: 0.0}
-    assert state.best_step == 1  # of equals the earliest
-    assert linked(run, "best") == "step-000001"
+    assert linked(run, "best") == "step-000001"  # of equals the earliest
     assert linked(run, "last") == "step-000004"
     kept = sorted(path.name for path in run.directory.checkpoints.iterdir())
     assert kept == ["best", "last", "step-000001", "step-000004"]
@@ -506,6 +508,171 @@ def test_the_best_step_is_saved_even_when_no_save_is_due(make_run: Callable[...,
     play(run)
     assert linked(run, "best") == "step-000001"
     assert linked(run, "last") == "step-000003"
+
+
+def scored(scores: Sequence[int]) -> Script:
+    """Right on so many of the three held-out problems after each step, and in training as often as at the last one."""
+    exams = iter(scores)
+    now = [0]
+
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        if sampling.seed != EXAM_SEED:
+            return "good" if index <= now[0] else "bad"
+        if "test 0" in prompt:
+            now[0] = next(exams)
+        return "good" if int(prompt.split("test ")[1][0]) < now[0] else "bad"
+
+    return script
+
+
+def kept(run: Run) -> list[int]:
+    return sorted(run.directory.saved())
+
+
+@pytest.mark.parametrize(
+    ("best", "first", "survive"),
+    [
+        (Best(), 3, [3, 6]),
+        (Best(count=2), 3, [1, 3, 6]),  # of three equals the earliest
+        (Best(count=3), 3, [1, 3, 4, 6]),
+        (Best(mode="min", count=2), 2, [0, 2, 6]),
+        (Best("val/test_score/toys", count=2), 3, [1, 3, 6]),
+    ],
+)
+def test_as_many_of_the_best_are_kept_as_asked_for(
+    make_run: Callable[..., Run], best: Best, first: int, survive: list[int]
+) -> None:
+    run = make_run(script=scored([1, 2, 0, 3, 2, 2, 1]), steps=6, save_every=100, best=best)
+    play(run)
+    assert kept(run) == survive
+    assert linked(run, "best") == f"step-{first:06d}"
+    assert linked(run, "last") == "step-000006"
+
+
+@pytest.mark.parametrize(("mode", "first", "survive"), [("max", 4, [2, 4, 7]), ("min", 6, [6, 7])])
+def test_a_figure_of_training_chooses_among_the_checkpoints_there_are(
+    make_run: Callable[..., Run], mode: str, first: int, survive: list[int]
+) -> None:
+    # In step 1 as many are right as at the evaluation before it, and so on. Step 4 is saved, steps 3 and 5 are not.
+    run = make_run(
+        script=scored([1, 1, 2, 2, 2, 0, 0, 0]), steps=7, save_every=2, best=Best("critic/rewards/mean", mode, 2)
+    )
+    saved: list[int] = []
+    save = run.trainer.save
+
+    async def noted(path: Path) -> None:
+        saved.append(int(path.name.split("-")[1].removesuffix(".tmp")))
+        await save(path)
+
+    run.trainer.save = noted  # type: ignore[method-assign]
+    play(run)
+    rewards = {int(row["step"]): row["critic/rewards/mean"] for row in training_rows(run)}
+    assert rewards == {1: 0.5, 2: 0.5, 3: 0.75, 4: 0.75, 5: 0.75, 6: 0.25, 7: 0.25}
+    assert saved == [0, 2, 4, 6, 7]
+    assert kept(run) == survive
+    assert linked(run, "best") == f"step-{first:06d}"
+
+
+def test_a_resumed_run_keeps_what_the_uninterrupted_one_keeps(make_run: Callable[..., Run]) -> None:
+    scores = [1, 2, 0, 3, 2, 2, 1]
+    settings = {"save_every": 100, "best": Best(count=2)}
+    whole = make_run("whole", script=scored(scores), steps=6, **settings)
+    play(whole)
+    for stop in range(1, 6):
+        name = f"parts-{stop}"
+        first = make_run(name, script=scored(scores), steps=stop, **settings)
+        play(first)
+        second = make_run(name, script=scored(scores[stop + 1 :]), steps=6, **settings)
+        found = second.directory.last_checkpoint()
+        assert found is not None
+        asyncio.run(second.trainer.restore(found))
+        play(second, load_state(found, second.gate, second.problem))
+        assert kept(second) == kept(whole)
+        assert linked(second, "best") == linked(whole, "best")
+
+
+def test_another_metric_chooses_anew_when_a_run_is_resumed(make_run: Callable[..., Run]) -> None:
+    play(make_run(script=scored([1, 3, 2]), steps=2, best=Best(count=3)))
+    again = make_run(script=scored([2]), steps=3, best=Best("val/score", "min", 1))
+    found = again.directory.last_checkpoint()
+    assert found is not None
+    state = load_state(found, again.gate, again.problem)
+    asyncio.run(again.trainer.restore(found))
+    play(replace(again, steps=2), state)
+    assert linked(again, "best") == "step-000000"  # at once, and nothing is deleted yet
+    assert kept(again) == [0, 1, 2]
+    again = make_run(script=scored([2]), steps=3, best=Best("val/score", "min", 1))
+    asyncio.run(again.trainer.restore(found))
+    play(again, state)
+    assert kept(again) == [0, 3]
+
+
+def test_a_metric_that_nothing_on_disk_has_leaves_the_old_best_where_it_is(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=scored([1, 3, 2]), steps=2)
+    state = play(run)
+    for path in run.directory.saved().values():  # as before there was a choice
+        saved = json.loads((path / "state.json").read_text())
+        del saved["figures"]
+        (path / "state.json").write_text(json.dumps(saved))
+    again = make_run(script=scored([2]), steps=3, eval_every=100, best=Best("actor/loss", "min"))
+    asyncio.run(again.trainer.restore(again.directory.checkpoints / "last"))
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(Interrupted):
+        play(again, state, stop)
+    assert linked(again, "best") == "step-000001"
+    asyncio.run(again.trainer.restore(again.directory.checkpoints / "last"))
+    again = make_run(script=scored([2]), steps=3, best=Best("actor/loss", "min"))
+    play(again, state)
+    assert linked(again, "best") == "step-000003"
+    assert kept(again) == [3]
+
+
+@pytest.mark.parametrize(
+    ("metric", "steps", "words"),
+    [
+        ("val/test_score/toy", [0], "Did you mean val/test_score/toys"),
+        ("critic/reward/mean", [0, 1], "Did you mean critic/rewards/mean"),
+        ("nonsense", [0, 1], "There are: actor/.* val/score"),
+    ],
+)
+def test_a_metric_there_is_not_ends_the_run_as_soon_as_it_is_known(
+    make_run: Callable[..., Run], metric: str, steps: list[int], words: str
+) -> None:
+    run = make_run(best=Best(metric), steps=9)
+    with pytest.raises(ConfigError, match=f"checkpoint.metric={metric} is no figure of this run.*{words}"):
+        play(run)
+    assert [row["step"] for row in rows(run)] == steps
+
+
+def test_a_figure_of_learning_may_come_later_than_the_first_step(make_run: Callable[..., Run]) -> None:
+    run = make_run(best=Best("actor/loss", "min"), steps=3, stale=2)
+    play(run)
+    assert ["actor/loss" in row for row in training_rows(run)] == [False, False, True]
+    assert linked(run, "best") == "step-000003"
+
+
+def test_a_crash_between_a_checkpoint_and_its_links_is_mended(make_run: Callable[..., Run]) -> None:
+    scores = [1, 3, 2, 3]
+    best = Best(count=2)
+    run = make_run(script=scored(scores), steps=3, best=best)
+
+    def crash(name: str, step: int) -> None:
+        if step == 3:
+            raise SystemExit(9)
+        RunDir.point(run.directory, name, step)
+
+    run.directory.point = crash  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        play(run)
+    assert (linked(run, "best"), linked(run, "last")) == ("step-000001", "step-000002")
+    again = make_run(steps=3, best=best)
+    found = again.directory.last_checkpoint()
+    assert found is not None
+    assert found.name == "step-000003"
+    asyncio.run(again.trainer.restore(found))
+    play(again, load_state(found, again.gate, again.problem))
+    assert (linked(again, "best"), linked(again, "last")) == ("step-000001", "step-000003")
 
 
 def test_a_finished_run_has_nothing_left_to_do(make_run: Callable[..., Run]) -> None:

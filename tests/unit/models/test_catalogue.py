@@ -100,7 +100,7 @@ def test_what_a_directory_lacks(tmp_path):
     with pytest.raises(ModelError, match=r"half has no config\.json: give the directory"):
         check("half")
     (tmp_path / "half" / "adapter_config.json").touch()
-    with pytest.raises(ModelError, match="LoRA adapter; merge it"):
+    with pytest.raises(ModelError, match="holds an adapter; `dojang export` merges it"):
         check("half")
     (tmp_path / "half" / "config.json").touch()
     with pytest.raises(ModelError, match="no weights"):

@@ -21,7 +21,8 @@ from dojang.algos.correction import TokenTis
 from dojang.algos.gspo import GspoConfig
 from dojang.algos.m2po import M2poConfig
 from dojang.algos.policy import PolicyConfig
-from dojang.train.adapters import load_quantised
+from dojang.algos.ppo import PpoConfig
+from dojang.train.bits import load_quantised
 from dojang.train.config import LoraConfig, TrainConfig
 from dojang.train.ranks import Ranks, join
 from dojang.train.shard import whole

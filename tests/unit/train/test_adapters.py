@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from dojang.algos.clip import GrpoConfig
 from dojang.errors import ConfigError
-from dojang.train.adapters import load_quantised
+from dojang.train.bits import load_quantised
 from dojang.train.config import LoraConfig, TrainConfig
 from dojang.train.torch import TorchTrainer
 from dojang.types import Group, Problem, Sample
