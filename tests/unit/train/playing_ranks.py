@@ -23,7 +23,8 @@ from dojang.algos.m2po import M2poConfig
 from dojang.algos.policy import PolicyConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.train.bits import load_quantised
-from dojang.train.config import LoraConfig, TrainConfig
+from dojang.train.config import CriticConfig, LoraConfig, TrainConfig
+from dojang.train.critic import Critic
 from dojang.train.ranks import Ranks, join
 from dojang.train.shard import whole
 from dojang.train.torch import TorchTrainer
@@ -36,7 +37,7 @@ CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
     "gspo, tis": (GspoConfig(corrections=(TokenTis(),)), {"micro_tokens": 30}),
     "recompute": (GrpoConfig(average="sequences"), {"recompute": True, "micro_tokens": 25}),
     "lora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4)}),
-    "ppo": (PpoConfig(), {"micro_tokens": 30}),
+    "ppo": (PpoConfig(), {"micro_tokens": 30, "critic": CriticConfig(lr=1e-2)}),
     "qlora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4, bits=4), "micro_tokens": 40}),
 }
 
@@ -66,17 +67,22 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
             policy.config.to_json_file(f"{folder}/config.json")  # save_pretrained is for the first rank only
             save_file(dict(policy.named_parameters()), f"{folder}/model.safetensors", metadata={"format": "pt"})
             policy = load_quantised(folder, compute, torch.device("cpu"))
+    algorithm, config = algo.make(longest=12), TrainConfig(lr=1e-2, weight_decay=0.1, **settings)
+    critic = None
+    if algorithm.needs_critic:
+        critic = Critic(model(2), algorithm, config, compute=compute, ranks=ranks)
     return TorchTrainer(
         policy,
         model(1) if algo.kl and not lora else None,
         tokenizer,
-        algo.make(longest=12),
+        algorithm,
         MemoryWeights(torch.float64),
-        TrainConfig(lr=1e-2, weight_decay=0.1, **settings),
+        config,
         total_updates=10,
         longest=12,
         temperature=0.8,
         compute=compute,
+        critic=critic,
         ranks=ranks,
     )
 
@@ -92,7 +98,9 @@ def groups() -> list[Group]:
         mask = (False,) * len(prompt) + (True,) * size
         near = tuple(-6.0 + 0.1 * place if chosen else 0.0 for place, chosen in enumerate(mask))
         verdict = Verdict(Outcome.WRONG, 0.0)
-        return Sample(prompt + numbers(size), mask, near, "", "stop", 0, verdict, advantage=advantage)
+        hoped = tuple(0.1 * place * chosen for place, chosen in enumerate(mask))
+        more = {"values": hoped, "returns": tuple(advantage * each + 0.3 * bool(each) for each in hoped)}
+        return Sample(prompt + numbers(size), mask, near, "", "stop", 0, verdict, advantage=advantage, **more)
 
     problem = Problem("p", "test", (Message("user", "?"),), None)
     made = []
@@ -108,7 +116,10 @@ def play(case: str, ranks: Ranks) -> dict[str, Any]:
     trainer = make(*CASES[case], ranks)
     found = [steps(trainer) for _ in range(2)]
     samples = [sample for group in groups() for sample in group.samples]
-    return {"metrics": found, "weights": weights(trainer), "scores": asyncio.run(trainer.score(samples))}
+    scores = asyncio.run(trainer.score(samples))
+    if trainer._critic is not None:
+        scores += asyncio.run(trainer.appraise(samples))
+    return {"metrics": found, "weights": weights(trainer), "scores": scores}
 
 
 def steps(trainer: TorchTrainer) -> dict[str, float]:
