@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dojang.train.attention import Attention, Plan, Segment
+from dojang.train.varlen import Varlen
 from dojang.types import Sample
 
 __all__ = ["MicroBatch", "micro_batches"]
@@ -160,7 +161,7 @@ def _packed(families: Sequence[_Family], device: torch.device) -> MicroBatch:
     return MicroBatch(
         token_N=torch.tensor(tokens, device=device),
         position_N=torch.tensor(positions, device=device),
-        plan=Plan(segments, device),
+        plan=Varlen(segments, device) if device.type == "cuda" else Plan(segments, device),
         source_M=torch.tensor(sources, device=device),
         target_M=torch.tensor(targets, device=device),
         mask_BT=mask_BT.to(device),
