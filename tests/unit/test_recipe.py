@@ -123,8 +123,11 @@ def test_a_union_is_switched_by_its_name() -> None:
         ("algo.kl_estimator=k4", "algo.kl_estimator: input should be 'k1', 'k2', 'k3' or 'k3+', but it is 'k4'"),
         ("train.betas=[0.5]", "train.betas.1: must be given"),
         ("train.betas=[1, 0.5]", "train.betas.0: input should be less than 1, but it is 1"),
-        ("data.name=gsm9k", "data.name: 'gsm9k' is not one of arithmetic, gsm8k, custom; did you mean gsm8k?"),
-        ("data.name=[1]", "data.name: [1] is not one of arithmetic, gsm8k, custom"),
+        (
+            "data.name=gsm9k",
+            "data.name: 'gsm9k' is not one of arithmetic, functions, gsm8k, custom; did you mean gsm8k?",
+        ),
+        ("data.name=[1]", "data.name: [1] is not one of arithmetic, functions, gsm8k, custom"),
         ("seed=4294967296", "seed: input should be less than 4294967296"),
         ("task.rewards={}", "task.rewards: dictionary should have at least 1 item"),
         ("task.rewards={corect: 1}", "task.rewards: "),
@@ -161,6 +164,12 @@ def test_weights_are_for_rewards_there_are() -> None:
 )
 def test_stale_rollouts_must_come_to_an_end(overrides: tuple[str, ...], said: str) -> None:
     assert said in complaint("quickstart", *overrides)
+
+
+def test_programs_are_not_graded_by_an_answer_line() -> None:
+    said = "data.name=functions asks for programs, which only running them can grade; set task.name=code"
+    assert said in complaint("quickstart", "data.name=functions")
+    assert recipes.load("quickstart", ["data.name=functions", "task={name: code}"]).task.name == "code"
 
 
 def test_rooms_that_disagree_are_all_named() -> None:
