@@ -29,6 +29,7 @@ from dojang.algos.ppo import PpoConfig
 from dojang.algos.sapo import SapoConfig
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.custom import CustomDataConfig
+from dojang.data.functions import FunctionsConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.judge.config import JudgeConfig
 from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, LoopConfig, RolloutConfig
@@ -40,7 +41,7 @@ from dojang.train.config import TrainConfig
 
 __all__ = ["ModelConfig", "RunConfig", "sections"]
 
-Data = Annotated[ArithmeticConfig | Gsm8kConfig | CustomDataConfig, Field(discriminator="name")]
+Data = Annotated[ArithmeticConfig | FunctionsConfig | Gsm8kConfig | CustomDataConfig, Field(discriminator="name")]
 Task = Annotated[AnswerLineConfig | CodeConfig | CustomTaskConfig, Field(discriminator="name")]
 Algorithm = Annotated[
     GrpoConfig
@@ -136,6 +137,8 @@ class RunConfig(Section):
                 f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "
                 f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
             )
+        if self.data.name == "functions" and self.task.name == "answer_line":
+            wrong.append("data.name=functions asks for programs, which only running them can grade; set task.name=code")
         if self.algo.name != "custom" and self.task.name == "answer_line":
             known = {*self.task.rewards, "overlong"}
             if unknown := self.algo.parts.keys() - known:

@@ -126,8 +126,11 @@ def test_a_union_is_switched_by_its_name() -> None:
         ("algo={name: ppo, refills: 2}", "algo.refills: 2 is more than 0, but with ppo there is nothing to refill"),
         ("algo={name: ppo, advantage: rloo}", "algo.advantage: input should be 'reinforce++', but it is 'rloo'"),
         ("train.betas=[1, 0.5]", "train.betas.0: input should be less than 1, but it is 1"),
-        ("data.name=gsm9k", "data.name: 'gsm9k' is not one of arithmetic, gsm8k, custom; did you mean gsm8k?"),
-        ("data.name=[1]", "data.name: [1] is not one of arithmetic, gsm8k, custom"),
+        (
+            "data.name=gsm9k",
+            "data.name: 'gsm9k' is not one of arithmetic, functions, gsm8k, custom; did you mean gsm8k?",
+        ),
+        ("data.name=[1]", "data.name: [1] is not one of arithmetic, functions, gsm8k, custom"),
         ("seed=4294967296", "seed: input should be less than 4294967296"),
         ("task.rewards={}", "task.rewards: dictionary should have at least 1 item"),
         ("task.rewards={corect: 1}", "task.rewards: "),
@@ -170,6 +173,12 @@ def test_a_critic_leaves_something_to_the_policy() -> None:
     said = "train.critic.warmup=40 leaves none of the run's 40 optimiser steps to the policy; lower it or raise steps"
     assert said in complaint("quickstart", "algo.name=ppo", "train.critic.warmup=40")
     assert recipes.load("quickstart", ["algo.name=ppo", "train.critic.warmup=39"]).train.critic.warmup == 39
+
+
+def test_programs_are_not_graded_by_an_answer_line() -> None:
+    said = "data.name=functions asks for programs, which only running them can grade; set task.name=code"
+    assert said in complaint("quickstart", "data.name=functions")
+    assert recipes.load("quickstart", ["data.name=functions", "task={name: code}"]).task.name == "code"
 
 
 def test_rooms_that_disagree_are_all_named() -> None:
