@@ -57,7 +57,7 @@ class TrainConfig(Section):
     updates: int = Field(default=1, ge=1)
     """Optimiser steps per batch of rollouts; from the second on the data is off-policy and clipping matters."""
     micro_tokens: int | None = Field(default=None, ge=1)
-    """Tokens per forward pass; memory, not results, depends on it. Without it 2048, or on a GPU 8192."""
+    """Tokens per forward pass; memory, not results, depends on it. Without it 2048, or on a GPU 16384."""
     recompute: bool = False
     """Make what the layers found again when its gradient is wanted, instead of keeping it: about a third more work, far
     less memory for long answers."""

@@ -13,9 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from dojang.protocols import Algorithm
-from dojang.train.attention import recompute, see_packed
+from dojang.train.attention import see_packed
 from dojang.train.checkpoint import recall, remember
 from dojang.train.config import TrainConfig
+from dojang.train.layers import recompute
 from dojang.train.optimiser import make_optimiser, memory_at
 from dojang.train.packing import MicroBatch
 from dojang.train.policy import states

@@ -6,11 +6,13 @@ matrix with a row for each sample and a column for each token it chose, whatever
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dojang.train.attention import Attention, Plan, Segment
+from dojang.train.attention import Attention, Plan, Segment, tensor_of
 from dojang.train.varlen import Varlen
 from dojang.types import Sample
 
@@ -148,10 +150,10 @@ def _packed(families: Sequence[_Family], device: torch.device) -> MicroBatch:
                 add(sample.tokens[:-1], 0, None)
             elif _read(sample, size):
                 add(sample.tokens[size:-1], size, prompt)
-            for place, (token, chosen) in enumerate(zip(sample.tokens, sample.mask, strict=True)):
-                if chosen:
-                    sources.append(start + size - 1 if place == size else own + place - 1)
-                    targets.append(token)
+            at = len(sources)
+            sources.extend(compress(range(own - 1, own - 1 + len(sample.mask)), sample.mask))
+            sources[at] = start + size - 1  # the first comes after the prompt, wherever that is
+            targets.extend(compress(sample.tokens, sample.mask))
     lengths = [sample.response_length for sample in samples]
     mask_BT = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     behaviour = [sample.logprobs for sample in samples]
@@ -159,11 +161,11 @@ def _packed(families: Sequence[_Family], device: torch.device) -> MicroBatch:
     credit = [sample.advantages or (sample.advantage,) * len(sample.tokens) for sample in samples]
     spread = [_spread(mask_BT, samples, values).to(device) for values in (behaviour, old, credit)]
     return MicroBatch(
-        token_N=torch.tensor(tokens, device=device),
-        position_N=torch.tensor(positions, device=device),
+        token_N=tensor_of(tokens, device),
+        position_N=tensor_of(positions, device),
         plan=Varlen(segments, device) if device.type == "cuda" else Plan(segments, device),
-        source_M=torch.tensor(sources, device=device),
-        target_M=torch.tensor(targets, device=device),
+        source_M=tensor_of(sources, device),
+        target_M=tensor_of(targets, device),
         mask_BT=mask_BT.to(device),
         behaviour_logp_BT=spread[0],
         old_logp_BT=spread[1],
@@ -173,12 +175,9 @@ def _packed(families: Sequence[_Family], device: torch.device) -> MicroBatch:
 
 
 def _spread(mask_BT: Tensor, samples: Sequence[Sample], values: Sequence[Sequence[float]]) -> Tensor:
-    chosen = [
-        value
-        for sample, row in zip(samples, values, strict=True)
-        for value, mine in zip(row, sample.mask, strict=True)
-        if mine
-    ]
+    chosen = list[float]()
+    for sample, row in zip(samples, values, strict=True):
+        chosen.extend(compress(row, sample.mask))
     whole_BT = torch.zeros(mask_BT.shape, dtype=torch.float64)
-    whole_BT[mask_BT] = torch.tensor(chosen, dtype=torch.float64)
+    whole_BT[mask_BT] = torch.from_numpy(np.array(chosen, dtype=np.float64))
     return whole_BT

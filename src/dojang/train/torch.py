@@ -20,9 +20,10 @@ from dojang.errors import TrainingError
 from dojang.protocols import Algorithm, Factors, TokenBatch, TokenLoss, WeightStore
 from dojang.train import checkpoint
 from dojang.train.adapters import Adapters
-from dojang.train.attention import compile_layers, recompute, see_packed
+from dojang.train.attention import see_packed
 from dojang.train.config import TrainConfig
 from dojang.train.critic import Critic
+from dojang.train.layers import compile_layers, fuse_norms, recompute
 from dojang.train.optimiser import make_optimiser, memory_at, visiting
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import Scorer, check_packed
@@ -76,6 +77,8 @@ class TorchTrainer:
                 check_packed(each)
         check_heads(model.config.num_attention_heads, model.config.num_key_value_heads, ranks.sequence)
         self._adapters = None if config.lora is None else Adapters(model, config.lora, base)
+        if model.device.type == "cuda":
+            fuse_norms(model)
         if config.recompute:
             recompute(model)
         if config.compile:
@@ -88,7 +91,7 @@ class TorchTrainer:
         self._algorithm = algorithm
         self._weights = weights
         self._config = config
-        self._micro_tokens = config.micro_tokens or (8192 if model.device.type == "cuda" else 2048)
+        self._micro_tokens = config.micro_tokens or (16384 if model.device.type == "cuda" else 2048)
         self._total_updates = total_updates
         self._longest = longest
         self._critic = critic

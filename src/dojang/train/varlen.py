@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dojang.train.attention import Plan, Segment
+from dojang.train.attention import Plan, Segment, tensor_of
 
 __all__ = ["Varlen"]
 
@@ -37,7 +37,7 @@ class Varlen:
             for each in segments:
                 for part in ([] if each.prefix is None else [segments[each.prefix]]) + [each]:
                     keys += range(part.start, part.start + part.size)
-            self._key_R = torch.tensor(keys, device=device)
+            self._key_R = tensor_of(keys, device)
 
     def attend(self, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, scale: float) -> Tensor:
         """What each token sees, [N, H, D]."""

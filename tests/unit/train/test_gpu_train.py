@@ -122,6 +122,7 @@ def test_a_gpu_learns_what_a_processor_learns(
             assert mine[name] == pytest.approx(theirs[name], rel=rel, abs=rel / 50), name
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch.compile's own, as it is loaded
 @pytest.mark.parametrize(
     "settings", [{"offload": ("optimiser", "reference")}, {"recompute": True}, {"compile": True}], ids=str
 )

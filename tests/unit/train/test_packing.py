@@ -19,7 +19,8 @@ from transformers import (
 )
 
 from dojang.errors import ModelError
-from dojang.train.attention import NO_MASK, Plan, Segment, recompute, see_packed
+from dojang.train.attention import NO_MASK, Plan, Segment, see_packed
+from dojang.train.layers import recompute
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import check_packed, token_logprobs
 from dojang.types import Sample
