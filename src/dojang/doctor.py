@@ -39,14 +39,14 @@ NEEDED = (
     "prometheus-client",
 )
 OPTIONAL = {
-    "peft": "exporting adapters",
-    "bitsandbytes": "4-bit base models",
+    "peft": "adapters (LoRA)",
+    "bitsandbytes": "weights in four bits (QLoRA), an optimiser in eight",
     "math-verify": "LaTeX answers",
     "ray": "several machines",
     "vllm": "vLLM rollouts",
     "mlflow": "MLflow tracking",
 }
-USED = ("peft", "vllm")
+USED = ("bitsandbytes", "peft", "vllm")
 """Those of them that do something already."""
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, Windows' Linux
 GIVES = {
