@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dojang import __version__
-from dojang.errors import DojangError
+from dojang.errors import ConfigError, DojangError
 
 __all__ = ["app", "main"]
 
@@ -239,7 +240,13 @@ def main() -> None:
     try:
         app()
     except DojangError as error:
-        if os.environ.get("RANK", "0") != "0":  # one of several processes, of which the first says what is wrong
+        rank = os.environ.get("RANK", "0")
+        if rank != "0" and isinstance(error, ConfigError):  # the first process finds the same, and says it
+            time.sleep(3)  # if this one ended first, that one would be ended before it can
             raise SystemExit(error.exit_code) from None
-        typer.secho(f"dojang: {error}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
+        typer.secho(
+            f"dojang: {error}" if rank == "0" else f"dojang (process {rank}): {error}",
+            err=True,
+            fg=typer.colors.RED if sys.stderr.isatty() else None,
+        )
         raise SystemExit(error.exit_code) from None

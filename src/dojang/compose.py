@@ -31,7 +31,7 @@ from dojang.track.files import FileTracker
 from dojang.train import team
 from dojang.train.bits import load_quantised
 from dojang.train.critic import Critic
-from dojang.train.ranks import Ranks, join
+from dojang.train.ranks import Ranks, check_world, join
 from dojang.train.team import Team
 from dojang.train.torch import TorchTrainer
 from dojang.types import Problem, Sampling
@@ -65,7 +65,12 @@ def numerics(config: RunConfig) -> Numerics:
         raise ConfigError("model.device=cuda, but torch sees no GPU here; use model.device=cpu, or see `dojang doctor`")
     device = torch.device("cuda" if cuda and config.model.device != "cpu" else "cpu")
     if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))  # torchrun's: a GPU for each process
+        rank = int(os.environ.get("LOCAL_RANK", "0"))  # torchrun's: a GPU for each process
+        if rank >= torch.cuda.device_count():
+            raise ConfigError(
+                f"there are more processes than GPUs, of which there are {torch.cuda.device_count()} here"
+            )
+        torch.cuda.set_device(rank)
     chosen = config.model.dtype
     if chosen == "auto":
         chosen = "bfloat16" if device.type == "cuda" else "float32"
@@ -88,6 +93,8 @@ class Prepared:
 def prepare(config: RunConfig) -> Prepared:
     """Load the data and make the task and the algorithm; an empty split is an error here, not a puzzle later."""
     models.check(config.model.name)
+    if check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
+        raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
     judge = config.judge.make(models.cache_root())
     task = _make_task(config, judge)
     splits = {split: task.problems(split) for split in ("train", "test")}
@@ -146,7 +153,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     tokenizer, renderer = make_renderer(config, prepared, source)
     weights = MemoryWeights(numeric.compute)
     engine = _make_engine(config, numeric, source, tokenizer, weights)
-    trainer: Trainer = _make_trainer(config, numeric, source, tokenizer, weights, ranks)
+    trainer: Trainer = _make_trainer(config, numeric, source, tokenizer, prepared.algorithm, weights, ranks)
     if ranks.world > 1:
         trainer = Team(trainer, ranks)
 
@@ -197,7 +204,9 @@ def follow(config: RunConfig) -> None:
     ranks = join(numeric.device, config.train.sequence_ranks)
     source = models.resolve(config.model.name)
     tokenizer = AutoTokenizer.from_pretrained(source)
-    team.follow(_make_trainer(config, numeric, source, tokenizer, MemoryWeights(numeric.compute), ranks), ranks)
+    algorithm = config.algo.make(config.rollout.max_tokens)
+    weights = MemoryWeights(numeric.compute)
+    team.follow(_make_trainer(config, numeric, source, tokenizer, algorithm, weights, ranks), ranks)
 
 
 def _make_trainer(
@@ -205,10 +214,10 @@ def _make_trainer(
     numeric: Numerics,
     source: str,
     tokenizer: PreTrainedTokenizerBase,
+    algorithm: Algorithm,
     weights: WeightStore,
     ranks: Ranks,
 ) -> TorchTrainer:
-    algorithm = config.algo.make(config.rollout.max_tokens)
     lora, aside = config.train.lora, torch.device("cpu")
     # To be spread over ranks, a model may be larger than any one device.
     device = numeric.device if ranks.world == 1 else aside

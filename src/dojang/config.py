@@ -37,7 +37,7 @@ from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
 from dojang.tasks.custom import CustomTaskConfig
-from dojang.train.config import TrainConfig
+from dojang.train.config import CriticConfig, TrainConfig
 
 __all__ = ["ModelConfig", "RunConfig", "sections"]
 
@@ -119,6 +119,21 @@ class RunConfig(Section):
         }
         return {**tree, **named}
 
+    def _training_agrees(self) -> list[str]:
+        train, wrong = self.train, list[str]()
+        if train.lora is not None and train.lora.bits == 4 and self.model.dtype == "float64":
+            wrong.append("train.lora.bits=4 knows nothing as precise as model.dtype=float64; use float32 or bfloat16")
+        if self.algo.name == "custom":
+            return wrong
+        if "reference" in train.offload and (self.algo.kl == 0 or train.lora is not None):
+            wrong.append(
+                "train.offload has reference, but there is no reference model: it is for algo.kl above 0, and with "
+                "train.lora it is the model itself without adapters"
+            )
+        if self.algo.name != "ppo" and train.critic != CriticConfig():
+            wrong.append(f"train.critic is for algorithms that have one (algo.name=ppo), and {self.algo.name} has none")
+        return wrong
+
     @model_validator(mode="after")
     def _rooms_agree(self) -> Self:
         wrong = []
@@ -146,6 +161,7 @@ class RunConfig(Section):
                     f"algo.parts has a weight for {', '.join(sorted(unknown))}, but task.rewards has "
                     f"{', '.join(sorted(self.task.rewards))}"
                 )
+        wrong += self._training_agrees()
         stale, rest = divmod(self.loop.stale_updates, self.train.updates)
         if rest or stale >= self.steps:
             wrong.append(

@@ -152,13 +152,12 @@ def _base(checkpoint: Path) -> str:
 
 def _merge(checkpoint: Path, source: str) -> "PreTrainedModel":
     """The base model in full precision, changed by the adapter."""
-    import torch
 
     from dojang.train.adapters import load_peft
 
     peft = load_peft(f"{checkpoint} holds an adapter, and merging it into its base model")
     try:
-        base = _load(source, torch.float32)
+        base = _under(checkpoint, source)
     except Exception as error:
         raise ModelError(f"the base model {source} of {checkpoint} cannot be loaded: {error}") from error
     with warnings.catch_warnings():
@@ -176,6 +175,24 @@ def _merge(checkpoint: Path, source: str) -> "PreTrainedModel":
             f"the embedding or the head, which are one in {source}"
         )
     return merged
+
+
+def _under(checkpoint: Path, source: str) -> "PreTrainedModel":
+    """The base model, in full precision, but no more precise than it was under the adapter."""
+    import torch
+
+    from dojang.train.adapters import BASE
+    from dojang.train.bits import coarsened
+
+    base = _load(source, torch.float32)
+    if (checkpoint / BASE).is_file():  # adapters from elsewhere have none
+        known = json.loads((checkpoint / BASE).read_text())
+        dtype: torch.dtype = getattr(torch, known["dtype"])
+        if known["bits"] == 4:
+            base.load_state_dict(coarsened(source, dtype), strict=False)  # the head may be the embedding
+        else:
+            torch.nn.Module.to(torch.nn.Module.to(base, dtype), torch.float32)
+    return base
 
 
 def _scores(model: "nn.Module") -> "Tensor":

@@ -36,13 +36,15 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 RESUMABLE = ("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.")
 """Keys that may change when a run is resumed: the finished steps keep their meaning."""
+KEPT = ("train.lora", "train.optimiser")
+"""But not these of them, which say what a checkpoint holds."""
 
 
 def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: bool) -> None:
     """Train, and leave a summary behind whatever happens."""
     config = recipes.load(recipe, overrides)
     if os.environ.get("RANK", "0") != "0":  # torchrun's: the first process runs the loop, the others help it train
-        _ignore_signals()  # it decides when to stop
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a word: the first one has them
         from dojang import compose
 
         compose.follow(config)
@@ -61,7 +63,8 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
         _check_directory(directory, config, resume=resume)  # somebody may have been here in the meantime
         write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
         write_atomic(directory.config, recipes.to_yaml(config).encode())
-        command = shlex.join([*_program(), "train", recipe, *overrides, "--run-dir", str(directory.path), "--resume"])
+        again = [*(_torchrun() or _program()), "train", recipe, *overrides, "--run-dir", str(directory.path)]
+        command = shlex.join([*again, "--resume"])
         _train(config, prepared, console, Ending(recipe, config.steps, shlex.join(_program()), command, directory))
     finally:
         directory.unlock()
@@ -113,6 +116,8 @@ async def _loop(wired: "Run", state: "State", judge: Judge) -> None:
 
     def ask_to_stop(number: signal.Signals) -> None:
         loop.remove_signal_handler(number)
+        if _torchrun():  # which sends it again
+            signal.signal(number, signal.SIG_IGN)
         stop.set()
 
     for number in STOP_SIGNALS:
@@ -166,7 +171,7 @@ def _check_directory(directory: RunDir, config: RunConfig, *, resume: bool) -> N
     changed = {
         key: values
         for key, values in recipes.differences(recipes.load(str(directory.config)), config).items()
-        if not key.startswith(RESUMABLE)
+        if not key.startswith(RESUMABLE) or (key.startswith(KEPT) and key != "train.lora.publish")
     }
     if changed:
         listing = "\n".join(f"  - {key}: was {old!r}, now {new!r}" for key, (old, new) in changed.items())
@@ -180,10 +185,15 @@ def _step(checkpoint: Path | None) -> int:
     return int(checkpoint.name.removeprefix("step-")) if checkpoint else 0
 
 
+def _torchrun() -> list[str]:
+    """How to start as many processes again, if there are several; on several machines there is more to say."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return []
+    return ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "dojang"]
+
+
 def _program() -> list[str]:
     """How to call dojang again: by its name if the shell finds it, else as it was called now."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        return ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "dojang"]
     if shutil.which("dojang"):
         return ["dojang"]
     called = Path(sys.argv[0])

@@ -175,6 +175,19 @@ def test_a_critic_leaves_something_to_the_policy() -> None:
     assert recipes.load("quickstart", ["algo.name=ppo", "train.critic.warmup=39"]).train.critic.warmup == 39
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["train.lora.bits=4", "model.dtype=float64"], "train.lora.bits=4 knows nothing as precise as"),
+        (["train.offload=[reference]", "algo.kl=0"], "train.offload has reference, but there is no reference model"),
+        (["train.offload=[reference]", "algo.kl=0.1", "train.lora={}"], "train.offload has reference, but there is no"),
+        (["train.critic.lr=1e-3"], "train.critic is for algorithms that have one (algo.name=ppo), and grpo has none"),
+    ],
+)
+def test_what_would_be_without_effect_is_said(overrides: list[str], said: str) -> None:
+    assert said in complaint("quickstart", *overrides)
+
+
 def test_programs_are_not_graded_by_an_answer_line() -> None:
     said = "data.name=functions asks for programs, which only running them can grade; set task.name=code"
     assert said in complaint("quickstart", "data.name=functions")

@@ -5,7 +5,8 @@
 On disk an adapter is peft's: adapter_config.json and adapter_model.safetensors.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from dojang.train.bits import unpacked
 from dojang.train.config import LoraConfig
 from dojang.train.shard import whole
 
-__all__ = ["Adapters", "load_peft"]
+__all__ = ["BASE", "Adapters", "load_peft"]
 
 _ADAPTER = "default"
 _WEIGHTS = "adapter_model.safetensors"
+BASE = "adapter_base.json"
+"""In what precision the weights under the adapters are."""
 
 
 class Adapters:
@@ -31,6 +34,7 @@ class Adapters:
 
     def __init__(self, model: PreTrainedModel, config: LoraConfig, base: str) -> None:
         peft = load_peft("train.lora")
+        _check_targets(model, config.targets)
         self._settings = peft.LoraConfig(
             r=config.rank,
             lora_alpha=config.alpha,
@@ -45,6 +49,7 @@ class Adapters:
             except ValueError as error:  # no such module
                 raise ConfigError(f"train.lora.targets={list(config.targets)} do not fit the model: {error}") from error
         self._model = model
+        self._bits, self._dtype = config.bits, str(model.dtype).removeprefix("torch.")
         for _, parameter in self._learned():
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
         self._layers: dict[str, Any] = {
@@ -87,11 +92,13 @@ class Adapters:
             yield name, tensor
 
     def save(self, path: Path, *, write: bool) -> None:
-        """All ranks must take part; one of them writes."""
+        """All ranks must take part; one of them writes. What the adapters are for is written, too: the same weights in
+        another precision are another model."""
         state = {_outside(name): whole(each.detach()).cpu().contiguous() for name, each in self._learned()}
         if write:
             self._settings.save_pretrained(str(path))
             save_file(state, path / _WEIGHTS, metadata={"format": "pt"})
+            (path / BASE).write_text(json.dumps({"bits": self._bits, "dtype": self._dtype}))
 
     def read(self, path: Path) -> dict[str, Tensor]:
         """What was saved, under the model's own names."""
@@ -100,6 +107,15 @@ class Adapters:
 
     def _learned(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         return ((name, each) for name, each in self._model.named_parameters() if each.requires_grad)
+
+
+def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[no-untyped-call]
+    named = [name.rpartition(".")[2] for name, module in model.named_modules() if any(module is each for each in ends)]
+    if refused := sorted(set(named) & {target.rpartition(".")[2] for target in targets}):
+        raise ConfigError(
+            f"train.lora.targets has {', '.join(refused)}; only projections inside of layers can be adapted"
+        )
 
 
 def _outside(name: str) -> str:

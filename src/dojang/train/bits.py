@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedMod
 from dojang.errors import ConfigError, ModelError
 from dojang.train.config import TrainConfig
 
-__all__ = ["eight_bit_adamw", "load_quantised", "unpacked"]
+__all__ = ["coarsened", "eight_bit_adamw", "load_quantised", "unpacked"]
 
 _REMEDY = "pip install 'dojang[qlora]'"
 
@@ -44,9 +44,13 @@ def unpacked(parameter: Tensor) -> Tensor:
     return found
 
 
+def coarsened(source: str, compute: torch.dtype) -> dict[str, Tensor]:
+    """The weights of a model as four bits stand for them."""
+    model = load_quantised(source, compute, torch.device("cpu"))
+    return {name: unpacked(parameter).float() for name, parameter in model.named_parameters()}
+
+
 def eight_bit_adamw(parameters: Sequence[torch.nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
-    if any(hasattr(each, "full_tensor") for each in parameters):
-        raise ConfigError("train.optimiser=adamw8bit cannot be spread over several processes; use adamw there")
     try:
         from bitsandbytes import optim
     except ImportError as error:

@@ -24,26 +24,34 @@ State = dict[str, Any]
 
 def save_weights(path: Path, model: PreTrainedModel, *, write: bool) -> None:
     """All ranks must take part; one of them writes."""
+    own = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}  # tied weights are in it once
     state = {}
-    for name, tensor in model.named_parameters():
-        gathered = whole(tensor.detach())
-        if write:
-            state[name] = gathered.cpu()
+    for name, tensor in model.state_dict().items():
+        if name in own:
+            gathered = whole(tensor.detach())
+            if write:
+                state[name] = gathered.cpu()
     if write:
         model.save_pretrained(path, state_dict=state)
 
 
 def weights_of(path: Path, model: PreTrainedModel) -> State:
     """What was saved, whole, in the precision of this model."""
-    state: State = AutoModelForCausalLM.from_pretrained(path, dtype=model.dtype).state_dict()
+    loaded: Any = AutoModelForCausalLM.from_pretrained(path, dtype=model.dtype, output_loading_info=True)
+    found, report = loaded
+    if missing := sorted(report["missing_keys"]):  # transformers would make them up
+        raise ValueError(f"{len(missing)} weights are missing, such as {missing[0]}")
+    state: State = found.state_dict()
     return state
 
 
 def take_up(model: PreTrainedModel, weights: State) -> None:
-    """Go on with what was read; each rank takes its part."""
+    """Go on with what the first rank has read; each takes its part."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict  # takes long to load
 
-    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
+    several = dist.is_initialized()
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=several, strict=False)
+    set_model_state_dict(model, weights, options=options)
 
 
 def remember(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, **more: Any) -> None:

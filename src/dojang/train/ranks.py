@@ -16,11 +16,13 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from dojang.errors import ConfigError
 
-__all__ = ["ALONE", "Ranks", "join"]
+__all__ = ["ALONE", "Ranks", "check_world", "join"]
 
 T = TypeVar("T")
 _PATIENCE = timedelta(days=365)
 """Ranks wait for the first one while it attempts problems; if it is gone, they are told by its connection."""
+_AT_MOST = timedelta(hours=2)
+"""For what they do together; a checkpoint of a large model may take the first one long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +62,24 @@ class Ranks:
 ALONE = Ranks()
 
 
-def join(device: torch.device, sequence: int) -> Ranks:
-    """Take part in what torchrun began, with so many ranks for each row of tokens; alone if it did not."""
+def check_world(sequence: int) -> int:
+    """How many processes torchrun began, one if it did not; ConfigError if they cannot be divided so."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world % sequence:
         raise ConfigError(
             f"train.sequence_ranks={sequence} does not divide the {world} processes there are; start a multiple of "
             f"it: torchrun --nproc-per-node {sequence} -m dojang train ..."
         )
+    return world
+
+
+def join(device: torch.device, sequence: int) -> Ranks:
+    """Take part in what torchrun began, with so many ranks for each row of tokens; alone if it did not."""
+    world = check_world(sequence)
     if world == 1:
         return ALONE
     if not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=_AT_MOST)
     mesh = init_device_mesh(device.type, (world // sequence, sequence), mesh_dim_names=("data", "sequence"))
     return Ranks(
         data=world // sequence,

@@ -5,6 +5,7 @@ they have to tell each other in the course of it is the trainers' own business.
 """
 
 import asyncio
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,20 +60,27 @@ class Team:
 
     async def _all(self, verb: str, *arguments: Any) -> Any:
         self._together = False
-        dist.broadcast_object_list([(verb, arguments)], src=0, group=self._ranks.orders)
-        found = await getattr(self._own, verb)(*arguments)
+        try:
+            dist.broadcast_object_list([(verb, arguments)], src=0, group=self._ranks.orders)
+            found = await getattr(self._own, verb)(*arguments)
+        except RuntimeError as error:
+            if isinstance(error, dist.DistError) or "gloo" in str(error) or "onnection" in str(error):
+                raise TrainingError("another process failed; it says why itself") from error
+            raise
         self._together = True
         return found
 
 
 def follow(trainer: Trainer, ranks: Ranks) -> None:
-    """Do as the first rank does, until it needs nobody any more."""
+    """Do as the first rank does, until it needs nobody any more. When to stop is for that one to say."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     verb = ""
     while verb != "close":
         heard: list[Any] = [None]
         try:
             dist.broadcast_object_list(heard, src=0, group=ranks.orders)
         except RuntimeError as error:  # of the connection
-            raise TrainingError(f"the first rank is gone; it says why itself ({error})") from error
+            raise TrainingError("the first process is gone; it says why itself") from error
         verb, arguments = heard[0]
         asyncio.run(getattr(trainer, verb)(*arguments))

@@ -7,7 +7,7 @@ learns from its share.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,7 +77,7 @@ class TorchTrainer:
                 check_packed(each)
         check_heads(model.config.num_attention_heads, model.config.num_key_value_heads, ranks.sequence)
         self._adapters = None if config.lora is None else Adapters(model, config.lora, base)
-        if model.device.type == "cuda":
+        if "cuda" in (model.device.type, ranks.kind):
             fuse_norms(model)
         if config.recompute:
             recompute(model)
@@ -87,6 +87,7 @@ class TorchTrainer:
         self._policy = scorer(model)
         self._reference = None if reference is None else scorer(reference)
         self._ranks = ranks
+        self._compute = compute
         self._tokenizer = tokenizer
         self._algorithm = algorithm
         self._weights = weights
@@ -173,8 +174,10 @@ class TorchTrainer:
 
     async def restore(self, path: Path) -> None:
         with checkpoint.readable(path):
-            kept = self._adapters
-            weights = checkpoint.weights_of(path, self._model) if kept is None else kept.read(path)
+            weights: checkpoint.State = {}
+            if self._ranks.first:
+                kept = self._adapters
+                weights = checkpoint.weights_of(path, self._model) if kept is None else kept.read(path)
             if self._critic is not None:
                 self._critic.restore(path)
             self._version = checkpoint.recall(path / OPTIMISER, self._model, self._optimiser, version=0)["version"]
@@ -188,14 +191,21 @@ class TorchTrainer:
         return [each for each in self._model.parameters() if each.requires_grad]
 
     def _news(self) -> tuple[dict[str, Tensor], Factors]:
-        """What engines have to be sent. All ranks must ask."""
+        """What engines have to be sent. All ranks must ask; the first gets it."""
         if self._adapters is None:
-            return {name: whole(tensor.detach()) for name, tensor in self._model.named_parameters()}, {}
+            return self._kept((name, whole(each.detach())) for name, each in self._model.named_parameters()), {}
         if self._config.lora is not None and self._config.lora.publish == "merged":
-            return dict(self._adapters.merged()), {}
-        base = {} if self._has_published else dict(self._adapters.base())
+            return self._kept(self._adapters.merged()), {}
+        base = {} if self._has_published else self._kept(self._adapters.base())
         self._has_published = True
         return base, {name: (b, a) for name, b, a in self._adapters.factors()}
+
+    def _kept(self, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """One after the other, so that no rank has two whole weights at a time but the first, and that one only in the
+        precision they are wanted in."""
+        if self._ranks.world == 1:
+            return dict(named)
+        return {name: tensor.to(self._compute) for name, tensor in named if self._ranks.first}
 
     def _batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         """This rank's share of them; all ranks have equally many."""

@@ -5,7 +5,7 @@ kernel's causal mask is aligned at the end, so that each query sees the whole pr
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -44,7 +44,8 @@ class Varlen:
         if torch.is_autocast_enabled(self._device.type):
             half = torch.get_autocast_dtype(self._device.type)
             q_NHD, k_NKD, v_NKD = (each.to(half) for each in (q_NHD, k_NKD, v_NKD))
-        if q_NHD.dtype not in _HALF or q_NHD.shape[-1] % 8:
+        size = q_NHD.shape[-1]
+        if q_NHD.dtype not in _HALF or size % 8 or size > 256 or not _able(self._device):
             return self._padded.attend(q_NHD, k_NKD, v_NKD, scale)
         if self._key_R is not None:
             k_NKD, v_NKD = _repeated(k_NKD, self._key_R), _repeated(v_NKD, self._key_R)
@@ -56,6 +57,11 @@ class Varlen:
     @cached_property
     def _padded(self) -> Plan:
         return Plan(self._segments, self._device)
+
+
+@cache
+def _able(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class _Repeated(torch.autograd.Function):

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from dojang.algos.clip import GrpoConfig
 from dojang.errors import ConfigError
+from dojang.export import export
 from dojang.train.bits import load_quantised
 from dojang.train.config import LoraConfig, TrainConfig
 from dojang.train.torch import TorchTrainer
@@ -237,3 +238,24 @@ def test_what_waits_elsewhere_is_the_same(make: Callable[..., TorchTrainer], gro
 def test_targets_that_are_not_there_are_said(make: Callable[..., TorchTrainer]) -> None:
     with pytest.raises(ConfigError, match=r"train.lora.targets=\['nothing'\] do not fit the model"):
         make(lora=LoraConfig(targets=("nothing",)))
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "model.embed_tokens"])
+def test_heads_and_embeddings_are_refused(make: Callable[..., TorchTrainer], target: str) -> None:
+    with pytest.raises(ConfigError, match=rf"train.lora.targets has {target.rpartition('.')[2]}; only projections"):
+        make(lora=LoraConfig(targets=(target, "q_proj")))
+
+
+@pytest.mark.parametrize("bits", [16, 4])
+def test_what_is_exported_is_what_was_trained(
+    make: Callable[..., TorchTrainer], groups: list[Group], tmp_path: Path, bits: int
+) -> None:
+    store = Store()
+    trainer = make(lora=LORA.model_copy(update={"bits": bits}), store=store)
+    for _ in range(2):
+        step(trainer, groups)
+    asyncio.run(trainer.save(tmp_path / "saved"))
+    export(tmp_path / "saved", tmp_path / "out", precision="float32", which=None)
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    for name, tensor in store.fetch(asyncio.run(trainer.publish())).items():
+        torch.testing.assert_close(exported.get_parameter(name).detach(), tensor, rtol=1e-5, atol=1e-6)

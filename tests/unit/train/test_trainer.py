@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from dojang.algos.cispo import CispoConfig
 from dojang.algos.clip import DrGrpoConfig, GrpoConfig
@@ -22,6 +30,7 @@ from dojang.algos.ppo import PpoConfig
 from dojang.algos.sapo import SapoConfig
 from dojang.errors import RunDirError, TrainingError
 from dojang.protocols import Average
+from dojang.train.checkpoint import save_weights, weights_of
 from dojang.train.config import TrainConfig
 from dojang.train.torch import TorchTrainer
 from dojang.types import Group, Metrics, Problem, Sample
@@ -437,6 +446,38 @@ def test_what_is_saved_is_a_hugging_face_directory(
     chat = [{"role": "user", "content": "what is 1+1?"}]
     assert again.encode("the answer is 2") == tokenizer.encode("the answer is 2")
     assert again.apply_chat_template(chat, tokenize=False) == tokenizer.apply_chat_template(chat, tokenize=False)
+
+
+def test_what_is_no_parameter_is_saved_too(tmp_path: Path) -> None:
+    config = Glm4MoeConfig(
+        vocab_size=300,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=0,
+    )
+    model = Glm4MoeForCausalLM(config).eval()
+    bias = {name: each for name, each in model.named_buffers() if name.endswith("e_score_correction_bias")}
+    assert len(bias) == 2
+    for each in bias.values():
+        each.copy_(torch.tensor([3.0, -3.0, 2.0, -2.0]))
+    save_weights(tmp_path, model, write=True)
+    found = weights_of(tmp_path, model)
+    for name in bias:
+        assert found[name].tolist() == [3.0, -3.0, 2.0, -2.0]
+    kept = load_file(tmp_path / "model.safetensors")
+    del kept[next(iter(bias))]
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="1 weights are missing, such as"):
+        weights_of(tmp_path, model)
 
 
 @pytest.mark.parametrize("file", ["optimiser/.metadata", "optimiser/__0_0.distcp", "model.safetensors"])
