@@ -294,8 +294,8 @@ class WeightStore(Protocol):
     """Carries weights from the trainer to engines."""
 
     def publish(self, version: int, tensors: "Mapping[str, Tensor]", factors: Factors = ...) -> None:
-        """Make these weights available under `version`; those not given are as they were published before. Factors are
-        of this version alone, and added to the weights as published."""
+        """Make these weights available under `version`. Factors are added to weights; with them, weights that are not
+        given are as they were published before."""
 
     def fetch(self, version: int) -> "Mapping[str, Tensor]":
         """The weights published under `version`."""

@@ -22,7 +22,7 @@ def test_ppo_teaches_the_quickstart(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     train(directory, "steps=15")
     assert json.loads((directory / "summary.json").read_text())["eval"]["after"] > 0.8
-    assert (directory / "checkpoints" / "last" / "critic" / "head.pt").is_file()
+    assert (directory / "checkpoints" / "last" / "critic" / ".metadata").is_file()
     train(directory, "steps=16", "--resume")
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     learned = [row for row in rows if "critic/vf_loss" in row]

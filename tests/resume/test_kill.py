@@ -42,7 +42,9 @@ def record(directory: Path) -> dict[str, Any]:
     columns = ["ordinal", "index", "problem", "tokens", "logprobs", "reward", "advantage", "version", "outcome"]
     rollouts = {path.name: pq.read_table(path, columns=columns) for path in (directory / "rollouts").glob("*.parquet")}
     weights = load_file(directory / "checkpoints" / "last" / "model.safetensors")
-    optimiser = [path.read_bytes() for path in sorted((directory / "checkpoints" / "last" / "optimiser").iterdir())]
+    # Beside these there is an index with a random number in it.
+    parts = sorted((directory / "checkpoints" / "last" / "optimiser").glob("*.distcp"))
+    optimiser = [path.read_bytes() for path in parts]
     metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     return {
         "rollouts": {name: table.to_pylist() for name, table in sorted(rollouts.items())},

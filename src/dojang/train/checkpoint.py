@@ -101,10 +101,15 @@ def _prime(optimiser: torch.optim.Optimizer) -> None:
 
 @contextmanager
 def _unasked() -> Iterator[None]:
-    """torch warns a process that is alone that it is."""
+    """torch warns a process that is alone that it is; and what it raises here is no Exception."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
+        try:
+            yield
+        except CheckpointException as error:
+            raise RuntimeError(str(error)) from error
 
 
 @contextmanager
@@ -112,7 +117,5 @@ def readable(path: Path) -> Iterator[None]:
     """torch, safetensors and transformers each have their own error for a damaged file."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # that of torch.distributed.checkpoint is no Exception
+    except Exception as error:
         raise RunDirError(f"checkpoint {path} cannot be read ({error!r}); delete it to fall back") from error

@@ -30,7 +30,7 @@ class MemoryWeights:
         kept = {name: tensor.detach().to(self._dtype, copy=True) for name, tensor in tensors.items()}
         if unknown := factors.keys() - self._tensors.keys() - kept.keys():
             raise LookupError(f"there is no weight {min(unknown)} to add factors to")
-        self._tensors = {**self._tensors, **kept}  # a new one: engines may still look at the old
+        self._tensors = {**self._tensors, **kept} if factors else kept  # a new one: engines may still look at the old
         self._factors = {name: (b.detach().clone(), a.detach().clone()) for name, (b, a) in factors.items()}
         self._version = version
 
