@@ -13,10 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from dojang import models
 from dojang.config import RunConfig
-from dojang.engines.fleet import Fleet
-from dojang.engines.remote import RemoteEngine
 from dojang.engines.torch import TorchEngine
-from dojang.engines.vllm import VllmEngine
 from dojang.errors import ConfigError, DataError, ModelError
 from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
@@ -152,8 +149,9 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     source = models.resolve(config.model.name)
     tokenizer, renderer = make_renderer(config, prepared, source)
     weights = MemoryWeights(numeric.compute)
-    engine = _make_engine(config, numeric, source, tokenizer, weights)
-    trainer: Trainer = _make_trainer(config, numeric, source, tokenizer, prepared.algorithm, weights, ranks)
+    policy = _load_policy(config, numeric, source, ranks)
+    engine = _make_engine(config, numeric, source, policy, tokenizer, weights)
+    trainer: Trainer = _make_trainer(config, numeric, source, policy, tokenizer, prepared.algorithm, weights, ranks)
     if ranks.world > 1:
         trainer = Team(trainer, ranks)
 
@@ -183,6 +181,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         ),
         gate=HealthGate(config.health),
         directory=directory,
+        primed=config.rollout.engine == "torch" and config.train.lora is None,
         stale=config.loop.stale_updates // config.train.updates,
         critic=_has_critic(prepared.algorithm),
         best=Best(config.checkpoint.metric, config.checkpoint.mode, config.checkpoint.keep),
@@ -206,27 +205,35 @@ def follow(config: RunConfig) -> None:
     tokenizer = AutoTokenizer.from_pretrained(source)
     algorithm = config.algo.make(config.rollout.max_tokens)
     weights = MemoryWeights(numeric.compute)
-    team.follow(_make_trainer(config, numeric, source, tokenizer, algorithm, weights, ranks), ranks)
+    policy = _load_policy(config, numeric, source, ranks)
+    team.follow(_make_trainer(config, numeric, source, policy, tokenizer, algorithm, weights, ranks), ranks)
+
+
+def _load_policy(config: RunConfig, numeric: Numerics, source: str, ranks: Ranks) -> PreTrainedModel:
+    lora = config.train.lora
+    if lora is not None and lora.bits == 4:
+        return load_quantised(source, numeric.compute, numeric.device)
+    return _load_model(source, numeric.master if lora is None else numeric.compute, _trained_on(numeric, ranks))
+
+
+def _trained_on(numeric: Numerics, ranks: Ranks) -> torch.device:
+    """To be spread over ranks, a model may be larger than any one device."""
+    return numeric.device if ranks.world == 1 else torch.device("cpu")
 
 
 def _make_trainer(
     config: RunConfig,
     numeric: Numerics,
     source: str,
+    policy: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     algorithm: Algorithm,
     weights: WeightStore,
     ranks: Ranks,
 ) -> TorchTrainer:
-    lora, aside = config.train.lora, torch.device("cpu")
-    # To be spread over ranks, a model may be larger than any one device.
-    device = numeric.device if ranks.world == 1 else aside
-    if lora is not None and lora.bits == 4:
-        policy = load_quantised(source, numeric.compute, numeric.device)
-    else:
-        policy = _load_model(source, numeric.master if lora is None else numeric.compute, device)
+    device, aside = _trained_on(numeric, ranks), torch.device("cpu")
     reference = None
-    if algorithm.needs_reference and lora is None:
+    if algorithm.needs_reference and config.train.lora is None:
         reference = _load_model(source, numeric.compute, aside if "reference" in config.train.offload else device)
     critic = None
     if _has_critic(algorithm):
@@ -255,22 +262,34 @@ def _has_critic(algorithm: Algorithm) -> bool:
 
 
 def _make_engine(
-    config: RunConfig, numeric: Numerics, source: str, tokenizer: PreTrainedTokenizerBase, weights: WeightStore
+    config: RunConfig,
+    numeric: Numerics,
+    source: str,
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: WeightStore,
 ) -> RolloutEngine:
     rollout = config.rollout
     if rollout.engine == "torch":
-        return TorchEngine(
-            _load_model(source, numeric.compute, numeric.device),
+        there = policy.device.type == numeric.device.type and not getattr(policy, "is_quantized", False)
+        return TorchEngine(  # it takes copies
+            policy if there else _load_model(source, numeric.compute, numeric.device),
             tokenizer,
             weights,
             slots=rollout.slots,
             kv_gb=rollout.kv_gb,
             chunk=rollout.chunk,
             threads=_engine_threads(config),
+            dtype=numeric.compute,
         )
     if rollout.engine == "vllm":
+        from dojang.engines.vllm import VllmEngine
+
         dtype = str(numeric.compute).removeprefix("torch.")
         return VllmEngine(source, tokenizer, weights, slots=rollout.slots, kv_gb=rollout.kv_gb, dtype=dtype)
+    from dojang.engines.fleet import Fleet
+    from dojang.engines.remote import RemoteEngine
+
     folder = Path(rollout.handover) if rollout.handover else None
     token = os.environ.get(rollout.token_env) or None
     servers = [RemoteEngine(url, tokenizer, weights, folder=folder, token=token) for url in rollout.url]

@@ -71,16 +71,21 @@ class _Layer:
 class Decoder:
     """A model's weights as generation wants them."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype | None = None) -> None:
+        """Copies of a model's weights, in its own precision or another."""
         self.shape = Shape.of(model.config)
-        self.dtype, self.device = model.dtype, model.device
+        self.dtype, self.device = dtype or model.dtype, model.device
         named = dict(model.named_parameters())
-        self._embedding = named["model.embed_tokens.weight"].detach().clone()
-        self._norm = named["model.norm.weight"].detach().clone()
+
+        def copied(*names: str) -> Tensor:
+            return torch.cat([named[name].detach().to(self.dtype) for name in names])
+
+        self._embedding = copied("model.embed_tokens.weight")
+        self._norm = copied("model.norm.weight")
         self._tied = "lm_head.weight" not in named
-        self._head = Linear([self._embedding if self._tied else named["lm_head.weight"].detach().clone()])
-        self._layers = [_layer(named, f"model.layers.{index}.") for index in range(self.shape.layers)]
-        self._arithmetic = _arithmetic(model, self.shape, fused=self.fused)
+        self._head = Linear(self._embedding if self._tied else copied("lm_head.weight"), [self.shape.vocabulary])
+        self._layers = [_layer(named, f"model.layers.{index}.", copied) for index in range(self.shape.layers)]
+        self._arithmetic = _arithmetic(model, self.shape, self.dtype, fused=self.fused)
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -125,10 +130,10 @@ class Decoder:
         return self._head(self._arithmetic.normed_sum(x_NE, None, self._norm))
 
 
-def _arithmetic(model: PreTrainedModel, shape: Shape, *, fused: bool) -> Arithmetic:
+def _arithmetic(model: PreTrainedModel, shape: Shape, dtype: torch.dtype, *, fused: bool) -> Arithmetic:
     """With cosines and sines for every position, by the model's own rule."""
     positions = torch.arange(shape.context, device=model.device)[None]
-    cos_1TD, sin_1TD = model.model.rotary_emb(torch.zeros(1, dtype=model.dtype, device=model.device), positions)
+    cos_1TD, sin_1TD = model.model.rotary_emb(torch.zeros(1, dtype=dtype, device=model.device), positions)
     made = (shape.heads, shape.kv_heads, shape.epsilon, cos_1TD[0], sin_1TD[0])
     if not fused:
         return PlainArithmetic(*made)
@@ -137,24 +142,22 @@ def _arithmetic(model: PreTrainedModel, shape: Shape, *, fused: bool) -> Arithme
     return FusedArithmetic(*made)
 
 
-def _layer(named: Mapping[str, Tensor], prefix: str) -> _Layer:
+def _layer(named: Mapping[str, Tensor], prefix: str, copied: Callable[..., Tensor]) -> _Layer:
     def take(name: str) -> Tensor | None:
-        return named[prefix + name].detach().clone() if prefix + name in named else None
+        return copied(prefix + name) if prefix + name in named else None
 
     def linear(*names: str) -> Linear:
-        biases = [named[f"{prefix}{name}.bias"].detach() for name in names if f"{prefix}{name}.bias" in named]
-        return Linear([named[f"{prefix}{name}.weight"].detach().clone() for name in names], biases)
+        weights = [f"{prefix}{name}.weight" for name in names]
+        biases = [f"{prefix}{name}.bias" for name in names if f"{prefix}{name}.bias" in named]
+        return Linear(copied(*weights), [len(named[each]) for each in weights], copied(*biases) if biases else None)
 
-    before, after = take("input_layernorm.weight"), take("post_attention_layernorm.weight")
-    assert before is not None
-    assert after is not None
     return _Layer(
-        before_attention=before,
+        before_attention=copied(f"{prefix}input_layernorm.weight"),
         qkv=linear(*_QKV),
         q_norm=take("self_attn.q_norm.weight"),
         k_norm=take("self_attn.k_norm.weight"),
         out=linear("self_attn.o_proj"),
-        before_mlp=after,
+        before_mlp=copied(f"{prefix}post_attention_layernorm.weight"),
         gate_up=linear(*_GATE_UP),
         down=linear("mlp.down_proj"),
     )

@@ -14,14 +14,15 @@ _ROWS = 64
 
 
 class Linear:
-    """The layers whose weights are given, one under the other. A single one is used as it is, not copied."""
+    """Layers whose weights lie one under the other, so many rows of each."""
 
-    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> None:
-        self._sizes = [len(weight) for weight in weights]
-        self.weight = weights[0] if len(weights) == 1 else torch.cat(list(weights))
-        self._bias = torch.cat(list(biases)) if biases else None
+    def __init__(self, weight: Tensor, sizes: Sequence[int], bias: Tensor | None = None) -> None:
+        self.weight = weight
+        self._sizes = list(sizes)
+        self._bias = bias
+        self._packs = _packs(weight)
         self._packed: Tensor | None = None
-        self.refresh()
+        """Made when it is first wanted: weights that are replaced before are never packed."""
 
     def parts(self) -> list[tuple[Tensor, Tensor | None]]:
         """Weight and bias of each layer, to be written into; `refresh` afterwards."""
@@ -31,11 +32,12 @@ class Linear:
 
     def refresh(self) -> None:
         """The weights have changed."""
-        if _packs(self.weight):
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, _ROWS)
+        self._packed = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._packed is not None and (len(x) > 1 or x.dtype is torch.bfloat16):  # one row alone is faster plain
+        if self._packs and (len(x) > 1 or x.dtype is torch.bfloat16):  # one row alone is faster plain
+            if self._packed is None:
+                self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, _ROWS)
             result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
             return result
         return functional.linear(x, self.weight, self._bias)

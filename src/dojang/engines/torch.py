@@ -84,8 +84,9 @@ class TorchEngine:
         chunk: int | None = None,
         context: int | None = None,
         threads: int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        decoder = Decoder(model)
+        decoder = Decoder(model, dtype)
         self._device = decoder.device
         self._threads = threads
         """How many of the processor's to use; None for torch's own choice."""

@@ -4,6 +4,7 @@ Everything after this rests on it: a loss that compares what the trainer thinks 
 of it learns from the difference. So before anything runs, the engine draws a few words and the trainer scores them.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -31,11 +32,12 @@ class Agreement:
     async def check(self) -> None:
         """TrainingError if the two do not agree."""
         sampling = replace(self.sampling, max_tokens=min(_TOKENS, self.sampling.max_tokens))
-        samples = []
-        for ordinal, problem in enumerate(self.problems[:_PROBLEMS]):
-            prompt = self.renderer.render(problem.messages)
-            [completion] = await self.engine.generate(prompt, 1, replace(sampling, ordinal=ordinal))
-            samples.append(Sample.of(prompt, completion, Verdict(Outcome.JUDGE_ERROR, None)))
+        prompts = [self.renderer.render(problem.messages) for problem in self.problems[:_PROBLEMS]]
+        drawn = await asyncio.gather(
+            *(self.engine.generate(each, 1, replace(sampling, ordinal=at)) for at, each in enumerate(prompts))
+        )
+        told = Verdict(Outcome.JUDGE_ERROR, None)
+        samples = [Sample.of(prompt, each, told) for prompt, (each,) in zip(prompts, drawn, strict=True)]
         scores = await self.trainer.score(samples)
         gaps = [
             abs(mine - theirs)

@@ -52,6 +52,8 @@ class Run:
     tracker: Tracker
     gate: HealthGate
     directory: RunDir
+    primed: bool = False
+    """Whether the engine was made with the weights the trainer begins with: they need not be published."""
     stale: int = 0
     """How many steps old what is learned from is: the first so many only attempt."""
     critic: bool = False
@@ -72,7 +74,8 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
     saved = state if run.directory.last_checkpoint() is not None else None
     if saved is not None:
         point(run, state)  # a crash may have come between the checkpoint and its links
-    await publish(run)
+    if saved is not None or not run.primed:
+        await publish(run)
     if run.agreement is not None:
         await run.agreement.check()
     while True:
@@ -99,13 +102,13 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     """One turn of the loop. Nothing before `learn` changes the run, so it can be abandoned and repeated."""
     clock = Clock()
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
-        groups = credit(run, await _unless(stop, attempt(run, problems)))
+        groups = credit(run.algorithm, await _unless(stop, attempt(run, problems)))
         for _ in range(run.algorithm.refills):
             if (missing := run.prompts - sum(teaches(run, group) for group in groups)) <= 0:
                 break
             more = pose(run.problems, run.seed, state.ordinal + len(problems), missing)
             problems = [*problems, *more]
-            groups = credit(run, [*groups, *await _unless(stop, attempt(run, more))])
+            groups = credit(run.algorithm, [*groups, *await _unless(stop, attempt(run, more))])
     run.tracker.groups(state.step + 1, "train", groups)
     run.gate.check(groups)
     pending = (*state.pending, tuple(groups))
@@ -129,7 +132,7 @@ async def attempt(run: Run, problems: Sequence[tuple[int, Problem]]) -> list[Gro
     return await asyncio.gather(*(run.workflow.run(problem, ordinal) for ordinal, problem in problems))
 
 
-def credit(run: Run, groups: Sequence[Group]) -> list[Group]:
+def credit(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:
     """The same groups with every sample's advantage filled in."""
     return [
         replace(
@@ -139,7 +142,7 @@ def credit(run: Run, groups: Sequence[Group]) -> list[Group]:
                 for sample, advantage in zip(group.samples, advantages, strict=True)
             ),
         )
-        for group, advantages in zip(groups, run.algorithm.advantages(groups), strict=True)
+        for group, advantages in zip(groups, algorithm.advantages(groups), strict=True)
     ]
 
 

@@ -136,6 +136,17 @@ def test_weights_taken_over_are_those_of_the_other_model(name: str) -> None:
         assert mine.sub(other(input_ids=torch.tensor([prompt])).logits[0]).abs().max() < 1e-10
 
 
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_copy_in_another_precision_is_that_of_a_model_in_it(name: str) -> None:
+    """But for cosines and sines, which a model makes in single precision whatever its own."""
+    copy, whole = Decoder(made(name, torch.float64), torch.float32), Decoder(made(name, torch.float64).float())
+    assert copy.dtype is torch.float32
+    assert all(torch.equal(weight, whole.weights[name]) for name, weight in copy.weights.items())
+    for one, other in zip(scored(copy), scored(whole), strict=True):
+        assert one.dtype is torch.float32
+        torch.testing.assert_close(one, other)
+
+
 def test_the_decoder_has_weights_of_its_own() -> None:
     model = made("llama", torch.float64)
     decoder = Decoder(model)

@@ -293,6 +293,20 @@ def test_a_pair_that_does_not_agree_is_refused_before_anything_runs(
     assert not (broken.directory.path / "metrics.jsonl").exists()
 
 
+def test_an_engine_that_has_the_weights_already_is_not_sent_them(make_run: Callable[..., Run]) -> None:
+    def published(run: Run) -> bool:
+        play(run)
+        assert isinstance(run.trainer, TorchTrainer)
+        try:
+            return bool(run.trainer._weights.fetch(0))
+        except LookupError:
+            return False
+
+    assert published(make_run("others", steps=0))
+    assert not published(replace(make_run(steps=0), primed=True))
+    assert published(replace(make_run(steps=0), primed=True))  # a checkpoint is there: those may be other weights
+
+
 def test_groups_whose_rewards_are_equal_are_counted_and_left_out(make_run: Callable[..., Run]) -> None:
     def script(prompt: str, index: int, sampling: Sampling) -> str:
         return mixed(prompt, index, sampling) if "toy 3" in prompt else "bad"
