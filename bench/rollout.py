@@ -25,26 +25,16 @@ from importlib.util import find_spec
 from random import Random
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
-from dojang import models
 from dojang.engines.torch import TorchEngine
 from dojang.types import Sampling
 from dojang.weights.memory import MemoryWeights
+from lengths import Ends, geometric
 from machine import Row, arguments, report
-from shapes import LLAMA_20M, SMOLLM2_135M
+from shapes import fast_dtype, load
 
 PROMPT = (32, 64)
-RANDOM = {"random-20m": LLAMA_20M, "random-135m": SMOLLM2_135M}
 
 
 @dataclass(frozen=True)
@@ -80,7 +70,7 @@ def works(options: argparse.Namespace, vocabulary: int) -> list[Work]:
             ]
             lengths = [
                 [
-                    options.uniform if shape == "uniform" else _geometric(random, options.mean, options.most)
+                    options.uniform if shape == "uniform" else geometric(random, options.mean, options.most)
                     for _ in range(samples)
                 ]
                 for _ in prompts
@@ -88,13 +78,6 @@ def works(options: argparse.Namespace, vocabulary: int) -> list[Work]:
             shared = "groups of 8" if samples > 1 else "all different"
             found.append(Work(f"{shape} lengths, {shared}", prompts, lengths))
     return found
-
-
-def _geometric(random: Random, mean: int, most: int) -> int:
-    length = 1
-    while length < most and random.random() > 1 / mean:
-        length += 1
-    return length
 
 
 def ours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
@@ -123,14 +106,6 @@ def ours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int)
     return play
 
 
-class _Lengths(StoppingCriteria):
-    def __init__(self, ends: torch.Tensor) -> None:
-        self._ends = ends
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
-        return input_ids.shape[1] >= self._ends
-
-
 def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
     keeps_scores = model.device.type == "cpu"
 
@@ -157,7 +132,7 @@ def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: 
                     ids,
                     attention_mask=mask,
                     generation_config=config,
-                    stopping_criteria=StoppingCriteriaList([_Lengths(ends)]),
+                    stopping_criteria=StoppingCriteriaList([Ends(ends)]),
                 )
                 if keeps_scores:
                     model.compute_transition_scores(output.sequences, output.logits, normalize_logits=True)
@@ -224,28 +199,6 @@ if find_spec("vllm"):
     CONTESTANTS["vllm"] = vllm
 
 
-def _models(names: str, dtype: torch.dtype, device: str) -> list[tuple[str, PreTrainedModel, PreTrainedTokenizerBase]]:
-    found = []
-    for name in names.split(","):
-        if name in RANDOM:
-            torch.manual_seed(0)
-            model: PreTrainedModel = LlamaForCausalLM(RANDOM[name])
-            tokenizer = AutoTokenizer.from_pretrained(models.resolve("dojang-tiny"))
-        else:
-            source = models.resolve(name)
-            model = AutoModelForCausalLM.from_pretrained(source)
-            tokenizer = AutoTokenizer.from_pretrained(source)
-        model = model.to(device, dtype).eval()
-        model.generation_config.eos_token_id = None
-        found.append((name, model, tokenizer))
-    return found
-
-
-def _dtype(device: str) -> torch.dtype:
-    fast = device == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.bfloat16 if fast else torch.float32
-
-
 def main() -> None:
     gpu = torch.cuda.is_available()
     parser = arguments((__doc__ or "").partition("\n")[0])
@@ -265,9 +218,10 @@ def main() -> None:
         report("rollout table", rollout_table.rows(), options.json)
         return
     device = "cuda" if gpu else "cpu"
-    dtype = _dtype(device)
+    dtype = fast_dtype(device)
     rows = []
-    for name, model, tokenizer in _models(options.models, dtype, device):
+    for name in options.models.split(","):
+        model, tokenizer = load(name, dtype, device)
         players = {
             each: CONTESTANTS[each](model, tokenizer, options.sequences) for each in options.contestants.split(",")
         }

@@ -1,255 +1,119 @@
-"""A whole GRPO step, generate, reward and update, by dojang and by TRL's GRPOTrainer.
+"""A whole GRPO step, generate, reward and update, by dojang and by TRL's GRPOTrainer; on a GPU the update alone.
 
-Both take the same model, prompts, rewards, precision and numbers of tokens: 8 prompts of 32 to 64 tokens, 8 samples of
+All take the same model, prompts, rewards, precision and numbers of tokens: 8 prompts of 32 to 64 tokens, 8 samples of
 each, of 64 tokens or of geometric lengths (mean 64, at most 256). Each plays in a process of its own, one after the
-other, on as many threads: a step to warm up, then the median of some. Start-up is from the first import to the first
-step; peak memory is the process's. Models called random have random weights, on which speed does not depend.
+other, on as many threads: a step to warm up, then the median of some. Peak memory is the process's. Start-up is from
+the first import to the first step; processes that play nothing else take turns at it, and the median counts. Beside
+seconds on the clock the notes have the processor's, of all threads, which others on the machine disturb less. Models
+called random have random weights, on which speed does not depend.
 
-TRL's `generate` is stopped at the lengths wanted by a criterion of ours, which costs it next to nothing. TRL is not a
-dependency of dojang: `pip install trl==1.16.0` beside it.
+TRL's `generate` is held to the lengths wanted by a criterion of ours, which costs it next to nothing. TRL is not a
+dependency of dojang: `pip install trl==1.16.0 datasets` beside it. Where it is missing, the baseline is plain
+transformers and torch (train_plain.py). So it is on a GPU, where the update alone is played (train_update.py): rollouts
+have a benchmark of their own.
 """
 
 import argparse
-import asyncio
 import json
 import resource
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from importlib.util import find_spec
-from itertools import pairwise
-from random import Random
-from typing import Any
 
 from machine import Row, arguments, report
+from train_players import PLAYERS
+from train_work import PROMPTS, SAMPLES, Clock, Spent
 
-PROMPTS, SAMPLES = 8, 8
-STARTED = time.perf_counter()
-
-
-@dataclass
-class Played:
-    """Seconds of each part of each step, and of the start."""
-
-    parts: dict[str, list[float]] = field(default_factory=dict)
-    startup_s: float = 0.0
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.parts.setdefault(name, []).append(time.perf_counter() - started)
-
-
-def lengths(shape: str, step: int) -> list[int]:
-    """Of all samples of a step, the same for everybody."""
-    random = Random(step)
-    if shape == "uniform":
-        return [64] * (PROMPTS * SAMPLES)
-    return [min(256, 1 + int(random.expovariate(1 / 64))) for _ in range(PROMPTS * SAMPLES)]
-
-
-def prompts(step: int) -> list[str]:
-    """Sums, a token for each character or so."""
-    random = Random(1000 + step)
-    return [
-        " ".join(f"{random.randrange(100)}+{random.randrange(100)}" for _ in range(random.randint(7, 10)))
-        for _ in range(PROMPTS)
-    ]
-
-
-def reward(text: str) -> float:
-    return len(set(text)) / 100
-
-
-def play_dojang(name: str, shape: str, steps: int) -> Played:
-    import torch
-
-    import rollout
-    from dojang.algos.clip import GrpoConfig
-    from dojang.engines.torch import TorchEngine
-    from dojang.train.config import TrainConfig
-    from dojang.train.torch import TorchTrainer
-    from dojang.types import Outcome, Sampling, Verdict
-    from dojang.weights.memory import MemoryWeights
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    compute = rollout._dtype(device)
-    ((_, model, tokenizer),) = rollout._models(name, torch.float32, device)
-    weights = MemoryWeights(compute)
-    engine = TorchEngine(model.to(compute) if compute is not torch.float32 else model, tokenizer, weights, slots=64)
-    engine._batch._stopper.end_tokens = frozenset()  # lengths are given
-    algorithm = GrpoConfig().make(longest=256)
-    trainer = TorchTrainer(
-        model.float(),
-        None,
-        tokenizer,
-        algorithm,
-        weights,
-        TrainConfig(lr=1e-6),
-        total_updates=steps + 1,
-        longest=256,
-        temperature=1.0,
-        compute=compute,
-    )
-    played = Played()
-
-    async def step(number: int) -> None:
-        with played.timed("generate"):
-            asked, wanted = [], iter(lengths(shape, number))
-            ids = [tuple(tokenizer(text)["input_ids"]) for text in prompts(number)]
-            for place, prompt in enumerate(ids):
-                for sample in range(SAMPLES):
-                    sampling = Sampling(1.0, next(wanted), seed=number, ordinal=place * SAMPLES + sample)
-                    asked.append(engine.generate(prompt, 1, sampling))
-            drawn = [completion for (completion,) in await asyncio.gather(*asked)]
-        with played.timed("reward"):
-            verdicts = [Verdict(Outcome.WRONG, reward(each.text)) for each in drawn]
-        with played.timed("update"):
-            credited = _credited(algorithm, ids, drawn, verdicts)
-            await trainer.forward_backward(credited)
-            await trainer.optim_step()
-            await engine.load(await trainer.publish())
-
-    async def whole() -> None:
-        await engine.load(await trainer.publish())
-        played.startup_s = time.perf_counter() - STARTED
-        for number in range(steps + 1):
-            with played.timed("step"):
-                await step(number)
-        await engine.close()
-
-    asyncio.run(whole())
-    return played
-
-
-def _credited(algorithm: Any, ids: Sequence[Any], drawn: Sequence[Any], verdicts: Sequence[Any]) -> list[Any]:
-    from dojang.types import Group, Message, Problem, Sample
-
-    groups = []
-    for place, prompt in enumerate(ids):
-        some = range(place * SAMPLES, (place + 1) * SAMPLES)
-        samples = tuple(Sample.of(prompt, drawn[at], verdicts[at]) for at in some)
-        groups.append(Group(Problem(str(place), "", (Message("user", ""),), None), place, samples))
-    return [
-        replace(group, samples=tuple(map(lambda sample, by: replace(sample, advantage=by), group.samples, advantages)))
-        for group, advantages in zip(groups, algorithm.advantages(groups), strict=True)
-    ]
-
-
-def play_trl(name: str, shape: str, steps: int) -> Played:
-    import torch
-    from datasets import Dataset
-    from transformers import StoppingCriteriaList
-    from trl import GRPOConfig, GRPOTrainer
-
-    import rollout
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    ((_, model, tokenizer),) = rollout._models(name, torch.float32, device)
-    tokenizer.pad_token = tokenizer.eos_token  # so that what comes after a sample's end counts as its end
-    rows = [{"prompt": text} for step in range(steps + 1) for text in prompts(step)]
-    played = Played()
-
-    def rewards(completions: Sequence[str], **_: Any) -> list[float]:
-        with played.timed("reward"):
-            return [reward(text) for text in completions]
-
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = GRPOTrainer(
-            model=model,
-            processing_class=tokenizer,
-            reward_funcs=rewards,
-            train_dataset=Dataset.from_list(rows),
-            args=GRPOConfig(
-                output_dir=folder,
-                per_device_train_batch_size=16,
-                gradient_accumulation_steps=PROMPTS * SAMPLES // 16,
-                num_generations=SAMPLES,
-                max_completion_length=256,
-                max_steps=steps + 1,
-                shuffle_dataset=False,
-                learning_rate=1e-6,
-                beta=0.0,
-                temperature=1.0,
-                save_strategy="no",
-                report_to="none",
-                gradient_checkpointing=False,
-                use_cpu=device == "cpu",
-                bf16=rollout._dtype(device) is torch.bfloat16,
-                disable_tqdm=True,
-                logging_steps=1000,
-            ),
-        )
-        generate, number = model.generate, iter(range(steps + 1))
-
-        def stopped(*asked: Any, **options: Any) -> Any:
-            with played.timed("generate"):
-                wanted = torch.tensor(lengths(shape, next(number)), device=model.device)
-                width = options["input_ids"].shape[1] if "input_ids" in options else asked[0].shape[1]
-                ends = StoppingCriteriaList([rollout._Lengths(width + wanted)])
-                return generate(*asked, **options, stopping_criteria=ends)
-
-        model.generate = stopped
-        train_step, begun = trainer.training_step, []
-
-        def timed(*asked: Any, **options: Any) -> Any:
-            begun.append(time.perf_counter())
-            return train_step(*asked, **options)
-
-        trainer.training_step = timed
-        played.startup_s = time.perf_counter() - STARTED
-        trainer.train()
-        begun.append(time.perf_counter())
-    per_step = PROMPTS * SAMPLES // 16
-    starts = [*begun[:-1:per_step], begun[-1]]
-    played.parts["step"] = [end - start for start, end in pairwise(starts)]
-    others = zip(played.parts["step"], played.parts["generate"], played.parts["reward"], strict=True)
-    played.parts["update"] = [whole - generated - rewarded for whole, generated, rewarded in others]
-    return played
-
-
-PLAYERS = {"dojang": play_dojang, "TRL": play_trl}
+MINE = "dojang"
+Figures = dict[str, tuple[float, float]]
+"""Of each part: seconds on the clock and of the processor, or megabytes twice."""
 
 
 def main() -> None:
-    parser = arguments((__doc__ or "").partition("\n")[0])
-    parser.add_argument("--models", default="random-20m,smollm2-135m-instruct")
-    parser.add_argument("--shapes", default="geometric,uniform")
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--play", nargs=3, metavar=("WHO", "MODEL", "SHAPE"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = _options()
     if options.play:
-        who, model, shape = options.play
-        played = PLAYERS[who](model, shape, options.steps)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        medians = {name: statistics.median(values[1:]) for name, values in played.parts.items()}
-        print(json.dumps({**medians, "start-up": played.startup_s, "peak memory": peak}))
+        print(json.dumps(play(*options.play, options.steps)))
         return
-    if not find_spec("trl"):
-        sys.exit("this compares with TRL, which is not installed here; pip install trl==1.16.0 datasets")
+    if options.update or _gpu():
+        import train_update
+
+        report("train", train_update.rows(tiny=options.tiny, rounds=options.steps), options.json)
+        return
     rows = []
     for model in options.models.split(","):
-        for shape in options.shapes.split(","):
-            found = {who: _play(who, model, shape, options.steps) for who in PLAYERS}
-            for part, mine in found["dojang"].items():
-                theirs, unit = found["TRL"][part], "MB" if part == "peak memory" else "s"
-                case = f"{model}, {shape} lengths, {part}"
-                rows.append(Row(case, "dojang", "TRL", mine, theirs, unit, theirs / mine if mine else None))
+        players = [MINE, *options.against.split(",")]
+        for lengths in options.lengths.split(","):
+            found = {who: _played(who, model, lengths, options.steps) for who in players}
+            notes = f"median of {options.steps} steps of {PROMPTS} prompts, {SAMPLES} samples each"
+            rows += _rows(f"{model}, {lengths} lengths", found, notes)
+        rows += _rows(model, _startups(players, model, options.starts), f"median of {options.starts} starts")
     report("train", rows, options.json)
 
 
-def _play(who: str, model: str, shape: str, steps: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--steps", str(steps), "--play", who, model, shape]
+def _options() -> argparse.Namespace:
+    parser = arguments((__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", default="random-20m,smollm2-135m-instruct")
+    parser.add_argument("--lengths", default="geometric,uniform")
+    parser.add_argument("--steps", type=int, default=3, help="played by each, after one to warm up")
+    parser.add_argument("--starts", type=int, default=3, help="start-ups of each")
+    others = "TRL" if find_spec("trl") else "plain transformers"
+    parser.add_argument("--against", default=others, help="TRL, plain transformers, or both with a comma between")
+    parser.add_argument("--update", action="store_true", help="the update alone, as on a GPU")
+    parser.add_argument("--tiny", action="store_true", help="with --update: sizes to try it with, not to measure")
+    parser.add_argument("--play", nargs=3, metavar=("WHO", "MODEL", "LENGTHS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    unknown = {*options.against.split(",")} - {*PLAYERS}
+    if unknown:
+        parser.error(f"--against: nobody here is called {', '.join(sorted(unknown))}; there is {', '.join(PLAYERS)}")
+    return options
+
+
+def _gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def play(who: str, model: str, lengths: str, steps: int) -> Figures:
+    """In this process."""
+    clock = Clock(steps)
+    PLAYERS[who](model, lengths, clock)
+    assert clock.startup is not None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    medians = {name: _median(clock.parts[name][1:]) for name in ("step", "generate", "reward", "update") if steps}
+    return {**medians, "peak memory": (peak, peak), "start-up": _median([clock.startup])}
+
+
+def _median(spent: Sequence[Spent]) -> tuple[float, float]:
+    return statistics.median(each.wall for each in spent), statistics.median(each.cpu for each in spent)
+
+
+def _played(who: str, model: str, lengths: str, steps: int) -> Figures:
+    command = [sys.executable, __file__, "--steps", str(steps), "--play", who, model, lengths]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    print(f"{who}, {model}, {shape}: {figures}", file=sys.stderr, flush=True)
-    return figures
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    print(f"{who}, {model}, {lengths}, {steps} steps: {figures}", file=sys.stderr, flush=True)
+    start = figures.pop("start-up")
+    return figures if steps else {"start-up": start}
+
+
+def _startups(players: Sequence[str], model: str, starts: int) -> dict[str, Figures]:
+    turns = [{who: _played(who, model, "uniform", 0)["start-up"] for who in players} for _ in range(starts)]
+    return {who: {"start-up": _median([Spent(*turn[who]) for turn in turns])} for who in players}
+
+
+def _rows(case: str, found: dict[str, Figures], notes: str) -> list[Row]:
+    rows = []
+    for other in list(found)[1:]:
+        for part, (mine, my_cpu) in found[MINE].items():
+            theirs, their_cpu = found[other][part]
+            memory = part == "peak memory"
+            told = notes if memory else f"{notes}; processor {my_cpu:.3g} s, baseline's {their_cpu:.3g} s"
+            unit = "MB" if memory else "s"
+            rows.append(Row(f"{case}, {part}", MINE, other, mine, theirs, unit, theirs / mine if mine else None, told))
+    return rows
 
 
 if __name__ == "__main__":
