@@ -31,10 +31,12 @@ class SingleTurn:
         prompt = self._renderer.render(problem.messages)
         sampling = replace(self._sampling, ordinal=ordinal)
         completions = await self._engine.generate(prompt, self._samples, sampling)
-        verdicts = await asyncio.gather(*(self._grade(problem, each.text) for each in completions))
+        # Whatever was said more than once is judged once: the same words never get different rewards.
+        texts = list(dict.fromkeys(completion.text for completion in completions))
+        verdicts = dict(zip(texts, await asyncio.gather(*(self._grade(problem, each) for each in texts)), strict=True))
         samples = [
-            Sample.of(prompt, completion, verdict, index)
-            for index, (completion, verdict) in enumerate(zip(completions, verdicts, strict=True))
+            Sample.of(prompt, completion, verdicts[completion.text], index)
+            for index, completion in enumerate(completions)
         ]
         judged = tuple(sample for sample in samples if sample.verdict.outcome is not Outcome.JUDGE_ERROR)
         unjudged = tuple(sample for sample in samples if sample.verdict.outcome is Outcome.JUDGE_ERROR)

@@ -369,7 +369,7 @@ def test_stopping_abandons_the_step_saves_and_raises(make_run: Callable[..., Run
     stop = asyncio.Event()
 
     async def never_ends(problem: Problem, text: str) -> Verdict:
-        if problem in TRAIN and len(posed) >= 2 * 3 * 4:  # the third step
+        if problem in TRAIN and len(posed) >= 2 * 3 * 2:  # the third step: two different answers to each problem
             stop.set()
             await asyncio.sleep(3600)
         if problem in TRAIN:

@@ -63,6 +63,19 @@ def test_every_answer_is_judged_once_and_kept_in_order(play: Callable[..., Group
     assert task.graded == dict.fromkeys(ANSWERS, 1)
 
 
+def test_the_same_answer_gets_the_same_verdict(play: Callable[..., Group], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ANSWERS", ("two", "2", "two", "2"))
+    task = FlakyTask({"two": 1})
+    group = play(task)
+    assert [(sample.text, sample.reward, sample.index) for sample in group.samples] == [
+        ("two", 0.0, 0),
+        ("2", 1.0, 1),
+        ("two", 0.0, 2),
+        ("2", 1.0, 3),
+    ]
+    assert task.graded == {"two": 2, "2": 1}
+
+
 def test_what_is_trained_is_the_prompt_and_the_sampled_tokens(
     play: Callable[..., Group], tokenizer: PreTrainedTokenizerBase, problem: Problem
 ) -> None:
