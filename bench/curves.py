@@ -1,8 +1,9 @@
-"""Draws the mean reward of some runs over their steps, side by side, and prints it as a table.
+"""Draws the mean reward of some runs over their learning, side by side, and prints it as a table.
 
     python bench/curves.py OUTPUT.png NAME=RUN_DIR/metrics.jsonl NAME=...
 
-Steps that only attempted (loop.stale_updates) are counted like the others.
+What counts is how often the policy that attempted had learned: of the steps that only attempted (loop.stale_updates)
+the last is shown.
 """
 
 import json
@@ -12,14 +13,18 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-REWARD, SCORE = "critic/rewards/mean", "val/score"
+REWARD, SCORE, LOSS = "critic/rewards/mean", "val/score", "actor/loss"
 EVERY = 10
 
 
 def read(path: Path, name: str) -> dict[int, float]:
-    """A figure by step."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {row["step"]: row[name] for row in rows if name in row}
+    """A figure by how many steps the policy had learned from before."""
+    found, learned = {}, 0
+    for row in map(json.loads, path.read_text().splitlines()):
+        if name in row:
+            found[learned] = row[name]
+        learned += LOSS in row
+    return found
 
 
 def smooth(values: dict[int, float]) -> list[float]:
@@ -34,7 +39,7 @@ def draw(output: Path, runs: dict[str, Path]) -> None:
     for name, path in runs.items():
         values = read(path, REWARD)
         axes.plot(list(values), smooth(values), label=name, linewidth=1.6)
-    axes.set(xlabel="step", ylabel="mean reward, over 5 steps")
+    axes.set(xlabel="steps learned from", ylabel="mean reward, over 5 steps")
     axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.legend(frameon=False, ncols=2)
     axes.spines[["top", "right"]].set_visible(False)
@@ -43,9 +48,9 @@ def draw(output: Path, runs: dict[str, Path]) -> None:
 
 def table(runs: dict[str, Path]) -> str:
     last = max(max(read(path, REWARD)) for path in runs.values())
-    steps = [1, *range(EVERY, last + 1, EVERY)]
+    steps = [*range(0, last, EVERY), last]
     lines = [
-        f"| | {' | '.join(f'step {step}' for step in steps)} | held out, before and after |",
+        f"| mean reward after | {' | '.join(map(str, steps))} | held out, before and after |",
         "|---" * (len(steps) + 2) + "|",
     ]
     for name, path in runs.items():
