@@ -19,6 +19,7 @@ from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
+from dojang.places import cache_root
 from dojang.protocols import Algorithm, Judge, RolloutEngine, Task, Trainer, WeightStore
 from dojang.rundir import RunDir
 from dojang.tasks.code import CodeConfig
@@ -92,7 +93,7 @@ def prepare(config: RunConfig) -> Prepared:
     models.check(config.model.name)
     if check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
         raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
-    judge = config.judge.make(models.cache_root())
+    judge = config.judge.make(cache_root())
     task = _make_task(config, judge)
     splits = {split: task.problems(split) for split in ("train", "test")}
     for split, problems in splits.items():

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from dojang.errors import ConfigError
 from dojang.judge.premises import REMEDIES, Premises
-from dojang.models import cache_root
+from dojang.places import cache_root
 
 __all__ = ["Finding", "examine", "findings"]
 
@@ -164,8 +164,9 @@ def _gpu() -> Finding:
 def _compiler() -> Finding:
     found = shutil.which("g++")
     if found is None:
-        return Finding(False, "g++", "not found", "C++ programs cannot be judged; apt install g++, or its like")
-    return Finding(True, "g++", _first_line(found), "judges C++ programs")
+        missed = "C++ programs cannot be judged, and rollouts on the CPU are slower; apt install g++, or its like"
+        return Finding(False, "g++", "not found", missed)
+    return Finding(True, "g++", _first_line(found), "judges C++ programs, and makes rollouts on the CPU faster")
 
 
 def _judge(premises: Premises) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from dojang.judge.problem_file import Which, read_problem
 from dojang.judge.report import report
 from dojang.judge.schema import dump_judgement
 from dojang.judge.selftest import Found, selftest
-from dojang.models import cache_root
+from dojang.places import cache_root
 from dojang.programs import CallTest, Exam, IoTest, Isolation, Judgement, Stop, Submission
 from dojang.types import Outcome
 

@@ -14,8 +14,8 @@ from judging import DIFFERENCES, judge_all, third
 
 import dojang
 from corpus import ARCHES, entries
-from dojang import models
 from dojang.judge.premises import probe
+from dojang.places import cache_root
 
 NOBODY = 65534
 ALL = bool(os.environ.get("DOJANG_ALL_TESTS"))
@@ -39,7 +39,7 @@ def test_every_program_gets_what_it_deserves(isolation: str, offers: dict[str, s
     chosen = entries(platform.machine())
     if isolation != "namespaces" and not ALL:  # the weaker levels share most of their code with it
         chosen = [entry for entry in chosen if third(entry) or entry.name in DIFFERENCES[isolation]]
-    assert asyncio.run(judge_all(isolation, models.cache_root(), chosen)) == []
+    assert asyncio.run(judge_all(isolation, cache_root(), chosen)) == []
 
 
 def test_as_an_ordinary_user(tmp_path_factory: pytest.TempPathFactory) -> None:

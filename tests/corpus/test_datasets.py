@@ -20,7 +20,7 @@ from contests import Contest, cpp_by_heart, python_by_heart, read
 from mutations import altered, mutants, parsed
 
 from dojang.judge.pool import JudgePool
-from dojang.models import cache_root
+from dojang.places import cache_root
 from dojang.programs import CallTest, Exam, IoTest, Judgement, Limits, Submission, sampled
 from dojang.types import Outcome
 

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dojang import models
 from dojang.judge.checkers import compare, complete, normal_form
 from dojang.judge.pool import JudgePool
+from dojang.places import cache_root
 from dojang.programs import CallTest, Checker, Exam, IoTest, Judgement, Limits, Stop, Submission
 from dojang.types import Outcome
 
@@ -288,7 +288,7 @@ def make() -> Iterator[Callable[[], JudgePool]]:
     pools: list[JudgePool] = []
 
     def one() -> JudgePool:
-        pools.append(JudgePool(cache=models.cache_root(), workers=2))
+        pools.append(JudgePool(cache=cache_root(), workers=2))
         return pools[-1]
 
     yield one

@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 import pytest
 
 from corpus import Entry, entries
-from dojang import models
 from dojang.judge.pool import JudgePool
 from dojang.judge.sandbox.cgroups import PREFIX
 from dojang.judge.sandbox.leftovers import sweep
+from dojang.places import cache_root
 from dojang.programs import Exam, IoTest, Judgement, Limits, Submission
 from dojang.types import Outcome
 
@@ -77,7 +77,7 @@ def before() -> Iterator[Traces]:
 
 @pytest.fixture(scope="module")
 def cache() -> Path:
-    return models.cache_root()  # where precompiled headers are already, as a rule
+    return cache_root()  # where precompiled headers are already, as a rule
 
 
 @pytest.fixture

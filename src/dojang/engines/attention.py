@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from dojang.engines.decoder import Attend, Decoder, Shape
+from dojang.engines.native import look_for
 from dojang.engines.slots import Prefix, Slots
 
 __all__ = ["Piece", "over_prefixes", "over_slots"]
@@ -73,6 +74,11 @@ def over_prefixes(pieces: Sequence[Piece], decoder: Decoder) -> Attend:
 
 def over_slots(slots: Slots, position_N: Sequence[int], shape: Shape) -> Attend:
     """Attention for one token in each of the first N slots, at these positions."""
+    if (look := look_for(slots.keys_LSKTD)) is not None:
+        length_N = torch.tensor(position_N) + 1
+        return lambda layer, q_NHD, k_NKD, v_NKD: look(
+            q_NHD, k_NKD, v_NKD, slots.keys_LSKTD[layer], slots.values_LSKTD[layer], length_N
+        )
     count, device = len(position_N), slots.keys_LSKTD.device
     runs = _runs(slots, position_N)
     row_N, place_N = torch.arange(count, device=device), torch.tensor(position_N, device=device)

@@ -86,6 +86,8 @@ class Decoder:
         self._head = Linear(self._embedding if self._tied else copied("lm_head.weight"), [self.shape.vocabulary])
         self._layers = [_layer(named, f"model.layers.{index}.", copied) for index in range(self.shape.layers)]
         self._arithmetic = _arithmetic(model, self.shape, self.dtype, fused=self.fused)
+        self.grain = _grain(self.dtype, self.device)
+        """Products have a multiple of so many rows."""
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -109,25 +111,38 @@ class Decoder:
 
     def forward(self, token_N: Tensor, position_N: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
         """What the last layer makes of each token, [N, E]; or only of those whose places are given."""
-        do = self._arithmetic
-        do.at(position_N)
-        x_NE = functional.embedding(token_N, self._embedding)
+        do, count = self._arithmetic, len(token_N)
+        do.at(self._even(position_N))
+        x_NE = functional.embedding(self._even(token_N), self._embedding)
         y_NE = None
         for index, layer in enumerate(self._layers):
             qkv_NF = layer.qkv(do.normed_sum(x_NE, y_NE, layer.before_attention))
-            seen_NHD = attend(index, *do.rotated(qkv_NF, layer.q_norm, layer.k_norm))
+            heads = do.rotated(qkv_NF, layer.q_norm, layer.k_norm)
+            seen_NF = attend(index, *(each[:count] for each in heads)).flatten(1)
             if wanted is not None and layer is self._layers[-1]:
-                x_NE, seen_NHD = x_NE[wanted], seen_NHD[wanted]
-                if not len(wanted):
+                x_NE, seen_NF, count = x_NE[self._even(wanted)], seen_NF[wanted], len(wanted)
+                if not count:
                     return x_NE
-            y_NE = layer.out(seen_NHD.reshape(len(x_NE), -1))
+            y_NE = layer.out(self._even(seen_NF))
             gate_up_NF = layer.gate_up(do.normed_sum(x_NE, y_NE, layer.before_mlp))
             y_NE = layer.down(do.gated(gate_up_NF))
-        return x_NE if y_NE is None else x_NE.add_(y_NE)
+        return (x_NE if y_NE is None else x_NE.add_(y_NE))[:count]
 
     def logits(self, x_NE: Tensor) -> Tensor:
         """The scores of the next word, [N, V]."""
-        return self._head(self._arithmetic.normed_sum(x_NE, None, self._norm))
+        return self._head(self._even(self._arithmetic.normed_sum(x_NE, None, self._norm)))[: len(x_NE)]
+
+    def _even(self, rows_N: Tensor) -> Tensor:
+        """With rows of zeros after them, up to a number that products like."""
+        spare = -len(rows_N) % self.grain
+        return functional.pad(rows_N, (0, 0) * (rows_N.dim() - 1) + (0, spare)) if spare else rows_N
+
+
+def _grain(dtype: torch.dtype, device: torch.device) -> int:
+    """Tiles of 16 rows are what AMX has; with fewer, products take twice as long. And every other number of rows is
+    another kernel to make and keep."""
+    tiled = device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+    return 16 if tiled else 1
 
 
 def _arithmetic(model: PreTrainedModel, shape: Shape, dtype: torch.dtype, *, fused: bool) -> Arithmetic:

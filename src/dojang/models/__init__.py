@@ -5,6 +5,6 @@ name means without fetching or loading anything. What happens to a model after i
 business.
 """
 
-from dojang.models.catalogue import cache_root, check, local, resolve
+from dojang.models.catalogue import check, local, resolve
 
-__all__ = ["cache_root", "check", "local", "resolve"]
+__all__ = ["check", "local", "resolve"]

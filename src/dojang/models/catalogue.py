@@ -18,21 +18,15 @@ from pathlib import Path
 
 from dojang.errors import ModelError
 from dojang.models import smollm2
+from dojang.places import absolute, cache_root
 
-__all__ = ["KNOWN", "TINY", "cache_root", "check", "local", "resolve"]
+__all__ = ["KNOWN", "TINY", "check", "local", "resolve"]
 
 TINY = "dojang-tiny"
 KNOWN = (TINY, smollm2.NAME)
 
 _ACCEPTED = f"a model is {', '.join(KNOWN)}, a directory, or a Hugging Face id such as org/name"
 _HUB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
-
-
-def cache_root() -> Path:
-    """Where fetched models are kept: $DOJANG_CACHE, else $XDG_CACHE_HOME/dojang, else ~/.cache/dojang."""
-    if own := os.environ.get("DOJANG_CACHE"):
-        return _local(own)
-    return _local(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "dojang"
 
 
 def resolve(name: str, say: Callable[[str], None] = smollm2.to_stderr) -> str:
@@ -63,7 +57,7 @@ def _directory(name: str) -> Path | None:
     """The model directory that `name` means, or None when it is a hub id."""
     if name == TINY:
         return _model_directory(Path(__file__).parent / "tiny", "the installation is incomplete: reinstall dojang")
-    path = _local(name)
+    path = absolute(name)
     if name and os.path.isdir(path):  # unlike Path.is_dir, no error for a name too long to be a file
         return _model_directory(path, "give the directory that `save_pretrained` wrote")
     if name and os.path.exists(path):
@@ -75,11 +69,6 @@ def _directory(name: str) -> Path | None:
     close = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ModelError(f"unknown model {name!r}: {hint}{_ACCEPTED}")
-
-
-def _local(name: str) -> Path:
-    """`name` as an absolute path, since workers may be started in another directory."""
-    return Path(os.path.abspath(os.path.expanduser(name)))
 
 
 def _looks_like_path(name: str) -> bool:

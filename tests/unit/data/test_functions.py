@@ -13,7 +13,7 @@ from dojang.data.function_kinds import KINDS, Kind
 from dojang.data.functions import FunctionsConfig, is_held_out
 from dojang.errors import DataError
 from dojang.judge.pool import JudgePool
-from dojang.models import cache_root
+from dojang.places import cache_root
 from dojang.programs import CallTest
 from dojang.tasks.code import CodeConfig
 from dojang.types import Message, Outcome, Problem, Verdict

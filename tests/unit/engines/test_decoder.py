@@ -147,6 +147,23 @@ def test_a_copy_in_another_precision_is_that_of_a_model_in_it(name: str) -> None
         torch.testing.assert_close(one, other)
 
 
+@torch.no_grad()
+def test_rows_that_only_fill_up_change_nothing() -> None:
+    plain, even = Decoder(made("qwen2", torch.float64)), Decoder(made("qwen2", torch.float64))
+    even.grain = 16
+    for one, other in zip(scored(even), scored(plain), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    tokens, places = torch.arange(7, 24), torch.arange(17)
+    for wanted in ([16], [3, 16], []):
+        found = []
+        for decoder in (plain, even):
+            piece = Piece(Prefix(tuple(tokens.tolist())), 0, 17)
+            attend = over_prefixes([piece], decoder)
+            found.append(decoder.forward(tokens, places, attend, torch.tensor(wanted, dtype=torch.long)))
+        assert len(found[0]) == len(wanted)
+        torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
 def test_the_decoder_has_weights_of_its_own() -> None:
     model = made("llama", torch.float64)
     decoder = Decoder(model)

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dojang import models
 from dojang.judge.crew import ATTEMPTS, Crew, Work
 from dojang.judge.link import Link, WorkerFailed
 from dojang.judge.pool import JudgePool
+from dojang.places import cache_root
 from dojang.programs import (
     CallTest,
     Checker,
@@ -76,7 +76,7 @@ def all_judged(pool: JudgePool, submissions: Sequence[Submission]) -> list[Judge
 
 @pytest.fixture(scope="module")
 def cache() -> Path:
-    return models.cache_root()  # where precompiled headers are already, as a rule
+    return cache_root()  # where precompiled headers are already, as a rule
 
 
 @pytest.fixture(scope="module")

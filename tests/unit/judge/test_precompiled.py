@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from dojang import models
 from dojang.judge.headers import Headers
 from dojang.judge.sandbox.compiling import is_final
 from dojang.judge.toolchain import find_toolchain
+from dojang.places import cache_root
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
 @pytest.fixture(scope="module")
 def headers() -> Headers:
-    tools = find_toolchain(models.cache_root())
+    tools = find_toolchain(cache_root())
     assert tools is not None
     return Headers(tools.compiler, tools.headers)
 

@@ -15,7 +15,7 @@ from dojang.judge.pool import JudgePool
 from dojang.judge.premises import probe
 from dojang.judge.selftest import Found, selftest
 from dojang.judge.selftest_table import CHECKS, ENVIRONMENT, Check
-from dojang.models import cache_root
+from dojang.places import cache_root
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Ran, Submission
 from dojang.types import Outcome
 

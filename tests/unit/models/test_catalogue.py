@@ -9,7 +9,8 @@ import pytest
 
 import dojang
 from dojang.errors import ModelError
-from dojang.models import cache_root, catalogue, check, resolve, smollm2
+from dojang.models import catalogue, check, resolve, smollm2
+from dojang.places import cache_root
 
 
 @pytest.fixture(autouse=True)

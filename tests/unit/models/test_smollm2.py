@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from dojang.errors import ModelError
-from dojang.models import cache_root, smollm2
+from dojang.models import smollm2
+from dojang.places import cache_root
 
 CONTENT = b"GGUF, as far as these tests are concerned"
 

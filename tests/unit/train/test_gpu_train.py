@@ -123,6 +123,7 @@ def test_a_gpu_learns_what_a_processor_learns(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch.compile's own, as it is loaded
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # and as it traces
 @pytest.mark.parametrize(
     "settings", [{"offload": ("optimiser", "reference")}, {"recompute": True}, {"compile": True}], ids=str
 )

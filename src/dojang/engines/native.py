@@ -1,0 +1,148 @@
+"""Attention of decoding steps on a processor, in C++ (decode.cpp): torch's own is made for queries of many tokens.
+
+It is compiled where it first runs, for that processor, and kept in the cache; without a compiler torch's is used. It
+shares torch's threads: the OpenMP it is bound to is the one torch has loaded, since the threads of two would be in each
+other's way.
+"""
+
+import ctypes
+import hashlib
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dojang.places import cache_root
+
+__all__ = ["Look", "look_for"]
+
+_SOURCE = Path(__file__).with_name("decode.cpp")
+_FLAGS = (
+    *("-std=c++17", "-O3", "-march=native", "-fPIC", "-fopenmp"),
+    # Sums in any order, as vectors want it; not -ffast-math, which changes the arithmetic of the whole process.
+    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-ffp-contract=fast"),
+)
+_X86_FLAGS = ("-mprefer-vector-width=512",)
+_SECONDS = 60
+_OPENMP = re.compile(r"/lib(gomp|iomp5|omp)[-.][^/]*$")
+
+
+class _Slots(ctypes.Structure):
+    """As in decode.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "heads", "group", "size", "slot", "head")),
+        *((name, ctypes.c_int64) for name in ("q_row", "k_row", "v_row")),
+        ("scale", ctypes.c_float),
+    )
+
+
+class Look:
+    """The compiled function."""
+
+    def __init__(self, library: Path) -> None:
+        self._function = ctypes.CDLL(str(library)).dojang_look
+        self._function.argtypes = [ctypes.POINTER(_Slots), ctypes.c_int, *[ctypes.c_void_p] * 7]
+        self._function.restype = None
+
+    def __call__(
+        self, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, keys_SKTD: Tensor, values_SKTD: Tensor, length_N: Tensor
+    ) -> Tensor:
+        """What the newest token of each of the first N slots sees, [N, H, D]. Keys and values get the given ones at the
+        last of as many places as each length says."""
+        rows, heads, size = k_NKD.shape
+        assert all(each.stride()[1:] == (size, 1) for each in (q_NHD, k_NKD, v_NKD))
+        assert keys_SKTD.stride() == values_SKTD.stride()
+        assert keys_SKTD.stride()[2:] == (size, 1)
+        at = _Slots(
+            *(rows, heads, q_NHD.shape[1] // heads, size, *keys_SKTD.stride()[:2]),
+            *(each.stride(0) for each in (q_NHD, k_NKD, v_NKD)),
+            math.log2(math.e) / math.sqrt(size),
+        )
+        seen_NHD = q_NHD.new_empty(q_NHD.shape)
+        tensors = (q_NHD, k_NKD, v_NKD, keys_SKTD, values_SKTD, length_N, seen_NHD)
+        self._function(at, q_NHD.dtype is torch.bfloat16, *(each.data_ptr() for each in tensors))
+        return seen_NHD
+
+
+def look_for(keys: Tensor) -> Look | None:
+    """What can be used with such a cache, if anything can."""
+    if keys.device.type != "cpu" or keys.dtype not in (torch.float32, torch.bfloat16):
+        return None
+    return _found()
+
+
+@cache
+def _found() -> Look | None:
+    compiler = next((each for each in _compilers() if shutil.which(each)), None)
+    if compiler is None:
+        return None
+    try:
+        _share_threads()
+        return _made(compiler)
+    except (OSError, subprocess.SubprocessError) as error:
+        told = (getattr(error, "stderr", None) or str(error)).strip()
+        warnings.warn(
+            f"attention could not be compiled for this processor, so torch's own is used, which is slower: {told}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def _compilers() -> Sequence[str]:
+    return [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
+
+
+def _share_threads() -> None:
+    """Let a library find the OpenMP that torch has loaded."""
+    with open("/proc/self/maps") as maps:
+        loaded = {line.split(maxsplit=5)[-1].strip() for line in maps}
+    theirs = sorted((each for each in loaded if _OPENMP.search(each)), key=lambda each: "/torch" not in each)
+    if not theirs:
+        raise OSError("torch has not loaded an OpenMP of the usual names")
+    ctypes.CDLL(theirs[0], mode=ctypes.RTLD_GLOBAL)
+
+
+def _made(compiler: str) -> Look:
+    """From the cache, or compiled into it."""
+    flags = (*_FLAGS, *(_X86_FLAGS if platform.machine() == "x86_64" else ()))
+    parts = (_SOURCE.read_text(), _run(compiler, "--version"), _processor(), " ".join(flags))
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    kept = cache_root() / "native" / f"decode-{digest}.so"
+    if kept.is_file():
+        with suppress(OSError):  # a library that cannot be loaded is made anew
+            return Look(kept)
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, "decode.so")
+        _run(compiler, *flags, "-c", str(_SOURCE), "-o", f"{folder}/decode.o")
+        _run(compiler, "-shared", f"{folder}/decode.o", "-o", str(made))
+        look = Look(made)
+        with suppress(OSError):  # nowhere to keep it
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            passing = kept.with_name(f"{kept.name}.{os.getpid()}")
+            shutil.copyfile(made, passing)
+            passing.replace(kept)
+        return look
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
+
+
+def _processor() -> str:
+    """What it is and can do: a cache may be shared by machines that differ."""
+    with open("/proc/cpuinfo") as lines:
+        told = {line.strip() for line in lines if line.lower().startswith(("flags", "features", "model", "cpu part"))}
+    return "\n".join(sorted(told))

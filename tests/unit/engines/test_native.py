@@ -1,0 +1,163 @@
+"""Attention in C++ sees what torch's sees, and nothing depends on there being a compiler."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from dojang.engines import native
+from dojang.engines.native import Look, look_for
+
+LENGTHS = (1, 2, 3, 4, 5, 31, 64, 77)
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """As in a process that has not looked for a compiler."""
+    native._found.cache_clear()
+    yield
+    native._found.cache_clear()
+
+
+@pytest.fixture
+def look() -> Look:
+    found = look_for(torch.zeros(1))
+    if found is None:
+        pytest.skip("there is no C++ compiler")
+    return found
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> Callable[[str], Path]:
+    """A compiler that is a shell script; $REAL is a real one. What it is called with is written down."""
+    real = shutil.which("g++")
+    if real is None:
+        pytest.skip("there is no C++ compiler")
+
+    def made(script: str) -> Path:
+        program, calls = tmp_path / "c++", tmp_path / "calls"
+        program.write_text(f'#!/bin/sh\nREAL={real}\necho "$@" >> {calls}\n{script}\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("CXX", str(program))
+        return calls
+
+    monkeypatch.setenv("DOJANG_CACHE", str(tmp_path / "cache"))
+    return made
+
+
+class Case:
+    """Slots filled up to different lengths; queries, keys and values are views of one product, as in a decoder."""
+
+    def __init__(self, dtype: torch.dtype, heads: int, group: int, size: int) -> None:
+        draw = torch.Generator().manual_seed(0)
+        rows, self.heads, self.group, self.size = len(LENGTHS), heads, group, size
+        self.cache = [torch.randn(rows + 2, heads, 80, size, generator=draw).to(dtype) for _ in range(2)]
+        both_NGD = torch.randn(rows, (group + 2) * heads, size, generator=draw).to(dtype)
+        self.qkv = both_NGD.split_with_sizes([group * heads, heads, heads], 1)
+        self.length_N = torch.tensor(LENGTHS)
+
+    def expected(self) -> Tensor:
+        """In double precision, row by row."""
+        (q_NHD, k_NKD, v_NKD), (keys, values) = self.qkv, (each.double() for each in self.cache)
+        seen = []
+        for row, length in enumerate(LENGTHS):
+            keys[row, :, length - 1], values[row, :, length - 1] = k_NKD[row], v_NKD[row]
+            q_KGD = q_NHD[row].double().view(self.heads, self.group, self.size)
+            seen.append(scaled_dot_product_attention(q_KGD, keys[row, :, :length], values[row, :, :length]))
+        return torch.stack(seen).flatten(1, 2)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("heads", "group", "size"), [(3, 3, 64), (2, 7, 64), (4, 2, 128), (1, 1, 16), (2, 4, 80)])
+def test_it_sees_what_torch_sees(look: Look, dtype: torch.dtype, heads: int, group: int, size: int) -> None:
+    case = Case(dtype, heads, group, size)
+    expected, before = case.expected(), [each.clone() for each in case.cache]
+    found = look(*case.qkv, *case.cache, case.length_N)
+    assert found.dtype is dtype
+    assert found.double().sub(expected).abs().max() < TOLERANCE[dtype]
+    for kept, old, new in zip(case.cache, before, case.qkv[1:], strict=True):
+        for row, length in enumerate(LENGTHS):  # the newest is stored, all others are as they were
+            assert torch.equal(kept[row, :, length - 1], new[row])
+            old[row, :, length - 1] = new[row]
+        assert torch.equal(kept, old)
+
+
+def test_scores_that_differ_much_and_scores_that_are_no_numbers(look: Look) -> None:
+    case = Case(torch.float32, 2, 2, 64)
+    case.qkv[0].mul_(1e4)
+    expected = case.expected()
+    assert look(*case.qkv, *case.cache, case.length_N).sub(expected).abs().max() < 1e-3
+    case.cache[0][5, 0, 7] = torch.nan
+    found = look(*case.qkv, *case.cache, case.length_N)
+    assert found[5, :2].isnan().all()
+    assert not found[5, 2:].isnan().any()
+    assert not found[[0, 1, 2, 3, 4, 6, 7]].isnan().any()
+
+
+def test_threads_and_neighbours_change_nothing(look: Look) -> None:
+    case = Case(torch.float32, 3, 3, 64)
+    together = look(*case.qkv, *case.cache, case.length_N)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(look(*case.qkv, *case.cache, case.length_N), together)
+    finally:
+        torch.set_num_threads(before)
+    for row in range(len(LENGTHS)):
+        one = slice(row, row + 1)
+        alone = look(*(each[one] for each in case.qkv), *(each[one] for each in case.cache), case.length_N[one])
+        assert torch.equal(alone, together[one])
+
+
+@pytest.mark.parametrize("keys", [torch.zeros(1, dtype=torch.float64), torch.zeros(1, device="meta")])
+def test_other_caches_are_left_to_torch(keys: Tensor) -> None:
+    assert look_for(keys) is None
+
+
+def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert look_for(torch.zeros(1)) is None
+
+
+def test_it_is_compiled_once(compiler: Callable[[str], Path]) -> None:
+    calls = compiler('exec "$REAL" "$@"')
+    for _ in range(2):
+        assert look_for(torch.zeros(1)) is not None
+        native._found.cache_clear()
+    assert [line.split()[0] for line in calls.read_text().splitlines()] == [
+        "--version",
+        "-std=c++17",
+        "-shared",
+        "--version",
+    ]
+
+
+def test_a_library_that_cannot_be_loaded_is_made_anew(compiler: Callable[[str], Path]) -> None:
+    compiler('exec "$REAL" "$@"')
+    assert look_for(torch.zeros(1)) is not None
+    (kept,) = Path(os.environ["DOJANG_CACHE"], "native").iterdir()
+    kept.unlink()  # what is loaded stays as it is
+    kept.write_bytes(b"cut off")
+    native._found.cache_clear()
+    assert look_for(torch.zeros(1)) is not None
+    assert kept.stat().st_size > 1000
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(compiler: Callable[[str], Path], tmp_path: Path) -> None:
+    compiler('exec "$REAL" "$@"')
+    (tmp_path / "cache").write_text("a file")
+    assert look_for(torch.zeros(1)) is not None
+
+
+def test_a_compiler_that_fails_is_told_and_torch_used(compiler: Callable[[str], Path]) -> None:
+    compiler('[ "$1" = --version ] || { echo "no such processor" >&2; exit 1; }')
+    with pytest.warns(RuntimeWarning, match="torch's own is used, which is slower: no such processor"):
+        assert look_for(torch.zeros(1)) is None
+    assert look_for(torch.zeros(1)) is None  # told once
