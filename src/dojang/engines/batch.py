@@ -184,6 +184,8 @@ class Batch:
             self._land(flight)
             if not self._rows:
                 self._settle()  # it has begun for nobody
+            if not self.busy and not self._decoder.fused:  # whose graphs know where the slots are
+                self._slots.release()  # whoever learns now has a use for the memory
         except BaseException as error:
             self._flight = None  # it goes on from what has not been seen
             if not is_out_of_memory(error) or len(self._rows) <= 1:

@@ -16,7 +16,7 @@ from dojang.protocols import Algorithm
 from dojang.train.attention import see_packed
 from dojang.train.checkpoint import recall, remember
 from dojang.train.config import TrainConfig
-from dojang.train.layers import fuse_norms, recompute
+from dojang.train.layers import lighten, recompute
 from dojang.train.optimiser import make_optimiser, memory_at
 from dojang.train.packing import MicroBatch
 from dojang.train.policy import states
@@ -62,8 +62,7 @@ class Critic:
     ) -> None:
         self._valuer = _Valuer(model, compute)
         see_packed(self._valuer.decoder)
-        if "cuda" in (model.device.type, ranks.kind):
-            fuse_norms(self._valuer.decoder)
+        lighten(self._valuer.decoder)
         if config.recompute:
             recompute(self._valuer.decoder)
         if ranks.world > 1:

@@ -23,7 +23,7 @@ from dojang.train.adapters import Adapters
 from dojang.train.attention import see_packed
 from dojang.train.config import TrainConfig
 from dojang.train.critic import Critic
-from dojang.train.layers import compile_layers, fuse_norms, recompute
+from dojang.train.layers import compile_layers, lighten, recompute
 from dojang.train.optimiser import make_optimiser, memory_at, visiting
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import Scorer, check_packed
@@ -77,8 +77,7 @@ class TorchTrainer:
                 check_packed(each)
         check_heads(model.config.num_attention_heads, model.config.num_key_value_heads, ranks.sequence)
         self._adapters = None if config.lora is None else Adapters(model, config.lora, base)
-        if "cuda" in (model.device.type, ranks.kind):
-            fuse_norms(model)
+        lighten(model)
         if config.recompute:
             recompute(model)
         if config.compile:
