@@ -30,6 +30,8 @@ app = typer.Typer(
 )
 judge = typer.Typer(help="Judge programs, serve a judge, or test it.", no_args_is_help=True)
 app.add_typer(judge, name="judge")
+data = typer.Typer(help="Prepare datasets.", no_args_is_help=True)
+app.add_typer(data, name="data")
 
 
 class Kept(StrEnum):
@@ -116,6 +118,27 @@ def train(
         runner.dry_run(recipe, overrides or [])
     else:
         runner.run(recipe, overrides or [], run_dir, resume=resume)
+
+
+@data.command("prepare")
+def data_prepare(
+    name: Annotated[str, typer.Argument(help="code-contests, humaneval or mbpp.")],
+    where: Annotated[
+        str,
+        typer.Option("--input", metavar="PLACE", help="A file, a directory, s3://..., or a dataset's id on the hub."),
+    ],
+    output: Annotated[Path, typer.Option(help="A directory that is not there yet, or holds what was interrupted.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the dataset, e.g. tiers=[easy].")
+    ] = None,
+    held_out: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the training problems that becomes the test split.")
+    ] = 0.0,
+) -> None:
+    """Write a dataset as Parquet rows to train on. If interrupted, the same command goes on with it."""
+    from dojang.preparing import prepare
+
+    prepare(name, where, output, settings or [], held_out)
 
 
 @app.command()

@@ -31,6 +31,7 @@ from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.custom import CustomDataConfig
 from dojang.data.functions import FunctionsConfig
 from dojang.data.gsm8k import Gsm8kConfig
+from dojang.data.prepared import PreparedConfig
 from dojang.judge.config import JudgeConfig
 from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, LoopConfig, RolloutConfig
 from dojang.settings import Section
@@ -41,7 +42,9 @@ from dojang.train.config import CriticConfig, TrainConfig
 
 __all__ = ["ModelConfig", "RunConfig", "sections"]
 
-Data = Annotated[ArithmeticConfig | FunctionsConfig | Gsm8kConfig | CustomDataConfig, Field(discriminator="name")]
+Data = Annotated[
+    ArithmeticConfig | FunctionsConfig | Gsm8kConfig | PreparedConfig | CustomDataConfig, Field(discriminator="name")
+]
 Task = Annotated[AnswerLineConfig | CodeConfig | CustomTaskConfig, Field(discriminator="name")]
 Algorithm = Annotated[
     GrpoConfig

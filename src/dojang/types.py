@@ -46,6 +46,8 @@ class Problem:
     messages: tuple[Message, ...]
     reference: object
     """What the answer is checked against. Only the problem's own task looks inside."""
+    tier: str = ""
+    """The part of the dataset it belongs to, if that has parts (easy, hard)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""DeepMind's CodeContests: problems of programming contests, with tests of text in and text out.
+
+Reads the rows of the hub's Parquet files, and those with the field names of the original protobuf, where tests are a
+list of {input, output}. Only problems that Codeforces has rated are kept; the tiers are CodeFu's. Nobody looks at the
+solutions.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from dojang.data.prepare import Unusable, split_of
+from dojang.data.rows import io_tests, limits
+from dojang.settings import Section
+from dojang.types import Message, Problem
+
+__all__ = ["TIERS", "CodeContests"]
+
+Tier = Literal["easy", "hard", "expert"]
+TIERS: Mapping[Tier, tuple[int, int]] = {"easy": (800, 1000), "hard": (1100, 2200), "expert": (2300, 3500)}
+"""Lowest and highest rating."""
+INSTRUCTION = """\
+Solve this problem with a C++17 program that reads standard input and writes standard output. Think about it first, \
+then answer with the whole program in one ```cpp block."""
+_SHORTEST = 40
+"""Letters of a statement; what is shorter says nothing, or says it in pictures."""
+
+
+class CodeContests(Section):
+    """Contest problems, to be solved in C++."""
+
+    ability: ClassVar[str] = "code"
+    tiers: tuple[Tier, ...] = ("easy", "hard", "expert")
+    """Which problems to keep, by their rating: easy 800 to 1000, hard 1100 to 2200, expert 2300 to 3500."""
+    generated: bool = False
+    """Whether tests that were made by changing others count as private ones."""
+
+    def split(self, file: str, row: Mapping[str, Any]) -> str:
+        return split_of(file)
+
+    def problem(self, row: Mapping[str, Any], where: str) -> Problem:
+        tier, statement = self._tier(row["cf_rating"]), _statement(row["description"])
+        return Problem(
+            id=f"code_contests/{row['name']}",
+            source="code_contests",
+            messages=(Message("user", f"{INSTRUCTION}\n\n{statement}"),),
+            reference={
+                "private": self._private(row),
+                "public": io_tests(row["public_tests"]),
+                "limits": _limits(row),
+                "language": "cpp17",
+            },
+            tier=tier,
+        )
+
+    def _tier(self, rating: int | None) -> str:
+        if not rating or rating < TIERS["easy"][0]:
+            raise Unusable("its rating is below 800, or there is none")
+        tier = next((name for name, (low, high) in TIERS.items() if low <= rating <= high), None)
+        if tier is None:
+            raise Unusable("its rating is between tiers, or above all")
+        if tier not in self.tiers:
+            raise Unusable(f"it is of the tier {tier}, which was not asked for")
+        return tier
+
+    def _private(self, row: Mapping[str, Any]) -> list[dict[str, str]]:
+        tests = io_tests(row["private_tests"])
+        if self.generated:
+            tests += io_tests(row["generated_tests"])
+        if not tests:
+            raise Unusable("it has no private tests")
+        return tests
+
+
+def _statement(description: str | None) -> str:
+    text = (description or "").strip()
+    if len(re.findall(r"\w", text.replace("<image>", ""))) < _SHORTEST:
+        raise Unusable("its statement is missing, or is pictures only" if "<image>" in text else "it has no statement")
+    return text
+
+
+def _limits(row: Mapping[str, Any]) -> dict[str, float]:
+    if row.get("input_file") or row.get("output_file"):
+        raise Unusable("it reads or writes files")
+    try:
+        return limits(row["time_limit"] or {}, row["memory_limit_bytes"] or 0)
+    except ValueError:
+        raise Unusable("its limits are missing or none") from None

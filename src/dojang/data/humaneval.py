@@ -1,0 +1,36 @@
+"""HumanEval: Python functions to complete, each with a test that calls them. All of it is for evaluation."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from dojang.settings import Section
+from dojang.types import Message, Problem
+
+__all__ = ["HumanEval"]
+
+INSTRUCTION = "Complete this Python function. Answer with the whole function, in one ```python block."
+
+
+class HumanEval(Section):
+    """Functions to complete."""
+
+    ability: ClassVar[str] = "code"
+
+    def split(self, file: str, row: Mapping[str, Any]) -> str:
+        return "test"
+
+    def problem(self, row: Mapping[str, Any], where: str) -> Problem:
+        prompt, name = row["prompt"], row["entry_point"]
+        return Problem(
+            id=row["task_id"],
+            source="humaneval",
+            messages=(Message("user", f"{INSTRUCTION}\n\n```python\n{prompt.rstrip()}\n```"),),
+            reference={
+                "private": [{"code": f"{row['test']}\ncheck(candidate)", "function": name}],
+                "limits": {"cpu_s": 10.0, "memory_mb": 512},
+                "language": "python3",
+                # Imports and helpers that stand before the function, and that an answer need not repeat.
+                "prefix": prompt[: re.search(rf"^def {re.escape(name)}\b", prompt, re.MULTILINE).start()],  # type: ignore[union-attr]
+            },
+        )

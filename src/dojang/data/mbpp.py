@@ -1,0 +1,68 @@
+"""MBPP: small Python functions, described in a sentence, with assertions about them.
+
+Reads the whole set (JSON lines) and the one sanitised by hand (JSON). The first assertion is shown, since nothing else
+tells what the function is to be called; it is public, and all others are private. The authors' split: from 601 on for
+training, 511 to 600 for validation, 11 to 510 for tests, and the first ten for prompts.
+"""
+
+import ast
+import warnings
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from dojang.data.prepare import Unusable
+from dojang.settings import Section
+from dojang.types import Message, Problem
+
+__all__ = ["Mbpp"]
+
+_SPLITS = ((601, "train"), (511, "validation"), (11, "test"))
+
+
+class Mbpp(Section):
+    """Small functions."""
+
+    ability: ClassVar[str] = "code"
+
+    def split(self, file: str, row: Mapping[str, Any]) -> str:
+        number = row["task_id"]
+        for first, split in _SPLITS:
+            if number >= first:
+                return split
+        raise Unusable("it is one of those for prompts")
+
+    def problem(self, row: Mapping[str, Any], where: str) -> Problem:
+        text = row["text"] if "text" in row else row["prompt"]
+        before = [row.get("test_setup_code") or "", *(row.get("test_imports") or ())]
+        assertions = [*row["test_list"], *(row.get("challenge_test_list") or ())]
+        if len(assertions) < 2:
+            raise Unusable("it has a single test, which would have to be shown")
+        tests = [
+            {"code": "\n".join([*before, each]).strip(), "function": _called(each, row["code"])} for each in assertions
+        ]
+        return Problem(
+            id=f"mbpp/{row['task_id']}",
+            source="mbpp",
+            messages=(
+                Message(
+                    "user",
+                    f"{text.strip()} It must pass this test, and others:\n\n```python\n{assertions[0]}\n```\n\n"
+                    "Answer with the whole function, in one ```python block.",
+                ),
+            ),
+            reference={
+                "private": tests[1:],
+                "public": tests[:1],
+                "limits": {"cpu_s": 10.0, "memory_mb": 512},
+                "language": "python3",
+            },
+        )
+
+
+def _called(test: str, code: str) -> str:
+    """The function a test is about. It is named because one is called `sum`, which else is Python's own."""
+    with warnings.catch_warnings(action="ignore"):  # of escapes in other people's strings
+        trees = ast.parse(code), ast.parse(test)
+    made = {node.name for node in trees[0].body if isinstance(node, ast.FunctionDef)}
+    used = [node.id for node in ast.walk(trees[1]) if isinstance(node, ast.Name) and node.id in made]
+    return used[0] if used else ""

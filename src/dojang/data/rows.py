@@ -1,0 +1,110 @@
+"""Problems on disk: Parquet rows in the layout that veRL's users know.
+
+    data_source     the dataset
+    prompt          [{role, content}]
+    ability         what is asked for: code, math
+    reward_model    {style: rule, ground_truth}
+    extra_info      {id, split, index, tier}
+
+The ground truth is JSON, so that rows of all datasets have one schema: an answer, or the tests of a program. Solutions
+are never in it. Rows that others have made are read as well, if their ground truth is an answer, or has tests the way
+CodeFu's rows have them; a chat template that has been written into a prompt already is taken out again.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dojang.errors import DataError
+from dojang.types import Message, Problem
+
+__all__ = ["from_row", "io_tests", "limits", "to_row"]
+
+_TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n")
+_MEGABYTE = 10**6
+"""Codeforces says 256 MB and means 2**20 each; CodeContests took a megabyte for a million bytes."""
+
+
+def to_row(problem: Problem, *, ability: str, split: str, index: int) -> dict[str, Any]:
+    """The row of a problem."""
+    return {
+        "data_source": problem.source,
+        "prompt": [{"role": each.role, "content": each.content} for each in problem.messages],
+        "ability": ability,
+        "reward_model": {"style": "rule", "ground_truth": json.dumps(problem.reference)},
+        "extra_info": {"id": problem.id, "split": split, "index": index, "tier": problem.tier},
+    }
+
+
+def from_row(row: Mapping[str, Any], where: str) -> Problem:
+    """The problem in a row; DataError, with its place, if there is none."""
+    try:
+        truth, info = row["reward_model"]["ground_truth"], row.get("extra_info") or {}
+        name = truth.get("name") if isinstance(truth, Mapping) else None
+        return Problem(
+            id=str(info.get("id") or name or where),
+            source=str(row["data_source"]),
+            messages=_messages(row["prompt"]),
+            reference=_reference(truth),
+            tier=str(info.get("tier") or ""),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{where}: not a row of data_source, prompt, ability, reward_model and extra_info "
+            f"({type(error).__name__}: {error}); `dojang data prepare` makes such rows"
+        ) from error
+
+
+def io_tests(tests: object) -> list[dict[str, str]]:
+    """Tests of text in and text out, however they are written: {input: [...], output: [...]}, or a list of pairs."""
+    if isinstance(tests, Mapping):
+        pairs = list(zip(tests["input"] or (), tests["output"] or (), strict=True))
+    else:
+        pairs = [(each["input"], each["output"]) for each in tests or ()]  # type: ignore[attr-defined]
+    return [{"input": given, "output": wanted} for given, wanted in pairs]
+
+
+def limits(time_limit: Mapping[str, Any], memory_bytes: float) -> dict[str, float]:
+    """Of a judge; ValueError if they are none."""
+    seconds = (time_limit.get("seconds") or 0) + (time_limit.get("nanos") or 0) / 1e9
+    megabytes = int(memory_bytes // _MEGABYTE)
+    if not 0 < seconds <= 3600 or megabytes < 8:
+        raise ValueError(f"{seconds:g} s and {memory_bytes:g} bytes are no limits")
+    return {"cpu_s": seconds, "memory_mb": megabytes}
+
+
+def _reference(truth: object) -> object:
+    if isinstance(truth, Mapping):
+        return {
+            "private": io_tests(truth["private_tests"]),
+            "public": io_tests(truth["public_tests"]),
+            "limits": limits(truth["time_limit"], truth["memory_limit_bytes"]),
+        }
+    if not isinstance(truth, str):
+        raise TypeError(f"a ground truth is text or has tests, this is a {type(truth).__name__}")
+    if not truth.startswith(('"', "{")):  # an answer as it is: 12, or \\frac{1}{2}
+        return truth
+    return json.loads(truth)
+
+
+def _messages(prompt: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:
+    """The turns; those inside a turn that is a written-out template are taken apart."""
+    turns: list[Message] = []
+    for each in prompt:
+        _, *parts = _TURN.split(each["content"])
+        if not parts:
+            turns.append(_message(each["role"], each["content"]))
+        for role, content in zip(parts[::2], parts[1::2], strict=True):
+            content = content.removesuffix("\n").removesuffix("<|im_end|>").strip()
+            if content or role != "assistant":  # where the model is to begin
+                turns.append(_message(role, content))
+    if not turns:
+        raise ValueError("the prompt is empty")
+    return tuple(turns)
+
+
+def _message(role: str, content: str) -> Message:
+    if role not in ("system", "user", "assistant"):
+        raise ValueError(f"a turn of {role!r}")
+    return Message(role, content)  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+"""Problems become rows and problems again; rows of others are read, too."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dojang.data.rows import from_row, io_tests, limits, to_row
+from dojang.errors import DataError
+from dojang.types import Message, Problem
+
+PROBLEM = Problem(
+    id="set/1",
+    source="set",
+    messages=(Message("system", "Be brief."), Message("user", "Solve it.")),
+    reference={"private": [{"input": "1\n", "output": "2\n"}], "limits": {"cpu_s": 1.0}},
+    tier="easy",
+)
+THEIRS: dict[str, Any] = {
+    "data_source": "code_contests",
+    "prompt": [{"role": "user", "content": "<|im_start|>user\nSolve it.\n\n<|im_start|>assistant\n"}],
+    "ability": "coding-cp",
+    "reward_model": {
+        "style": "rule",
+        "ground_truth": {
+            "name": "1_A. Sum",
+            "cf_rating": 800,
+            "memory_limit_bytes": 256_000_000,
+            "time_limit": {"seconds": 1.0, "nanos": 5e8},
+            "public_tests": {"input": ["1\n"], "output": ["2\n"]},
+            "private_tests": {"input": ["3\n", "5\n"], "output": ["4\n", "6\n"]},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("reference", [PROBLEM.reference, "12", r"\frac{1}{2}", '"quoted"', "{set}", ""])
+def test_a_problem_comes_back_as_it_was(reference: object) -> None:
+    problem = Problem(PROBLEM.id, PROBLEM.source, PROBLEM.messages, reference, PROBLEM.tier)
+    row = to_row(problem, ability="code", split="train", index=3)
+    assert from_row(row, "here") == problem
+    assert row["extra_info"] == {"id": "set/1", "split": "train", "index": 3, "tier": "easy"}
+
+
+@pytest.mark.parametrize("answer", ["12", "007", "NaN", r"\frac{1}{2}", "[1, 2]"])
+def test_an_answer_of_others_is_left_as_it_is(answer: str) -> None:
+    row = {**THEIRS, "reward_model": {"style": "rule", "ground_truth": answer}}
+    assert from_row(row, "part/7") == Problem("part/7", "code_contests", (Message("user", "Solve it."),), answer)
+
+
+def test_tests_of_others_are_read_and_their_template_is_taken_out() -> None:
+    found = from_row(THEIRS, "part/7")
+    assert found.id == "1_A. Sum"
+    assert found.messages == (Message("user", "Solve it."),)
+    assert found.reference == {
+        "private": [{"input": "3\n", "output": "4\n"}, {"input": "5\n", "output": "6\n"}],
+        "public": [{"input": "1\n", "output": "2\n"}],
+        "limits": {"cpu_s": 1.5, "memory_mb": 256},
+    }
+
+
+def test_a_whole_conversation_in_a_template_is_taken_apart() -> None:
+    text = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+    found = from_row({**THEIRS, "prompt": [{"role": "user", "content": text}]}, "here")
+    assert found.messages == (Message("system", "Be brief."), Message("user", "Why?"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt": []},
+        {"prompt": [{"role": "poet", "content": "Sing."}]},
+        {"prompt": None},
+        {"reward_model": {"style": "rule", "ground_truth": None}},
+        {"reward_model": {"style": "rule", "ground_truth": '{"cut'}},
+        {"reward_model": {"style": "rule", "ground_truth": {"private_tests": {"input": ["1"], "output": []}}}},
+        {"reward_model": None},
+    ],
+)
+def test_what_is_no_row_is_told_with_its_place(change: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"^part/7: not a row of data_source, prompt"):
+        from_row({**THEIRS, **change}, "part/7")
+
+
+def test_tests_are_lists_or_pairs() -> None:
+    expected = [{"input": "1", "output": "2"}]
+    assert io_tests({"input": ["1"], "output": ["2"]}) == io_tests([{"input": "1", "output": "2"}]) == expected
+    assert io_tests({"input": None, "output": None}) == io_tests(None) == io_tests([]) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "size"), [(0, 0, 1e9), (-1, 0, 1e9), (1, 0, 0), (1, 0, 1e6), (9999, 0, 1e9)]
+)
+def test_limits_that_are_none(seconds: float, nanos: float, size: float) -> None:
+    with pytest.raises(ValueError, match="are no limits"):
+        limits({"seconds": seconds, "nanos": nanos}, size)
+
+
+def test_a_ground_truth_is_json_whatever_is_in_it() -> None:
+    odd = Problem("a", "b", (Message("user", "c"),), {"private": [{"input": "\u2028\ud800", "output": "\x00"}]})
+    row = to_row(odd, ability="code", split="test", index=0)
+    assert json.loads(row["reward_model"]["ground_truth"]) == odd.reference
