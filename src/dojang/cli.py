@@ -122,7 +122,7 @@ def train(
 
 @data.command("prepare")
 def data_prepare(
-    name: Annotated[str, typer.Argument(help="code-contests, humaneval or mbpp.")],
+    name: Annotated[str, typer.Argument(help="Which dataset; an unknown name lists all there are.")],
     where: Annotated[
         str,
         typer.Option("--input", metavar="PLACE", help="A file, a directory, s3://..., or a dataset's id on the hub."),

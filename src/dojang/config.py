@@ -38,6 +38,7 @@ from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
 from dojang.tasks.custom import CustomTaskConfig
+from dojang.tasks.maths import MathsConfig
 from dojang.train.config import CriticConfig, TrainConfig
 
 __all__ = ["ModelConfig", "RunConfig", "sections"]
@@ -45,7 +46,7 @@ __all__ = ["ModelConfig", "RunConfig", "sections"]
 Data = Annotated[
     ArithmeticConfig | FunctionsConfig | Gsm8kConfig | PreparedConfig | CustomDataConfig, Field(discriminator="name")
 ]
-Task = Annotated[AnswerLineConfig | CodeConfig | CustomTaskConfig, Field(discriminator="name")]
+Task = Annotated[AnswerLineConfig | CodeConfig | MathsConfig | CustomTaskConfig, Field(discriminator="name")]
 Algorithm = Annotated[
     GrpoConfig
     | DrGrpoConfig

@@ -46,7 +46,7 @@ OPTIONAL = {
     "vllm": "vLLM rollouts",
     "mlflow": "MLflow tracking",
 }
-USED = ("bitsandbytes", "peft", "vllm")
+USED = ("bitsandbytes", "math-verify", "peft", "vllm")
 """Those of them that do something already."""
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, Windows' Linux
 GIVES = {

@@ -12,7 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from dojang.data.code_contests import CodeContests
+from dojang.data.deepcoder import Codeforces, DeepCoder
+from dojang.data.deepmath import DeepMath
 from dojang.data.humaneval import HumanEval
+from dojang.data.livecodebench import LiveCodeBench
+from dojang.data.math500 import Math500
 from dojang.data.mbpp import Mbpp
 from dojang.data.prepare import Dataset, Report
 from dojang.data.prepare import prepare as write
@@ -21,7 +25,16 @@ from dojang.errors import ConfigError
 
 __all__ = ["DATASETS", "prepare"]
 
-DATASETS: Mapping[str, Any] = {"code-contests": CodeContests, "humaneval": HumanEval, "mbpp": Mbpp}
+DATASETS: Mapping[str, Any] = {
+    "code-contests": CodeContests,
+    "codeforces": Codeforces,
+    "deepcoder": DeepCoder,
+    "deepmath": DeepMath,
+    "humaneval": HumanEval,
+    "livecodebench": LiveCodeBench,
+    "math500": Math500,
+    "mbpp": Mbpp,
+}
 
 
 def prepare(name: str, where: str, output: Path, settings: Sequence[str], held_out: float) -> None:

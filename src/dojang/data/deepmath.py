@@ -1,0 +1,39 @@
+"""DeepMath-103K: hard mathematics with answers in LaTeX. Reads the authors' rows, and TRL's."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, ClassVar
+
+from dojang.data.prepare import Unusable, split_of
+from dojang.settings import Section
+from dojang.types import Message, Problem
+
+__all__ = ["DeepMath", "ask"]
+
+INSTRUCTION = "Think step by step, and put the final answer into \\boxed{}."
+
+
+class DeepMath(Section):
+    """Mathematics, answered in LaTeX."""
+
+    ability: ClassVar[str] = "math"
+
+    def split(self, file: str, row: Mapping[str, Any]) -> str:
+        return split_of(file)
+
+    def problem(self, row: Mapping[str, Any], where: str) -> Problem:
+        if "question" in row:
+            question, answer, level = row["question"], row["final_answer"], row.get("difficulty")
+        else:  # TRL's
+            question, answer, level = row["prompt"][-1]["content"], row["solution"], None
+        question, answer = str(question or "").strip(), str(answer or "").strip().removeprefix("$").removesuffix("$")
+        if not question or not answer:
+            raise Unusable("its question or its answer is empty")
+        name = sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        tier = f"level {float(level):g}" if level is not None and float(level) >= 0 else ""
+        return Problem(f"deepmath/{name}", "deepmath", ask(question), answer, tier)
+
+
+def ask(question: str) -> tuple[Message, ...]:
+    """For an answer that can be found."""
+    return (Message("system", INSTRUCTION), Message("user", question))

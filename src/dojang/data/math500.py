@@ -1,0 +1,23 @@
+"""MATH-500: five hundred problems of the MATH test set, with answers in LaTeX, for evaluation."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from dojang.data.deepmath import ask
+from dojang.settings import Section
+from dojang.types import Problem
+
+__all__ = ["Math500"]
+
+
+class Math500(Section):
+    """Competition mathematics."""
+
+    ability: ClassVar[str] = "math"
+
+    def split(self, file: str, row: Mapping[str, Any]) -> str:
+        return "test"
+
+    def problem(self, row: Mapping[str, Any], where: str) -> Problem:
+        name = f"math500/{row['unique_id']}"
+        return Problem(name, "math500", ask(row["problem"].strip()), row["answer"], f"level {row['level']}")

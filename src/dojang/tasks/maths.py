@@ -1,0 +1,73 @@
+"""Problems whose answer is a number or a formula, in LaTeX or plain, compared by what it means (math-verify).
+
+the last \\boxed{}, or what is called the answer, equals the reference       correct
+none of it                                                                   NO_ANSWER
+the verifier hangs or fails, or cannot read the reference                    JUDGE_ERROR: no reward at all
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Literal
+
+from pydantic import Field
+
+from dojang.errors import ConfigError
+from dojang.settings import Section
+from dojang.tasks.splits import problems_of
+from dojang.tasks.workers import WorkerFailure, Workers
+from dojang.types import Outcome, Problem, Verdict
+
+__all__ = ["MathsConfig", "MathsTask"]
+
+
+class MathsConfig(Section):
+    """The answer is a number or a formula."""
+
+    name: Literal["maths"] = "maths"
+    correct: float = 1.0
+    """What a right answer is worth."""
+    boxed: float = 0.0
+    """What giving any answer in \\boxed{} is worth, right or not."""
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Seconds for one comparison; after that the process that hangs is killed."""
+    workers: int = Field(default=0, ge=0, le=1024)
+    """Processes that compare; 0 for one a core."""
+
+    def make(self, problems: Mapping[str, Sequence[Problem]]) -> "MathsTask":
+        """The task with these settings."""
+        if find_spec("math_verify") is None:
+            raise ConfigError("task.name=maths needs math-verify: pip install 'dojang[maths]'")
+        return MathsTask(self, problems)
+
+
+class MathsTask:
+    """The Task of this file."""
+
+    def __init__(self, config: MathsConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
+        self._config, self._problems = config, problems
+        self._workers = Workers("dojang.tasks.verifier", count=config.workers, timeout_s=config.timeout_s)
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        return problems_of(self._problems, split)
+
+    async def grade(self, problem: Problem, text: str) -> Verdict:
+        started = time.perf_counter()
+        try:
+            found = await self._workers.ask({"gold": str(problem.reference), "text": text})
+        except WorkerFailure as failure:
+            found = {"error": str(failure)}
+        seconds = time.perf_counter() - started
+        if "correct" not in found:
+            why = found.get("error") or f"the reference {str(problem.reference)[:80]!r} cannot be read"
+            return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {why}", seconds=seconds)
+        correct, boxed = float(found["correct"]), float(found["boxed"])
+        outcome = Outcome.ACCEPTED if correct else Outcome.WRONG if found["answered"] else Outcome.NO_ANSWER
+        return Verdict(
+            outcome,
+            self._config.correct * correct + self._config.boxed * boxed,
+            passed=int(correct),
+            parts={"correct": correct, "boxed": boxed},
+            detail="" if correct else f"the answer is {str(problem.reference)[:80]}",
+            seconds=seconds,
+        )
