@@ -29,6 +29,7 @@ from dojang.algos.ppo import PpoConfig
 from dojang.algos.sapo import SapoConfig
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.custom import CustomDataConfig
+from dojang.data.files import FilesConfig
 from dojang.data.functions import FunctionsConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.data.prepared import PreparedConfig
@@ -44,7 +45,8 @@ from dojang.train.config import CriticConfig, TrainConfig
 __all__ = ["ModelConfig", "RunConfig", "sections"]
 
 Data = Annotated[
-    ArithmeticConfig | FunctionsConfig | Gsm8kConfig | PreparedConfig | CustomDataConfig, Field(discriminator="name")
+    ArithmeticConfig | FilesConfig | FunctionsConfig | Gsm8kConfig | PreparedConfig | CustomDataConfig,
+    Field(discriminator="name"),
 ]
 Task = Annotated[AnswerLineConfig | CodeConfig | MathsConfig | CustomTaskConfig, Field(discriminator="name")]
 Algorithm = Annotated[

@@ -12,7 +12,6 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dojang.data.reading import File
-from dojang.data.rows import to_row
+from dojang.data.rows import share_of, to_row
 from dojang.errors import DataError
 from dojang.types import Problem
 
@@ -100,7 +99,7 @@ def prepare(
             except Unusable as why:
                 progress.report.dropped[str(why)] += 1
                 continue
-            if split == "train" and _share(problem.id) < held_out:
+            if split == "train" and share_of(problem.id) < held_out:
                 split = "test"
             index = progress.report.kept[split]
             made[split].append(to_row(problem, ability=dataset.ability, split=split, index=index))
@@ -124,11 +123,6 @@ def _made(dataset: Dataset, file: File, row: Mapping[str, Any], number: int) -> 
 
 def _up_to(rows: Iterator[tuple[int, dict[str, Any]]], count: int) -> list[tuple[int, dict[str, Any]]]:
     return [each for each, _ in zip(rows, range(count), strict=False)]
-
-
-def _share(name: str) -> float:
-    """The same for a name every time, and evenly spread over names."""
-    return int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest()[:6]) / 2**48
 
 
 def _identity(dataset: Dataset, files: Sequence[File], held_out: float) -> dict[str, Any]:

@@ -14,12 +14,13 @@ CodeFu's rows have them; a chat template that has been written into a prompt alr
 import json
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from dojang.errors import DataError
 from dojang.types import Message, Problem
 
-__all__ = ["from_row", "io_tests", "limits", "to_row"]
+__all__ = ["from_row", "io_tests", "limits", "share_of", "to_row"]
 
 _TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n")
 _MEGABYTE = 10**6
@@ -54,6 +55,11 @@ def from_row(row: Mapping[str, Any], where: str) -> Problem:
             f"{where}: not a row of data_source, prompt, ability, reward_model and extra_info "
             f"({type(error).__name__}: {error}); `dojang data prepare` makes such rows"
         ) from error
+
+
+def share_of(name: str) -> float:
+    """A number below 1: the same for a name every time, and evenly spread over names."""
+    return int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest()[:6]) / 2**48
 
 
 def io_tests(tests: object) -> list[dict[str, str]]:
