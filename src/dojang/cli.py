@@ -120,6 +120,46 @@ def train(
         runner.run(recipe, overrides or [], run_dir, resume=resume)
 
 
+@app.command("eval")
+def evaluate(
+    model: Annotated[
+        str | None, typer.Argument(help="A model's name, a directory, or a run, which stands for its best checkpoint.")
+    ] = None,
+    on: Annotated[
+        str,
+        typer.Option("--data", metavar="NAME,...", help="gsm8k=DIR, arithmetic, functions, or prepared directories."),
+    ] = "",
+    samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="0 is greedy; 1 if there are several samples.", show_default=False)
+    ] = None,
+    shots: Annotated[str, typer.Option(metavar="N,...", help="Examples to show, for gsm8k: 0,2,4,8.")] = "",
+    problems: Annotated[int, typer.Option(min=1, help="How many problems of each dataset: the first so many.")] = 10**9,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 512,
+    seed: Annotated[int, typer.Option(min=0, help="Decides every sampled token.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    output: Annotated[
+        Path | None, typer.Option(help="A directory for the results; evals/MODEL-N if not given.", show_default=False)
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A B", help="Compare two evaluations, by their directories, instead.", show_default=False),
+    ] = None,
+) -> None:
+    """Measure a model: accuracy, pass@k, intervals, tiers, outcomes."""
+    from dojang import evaluating
+
+    if compare is not None:
+        evaluating.compare(*compare)
+        return
+    if model is None or not on:
+        raise ConfigError("give a MODEL and --data NAME, or --compare A B; `dojang eval --help` says more")
+    heat = temperature if temperature is not None else float(samples > 1)
+    settings = evaluating.Settings(samples, heat, problems, max_tokens, seed, device, dtype)
+    evaluating.evaluate(model, on.split(","), evaluating.numbers(shots), settings, output or evaluating.fresh(model))
+
+
 @data.command("prepare")
 def data_prepare(
     name: Annotated[str, typer.Argument(help="Which dataset; an unknown name lists all there are.")],

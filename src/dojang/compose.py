@@ -2,13 +2,20 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from dojang import models
@@ -32,12 +39,12 @@ from dojang.train.critic import Critic
 from dojang.train.ranks import Ranks, check_world, join
 from dojang.train.team import Team
 from dojang.train.torch import TorchTrainer
-from dojang.types import Problem, Sampling
+from dojang.types import Group, Problem, Sampling
 from dojang.weights.memory import MemoryWeights
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
 
-__all__ = ["Numerics", "Prepared", "build", "follow", "make_renderer", "numerics", "prepare"]
+__all__ = ["Examiner", "Numerics", "Prepared", "build", "follow", "make_renderer", "numerics", "prepare"]
 
 EVAL_STREAM = 2**32
 """Added to the seed, which is smaller, so that evaluations never share random numbers with training."""
@@ -110,36 +117,51 @@ def prepare(config: RunConfig) -> Prepared:
 
 def _make_task(config: RunConfig, judge: Judge) -> Task:
     problems = {split: config.data.load(split) for split in ("train", "test")}
-    if not isinstance(config.task, CodeConfig):
-        return config.task.make(problems)
-    task = config.task.make(problems, judge)
 
-    async def check() -> None:
+    async def make() -> Task:
         try:
-            for language in sorted(task.languages):
-                await config.judge.check(judge, language)
+            return await _checked_task(config, problems, judge)
         except BaseException:
             await judge.close()
             raise
 
-    asyncio.run(check())
+    return asyncio.run(make())
+
+
+async def _checked_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
+    """With a judge that knows the languages of its problems, if it needs one."""
+    if not isinstance(config.task, CodeConfig):
+        return config.task.make(problems)
+    task = config.task.make(problems, judge)
+    for language in sorted(task.languages):
+        await config.judge.check(judge, language)
     return task
 
 
 def make_renderer(config: RunConfig, prepared: Prepared, source: str) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
     """The model's tokenizer and how it is asked. Fails if a prompt is too long, before anything runs: the
     longest in characters stand for the rest."""
+    tokenizer, settings = _load_tokenizer(source)
+    return tokenizer, _make_renderer(config, tokenizer, settings, [*prepared.train, *prepared.held_out])
+
+
+def _load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, PreTrainedConfig]:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
         settings = AutoConfig.from_pretrained(source).get_text_config()
     except Exception as error:  # transformers raises many kinds; each says what it could not do
         raise ModelError(f"the tokenizer of {source} cannot be loaded: {error}") from error
+    return tokenizer, settings
+
+
+def _make_renderer(
+    config: RunConfig, tokenizer: PreTrainedTokenizerBase, settings: PreTrainedConfig, problems: Sequence[Problem]
+) -> ChatRenderer:
     context = getattr(settings, "max_position_embeddings", None)  # models without positions have no such limit
     renderer = ChatRenderer(tokenizer, context=context, max_tokens=config.rollout.max_tokens)
-    problems = [*prepared.train, *prepared.held_out]
     for problem in sorted(problems, key=lambda each: sum(len(turn.content) for turn in each.messages))[-8:]:
         renderer.render(problem.messages)
-    return tokenizer, renderer
+    return renderer
 
 
 def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Console, *, first: int = 0) -> Run:
@@ -195,6 +217,46 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
             tolerance=TOLERANCE[numeric.compute],
         ),
     )
+
+
+class Examiner:
+    """A model and what it is asked with, for one evaluation after the other."""
+
+    def __init__(self, config: RunConfig) -> None:
+        numeric = numerics(config)
+        _prepare_torch(numeric.device)
+        source = models.resolve(config.model.name)
+        self._tokenizer, self._settings = _load_tokenizer(source)
+        weights = MemoryWeights(numeric.compute)
+        model = _load_model(source, numeric.compute, numeric.device)
+        self._engine = _make_engine(config, numeric, source, model, self._tokenizer, weights)
+
+    async def examine(self, config: RunConfig, told: Callable[[int], None]) -> list[Group]:
+        """Pose the first problems of the test split; whenever one is done, how many there are is told."""
+        judge = config.judge.make(cache_root())
+        try:
+            problems = config.data.load("test")[: config.eval.problems]
+            task = await _checked_task(config, {"test": problems}, judge)
+            renderer = _make_renderer(config, self._tokenizer, self._settings, problems)
+            sampling = Sampling(
+                config.eval.temperature,
+                config.rollout.max_tokens,
+                seed=config.seed + EVAL_STREAM,
+                stop=config.data.stop,
+            )
+            workflow = SingleTurn(self._engine, task, renderer, samples=config.eval.samples, sampling=sampling)
+
+            async def attempt(place: int, problem: Problem) -> Group:
+                group = await workflow.run(problem, place)
+                told(len(problems))
+                return group
+
+            return await asyncio.gather(*(attempt(place, problem) for place, problem in enumerate(problems)))
+        finally:
+            await judge.close()
+
+    async def close(self) -> None:
+        await self._engine.close()
 
 
 def follow(config: RunConfig) -> None:

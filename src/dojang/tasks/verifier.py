@@ -15,7 +15,7 @@ import signal
 import sys
 from typing import Any
 
-__all__: list[str] = []
+__all__ = ["main"]
 
 _BOX = "\\boxed{"
 _MEMORY = 4 << 30
