@@ -3,7 +3,9 @@
 All take the same model, prompts, rewards, precision and numbers of tokens: 8 prompts of 32 to 64 tokens, 8 samples of
 each, of 64 tokens or of geometric lengths (mean 64, at most 256). Each plays in a process of its own, one after the
 other, on as many threads: a step to warm up, then the median of some. Peak memory is the process's. Start-up is from
-the first import to the first step; processes that play nothing else take turns at it, and the median counts. Beside
+the first import to the first step, without dojang's checks of its configuration, data and agreement, and without TRL's
+command line; processes that play nothing else take turns at it, and the median counts. TRL's update is all of a step
+that is neither generating nor rewarding: its decoding and padding, too. Beside
 seconds on the clock the notes have the processor's, of all threads, which others on the machine disturb less. Models
 called random have random weights, on which speed does not depend.
 

@@ -222,13 +222,15 @@ def _generated(
     from transformers import GenerationConfig, StoppingCriteriaList
 
     from lengths import Ends
+    from shapes import fast_dtype
 
     width = max(map(len, ids))
     token_BN = torch.tensor([[0] * (width - len(each)) + list(each) for each in ids])
     seen_BN = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in ids])
     how = GenerationConfig(do_sample=True, temperature=1.0, top_k=0, max_new_tokens=max(counts), pad_token_id=0)
     ends = StoppingCriteriaList([Ends(width + torch.tensor(counts))])
-    with torch.inference_mode():
+    half = fast_dtype("cpu")  # as everybody else has it
+    with torch.inference_mode(), torch.autocast("cpu", half, enabled=half is torch.bfloat16):
         found = model.generate(token_BN, attention_mask=seen_BN, generation_config=how, stopping_criteria=ends)
     return [tuple(row[width : width + count]) for row, count in zip(found.tolist(), counts, strict=True)]
 

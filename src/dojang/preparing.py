@@ -21,7 +21,7 @@ from dojang.data.mbpp import Mbpp
 from dojang.data.prepare import Dataset, Report
 from dojang.data.prepare import prepare as write
 from dojang.data.reading import find
-from dojang.errors import ConfigError
+from dojang.errors import ConfigError, DataError
 
 __all__ = ["DATASETS", "prepare"]
 
@@ -48,7 +48,10 @@ def prepare(name: str, where: str, output: Path, settings: Sequence[str], held_o
         def tell(done: int, rows: int) -> None:
             progress.update(bar, completed=done, rows=rows)
 
-        report = write(dataset, files, output, held_out=held_out, tell=tell)
+        try:
+            report = write(dataset, files, output, held_out=held_out, tell=tell)
+        except OSError as error:
+            raise DataError(f"{output} cannot be written: {error}") from error
     _print(report, output)
 
 
@@ -62,7 +65,10 @@ def _dataset(name: str, settings: Sequence[str]) -> Dataset:
         key, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(f"{setting!r} must have the form key=value")
-        given[key] = yaml.safe_load(value)
+        try:
+            given[key] = yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError) as error:
+            raise ConfigError(f"{setting!r} cannot be understood: {error}") from None
     try:
         dataset: Dataset = DATASETS[name].model_validate(given)
     except ValidationError as error:

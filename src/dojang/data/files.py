@@ -84,8 +84,8 @@ class FilesConfig(Section):
             )
         except KeyError as error:
             raise DataError(
-                f"{where}: there is no column {error}, but {', '.join(list(row)[:12])}; set data.prompt, data.answer, "
-                "data.id and data.tier to what there is"
+                f"{where}: there is no column {error}, but {', '.join(map(str, list(row)[:12]))}; set data.prompt, "
+                "data.answer, data.id and data.tier to what there is"
             ) from None
 
 

@@ -9,8 +9,9 @@ A part is written whole or not at all, and counted after that. Memory is bounded
 
 import json
 import os
+import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -37,9 +38,15 @@ SCHEMA = pa.schema(
         ),
     ]
 )
-_PART = 2048
-"""Rows read for one part."""
-_SPLITS = {"train": "train", "valid": "validation", "val": "validation", "dev": "validation", "test": "test"}
+_PART, _PART_BYTES = 2048, 1 << 26
+"""Rows read for one part, and what they may come to."""
+_ROW_GROUP = 256
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("valid", "validation", "val", "dev"), "validation"),
+    "test": "test",
+}
+"""Words in names of files."""
 
 
 class Unusable(Exception):
@@ -74,11 +81,13 @@ class Report:
 
 
 def split_of(file: str) -> str:
-    """What a file's name, or else a folder's, says."""
+    """What a file's name says, or else a folder's, from the inmost on."""
     for part in reversed(Path(file).parts):
-        for word, split in _SPLITS.items():
-            if part.lower().startswith(word) or f"{word}." in part.lower() or f"_{word}" in part.lower():
-                return split
+        found = {_SPLITS[word] for word in re.split(r"[^a-z]+", part.lower()) if word in _SPLITS}
+        if len(found) > 1:
+            raise Unusable("its file says two splits")
+        if found:
+            return found.pop()
     raise Unusable("its file says nothing of a split")
 
 
@@ -87,42 +96,52 @@ def prepare(
 ) -> Report:
     """All rows of the files. `tell` is told how many files and rows have been read; `held_out` is a share of the
     training problems that becomes the test split, by their names."""
+    files = [file for file in files if not Path(file.path).is_relative_to(output.resolve())]
     progress = _Progress(output, _identity(dataset, files, held_out))
     while not progress.finished(len(files)):
         file = files[progress.file]
-        rows = _up_to(file.rows(progress.row), _PART)
-        made = defaultdict[str, list[dict[str, Any]]](list)
-        for number, row in rows:
-            progress.report.read += 1
+        made, read, size, ended = defaultdict[str, list[dict[str, Any]]](list), 0, 0, True
+        for number, row in file.rows(progress.row):
+            read += 1
             try:
                 split, problem = _made(dataset, file, row, number)
+                progress.meet(problem.id)
+                if split == "train" and share_of(problem.id) < held_out:
+                    split = "test"
+                made[split].append(_written(problem, dataset.ability, split, progress.report.kept[split]))
             except Unusable as why:
                 progress.report.dropped[str(why)] += 1
                 continue
-            if split == "train" and share_of(problem.id) < held_out:
-                split = "test"
-            index = progress.report.kept[split]
-            made[split].append(to_row(problem, ability=dataset.ability, split=split, index=index))
             progress.report.kept[split] += 1
-            if problem.tier:
-                progress.report.tiers[problem.tier] += 1
-        progress.advance(made, len(rows))
+            progress.report.tiers.update([problem.tier] if problem.tier else [])
+            size += len(made[split][-1]["reward_model"]["ground_truth"])
+            if read >= _PART or size >= _PART_BYTES:
+                ended = False
+                break
+        progress.advance(made, read, ended=ended)
         tell(progress.file, progress.report.read)
     return progress.finish()
 
 
+def _written(problem: Problem, ability: str, split: str, index: int) -> dict[str, Any]:
+    row = to_row(problem, ability=ability, split=split, index=index)
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Unusable("its text is not Unicode") from None
+    return row
+
+
 def _made(dataset: Dataset, file: File, row: Mapping[str, Any], number: int) -> tuple[str, Problem]:
     try:
-        return dataset.split(file.name, row), dataset.problem(row, f"{file.name}/{number}")
+        return dataset.split(file.label, row), dataset.problem(row, f"{file.name}/{number}")
     except KeyError as error:
         raise DataError(
-            f"{file.path}, row {number}: there is no {error}, but {', '.join(list(row)[:12])}; this is another "
-            "dataset, or a layout of it that is not known"
+            f"{file.path}, row {number}: there is no {error}, but {', '.join(map(str, list(row)[:12]))}; this is "
+            "another dataset, or a layout of it that is not known"
         ) from error
-
-
-def _up_to(rows: Iterator[tuple[int, dict[str, Any]]], count: int) -> list[tuple[int, dict[str, Any]]]:
-    return [each for each, _ in zip(rows, range(count), strict=False)]
+    except (TypeError, ValueError, AttributeError, SyntaxError):
+        raise Unusable("a field of it is of another kind than it should be") from None
 
 
 def _identity(dataset: Dataset, files: Sequence[File], held_out: float) -> dict[str, Any]:
@@ -141,13 +160,20 @@ class _Progress:
         self.file = self.row = 0
         self._parts = Counter[str]()
         self.report = Report()
+        self._met: set[str] = set()
         if self._state.is_file():
             self._take_up()
-        elif output.exists() and any(output.iterdir()):
+        elif output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise DataError(f"{output} is not empty; choose another --output, or remove it to prepare it anew")
+        else:
+            self._output.mkdir(parents=True, exist_ok=True)
+            self._keep()
 
     def _take_up(self) -> None:
-        state = json.loads(self._state.read_text())
+        try:
+            state = json.loads(self._state.read_text())
+        except ValueError:
+            raise DataError(f"{self._state} is damaged; remove {self._output} to prepare it anew") from None
         if state["identity"] != self._identity:
             raise DataError(
                 f"{self._output} has a preparation under way of other files or with other settings; give the same "
@@ -156,36 +182,43 @@ class _Progress:
         self.file, self.row, self._parts = state["file"], state["row"], Counter(state["parts"])
         told = state["report"]
         self.report = Report(told["read"], *(Counter(told[name]) for name in ("kept", "tiers", "dropped")))
+        for split, count in self._parts.items():
+            for part in range(count):
+                infos = pq.read_table(self._part(split, part), columns=["extra_info"]).column("extra_info")
+                self._met.update(info["id"] for info in infos.to_pylist())
 
     def finished(self, files: int) -> bool:
         return self.file >= files
 
-    def advance(self, made: Mapping[str, Sequence[Mapping[str, Any]]], read: int) -> None:
-        """A part has been read; if it is smaller than a part is, the file has ended."""
+    def meet(self, name: str) -> None:
+        """Unusable if there was a problem of this name."""
+        if name in self._met:
+            raise Unusable("there is one of its name already")
+        self._met.add(name)
+
+    def advance(self, made: Mapping[str, Sequence[Mapping[str, Any]]], read: int, *, ended: bool) -> None:
+        """A part has been read, and that may have been the end of the file."""
         for split, rows in made.items():
-            folder = self._output / split
-            folder.mkdir(parents=True, exist_ok=True)
-            part = folder / f"part-{self._parts[split]:05}.parquet"
-            pq.write_table(pa.Table.from_pylist(list(rows), SCHEMA), part.with_suffix(".new"))
-            part.with_suffix(".new").replace(part)
+            part = self._part(split, self._parts[split])
+            part.parent.mkdir(exist_ok=True)
+            new = part.with_suffix(".new")
+            pq.write_table(pa.Table.from_pylist(list(rows), SCHEMA), new, row_group_size=_ROW_GROUP)
+            new.replace(part)
             self._parts[split] += 1
-        self.row += read
-        if read < _PART:
-            self.file, self.row = self.file + 1, 0
-        self._output.mkdir(parents=True, exist_ok=True)
-        self._write(
-            self._state,
-            {
-                "identity": self._identity,
-                "file": self.file,
-                "row": self.row,
-                "parts": self._parts,
-                "report": self.report.as_json(),
-            },
-        )
+        self.report.read += read
+        self.file, self.row = (self.file + 1, 0) if ended else (self.file, self.row + read)
+        self._keep()
+
+    def _part(self, split: str, number: int) -> Path:
+        return self._output / split / f"part-{number:05}.parquet"
+
+    def _keep(self) -> None:
+        state = {"identity": self._identity, "file": self.file, "row": self.row, "parts": self._parts}
+        self._write(self._state, {**state, "report": self.report.as_json()})
 
     def finish(self) -> Report:
         if not self.report.kept:
+            self._state.unlink()
             why = "; ".join(f"{count} x {reason}" for reason, count in self.report.dropped.most_common(5))
             raise DataError(f"not one of {self.report.read} rows could be used ({why or 'there are none'})")
         self._write(self._output / "report.json", {**self._identity, **self.report.as_json()})

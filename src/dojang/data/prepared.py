@@ -40,8 +40,9 @@ class PreparedConfig(Section):
             try:
                 parquet = pq.ParquetFile(file)
                 columns = [name for name in _COLUMNS if name in parquet.schema_arrow.names]
-                rows: list[dict[str, Any]] = parquet.read(columns=columns).to_pylist()
-            except (OSError, pa.ArrowInvalid) as error:
+                batches = parquet.iter_batches(64, columns=columns)
+                rows: list[dict[str, Any]] = [row for batch in batches for row in batch.to_pylist()]
+            except (OSError, pa.ArrowException) as error:
                 raise DataError(f"{file} cannot be read: {error}") from error
             for number, row in enumerate(rows):
                 yield from_row(row, f"{file.name}/{number}")

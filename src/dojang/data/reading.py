@@ -41,6 +41,11 @@ class File:
         """The path below what was asked for."""
         return self.path.removeprefix(self._stem).lstrip("/") or Path(self.path).name
 
+    @property
+    def label(self) -> str:
+        """The same with the name of what was asked for, which may say what is in it."""
+        return str(Path(Path(self._stem).name, self.name)) if self._stem != self.path else self.name
+
     def rows(self, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
         """From a row on, each with its number."""
         kind = _KINDS.search(self.path)
@@ -51,7 +56,7 @@ class File:
                 if not isinstance(row, dict):
                     raise DataError(f"{self.path}, row {number}: an object was expected, not {type(row).__name__}")
                 yield number, row
-        except (OSError, ValueError, pa.ArrowInvalid) as error:
+        except (OSError, ValueError, pa.ArrowInvalid, csv.Error) as error:
             raise DataError(f"{self.path} cannot be read: {error}") from error
 
     def _parquet(self, start: int) -> Iterator[tuple[int, Any]]:
@@ -82,13 +87,14 @@ class File:
         yield from enumerate(rows[start:], start)
 
     def _csv(self, start: int) -> Iterator[tuple[int, Any]]:
+        csv.field_size_limit(1 << 30)
         for number, row in enumerate(csv.DictReader(self._text())):
             if number >= start:
                 yield number, row
 
     def _text(self) -> io.TextIOWrapper:
         stream = self._system.open_input_stream(self.path, compression="detect")
-        return io.TextIOWrapper(io.BufferedReader(stream), encoding="utf-8", newline="\n")
+        return io.TextIOWrapper(io.BufferedReader(stream), encoding="utf-8-sig", newline="\n")
 
 
 def find(where: str) -> list[File]:
@@ -101,7 +107,9 @@ def find(where: str) -> list[File]:
         found = [about]
         if about.type is fs.FileType.Directory:
             found = system.get_file_info(fs.FileSelector(root, recursive=True))
-    except OSError as error:
+    except DataError:
+        raise
+    except Exception as error:  # the hub's client raises many kinds
         raise DataError(f"{where} cannot be looked at: {error}") from error
     files = [
         File(each.path, each.size or 0, system, root)
@@ -122,7 +130,7 @@ def _place(where: str) -> tuple[Any, str]:
             return fs.FileSystem.from_uri(where)  # type: ignore[no-any-return]
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError(f"{where} is not understood: {error}") from error
-    if _HUB_ID.fullmatch(where):
+    if _HUB_ID.fullmatch(where) and not _KINDS.search(where):
         from huggingface_hub import HfFileSystem
 
         return fs.PyFileSystem(fs.FSSpecHandler(HfFileSystem())), f"datasets/{where}"

@@ -14,6 +14,7 @@ CodeFu's rows have them; a chat template that has been written into a prompt alr
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
@@ -89,9 +90,10 @@ def _reference(truth: object) -> object:
         }
     if not isinstance(truth, str):
         raise TypeError(f"a ground truth is text or has tests, this is a {type(truth).__name__}")
-    if not truth.startswith(('"', "{")):  # an answer as it is: 12, or \\frac{1}{2}
-        return truth
-    return json.loads(truth)
+    if truth.startswith(('"', "{")):
+        with suppress(ValueError):  # a set begins like that, too
+            return json.loads(truth)
+    return truth  # an answer as it is: 12, or \\frac{1}{2}
 
 
 def _messages(prompt: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:

@@ -113,19 +113,18 @@ class Batch:
     def abort(self, requests: Collection[Request]) -> None:
         """End the samples of requests where they are, and deliver them."""
         self._settle()
-        self._waiting, others = deque(), self._waiting
-        for row in others:
-            if row.request in requests:
-                self._end(row, "abort")
-            else:
-                self._waiting.append(row)
+        others, self._waiting = self._waiting, deque(row for row in self._waiting if row.request not in requests)
+        for row in (each for each in others if each.request in requests):
+            self._end(row, "abort")
         self._retire({place: "abort" for place, row in enumerate(self._rows) if row.request in requests})
+        self._rest()
 
     def drop(self, requests: Collection[Request]) -> None:
         """Forget requests for which nobody waits."""
         self._waiting = deque(row for row in self._waiting if row.request not in requests)
         for place in sorted((at for at, row in enumerate(self._rows) if row.request in requests), reverse=True):
             self._vacate(place)
+        self._rest()
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -173,7 +172,7 @@ class Batch:
         if self._flight is None:
             self._refill()
         if not self._rows:
-            return
+            return self._rest()
         try:
             flight = self._flight or self._decode()
             # While nobody waits for a slot, the next turns begin before these have been looked at: a GPU never idles.
@@ -184,14 +183,18 @@ class Batch:
             self._land(flight)
             if not self._rows:
                 self._settle()  # it has begun for nobody
-            if not self.busy and not self._decoder.fused:  # whose graphs know where the slots are
-                self._slots.release()  # whoever learns now has a use for the memory
+            self._rest()
         except BaseException as error:
             self._flight = None  # it goes on from what has not been seen
             if not is_out_of_memory(error) or len(self._rows) <= 1:
                 raise
             self._most = len(self._rows) // 2
             self._send_back(self._most)
+
+    def _rest(self) -> None:
+        """With nothing left to do, give memory back to whoever learns; but a GPU's graphs know where it is."""
+        if not self.busy and not self._decoder.fused:
+            self._slots.release()
 
     def _refill(self) -> None:
         fresh = not self._rows

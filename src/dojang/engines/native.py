@@ -11,6 +11,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -85,13 +86,13 @@ def look_for(keys: Tensor) -> Look | None:
 
 @cache
 def _found() -> Look | None:
-    compiler = next((each for each in _compilers() if shutil.which(each)), None)
+    compiler = next((each for each in _compilers() if shutil.which(each[0])), None)
     if compiler is None:
         return None
     try:
         _share_threads()
         return _made(compiler)
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, AttributeError, subprocess.SubprocessError) as error:
         told = (getattr(error, "stderr", None) or str(error)).strip()
         warnings.warn(
             f"attention could not be compiled for this processor, so torch's own is used, which is slower: {told}",
@@ -101,8 +102,9 @@ def _found() -> Look | None:
         return None
 
 
-def _compilers() -> Sequence[str]:
-    return [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
+def _compilers() -> Sequence[list[str]]:
+    own = shlex.split(os.environ.get("CXX", ""))
+    return [*([own] if own else []), ["g++"], ["clang++"], ["c++"]]
 
 
 def _share_threads() -> None:
@@ -115,26 +117,32 @@ def _share_threads() -> None:
     ctypes.CDLL(theirs[0], mode=ctypes.RTLD_GLOBAL)
 
 
-def _made(compiler: str) -> Look:
+def _made(compiler: Sequence[str]) -> Look:
     """From the cache, or compiled into it."""
     flags = (*_FLAGS, *(_X86_FLAGS if platform.machine() == "x86_64" else ()))
-    parts = (_SOURCE.read_text(), _run(compiler, "--version"), _processor(), " ".join(flags))
+    parts = (_SOURCE.read_text(), _run(*compiler, "--version"), _processor(), " ".join(flags))
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     kept = cache_root() / "native" / f"decode-{digest}.so"
-    if kept.is_file():
-        with suppress(OSError):  # a library that cannot be loaded is made anew
+    with suppress(OSError, AttributeError):  # one that is not there, or not whole, is made anew
+        if kept.with_suffix(".sha256").read_text() == _digest(kept):
             return Look(kept)
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "decode.so")
-        _run(compiler, *flags, "-c", str(_SOURCE), "-o", f"{folder}/decode.o")
-        _run(compiler, "-shared", f"{folder}/decode.o", "-o", str(made))
+        _run(*compiler, *flags, "-c", str(_SOURCE), "-o", f"{folder}/decode.o")
+        _run(*compiler, "-shared", f"{folder}/decode.o", "-o", str(made))
         look = Look(made)
         with suppress(OSError):  # nowhere to keep it
             kept.parent.mkdir(parents=True, exist_ok=True)
-            passing = kept.with_name(f"{kept.name}.{os.getpid()}")
-            shutil.copyfile(made, passing)
-            passing.replace(kept)
+            with tempfile.TemporaryDirectory(dir=kept.parent) as passing:
+                # To load half a library would end the process, so it is known by its sum, which comes after it.
+                Path(passing, "sum").write_text(_digest(made))
+                shutil.copyfile(made, Path(passing, "so")).replace(kept)
+                Path(passing, "sum").replace(kept.with_suffix(".sha256"))
         return look
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _run(*command: str) -> str:

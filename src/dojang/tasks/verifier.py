@@ -3,6 +3,8 @@
     {"gold": "\\\\frac12", "text": "... \\\\boxed{0.5}"}  ->  {"correct": true, "answered": true, "boxed": true}
                                                       or  {"gold": false}, {"error": "..."}
 
+with the number of the question around either.
+
 Of a text, the last box counts, or else a formula or number that is called the answer. math-verify's own time limits are
 off: they need signals, and whoever started this process kills it.
 """
@@ -10,21 +12,29 @@ off: they need signals, and whoever started this process kills it.
 import ctypes
 import json
 import logging
+import os
+import re
 import resource
 import signal
 import sys
 from typing import Any
 
+from dojang.tasks.workers import READY
+
 __all__ = ["main"]
 
-_BOX = "\\boxed{"
+_BOX = re.compile(r"\\boxed\s*\{")
 _MEMORY = 4 << 30
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    memory = _MEMORY if most == resource.RLIM_INFINITY else min(_MEMORY, most)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, most))
     logging.disable(logging.CRITICAL)
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
@@ -44,32 +54,31 @@ def main() -> None:
         correct = bool(said) and verify(right, said, timeout_seconds=None, raise_on_error=True)
         return {"correct": correct, "answered": bool(said), "boxed": box is not None}
 
-    _say({})
+    def say(line: str) -> None:
+        answers.write(line + "\n")
+        answers.flush()
+
+    say(READY)
     for line in sys.stdin:
+        question = json.loads(line)
         try:
-            question = json.loads(line)
-            answer = judged(question["gold"], question["text"])
+            answer = judged(question["ask"]["gold"], question["ask"]["text"])
         except (Exception, RecursionError, MemoryError) as error:
             answer = {"error": f"{type(error).__name__}: {error}"[:300]}
-        _say(answer)
+        say(json.dumps({"number": question["number"], "answer": answer}))
 
 
 def _last_box(text: str) -> str | None:
     """With whatever is in it."""
-    start = text.rfind(_BOX)
-    if start < 0:
+    found = list(_BOX.finditer(text))
+    if not found:
         return None
-    depth = 0
+    start, depth = found[-1].end() - 1, 0
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
         if text[place] == "}" and not depth:
-            return text[start : place + 1]
+            return f"\\boxed{text[start : place + 1]}"
     return None  # it was cut off
-
-
-def _say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Processes that answer questions one at a time, and are killed when they take too long.
 
-For verifiers that may hang or crash inside other people's code, where no thread could be stopped. A process writes a
-line when it is ready; then it reads lines of JSON and answers each with one. Each has a thread here that waits for it,
-so answers can be awaited from any event loop or thread. Processes start when they are first needed and end with the
-program.
+For verifiers that may hang or crash inside other people's code, where no thread could be stopped. A process writes
+READY when it is; then it reads lines of {number, ask} and answers each with {number, answer}. What else it writes is
+ignored. Each has a thread here that waits for it, so answers can be awaited from any event loop or thread. Processes
+start when they are first needed and end with the program.
 """
 
 import asyncio
@@ -13,15 +13,17 @@ import queue
 import select
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
-__all__ = ["WorkerFailure", "Workers"]
+__all__ = ["READY", "WorkerFailure", "Workers"]
 
+READY = "dojang-worker-ready"
 Question = tuple[Any, "Future[Any]"]
 _STARTING_S = 60.0
 """Until a process is ready, which has to import what it needs."""
@@ -38,6 +40,10 @@ class Workers:
         """`count` 0 means one for each core."""
         self._module, self._timeout_s = module, timeout_s
         self._count = count or len(os.sched_getaffinity(0))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._questions: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
@@ -46,6 +52,8 @@ class Workers:
 
     async def ask(self, question: Any) -> Any:
         """The answer; WorkerFailure if the process hangs, crashes or cannot be started."""
+        if self._process != os.getpid():  # a fork has none of the threads
+            self._begin()
         answer: Future[Any] = Future()
         with self._lock:
             self._waiting += 1
@@ -90,46 +98,71 @@ def _serve(module: str, timeout_s: float, questions: "queue.SimpleQueue[Question
 class _Worker:
     def __init__(self, module: str) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-P", "-m", module],  # -P: what lies in the current directory is nobody's library
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             env=environment,
             start_new_session=True,  # Ctrl-C is for the run, which ends this
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
-        os.set_blocking(self._out.fileno(), False)
+        for pipe in (self._in, self._out):
+            os.set_blocking(pipe.fileno(), False)
         self._unread = b""
-        self._ready = False
+        self._number = 0
 
     def ask(self, question: Any, timeout_s: float) -> Any:
-        with suppress(BrokenPipeError):  # reading will tell
-            self._in.write(json.dumps(question).encode() + b"\n")
-            self._in.flush()
-        if not self._ready:
-            self._line(_STARTING_S)
-            self._ready = True
-        return json.loads(self._line(timeout_s))
-
-    def _line(self, timeout_s: float) -> bytes:
+        if not self._number:
+            while self._line(time.monotonic() + _STARTING_S, _STARTING_S).decode(errors="replace") != READY:
+                pass
+        self._number += 1
         deadline = time.monotonic() + timeout_s
+        self._write(json.dumps({"number": self._number, "ask": question}).encode() + b"\n", deadline, timeout_s)
+        while True:
+            with suppress(ValueError):  # whatever it was, it is no answer
+                found = json.loads(self._line(deadline, timeout_s))
+                if isinstance(found, dict) and found.get("number") == self._number:
+                    return found["answer"]
+
+    def _write(self, line: bytes, deadline: float, timeout_s: float) -> None:
+        while line:
+            self._wait_for(self._in, deadline, timeout_s)
+            try:
+                line = line[os.write(self._in.fileno(), line) :]
+            except BrokenPipeError:
+                raise self._failure() from None
+
+    def _line(self, deadline: float, timeout_s: float) -> bytes:
         while b"\n" not in self._unread:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._out], [], [], left)[0]:
-                raise WorkerFailure(f"it took longer than timeout_s={timeout_s:g}")
-            if not (more := self._out.read()):
-                code = self._process.wait()
-                raise WorkerFailure(f"the process ended with {code}")
+            self._wait_for(self._out, deadline, timeout_s)
+            if not (more := os.read(self._out.fileno(), 1 << 16)):
+                raise self._failure()
             self._unread += more
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
+    def _wait_for(self, pipe: IO[bytes], deadline: float, timeout_s: float) -> None:
+        readable, writable = ([], [pipe]) if pipe is self._in else ([pipe], [])
+        if not any(select.select(readable, writable, [], max(0.0, deadline - time.monotonic()))):
+            raise WorkerFailure(f"it took longer than timeout_s={timeout_s:g}")
+
+    def _failure(self) -> WorkerFailure:
+        """It has ended, or will not answer any more."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        self._process.kill()
+        code = self._process.wait()
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 2000))
+        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        return WorkerFailure(f"the process ended with {code}" + (f": {lines[-1][:300]}" if lines else ""))
+
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        for pipe in (self._in, self._out):
+        for pipe in (self._in, self._out, self._said):
             with suppress(OSError):
                 pipe.close()

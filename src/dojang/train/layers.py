@@ -61,9 +61,12 @@ class _Norm:
         self._module, self._eps = module, eps
 
     def __call__(self, x_NE: Tensor) -> Tensor:
-        weight_E: Tensor = self._module.weight.to(x_NE.dtype)  # type: ignore[assignment]
-        if x_NE.is_cuda:  # one kernel; elsewhere torch makes it of seven
-            return rms_norm(x_NE, weight_E.shape, weight_E, self._eps)
+        weight_E = self._module.weight
+        assert isinstance(weight_E, Tensor)
+        if x_NE.is_cuda:  # one kernel, or two where the weight is more precise; elsewhere torch makes it of seven
+            if x_NE.dtype is weight_E.dtype:
+                return rms_norm(x_NE, weight_E.shape, weight_E, self._eps)
+            return rms_norm(x_NE, weight_E.shape, None, self._eps) * weight_E
         result: Tensor = _RmsNorm.apply(x_NE, weight_E, self._eps)  # type: ignore[no-untyped-call]
         return result
 

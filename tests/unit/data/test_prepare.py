@@ -3,18 +3,21 @@
 import gzip
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from dojang.cli import app
 from dojang.data import prepare as preparing
 from dojang.data.prepare import Report, Unusable, prepare, split_of
 from dojang.data.prepared import PreparedConfig
 from dojang.data.reading import find
-from dojang.errors import DataError
+from dojang.errors import ConfigError, DataError
 from dojang.settings import Section
 from dojang.types import Message, Problem
 
@@ -96,9 +99,8 @@ def test_an_interrupted_preparation_goes_on_where_it_was(
         patch.setattr(Numbers, "broken_at", at)
         with pytest.raises(KeyboardInterrupt):
             play(folder, output)
-    if (output / "progress.json").exists():
-        with pytest.raises(DataError, match="not prepared to the end"):
-            loaded(output, "train")
+    with pytest.raises(DataError, match="not prepared to the end"):
+        loaded(output, "train")
     report = play(folder, output)
     assert {split: loaded(output, split) for split in EXPECTED} == EXPECTED
     assert (report.read, sum(report.kept.values())) == (100, 90)
@@ -161,9 +163,87 @@ def test_files_tell_their_split(file: str, split: str) -> None:
     assert split_of(file) == split
 
 
-def test_a_file_that_says_nothing_of_a_split() -> None:
-    with pytest.raises(Unusable):
-        split_of("rows.parquet")
+@pytest.mark.parametrize(
+    "file",
+    [
+        "rows.parquet",
+        "latest.jsonl",
+        "contest.parquet",
+        "retrain.jsonl",
+        "values.jsonl",
+        "validated.json",
+        "developer/0.csv",
+    ],
+)
+def test_a_file_that_says_nothing_of_a_split(file: str) -> None:
+    with pytest.raises(Unusable, match="says nothing of a split"):
+        split_of(file)
+
+
+def test_a_file_that_says_two() -> None:
+    with pytest.raises(Unusable, match="two splits"):
+        split_of("test_train.jsonl")
+    assert split_of("train/latest.parquet") == "train"
+
+
+def test_the_name_of_what_was_asked_for_counts_too(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "0000.jsonl").write_text('{"number": 1}')
+    assert play(tmp_path / "train", tmp_path / "out").kept == {"train": 1}
+
+
+def test_a_name_that_comes_twice_is_kept_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "train-9.jsonl").write_text('{"number": 1}\n{"number": 100}')
+    with monkeypatch.context() as patch:
+        patch.setattr(Numbers, "broken_at", 100)
+        with pytest.raises(KeyboardInterrupt):
+            play(folder, tmp_path / "out")
+    report = play(folder, tmp_path / "out")  # what was met before is still known
+    assert report.dropped["there is one of its name already"] == 1
+    assert sum(report.kept.values()) == 91
+
+
+@pytest.mark.parametrize("row", ['{"number": "7"}', '{"number": {}}', '{"number": [1]}'])
+def test_a_field_of_another_kind_is_counted(tmp_path: Path, row: str) -> None:
+    (tmp_path / "train.jsonl").write_text('{"number": 1}\n' + row)
+    report = play(tmp_path / "train.jsonl", tmp_path / "out")
+    assert report.dropped == {"a field of it is of another kind than it should be": 1}
+
+
+def test_text_that_is_not_unicode_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Numbers.problem
+
+    def odd(self: Numbers, row: Mapping[str, Any], where: str) -> Problem:
+        made = real(self, row, where)
+        return replace(made, messages=(Message("user", "\ud800"),)) if row["number"] == 2 else made
+
+    monkeypatch.setattr(Numbers, "problem", odd)
+    (tmp_path / "train.jsonl").write_text('{"number": 1}\n{"number": 2}')
+    assert play(tmp_path / "train.jsonl", tmp_path / "out").dropped == {"its text is not Unicode": 1}
+
+
+def test_large_rows_make_small_parts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "_PART_BYTES", 10)
+    play(folder, tmp_path / "out")
+    assert {split: loaded(tmp_path / "out", split) for split in EXPECTED} == EXPECTED
+    assert len(list((tmp_path / "out" / "train").iterdir())) > 15
+
+
+def test_an_output_inside_the_input_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Numbers, "broken_at", 50)
+        with pytest.raises(KeyboardInterrupt):
+            play(folder, folder / "out")
+    play(folder, folder / "out")
+    assert loaded(folder / "out", "train") == EXPECTED["train"]
+
+
+def test_a_damaged_state_is_told(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "progress.json").write_text("")
+    (tmp_path / "train.jsonl").write_text('{"number": 1}')
+    with pytest.raises(DataError, match="is damaged"):
+        play(tmp_path / "train.jsonl", tmp_path / "out")
 
 
 # ---- what is read ----------------------------------------------------------------------------------------------
@@ -179,7 +259,7 @@ def test_rows_from_a_place_on(folder: Path, start: int) -> None:
 
 
 def test_commas_and_lines_in_csv(tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text('question,answer\n"a, or\nb?",1\nc,2\n')
+    (tmp_path / "train.csv").write_text('\ufeffquestion,answer\n"a, or\nb?",1\nc,2\n')
     (file,) = find(str(tmp_path))
     assert list(file.rows()) == [(0, {"question": "a, or\nb?", "answer": "1"}), (1, {"question": "c", "answer": "2"})]
     assert list(file.rows(1)) == [(1, {"question": "c", "answer": "2"})]
@@ -212,3 +292,46 @@ def test_a_place_without_data(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(DataError, match="has no files to read"):
         find(str(tmp_path))
+
+
+# ---- as it is typed --------------------------------------------------------------------------------------------
+
+
+def typed(*arguments: str) -> str:
+    return CliRunner().invoke(app, ["data", "prepare", *arguments], catch_exceptions=False).output
+
+
+def test_a_dataset_is_prepared_and_told(tmp_path: Path) -> None:
+    row = {"task_id": 601, "text": "Add.", "code": "def add(a, b): return a + b"}
+    rows = [
+        {**row, "test_list": ["assert add(1, 1) == 2", "assert add(1, 2) == 3"]},
+        {**row, "task_id": 3, "test_list": []},
+    ]
+    (tmp_path / "mbpp.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    told = typed("mbpp", "--input", str(tmp_path / "mbpp.jsonl"), "--output", str(tmp_path / "out"))
+    assert "2  rows read" in told
+    assert "dropped: it is one of those for prompts" in told
+    assert "data.name=prepared" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        (["mbp"], ConfigError, "there is no dataset 'mbp'; did you mean mbpp"),
+        (["mbpp", "tiers"], ConfigError, "must have the form key=value"),
+        (["code-contests", "tiers=[easy"], ConfigError, "cannot be understood"),
+        (["code-contests", "tiers=[simple]"], ConfigError, r"settings of code-contests: tiers.0: .*There are: tiers"),
+        (["livecodebench", "since=2024-13-01"], ConfigError, "cannot be understood"),
+        (["humaneval", "shots=1"], ConfigError, "There are: none"),
+        (["mbpp"], DataError, "data/none.jsonl does not exist"),
+    ],
+)
+def test_mistakes_are_told(arguments: list[str], kind: type[Exception], words: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=words):
+        typed(arguments[0], "--input", "data/none.jsonl", "--output", str(tmp_path / "out"), *arguments[1:])
+
+
+def test_an_output_that_is_a_file(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(DataError, match="is not empty"):
+        play(folder, tmp_path / "out")

@@ -142,12 +142,23 @@ def test_it_is_compiled_once(compiler: Callable[[str], Path]) -> None:
 def test_a_library_that_cannot_be_loaded_is_made_anew(compiler: Callable[[str], Path]) -> None:
     compiler('exec "$REAL" "$@"')
     assert look_for(torch.zeros(1)) is not None
-    (kept,) = Path(os.environ["DOJANG_CACHE"], "native").iterdir()
+    kept, _ = sorted(Path(os.environ["DOJANG_CACHE"], "native").iterdir(), key=lambda each: each.suffix, reverse=True)
+    whole = kept.read_bytes()
     kept.unlink()  # what is loaded stays as it is
-    kept.write_bytes(b"cut off")
+    kept.write_bytes(whole[: len(whole) // 2])  # loading this would end the process
     native._found.cache_clear()
     assert look_for(torch.zeros(1)) is not None
-    assert kept.stat().st_size > 1000
+    assert kept.read_bytes() == whole
+
+
+@pytest.mark.parametrize("before", ["env ", "/no/such/compiler"])
+def test_a_compiler_with_arguments_and_one_that_is_not_there(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None, look: Look
+) -> None:
+    monkeypatch.setenv("DOJANG_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", f"{before}g++" if before.endswith(" ") else before)
+    native._found.cache_clear()
+    assert look_for(torch.zeros(1)) is not None
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(compiler: Callable[[str], Path], tmp_path: Path) -> None:

@@ -208,6 +208,28 @@ def test_sleep_gives_memory_back_and_loses_nothing(make: Make) -> None:
     assert [each.tokens for each in run(make(), doze)] == [each.tokens for each in expected]
 
 
+@pytest.mark.parametrize("ending", ["done", "one token", "aborted", "nobody waits"])
+def test_an_idle_engine_keeps_no_keys_and_values(make: Make, ending: str) -> None:
+    async def play(engine: TorchEngine) -> None:
+        sampling = replace(HOT, max_tokens=1 if ending == "one token" else 400 if ending != "done" else 8)
+        asked = asyncio.ensure_future(engine.generate(PROMPT, 2, sampling))
+        if ending in ("aborted", "nobody waits"):
+            while not engine._batch.running:
+                await asyncio.sleep(0)
+        if ending == "aborted":
+            await engine.abort()
+        if ending == "nobody waits":
+            asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        for _ in range(500):
+            if not engine._batch.busy and not engine._batch._slots.keys_LSKTD.numel():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{engine._batch._slots.keys_LSKTD.numel()} numbers are kept")
+
+    run(make(), play)
+
+
 def test_more_samples_than_slots(make: Make) -> None:
     assert [each.tokens for each in alone(make, PROMPT, 9, HOT, slots=2)] == [
         each.tokens for each in alone(make, PROMPT, 9, HOT, slots=64)

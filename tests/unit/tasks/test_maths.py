@@ -63,7 +63,9 @@ def test_others_go_on_while_one_hangs(workers: Workers) -> None:
     assert [answer for answer, _ in found] == list(range(20))
 
 
-@pytest.mark.parametrize(("question", "words"), [("end", "the process ended with 7"), ("babble", "JSONDecodeError")])
+@pytest.mark.parametrize(
+    ("question", "words"), [("end", "the process ended with 7: the reason"), ("deaf", "the process ended with -9")]
+)
 def test_a_process_that_fails_is_told(workers: Workers, question: str, words: str) -> None:
     failure, after = ask(workers, question)[0], ask(workers, "on")[0]
     assert isinstance(failure, WorkerFailure)
@@ -71,10 +73,49 @@ def test_a_process_that_fails_is_told(workers: Workers, question: str, words: st
     assert after[0] == "on"
 
 
+def test_what_is_no_answer_is_not_taken_for_one(workers: Workers) -> None:
+    for at in range(5):
+        assert ask(workers, "babble") == ["after all"]
+        assert ask(workers, at)[0][0] == at
+
+
+def test_a_long_question_is_held_to_the_time_limit_too(workers: Workers) -> None:
+    text = "x" * 5_000_000
+    ((answer, _),) = ask(workers, text)
+    assert answer == text
+    ask(workers, 1, 2)
+
+    async def stuck() -> list[Any]:
+        hanging = [asyncio.ensure_future(workers.ask("hang")) for _ in range(2)]
+        await asyncio.sleep(0.2)
+        return await asyncio.gather(*hanging, workers.ask(text), return_exceptions=True)
+
+    first, second, third = asyncio.run(stuck())
+    assert isinstance(first, WorkerFailure)
+    assert isinstance(second, WorkerFailure)
+    assert third[0] == text
+
+
+def test_a_fork_has_processes_of_its_own(workers: Workers) -> None:
+    ((_, mine),) = ask(workers, "who")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            ((_, theirs),) = ask(workers, "who")
+            os.write(writing, str(theirs).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(reading, 100)) != mine
+    assert ask(workers, "who")[0][0] == "who"
+
+
 def test_a_process_that_cannot_be_started() -> None:
     (failure,) = ask(Workers("no.such.module", count=1, timeout_s=1), 1)
     assert isinstance(failure, WorkerFailure)
-    assert "the process ended with 1" in str(failure)
+    assert "the process ended with 1: " in str(failure)
+    assert "no.such" in str(failure) or "'no'" in str(failure)
 
 
 def test_answers_can_be_awaited_in_many_threads(workers: Workers) -> None:
@@ -136,6 +177,7 @@ def grade(task: MathsTask, *pairs: tuple[object, str]) -> list[Verdict]:
         (r"\frac{1}{2}", r"So it is \boxed{\frac{1}{2}}."),
         (r"\frac{1}{2}", r"So it is \boxed{0.5}."),
         ("12", r"First \boxed{11}, no: \boxed{12}"),
+        ("12", r"\boxed {12}"),
         (r"2\sqrt{3}", r"\boxed{\sqrt{12}}"),
         ("(0, 1]", r"\boxed{(0,1]}"),
         (r"\{1, 2\}", r"\boxed{\{2, 1\}}"),
