@@ -95,10 +95,11 @@ class Prepared:
     """Whoever is done with this closes it."""
 
 
-def prepare(config: RunConfig) -> Prepared:
-    """Load the data and make the task and the algorithm; an empty split is an error here, not a puzzle later."""
+def prepare(config: RunConfig, *, dry: bool = False) -> Prepared:
+    """Load the data and make the task and the algorithm; an empty split is an error here, not a puzzle later. `dry`:
+    not by the processes that are to run it."""
     models.check(config.model.name)
-    if check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
+    if not dry and check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
         raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
     judge = config.judge.make(cache_root())
     task = _make_task(config, judge)

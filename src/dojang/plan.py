@@ -10,7 +10,7 @@ __all__ = ["describe"]
 
 def describe(config: RunConfig) -> str:
     """A few lines; data is loaded, names are resolved and prompts measured on the way, so mistakes show here."""
-    prepared = compose.prepare(config)
+    prepared = compose.prepare(config, dry=True)
     asyncio.run(prepared.judge.close())
     if local := models.local(config.model.name):
         compose.make_renderer(config, prepared, local)

@@ -1,0 +1,93 @@
+"""Recipes for hardware that is not here: checked whole, and two steps of each with the shipped model."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dojang import plan, recipe
+from dojang.data.prepare import prepare
+from dojang.data.reading import find
+from dojang.preparing import DATASETS
+from dojang.rundir import RunDir
+
+pytestmark = pytest.mark.slow
+
+TINY = [
+    "model.name=dojang-tiny",
+    "model.device=cpu",
+    "steps=2",
+    "rollout.prompts=2",
+    "rollout.samples=4",
+    "rollout.max_tokens=24",
+    "rollout.engine=torch",
+    "rollout.url=[]",
+    "train.warmup=0",
+    "train.sequence_ranks=1",
+    "train.updates=1",
+    "eval.problems=2",
+]
+TESTS = {"input": ["1 2\n"], "output": ["3\n"]}
+CONTEST = {
+    "description": "Read two numbers and write their sum, which is never above one thousand.",
+    "public_tests": TESTS,
+    "private_tests": {"input": ["2 2\n", "2 3\n"], "output": ["4\n", "5\n"]},
+    "generated_tests": {"input": [], "output": []},
+    "time_limit": {"seconds": 2, "nanos": 0},
+    "memory_limit_bytes": 256_000_000,
+    "input_file": "",
+    "output_file": "",
+}
+
+
+def rows(name: str) -> dict[str, list[dict[str, object]]]:
+    """A few problems that are short enough for the shipped model, in a dataset's own layout, by file."""
+    if name == "gsm8k":
+        made = [{"question": f"What is {a} and {a}?", "answer": f"Twice.\n#### {2 * a}"} for a in range(8)]
+        return {"train.jsonl": made, "test.jsonl": made[:2]}
+    if name == "deepmath":
+        made = [{"question": f"What is {a} plus {a}?", "final_answer": str(2 * a), "difficulty": 1} for a in range(8)]
+        return {"train.jsonl": made, "test.jsonl": made[:2]}
+    made = [
+        {**CONTEST, "name": f"{at}_A. Sum", "cf_rating": rating} for at, rating in enumerate((800, 1000, 1100, 2200))
+    ]
+    return {"train.jsonl": made, "test.jsonl": [{**each, "name": f"test {each['name']}"} for each in made]}
+
+
+@pytest.fixture(params=["gsm8k-qwen2.5-0.5b-qlora", "deepmath-qwen2.5-0.5b", "codefu-7b-stage1", "codefu-7b-stage2"])
+def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[str]]:
+    """A recipe, and what it needs to find its data."""
+    name = {"gsm8k": "gsm8k", "deepmath": "deepmath", "codefu": "code-contests"}[request.param.split("-")[0]]
+    if name == "deepmath":
+        pytest.importorskip("math_verify", reason="math-verify is not installed")
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for file, made in rows(name).items():
+        (raw / file).write_text("\n".join(map(json.dumps, made)))
+    if name == "gsm8k":
+        return request.param, [f"data.path={raw}"]
+    if name == "deepmath":  # names are those of the questions
+        (raw / "test.jsonl").write_text(json.dumps({"question": "What is 9 plus 9?", "final_answer": "18"}))
+    prepare(DATASETS[name](), find(str(raw)), tmp_path / "prepared", tell=lambda *_: None)
+    return request.param, [f"data.path={tmp_path / 'prepared'}"]
+
+
+def test_it_is_whole(asked: tuple[str, list[str]]) -> None:
+    name, where = asked
+    config = recipe.load(name, [*where, "model.device=cpu", *(["model.name=dojang-tiny"] if "stage2" in name else [])])
+    if "stage2" not in name:
+        assert config.model.name in plan.describe(config)
+
+
+def test_two_steps(asked: tuple[str, list[str]], tmp_path: Path) -> None:
+    name, where = asked
+    shots = ["data.shots=0"] if "gsm8k" in name else []
+    command = [sys.executable, "-m", "dojang", "train", name, *TINY, *where, *shots, "--run-dir", str(tmp_path / "run")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("finished", 2)
+    found = [json.loads(line) for line in RunDir(tmp_path / "run").metrics.read_text().splitlines()]
+    assert [row["judge/errors"] for row in found if "judge/errors" in row] == [0.0, 0.0]
