@@ -20,6 +20,10 @@ from dojang.types import Sampling
 
 __all__ = ["Drawn", "EagerSteps", "Steps", "Turn", "draw"]
 
+_SCORES = 2**20
+"""A processor looks at so many scores at a time: more would not stay in its cache, and the memory for them would be
+given back and asked for again at every turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -86,6 +90,17 @@ class EagerSteps:
 
 def draw(logits_NV: Tensor, turn: Turn) -> Drawn:
     """One token for each row of scores."""
+    most = max(1, _SCORES // logits_NV.shape[1]) if logits_NV.device.type == "cpu" else len(logits_NV)
+    if len(logits_NV) <= most:
+        return _draw(logits_NV, turn)
+    cuts = [slice(start, start + most) for start in range(0, len(logits_NV), most)]
+    parts = [_draw(logits_NV[cut], Turn(turn.samplings[cut], turn.uniform_RN[:, cut])) for cut in cuts]
+    return Drawn(
+        *(np.concatenate([getattr(part, name) for part in parts], 1) for name in ("token_RN", "logp_RN", "plain_RN"))
+    )
+
+
+def _draw(logits_NV: Tensor, turn: Turn) -> Drawn:
     device, samplings = logits_NV.device, turn.samplings
     limits = None
     if any(each.top_k or each.top_p < 1 for each in samplings):

@@ -2,7 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from dojang.engines import steps
 from dojang.engines.sampler import Limits, sample_tokens
+from dojang.engines.steps import Turn
+from dojang.types import Sampling
 
 LAST = 1 - 2.0**-53  # the largest number a stream can give
 
@@ -150,3 +153,19 @@ def test_log_probs_before_temperature_and_bias_are_the_model_s_own() -> None:
     assert result.token_B.tolist() == [17] * 4
     assert result.plain_logp_B.tolist() == pytest.approx([float(logits[0].log_softmax(-1)[17])] * 4)
     assert result.logp_B[1] == pytest.approx(float((logits[0] + bias[0]).log_softmax(-1)[17]))
+
+
+def test_many_scores_are_looked_at_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rows of every kind, so that each part must get its own."""
+    logits_NV = torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
+    samplings = [
+        Sampling(temperature=at / 3, max_tokens=1, top_k=at % 3, top_p=1 - at / 20, bias=((at, 1.5),) if at % 2 else ())
+        for at in range(7)
+    ]
+    turn = Turn(samplings, np.random.default_rng(0).random((1, 7)))
+    whole = steps.draw(logits_NV, turn)
+    monkeypatch.setattr(steps, "_SCORES", 150)
+    parts = steps.draw(logits_NV, turn)
+    for name in ("token_RN", "logp_RN", "plain_RN"):
+        assert (getattr(whole, name) == getattr(parts, name)).all()
+        assert getattr(parts, name).shape == (1, 7)

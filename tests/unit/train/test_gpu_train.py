@@ -107,6 +107,8 @@ def steps(trainer: TorchTrainer, groups: list[Group]) -> list[dict[str, float]]:
 
 
 FIGURES = ("actor/loss", "actor/grad_norm", "actor/entropy", "actor/ppo_kl")
+ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05}
+"""How far they may be apart after three steps where the same is computed in another way."""
 
 
 @pytest.mark.parametrize("algo", [GrpoConfig(kl=0.1), M2poConfig()], ids=["grpo", "m2po"])
@@ -116,18 +118,14 @@ def test_a_gpu_learns_what_a_processor_learns(
 ) -> None:
     expected = steps(make(tokenizer, torch.device("cpu"), torch.float32, algo=algo), groups)
     found = steps(make(tokenizer, GPU, compute, algo=algo), groups)
-    rel = 1e-3 if compute is torch.float32 else 0.05
+    rel = ROUNDING[compute]
     for mine, theirs in zip(found, expected, strict=True):
         for name in FIGURES:
             assert mine[name] == pytest.approx(theirs[name], rel=rel, abs=rel / 50), name
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch.compile's own, as it is loaded
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # and as it traces
-@pytest.mark.parametrize(
-    "settings", [{"offload": ("optimiser", "reference")}, {"recompute": True}, {"compile": True}], ids=str
-)
-def test_what_saves_memory_or_time_changes_nothing(
+@pytest.mark.parametrize("settings", [{"offload": ("optimiser", "reference")}, {"recompute": True}], ids=str)
+def test_what_saves_memory_changes_nothing(
     tokenizer: PreTrainedTokenizerBase, groups: list[Group], settings: dict[str, Any]
 ) -> None:
     expected = steps(make(tokenizer, GPU, torch.bfloat16), groups)
@@ -135,6 +133,20 @@ def test_what_saves_memory_or_time_changes_nothing(
     for mine, theirs in zip(found, expected, strict=True):
         for name in FIGURES:
             assert mine[name] == pytest.approx(theirs[name], rel=0.02, abs=1e-3), name
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch.compile's own, as it is loaded
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # and as it traces
+@pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
+def test_compiled_it_learns_the_same(
+    tokenizer: PreTrainedTokenizerBase, groups: list[Group], compute: torch.dtype
+) -> None:
+    expected = steps(make(tokenizer, GPU, compute), groups)
+    found = steps(make(tokenizer, GPU, compute, compile=True), groups)
+    rel = ROUNDING[compute]  # it rounds in other places
+    for mine, theirs in zip(found, expected, strict=True):
+        for name in FIGURES:
+            assert mine[name] == pytest.approx(theirs[name], rel=rel, abs=rel / 50), name
 
 
 def test_what_waits_with_the_processor_is_not_on_the_gpu(
