@@ -15,6 +15,7 @@ This file can be loaded by its path, as veRL does; it needs no torch. Not covere
 
 import json
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha256
@@ -28,6 +29,8 @@ from dojang.judge.config import JudgeConfig
 from dojang.types import Message, Outcome, Problem, Verdict
 
 __all__ = ["TrlReward", "VerlReward", "as_trl_reward", "as_verl_reward", "compute_score"]
+
+_MAKING = threading.Lock()
 
 
 def as_trl_reward(
@@ -63,9 +66,9 @@ def compute_score(
             "which task? Set custom_reward_function.reward_kwargs.task to the name of one (answer_line, maths, code, "
             "keywords) or to a mapping, as the task section of a recipe"
         )
-    return _verl(json.dumps(_plain(task)), json.dumps(_plain(judge)))(
-        data_source, solution_str, ground_truth, extra_info
-    )
+    with _MAKING:  # veRL calls from many threads, and all are to share the same processes
+        score = _verl(json.dumps(_plain(task)), json.dumps(_plain(judge)))
+    return score(data_source, solution_str, ground_truth, extra_info)
 
 
 class TrlReward:

@@ -290,6 +290,24 @@ def test_the_same_words_mean_the_same_processes() -> None:
     assert not children() & workers
 
 
+def test_many_threads_share_what_the_first_has_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    def slow(problems: object, **options: object) -> Recorder:
+        time.sleep(0.05)
+        made.append(options)
+        return Recorder()
+
+    monkeypatch.setattr(dojang.rewards, "slow_task", slow, raising=False)
+    task = {"name": "custom", "make_with": "dojang.rewards:slow_task"}
+    threads = [threading.Thread(target=compute_score, args=("x", "a", "1"), kwargs={"task": task}) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
 def test_these_are_what_they_say() -> None:
     recorder: Task = Recorder()
     assert isinstance(as_verl_reward(recorder), VerlReward)

@@ -90,7 +90,10 @@ class KeywordsTask:
         """The rules of the problem itself; ValueError if there are none at all."""
         own = Checklist(rules_in(problem.reference), self._reading)
         if not (own.asks or self._common.asks):
-            raise ValueError("neither the recipe nor the reference says what a text must say (required, groups, ideas)")
+            raise ValueError(
+                f"neither the recipe nor the reference {problem.reference!r:.80} says what a text must say "
+                "(required, groups, ideas)"
+            )
         return own
 
     def _unfit(self, problem: Problem) -> str:

@@ -85,15 +85,13 @@ class Rules(Section):
 
 
 def rules_in(reference: object) -> Rules:
-    """The rules a problem brings along, if any; ValueError if they cannot be read."""
-    if reference is None or reference == "":
-        return Rules()
+    """The rules a problem brings along, none if its reference is something else; ValueError if they cannot be read."""
     if isinstance(reference, list | tuple):
         reference = {"required": reference}
+    if isinstance(reference, str) and reference.startswith("{"):
+        raise ValueError(f"the reference looks like rules, but is no JSON: {reference[:80]!r}")
     if not isinstance(reference, Mapping):
-        raise ValueError(
-            f"the reference is {reference!r:.80}, not a mapping with some of {', '.join(Rules.model_fields)}"
-        )
+        return Rules()  # an answer in words, say, that comes with the dataset
     try:
         return Rules.model_validate(dict(reference))
     except ValidationError as error:

@@ -170,6 +170,7 @@ def test_a_problem_may_bring_rules_of_its_own() -> None:
     assert (verdict.reward, verdict.passed, verdict.total) == (pytest.approx(3 / 4), 4, 5)
     assert verdict.detail == "not kept: midnight"
     assert grade({}, "at noon", ["noon"]).outcome is Outcome.ACCEPTED
+    assert grade({"required": ["noon"]}, "at noon", "an answer that came with the dataset").parts == {"noon": 1.0}
     assert grade({}, "at noon", {"required": ["noon", "dose"]}).reward == 0.5
 
 
@@ -202,14 +203,15 @@ def test_long_texts_take_time_in_proportion() -> None:
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
-        ("noon", "the reference is 'noon', not a mapping with some of required, groups, ideas, forbidden"),
-        (7, "the reference is 7, not a mapping"),
+        ("noon", r"neither the recipe nor the reference 'noon' says what a text must say \(required, groups, ideas\)"),
+        (7, "neither the recipe nor the reference 7 says"),
+        ("{required: noon}", "looks like rules, but is no JSON"),
         ({"need": ["x"]}, "the reference cannot be read: need: Extra inputs"),
         ({"groups": [["x"]]}, "groups.0.all_of: Tuple should have at least 2 items"),
         ({"ideas": {"a": "("}}, r"ideas.a.phrasings.0: '\(' is not a regular expression"),
         ({"required": [""]}, "required.0.any_of.0: String should have at least 1 character"),
-        ({"forbidden": ["x"]}, "neither the recipe nor the reference says what a text must say"),
-        (None, "neither the recipe nor the reference"),
+        ({"forbidden": ["x"]}, "neither the recipe nor the reference {.*} says what a text must say"),
+        (None, "neither the recipe nor the reference None says"),
     ],
 )
 def test_a_reference_that_says_nothing_is_found_beforehand(reference: object, said: str) -> None:
