@@ -151,12 +151,12 @@ def test_it_works_inside_an_event_loop_and_in_many_threads() -> None:
 def test_programs_are_judged_by_workers_that_stay(code: TrlReward) -> None:
     first = code(completions=[ADDS, "```python\nprint(3)\n```", "no program"], tests=[SUM] * 3)
     assert first == [1.0, 0.5, -1.0]
-    workers = children()
-    assert workers
+    mine = workers()
+    assert mine
     assert code(completions=[[{"role": "assistant", "content": ADDS + " "}]], tests=[json.dumps(SUM)]) == [1.0]
-    assert children() == workers
+    assert workers() == mine
     code.close()
-    assert not children() & workers
+    assert not workers()
 
 
 def test_a_copy_has_processes_of_its_own(code: TrlReward) -> None:
@@ -212,26 +212,32 @@ def test_nothing_is_left_when_the_program_ends() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
-    rewards, workers = done.stdout.splitlines()
+    rewards, below = done.stdout.splitlines()
     assert rewards == "[1.0]"
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and any(map(alive, workers.split())):
+    while time.monotonic() < deadline and any(map(alive, below.split())):
         time.sleep(0.05)
-    assert not any(map(alive, workers.split()))
+    assert not any(map(alive, below.split()))
 
 
 def alive(process: str) -> bool:
-    """Not even as a zombie that nobody has picked up yet: that is the system's business."""
+    """Not if it is a zombie that nobody has picked up yet: that is the system's business."""
+    return said(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()[:1] not in ([], ["Z"])
+
+
+def workers() -> set[str]:
+    """The judge's processes below this one; other tests may have left verifiers that end in their own time."""
+    threads = Path("/proc/self/task").iterdir()
+    below = {child for thread in threads for child in said(thread / "children").split()}
+    return {child for child in below if "guardian" in said(Path(f"/proc/{child}/cmdline"))}
+
+
+def said(file: Path) -> str:
+    """What the system says of a process or thread; nothing if it has just ended."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return file.read_text()
     except OSError:
-        return False
-
-
-def children() -> set[str]:
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()) | {
-        child for thread in Path("/proc/self/task").iterdir() for child in (thread / "children").read_text().split()
-    }
+        return ""
 
 
 # ---- veRL ---------------------------------------------------------------------------------------------------------
@@ -282,12 +288,12 @@ def test_what_verl_cannot_be_told_is_an_error() -> None:
 def test_the_same_words_mean_the_same_processes() -> None:
     settings = {"name": "code", "language": "python3"}
     first = compute_score("sums", ADDS, json.dumps(SUM), task=settings, judge={"workers": 1})
-    workers = children()
+    mine = workers()
     assert first == {"score": 1.0, "acc": 1.0}
     assert compute_score("sums", ADDS, json.dumps(SUM), {}, task=dict(settings), judge={"workers": 1}) == first
-    assert children() == workers
+    assert workers() == mine
     dojang.rewards._verl(json.dumps(settings), json.dumps({"workers": 1})).close()
-    assert not children() & workers
+    assert not workers()
 
 
 def test_many_threads_share_what_the_first_has_made(monkeypatch: pytest.MonkeyPatch) -> None:
