@@ -8,9 +8,11 @@ READY := $(VENV)/.ready
 READY_DOCS := $(VENV)/.ready-docs
 VENV_VLLM := .venv-vllm
 READY_VLLM := $(VENV_VLLM)/.ready
+VENV_TRL := .venv-trl
+READY_TRL := $(VENV_TRL)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-vllm check bench docs clean
+.PHONY: help install quickstart test test-trl test-vllm check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -51,6 +53,17 @@ $(READY_VLLM): pyproject.toml constraints.txt tests/vllm/requirements.txt
 	$(VENV_VLLM)/bin/python tests/vllm/name_vllm.py
 	@touch $@
 
+test-trl: $(READY_TRL)  ## run the tests of the rewards in TRL's trainer, in an environment of their own
+	$(VENV_TRL)/bin/python -m pytest tests/with_trl
+
+$(READY_TRL): pyproject.toml constraints.txt tests/with_trl/requirements.txt
+	$(PYTHON) -m venv $(VENV_TRL)
+	$(VENV_TRL)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_TRL)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(VENV_TRL)/bin/python -m pip install --quiet --constraint constraints.txt \
+		--requirement tests/with_trl/requirements.txt --editable '.[maths]' pytest
+	@touch $@
+
 check: $(READY)  ## lint, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -70,4 +83,4 @@ $(READY_DOCS): $(READY)
 	@touch $@
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(VENV_VLLM) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_TRL) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

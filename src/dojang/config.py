@@ -39,16 +39,20 @@ from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
 from dojang.tasks.custom import CustomTaskConfig
+from dojang.tasks.keywords import KeywordsConfig
+from dojang.tasks.kinds import labels
 from dojang.tasks.maths import MathsConfig
 from dojang.train.config import CriticConfig, TrainConfig
 
-__all__ = ["ModelConfig", "RunConfig", "sections"]
+__all__ = ["ModelConfig", "RunConfig", "Task", "sections"]
 
 Data = Annotated[
     ArithmeticConfig | FilesConfig | FunctionsConfig | Gsm8kConfig | PreparedConfig | CustomDataConfig,
     Field(discriminator="name"),
 ]
-Task = Annotated[AnswerLineConfig | CodeConfig | MathsConfig | CustomTaskConfig, Field(discriminator="name")]
+Task = Annotated[
+    AnswerLineConfig | CodeConfig | KeywordsConfig | MathsConfig | CustomTaskConfig, Field(discriminator="name")
+]
 Algorithm = Annotated[
     GrpoConfig
     | DrGrpoConfig
@@ -161,11 +165,11 @@ class RunConfig(Section):
         if self.data.name == "functions" and self.task.name == "answer_line":
             wrong.append("data.name=functions asks for programs, which only running them can grade; set task.name=code")
         if self.algo.name != "custom" and self.task.name == "answer_line":
-            known = {*self.task.rewards, "overlong"}
-            if unknown := self.algo.parts.keys() - known:
+            known = {*labels(self.task.rewards).values()}
+            if unknown := self.algo.parts.keys() - known - {"overlong"}:
                 wrong.append(
                     f"algo.parts has a weight for {', '.join(sorted(unknown))}, but task.rewards has "
-                    f"{', '.join(sorted(self.task.rewards))}"
+                    f"{', '.join(sorted(known))}"
                 )
         wrong += self._training_agrees()
         stale, rest = divmod(self.loop.stale_updates, self.train.updates)

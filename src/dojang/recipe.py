@@ -5,6 +5,7 @@ All mistakes are reported at once, each with the key as the user would write it 
 
 import copy
 import difflib
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -191,11 +192,19 @@ def _locate(location: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
         keys.append(str(part))
         model = next(iter(members.values()), None)
         if model is None:
+            here = _element(here)
             continue
         known = list(model.model_fields)
         field = model.model_fields.get(str(part))
         here = field.annotation if field else None
     return keys, known
+
+
+def _element(annotation: Any) -> Any:
+    """What a list or a dictionary holds."""
+    inner = [each for each in typing.get_args(annotation) if each is not ...]
+    held = inner[-1] if inner and typing.get_origin(annotation) in (tuple, list, dict) else None
+    return typing.get_args(held)[0] if typing.get_origin(held) is typing.Annotated else held
 
 
 def _tag(model: type[BaseModel]) -> object:

@@ -6,11 +6,11 @@ Each room declares its own section beside the code that reads it; `config.py` as
 import importlib
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dojang.errors import ConfigError
 
-__all__ = ["Section", "load_object", "make_object"]
+__all__ = ["Section", "complaints", "load_object", "make_object"]
 
 
 class Section(BaseModel):
@@ -31,6 +31,14 @@ class Section(BaseModel):
             for name, field in cls.model_fields.items():
                 if issubclass(base, BaseModel) and name in base.model_fields:
                     field.description = field.description or base.model_fields[name].description
+
+
+def complaints(error: ValidationError) -> list[str]:
+    """What is wrong with settings or data that did not come from a recipe: key and reason, one line each."""
+    return [
+        ": ".join(filter(None, [".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")]))
+        for each in error.errors(include_url=False)
+    ]
 
 
 def load_object(spec: str, key: str) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 from dojang.errors import DataError
 from dojang.types import Message, Problem
 
-__all__ = ["from_row", "io_tests", "limits", "share_of", "to_row"]
+__all__ = ["from_row", "io_tests", "limits", "reference_in", "share_of", "to_row"]
 
 _TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n")
 _MEGABYTE = 10**6
@@ -48,7 +48,7 @@ def from_row(row: Mapping[str, Any], where: str) -> Problem:
             id=str(info.get("id") or name or where),
             source=str(row["data_source"]),
             messages=_messages(row["prompt"]),
-            reference=_reference(truth),
+            reference=reference_in(truth),
             tier=str(info.get("tier") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -81,7 +81,8 @@ def limits(time_limit: Mapping[str, Any], memory_bytes: float) -> dict[str, floa
     return {"cpu_s": seconds, "memory_mb": megabytes}
 
 
-def _reference(truth: object) -> object:
+def reference_in(truth: object) -> object:
+    """What a ground truth says: an answer, or tests; KeyError, TypeError or ValueError if it is neither."""
     if isinstance(truth, Mapping):
         return {
             "private": io_tests(truth["private_tests"]),

@@ -12,7 +12,8 @@ from pydantic import Field, field_validator
 
 from dojang.settings import Section
 from dojang.tasks.answers import answer_line, is_correct, read_number
-from dojang.tasks.rewards import RewardFailure, WeightedRewards, misnamed
+from dojang.tasks.kinds import Weighted, check_names
+from dojang.tasks.rewards import BUILT_IN, RewardFailure, WeightedRewards
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
@@ -23,16 +24,16 @@ class AnswerLineConfig(Section):
     """The answer is one number on a line that begins with ####."""
 
     name: Literal["answer_line"] = "answer_line"
-    rewards: dict[str, float] = Field(default={"format": 0.5, "correct": 1.0}, min_length=1)
-    """What is rewarded: `format`, `correct` or a package.module:function of yours, each with its weight."""
+    rewards: Weighted = Field(default={"format": 0.5, "correct": 1.0}, min_length=1)
+    """What is rewarded: `format`, `correct`, a length, a pattern or a package.module:function of yours, each with its
+    weight (docs/rewards.md)."""
     timeout_s: float = Field(default=10.0, gt=0)
     """Seconds a package.module:function may take for one attempt."""
 
     @field_validator("rewards")
     @classmethod
-    def _known_names(cls, rewards: dict[str, float]) -> dict[str, float]:
-        if problems := [problem for name in rewards if (problem := misnamed(name))]:
-            raise ValueError("; ".join(problems))
+    def _known_names(cls, rewards: Weighted) -> Weighted:
+        check_names(rewards, tuple(BUILT_IN))
         return rewards
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "AnswerLineTask":
@@ -55,6 +56,8 @@ class AnswerLineTask:
         try:
             outcome, detail = _outcome(problem, text)
             score = await self._rewards.score(problem, text)
+            if not score.parts:
+                raise RewardFailure("none of the rewards applies to it")
         except (RewardFailure, ValueError) as failure:
             return Verdict(
                 Outcome.JUDGE_ERROR,

@@ -28,8 +28,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from dojang.errors import DataError
 from dojang.programs import CallTest, Checker, Exam, IoTest, Judgement, Limits, Stop, Submission, sampled
 from dojang.protocols import Judge
-from dojang.settings import Section
+from dojang.settings import complaints
 from dojang.tasks.extract import SPELLINGS, extract_code
+from dojang.tasks.kinds import Rewarded
+from dojang.tasks.rewards import WeightedRewards
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
@@ -47,9 +49,10 @@ _SHAPES: Mapping[str, Callable[[float], float]] = {
 }
 
 
-class CodeConfig(Section):
+class CodeConfig(Rewarded):
     """The answer is a program, judged by running it on tests."""
 
+    own_parts: ClassVar[tuple[str, ...]] = ("fraction",)
     name: Literal["code"] = "code"
     language: Literal["cpp17", "cpp20", "python3"] = "cpp17"
     """What programs are written in, where a problem does not say."""
@@ -104,6 +107,7 @@ class CodeTask:
         self._stop = Stop.FAILURE if config.shape == "all_or_nothing" else Stop.TIME_LIMIT
         # Made once, because an exam remembers its digest, and reading every test anew for each attempt is slow.
         self._posed = _pose_all(config, problems)
+        self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s, built_in={})
 
     @property
     def languages(self) -> frozenset[str]:
@@ -114,6 +118,9 @@ class CodeTask:
         return problems_of(self._problems, split)
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
+        return await self._rewards.added_to(await self._judged(problem, text), problem, text)
+
+    async def _judged(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
         try:
             posed = self._posed.get(problem.id) or _pose(self._config, problem)
@@ -203,8 +210,7 @@ def _reference(value: object) -> CodeReference:
     try:
         return _adapter().validate_python(dict(value))
     except ValidationError as error:
-        said = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)[:3]]
-        raise ValueError(f"the reference cannot be read: {'; '.join(said)}") from None
+        raise ValueError(f"the reference cannot be read: {'; '.join(complaints(error)[:3])}") from None
 
 
 @cache

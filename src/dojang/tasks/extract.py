@@ -39,7 +39,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SPELLINGS", "extract_code"]
+__all__ = ["SPELLINGS", "answer_in", "extract_code"]
 
 _CPP = frozenset(
     {"cpp", "c++", "cc", "cxx"} | {f"{name}{year}" for name in ("cpp", "c++") for year in (11, 14, 17, 20, 23)}
@@ -98,11 +98,11 @@ def extract_code(text: str, language: str) -> str | None:
     """The program in the text, without what surrounds it; None if there is none."""
     if language not in SPELLINGS:
         raise ValueError(f"no language {language!r}; there is {', '.join(SPELLINGS)}")
-    answer = _answer(text.replace("\r\n", "\n"))
+    answer = answer_in(text.replace("\r\n", "\n"))
     return None if answer is None else _Scan(answer, SPELLINGS[language]).program()
 
 
-def _answer(text: str) -> str | None:
+def answer_in(text: str) -> str | None:
     """What the model wrote for the user in this turn; None if it never stopped thinking."""
     found = _NEXT_TURN.search(text)
     turn = text[: found.start()] if found else text

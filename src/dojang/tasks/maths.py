@@ -8,12 +8,13 @@ the verifier hangs or fails, or cannot read the reference                    JUD
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from dojang.errors import ConfigError
-from dojang.settings import Section
+from dojang.tasks.kinds import Rewarded
+from dojang.tasks.rewards import WeightedRewards
 from dojang.tasks.splits import problems_of
 from dojang.tasks.workers import WorkerFailure, Workers
 from dojang.types import Outcome, Problem, Verdict
@@ -21,16 +22,18 @@ from dojang.types import Outcome, Problem, Verdict
 __all__ = ["MathsConfig", "MathsTask"]
 
 
-class MathsConfig(Section):
+class MathsConfig(Rewarded):
     """The answer is a number or a formula."""
 
+    own_parts: ClassVar[tuple[str, ...]] = ("correct", "boxed")
     name: Literal["maths"] = "maths"
     correct: float = 1.0
     """What a right answer is worth."""
     boxed: float = 0.0
     """What giving any answer in \\boxed{} is worth, right or not."""
     timeout_s: float = Field(default=5.0, gt=0)
-    """Seconds for one comparison; after that the process that hangs is killed."""
+    """Seconds for one comparison, after which the process that hangs is killed; and for a pattern or a
+    package.module:function in `rewards`."""
     workers: int = Field(default=0, ge=0, le=1024)
     """Processes that compare; 0 for one a core."""
 
@@ -47,11 +50,15 @@ class MathsTask:
     def __init__(self, config: MathsConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
         self._config, self._problems = config, problems
         self._workers = Workers("dojang.tasks.verifier", count=config.workers, timeout_s=config.timeout_s)
+        self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s, built_in={})
 
     def problems(self, split: str) -> Sequence[Problem]:
         return problems_of(self._problems, split)
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
+        return await self._rewards.added_to(await self._compare(problem, text), problem, text)
+
+    async def _compare(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
         try:
             found = await self._workers.ask({"gold": str(problem.reference), "text": text})

@@ -1,9 +1,10 @@
 """Named rewards and their weights: what an attempt is worth.
 
 A reward is a function of the problem and the completion's text, plain or async. `format` and `correct` are
-built in; any other is named `package.module:function` and imported when the rewards are put together. One
-that raises, hangs or returns no number ends in `RewardFailure`: the machinery has failed, and the caller must
-not take that for a wrong answer.
+built in; lengths and patterns are described in the recipe (kinds.py); any other is named `package.module:function`
+and imported when the rewards are put together (signatures.py: how it may be written). One that raises, hangs or
+returns no number ends in `RewardFailure`: the machinery has failed, and the caller must not take that for a wrong
+answer.
 
 A foreign function runs in a daemon thread of its own: a hung one holds up neither the event loop nor the end
 of the program, as a thread of asyncio's executor would. Not covered: it cannot be stopped, only abandoned;
@@ -15,29 +16,25 @@ loop itself and must not block it.
 import asyncio
 import inspect
 import math
-import re
 import reprlib
 import threading
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from typing import SupportsFloat
 
 from dojang.errors import ConfigError
 from dojang.settings import load_object
 from dojang.tasks.answers import follows_format, is_correct
-from dojang.types import Problem
+from dojang.tasks.kinds import FunctionReward, Kind, LengthReward, PatternReward, check_names, labels, weight_of
+from dojang.tasks.signatures import NOT_APPLICABLE, Reward, adapted
+from dojang.types import Outcome, Problem, Verdict
 
-__all__ = ["BUILT_IN", "Reward", "RewardFailure", "Score", "WeightedRewards", "misnamed"]
-
-Reward = Callable[[Problem, str], float | Awaitable[float]]
+__all__ = ["BUILT_IN", "RewardFailure", "Score", "WeightedRewards"]
 
 THREADS = 16
 """Foreign functions at work at a time; in a larger crowd an honest one might be slowed past its deadline."""
-
-_REFERENCE = re.compile(r"\w+(?:\.\w+)*:\w+")
 
 
 class RewardFailure(Exception):
@@ -46,7 +43,7 @@ class RewardFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The weighted sum, and each reward before weighting."""
+    """The weighted sum, and each reward before weighting; those that do not apply are left out."""
 
     total: float
     parts: Mapping[str, float]
@@ -63,28 +60,63 @@ class _Entry:
 class WeightedRewards:
     """Computes every reward of an attempt and their weighted sum."""
 
-    def __init__(self, weights: Mapping[str, float], *, timeout_s: float) -> None:
+    def __init__(
+        self, rewards: Mapping[str, Kind], *, timeout_s: float, built_in: Mapping[str, Reward] | None = None
+    ) -> None:
+        """`built_in`: what a weight alone may name besides functions; those of this file if nothing is said."""
         self._timeout_s = timeout_s
-        labels = _labels(weights)
+        known = BUILT_IN if built_in is None else built_in
+        try:
+            check_names(rewards, tuple(known))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         self._entries = tuple(
-            _Entry(labels[name], weight, _resolve(name), name in BUILT_IN) for name, weight in weights.items()
+            _Entry(
+                labels(rewards)[name],
+                weight_of(kind),
+                _resolve(name, kind, known, timeout_s),
+                trusted=isinstance(kind, LengthReward) or (isinstance(kind, int | float) and name in known),
+            )
+            for name, kind in rewards.items()
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slots = asyncio.Semaphore(THREADS)
 
     async def score(self, problem: Problem, text: str) -> Score:
         """RewardFailure if any of the rewards cannot be computed."""
-        parts = {entry.label: await self._compute(entry, problem, text) for entry in self._entries}
-        total = sum(entry.weight * parts[entry.label] for entry in self._entries)
+        parts: dict[str, float] = {}
+        total = 0.0
+        for entry in self._entries:
+            value = await self._compute(entry, problem, text)
+            if value is not None:
+                parts[entry.label] = value
+                total += entry.weight * value
         if not math.isfinite(total):
             raise RewardFailure(f"the weighted sum of {parts} is {total}, which is no reward")
         return Score(total, parts)
 
-    async def _compute(self, entry: _Entry, problem: Problem, text: str) -> float:
+    async def added_to(self, verdict: Verdict, problem: Problem, text: str) -> Verdict:
+        """The verdict with these rewards on top of its own; a JUDGE_ERROR if one of them cannot be computed."""
+        if verdict.reward is None or not self._entries:
+            return verdict
+        started = time.perf_counter()
+        try:
+            score = await self.score(problem, text)
+            reward = verdict.reward + score.total
+            parts = {**verdict.parts, **score.parts}
+            seconds = verdict.seconds + time.perf_counter() - started
+            return replace(verdict, reward=reward, parts=parts, seconds=seconds)
+        except (RewardFailure, ValueError) as failure:  # or a sum that is not finite
+            return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {failure}")
+
+    async def _compute(self, entry: _Entry, problem: Problem, text: str) -> float | None:
+        """None if it does not apply."""
         deadline = asyncio.timeout(None)
         try:
             async with deadline:
                 value = await self._call(entry, problem, text, deadline)
+            if value is NOT_APPLICABLE:
+                return None
             number = _number(value)
         except (Exception, SystemExit) as error:  # whatever a stranger's code does, the run goes on
             why = f"raised {type(error).__name__}: {error}"
@@ -155,41 +187,12 @@ def _correct(problem: Problem, text: str) -> float:
 BUILT_IN: Mapping[str, Reward] = {"format": _format, "correct": _correct}
 
 
-def misnamed(name: str) -> str | None:
-    """Why this cannot be the name of a reward, if it cannot."""
-    if name in BUILT_IN or _REFERENCE.fullmatch(name):
-        return None
-    near = get_close_matches(name.lower(), BUILT_IN, n=1)
-    return (
-        f"unknown reward {name!r}: it is neither built in ({', '.join(BUILT_IN)}) "
-        "nor of the form package.module:function" + (f"; did you mean {near[0]!r}?" if near else "")
-    )
-
-
-def _labels(names: Iterable[str]) -> dict[str, str]:
-    """A short name for each reward: the function's, where no two share it."""
-    short = {name: name.rpartition(":")[2] for name in names}
-    times = Counter(short.values())
-    return {name: label if times[label] == 1 else name for name, label in short.items()}
-
-
-def _resolve(name: str) -> Reward:
-    if problem := misnamed(name):
-        raise ConfigError(problem)
-    if name in BUILT_IN:
-        return BUILT_IN[name]
-    return _checked(name, load_object(name, "task.rewards"))
-
-
-def _checked(name: str, found: object) -> Reward:
-    if not callable(found):
-        raise ConfigError(f"reward {name!r} is {type(found).__name__}, not a function of (problem, text)")
-    with suppress(ValueError):  # some functions written in C do not tell their parameters
-        signature = inspect.signature(found)
-        try:
-            signature.bind(None, "")
-        except TypeError as error:
-            raise ConfigError(
-                f"reward {name!r} takes {signature}, but is called with (problem, text): {error}"
-            ) from error
-    return found
+def _resolve(name: str, kind: Kind, built_in: Mapping[str, Reward], timeout_s: float) -> Reward:
+    if isinstance(kind, LengthReward):
+        return lambda problem, text: kind.value(text)
+    if isinstance(kind, PatternReward):
+        return lambda problem, text: kind.value(text, timeout_s)
+    if name in built_in:
+        return built_in[name]
+    completions = kind.completions if isinstance(kind, FunctionReward) else "messages"
+    return adapted(name, load_object(name, "task.rewards"), completions)

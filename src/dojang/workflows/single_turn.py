@@ -8,11 +8,10 @@ import asyncio
 from dataclasses import replace
 
 from dojang.protocols import Renderer, RolloutEngine, Task
-from dojang.types import Group, Outcome, Problem, Sample, Sampling, Verdict
+from dojang.types import Group, Outcome, Problem, Sample, Sampling
+from dojang.workflows.grading import graded
 
 __all__ = ["SingleTurn"]
-
-GRADING_ATTEMPTS = 3
 
 
 class SingleTurn:
@@ -33,7 +32,9 @@ class SingleTurn:
         completions = await self._engine.generate(prompt, self._samples, sampling)
         # Whatever was said more than once is judged once: the same words never get different rewards.
         texts = list(dict.fromkeys(completion.text for completion in completions))
-        verdicts = dict(zip(texts, await asyncio.gather(*(self._grade(problem, each) for each in texts)), strict=True))
+        verdicts = dict(
+            zip(texts, await asyncio.gather(*(graded(self._task, problem, each) for each in texts)), strict=True)
+        )
         samples = [
             Sample.of(prompt, completion, verdicts[completion.text], index)
             for index, completion in enumerate(completions)
@@ -41,13 +42,3 @@ class SingleTurn:
         judged = tuple(sample for sample in samples if sample.verdict.outcome is not Outcome.JUDGE_ERROR)
         unjudged = tuple(sample for sample in samples if sample.verdict.outcome is Outcome.JUDGE_ERROR)
         return Group(problem, ordinal, judged, unjudged)
-
-    async def _grade(self, problem: Problem, text: str) -> Verdict:
-        for _ in range(GRADING_ATTEMPTS):
-            try:
-                verdict = await self._task.grade(problem, text)
-            except Exception as error:  # a task should not raise, but a user's own may
-                verdict = Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {error!r}")
-            if verdict.outcome is not Outcome.JUDGE_ERROR:
-                break
-        return verdict

@@ -289,6 +289,8 @@ def test_the_default_configuration() -> None:
         "tests": "private",
         "max_tests": 50,
         "test_seed": 0,
+        "rewards": {},
+        "timeout_s": 10.0,
     }
     assert all(each.description for name, each in CodeConfig.model_fields.items() if name != "name")
 
