@@ -87,7 +87,10 @@ def audit(name: str, wanted: Wanted) -> int:
     show(console, told, audited)
     console.print(f"written to {output}", markup=False, highlight=False, soft_wrap=True)
     if wanted.keep is not None:
-        kept = keep(source, items, audited, wanted.exclude, wanted.keep)
+        try:
+            kept = keep(source, items, audited, wanted.exclude, wanted.keep)
+        except OSError as error:
+            raise DataError(f"{wanted.keep} cannot be written: {error}") from error
         said = f"{kept:,} of {len(items):,} problems kept in {wanted.keep}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
     return DISAGREES if wanted.strict and any(name in told["findings"] for name in _GRAVE) else 0

@@ -43,7 +43,7 @@ def keep(source: Source, items: Sequence[Item], audited: Sequence[Audited], excl
         "left_out": Counter(name for why in reasons for name in why),
         "problems": left,
     }
-    (to / "left_out.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    (to / "left_out.json").write_text(json.dumps(told, indent=1) + "\n")
     return len(kept)
 
 

@@ -86,7 +86,7 @@ def _published(name: str, place: str, settings: Sequence[str], task: str) -> Sou
             dropped[str(why)] += 1
             continue
         seen.add(problem.id)
-        items.append(Item(problem, split, rows[split], dataset.known(row)))
+        items.append(Item(problem, split, rows[split], _known(dataset, row)))
         rows[split] += 1
     return Source(name, items, config, dataset.ability, dropped=dropped)
 
@@ -163,9 +163,16 @@ def _with_known(items: Sequence[Item], place: str) -> Iterator[Item]:
 def _solutions(dataset: Dataset, place: str) -> Iterator[tuple[str, Known]]:
     for file, number, row in _rows(place):
         try:
-            yield made(dataset, file, row, number)[1].id, dataset.known(row)
+            yield made(dataset, file, row, number)[1].id, _known(dataset, row)
         except Unusable:
             continue
+
+
+def _known(dataset: Dataset, row: Mapping[str, Any]) -> Known:
+    try:
+        return dataset.known(row)
+    except (KeyError, TypeError, ValueError):  # rows whose solutions somebody has taken out, or mistaken
+        return Known()
 
 
 def _rows(place: str) -> Iterator[tuple[File, int, dict[str, Any]]]:

@@ -34,7 +34,7 @@ class DeepMath(Section):
         return Problem(f"deepmath/{name}", "deepmath", ask(question), answer, tier)
 
     def known(self, row: Mapping[str, Any]) -> Known:
-        """The authors' rows have three solutions by a model; not all of them need be right."""
+        """The authors' rows have three solutions that a model wrote."""
         return Known(tuple(row[key] for key in ("r1_solution_1", "r1_solution_2", "r1_solution_3") if row.get(key)))
 
 

@@ -2,7 +2,8 @@
 
 Words are letters and digits, in lower case. What a set says in all problems (an instruction before them, one after) is
 taken off first, and runs that many problems of the other set have in common ("the first line contains a single integer
-...") do not count. A text of fewer than n words is one run, so it is found where it stands whole.
+...") do not count. A text of fewer than n words is one run: it is found where it is all of a text, and, if it is not
+too short for that, where it stands whole within one.
 
 Not covered: paraphrases, translations, and the same question about other numbers.
 """
@@ -22,6 +23,8 @@ _BELIEVED = 10
 """So many problems of one source have to begin or end alike before that is taken for an instruction."""
 _USUAL_SHARE, _USUAL = 0.01, 2
 """A run that more problems than this have is a turn of phrase."""
+_WHOLE = 8
+"""Words of a text that is worth looking for in longer ones."""
 
 Run = tuple[str, ...]
 
@@ -57,14 +60,15 @@ class Texts:
         for run in self._usual:
             for name in self._runs.pop(run):
                 self._sizes[name] -= 1
-        self._short = sorted({len(run) for run in self._runs if len(run) < n})
+        self._short = sorted({len(run) for run in self._runs if _WHOLE <= len(run) < n})
 
     def search(self, words: Sequence[str]) -> Overlap | None:
         """The problem that has most of this one's runs, if any has one."""
         runs = _runs(words, self._n) - self._usual
         found = Counter(name for run in runs for name in self._runs.get(run, ()))
-        for length in self._short if len(words) >= self._n else ():
-            found.update(name for run in _runs(words, length) for name in self._runs.get(run, ()))
+        for length in self._short:
+            if length < min(self._n, len(words)):
+                found.update(name for run in _runs(words, length) for name in self._runs.get(run, ()))
         shares = {name: min(1.0, count / min(len(runs) or 1, self._sizes[name])) for name, count in found.items()}
         if not shares:
             return None

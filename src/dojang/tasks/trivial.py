@@ -17,7 +17,7 @@ from dojang.tasks.mutants import parsed
 __all__ = ["Trivial", "checks", "trivial_programs"]
 
 _SHOWN = 30
-_WORD = 12
+_WORD = 5
 """Letters of a short word."""
 
 
