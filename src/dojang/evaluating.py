@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dojang.config import RunConfig
+from dojang.data.prepared import PreparedConfig
 from dojang.errors import ConfigError, DataError
 from dojang.loop.scores import Scores
 from dojang.loop.statistics import compare as paired
@@ -158,27 +159,13 @@ def _case(model: str, data: str, shots: int | None, settings: Settings) -> _Case
 def _sections(name: str, place: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The data, and the task that grades it."""
     if Path(name).is_dir():
-        return {"name": "prepared", "path": name}, _task_of(Path(name))
+        return {"name": "prepared", "path": name}, {"name": PreparedConfig(path=Path(name)).grader("test")}
     if name in ("arithmetic", "gsm8k", "functions"):
         task = {"name": "code", "language": "python3"} if name == "functions" else {"name": "answer_line"}
         return {"name": name, **({"path": place} if place else {})}, task
     raise ConfigError(
         f"--data {name} is neither gsm8k, arithmetic or functions nor a directory that `dojang data prepare` has made"
     )
-
-
-def _task_of(folder: Path) -> dict[str, Any]:
-    import pyarrow.parquet as pq
-
-    files = sorted(folder.glob("test/*.parquet")) or sorted(folder.glob("test*.parquet"))
-    if not files:
-        raise DataError(f"{folder} has neither test/*.parquet nor test.parquet")
-    ability = str(pq.ParquetFile(files[0]).read(columns=["ability"]).column("ability")[0])
-    if ability.startswith("cod"):
-        return {"name": "code"}
-    if ability.startswith("math"):
-        return {"name": "maths"}
-    raise DataError(f"{files[0]}: nobody here grades the ability {ability!r}")
 
 
 def _name(result: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from dojang.data.prepare import prepare as write
 from dojang.data.reading import find
 from dojang.errors import ConfigError, DataError
 
-__all__ = ["DATASETS", "prepare"]
+__all__ = ["DATASETS", "make_dataset", "prepare"]
 
 DATASETS: Mapping[str, Any] = {
     "code-contests": CodeContests,
@@ -39,7 +39,7 @@ DATASETS: Mapping[str, Any] = {
 
 def prepare(name: str, where: str, output: Path, settings: Sequence[str], held_out: float) -> None:
     """Write the rows, showing how far it is, and say what was kept and what was not."""
-    dataset = _dataset(name, settings)
+    dataset = make_dataset(name, settings)
     files = find(where)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("files"))
     with Progress(*columns, TextColumn("{task.fields[rows]:,} rows"), TimeElapsedColumn()) as progress:
@@ -55,7 +55,8 @@ def prepare(name: str, where: str, output: Path, settings: Sequence[str], held_o
     _print(report, output)
 
 
-def _dataset(name: str, settings: Sequence[str]) -> Dataset:
+def make_dataset(name: str, settings: Sequence[str]) -> Dataset:
+    """A dataset by its name, with key=value settings."""
     if name not in DATASETS:
         near = get_close_matches(name, DATASETS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""

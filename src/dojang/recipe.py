@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from dojang.config import RunConfig, sections
 from dojang.errors import ConfigError
 
-__all__ = ["differences", "load", "shipped", "to_yaml"]
+__all__ = ["differences", "load", "resolve", "shipped", "to_yaml"]
 
 
 def shipped() -> list[str]:
@@ -29,7 +29,11 @@ def shipped() -> list[str]:
 
 def load(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration of a shipped recipe or a YAML file, with overrides applied."""
-    tree = _parse(recipe, _read(recipe))
+    return resolve(recipe, _parse(recipe, _read(recipe)), overrides)
+
+
+def resolve(recipe: str, tree: dict[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration in a tree of settings, with overrides applied; the name is what mistakes are said to be in."""
     for override in overrides:
         _override(tree, override)
     try:

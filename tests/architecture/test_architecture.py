@@ -22,7 +22,7 @@ FOR_GPUS = ("engines/graphs.py", "engines/kernels.py")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LIGHT = (
     *("types", "protocols", "errors", "settings", "config", "recipe", "reference", "rundir"),
-    *("runner", "export", "judging", "benchmarks", "doctor", "cli", "rewards"),
+    *("runner", "export", "judging", "benchmarks", "doctor", "cli", "rewards", "auditing.command"),
 )
 
 

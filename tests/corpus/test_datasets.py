@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 from contests import Contest, cpp_by_heart, python_by_heart, read
-from mutations import altered, mutants, parsed
+from mutations import altered
 
 from dojang.judge.pool import JudgePool
 from dojang.places import cache_root
 from dojang.programs import CallTest, Exam, IoTest, Judgement, Limits, Submission, sampled
+from dojang.tasks.mutants import mutants, parsed
 from dojang.types import Outcome
 
 REJECTED = {Outcome.WRONG, Outcome.RUNTIME_ERROR, Outcome.TIME_LIMIT}

@@ -1,15 +1,14 @@
 """DeepMind's CodeContests: problems of programming contests, with tests of text in and text out.
 
 Reads the rows of the hub's Parquet files, and those with the field names of the original protobuf, where tests are a
-list of {input, output}. Only problems that Codeforces has rated are kept; the tiers are CodeFu's. Nobody looks at the
-solutions.
+list of {input, output}. Only problems that Codeforces has rated are kept; the tiers are CodeFu's.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from dojang.data.prepare import Unusable, split_of
+from dojang.data.prepare import Known, Unusable, split_of
 from dojang.data.rows import io_tests, limits
 from dojang.settings import Section
 from dojang.types import Message, Problem
@@ -24,6 +23,9 @@ Solve this problem with a C++17 program that reads standard input and writes sta
 then answer with the whole program in one ```cpp block."""
 _SHORTEST = 40
 """Letters of a statement; what is shorter says nothing, or says it in pictures."""
+
+_CPP = (2, "CPP")
+"""A language as the dataset numbers and names it."""
 
 
 class CodeContests(Section):
@@ -53,6 +55,9 @@ class CodeContests(Section):
             tier=tier,
         )
 
+    def known(self, row: Mapping[str, Any]) -> Known:
+        return Known(_programs(row.get("solutions")), _programs(row.get("incorrect_solutions")))
+
     def _tier(self, rating: int | None) -> str:
         if not rating or rating < TIERS["easy"][0]:
             raise Unusable("its rating is below 800, or there is none")
@@ -70,6 +75,15 @@ class CodeContests(Section):
         if not tests:
             raise Unusable("it has no private tests")
         return tests
+
+
+def _programs(solutions: object) -> tuple[str, ...]:
+    """Those in C++, from {language: [...], solution: [...]} or a list of pairs."""
+    if isinstance(solutions, Mapping):
+        pairs = list(zip(solutions["language"] or (), solutions["solution"] or (), strict=True))
+    else:
+        pairs = [(each["language"], each["solution"]) for each in solutions or ()]  # type: ignore[attr-defined]
+    return tuple(program for language, program in pairs if language in _CPP)
 
 
 def _statement(description: str | None) -> str:

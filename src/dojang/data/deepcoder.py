@@ -1,15 +1,16 @@
 """DeepCoder-Preview: programming problems in Python, with tests of text in and text out or of a function.
 
 Reads the subsets `primeintellect` (rows of problem, solutions and tests) and `codeforces` (tests without a type). The
-tests of a row have to be of one kind. Solutions are not looked at.
+tests of a row have to be of one kind.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, ClassVar
 
-from dojang.data.prepare import Unusable, split_of
+from dojang.data.prepare import Known, Unusable, split_of
 from dojang.data.python_tests import LIMITS, call, text
 from dojang.settings import Section
 from dojang.types import Message, Problem
@@ -19,6 +20,8 @@ __all__ = ["Codeforces", "DeepCoder", "ask"]
 STDIN = "Solve this problem with a Python program that reads standard input and writes standard output."
 FUNCTION = "Solve this problem with a Python function called {name}."
 BLOCK = "Answer with the whole program, in one ```python block."
+
+_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 class DeepCoder(Section):
@@ -54,6 +57,9 @@ class DeepCoder(Section):
             reference={"private": private, "limits": LIMITS, "language": "python3"},
         )
 
+    def known(self, row: Mapping[str, Any]) -> Known:
+        return Known(tuple(_program(each) for each in row.get("solutions") or ()))
+
 
 class Codeforces(DeepCoder):
     """DeepCoder's problems of Codeforces, for evaluation."""
@@ -69,6 +75,12 @@ def ask(statement: str, function: str, starter: str = "") -> tuple[Message, ...]
     how = FUNCTION.format(name=function) if function else STDIN
     begun = f"\n\nBegin with this:\n\n```python\n{starter.rstrip()}\n```" if starter.strip() else ""
     return (Message("user", f"{how} {BLOCK}\n\n{statement}{begun}"),)
+
+
+def _program(solution: str) -> str:
+    """Some are published in a block of Markdown."""
+    found = _BLOCK.search(solution)
+    return found[1] if found else solution
 
 
 def _parsed(tests: object) -> list[Mapping[str, Any]]:

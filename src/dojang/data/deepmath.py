@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, ClassVar
 
-from dojang.data.prepare import Unusable, split_of
+from dojang.data.prepare import Known, Unusable, split_of
 from dojang.settings import Section
 from dojang.types import Message, Problem
 
@@ -32,6 +32,10 @@ class DeepMath(Section):
         name = sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         tier = f"level {float(level):g}" if level is not None and float(level) >= 0 else ""
         return Problem(f"deepmath/{name}", "deepmath", ask(question), answer, tier)
+
+    def known(self, row: Mapping[str, Any]) -> Known:
+        """The authors' rows have three solutions that a model wrote."""
+        return Known(tuple(row[key] for key in ("r1_solution_1", "r1_solution_2", "r1_solution_3") if row.get(key)))
 
 
 def ask(question: str) -> tuple[Message, ...]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from dojang.data.prepare import Known
 from dojang.settings import Section
 from dojang.types import Message, Problem
 
@@ -34,3 +35,6 @@ class HumanEval(Section):
                 "prefix": prompt[: re.search(rf"^def {re.escape(name)}\b", prompt, re.MULTILINE).start()],  # type: ignore[union-attr]
             },
         )
+
+    def known(self, row: Mapping[str, Any]) -> Known:
+        return Known((row["prompt"] + row["canonical_solution"],))

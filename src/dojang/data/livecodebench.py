@@ -15,7 +15,7 @@ from datetime import date, datetime
 from typing import Any, ClassVar
 
 from dojang.data.deepcoder import ask
-from dojang.data.prepare import Unusable
+from dojang.data.prepare import Known, Unusable
 from dojang.data.python_tests import LIMITS, call, text
 from dojang.settings import Section
 from dojang.types import Problem
@@ -50,6 +50,9 @@ class LiveCodeBench(Section):
             reference={"private": private, "public": public, "limits": LIMITS, "language": "python3"},
             tier=str(row["difficulty"]),
         )
+
+    def known(self, row: Mapping[str, Any]) -> Known:
+        return Known()
 
 
 def _tests(packed: str, name: str) -> list[dict[str, str]]:

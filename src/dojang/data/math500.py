@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dojang.data.deepmath import ask
+from dojang.data.prepare import Known
 from dojang.settings import Section
 from dojang.types import Problem
 
@@ -21,3 +22,6 @@ class Math500(Section):
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         name = f"math500/{row['unique_id']}"
         return Problem(name, "math500", ask(row["problem"].strip()), row["answer"], f"level {row['level']}")
+
+    def known(self, row: Mapping[str, Any]) -> Known:
+        return Known((row["solution"],))

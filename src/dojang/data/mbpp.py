@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dojang.data.prepare import Unusable
+from dojang.data.prepare import Known, Unusable
 from dojang.settings import Section
 from dojang.types import Message, Problem
 
@@ -57,6 +57,9 @@ class Mbpp(Section):
                 "language": "python3",
             },
         )
+
+    def known(self, row: Mapping[str, Any]) -> Known:
+        return Known((row["code"],))
 
 
 def _called(test: str, code: str) -> str:

@@ -24,7 +24,7 @@ from dojang.data.rows import share_of, to_row
 from dojang.errors import DataError
 from dojang.types import Problem
 
-__all__ = ["Dataset", "Report", "Unusable", "prepare", "split_of"]
+__all__ = ["SCHEMA", "Dataset", "Known", "Report", "Unusable", "made", "prepare", "split_of"]
 
 SCHEMA = pa.schema(
     [
@@ -53,6 +53,15 @@ class Unusable(Exception):
     """No problem can be made of a row; says why, in words that are the same for all such rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Answers whose worth a row tells: programs in the problem's language, or worked solutions. For `dojang data
+    audit`; they never get into a problem."""
+
+    good: tuple[str, ...] = ()
+    bad: tuple[str, ...] = ()
+
+
 class Dataset(Protocol):
     """What a dataset's file knows about it."""
 
@@ -63,6 +72,9 @@ class Dataset(Protocol):
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         """What a row poses; Unusable, or KeyError for a row of another layout."""
+
+    def known(self, row: Mapping[str, Any]) -> Known:
+        """The answers a row has."""
 
 
 @dataclass
@@ -100,25 +112,25 @@ def prepare(
     progress = _Progress(output, _identity(dataset, files, held_out))
     while not progress.finished(len(files)):
         file = files[progress.file]
-        made, read, size, ended = defaultdict[str, list[dict[str, Any]]](list), 0, 0, True
+        parts, read, size, ended = defaultdict[str, list[dict[str, Any]]](list), 0, 0, True
         for number, row in file.rows(progress.row):
             read += 1
             try:
-                split, problem = _made(dataset, file, row, number)
+                split, problem = made(dataset, file, row, number)
                 progress.meet(problem.id)
                 if split == "train" and share_of(problem.id) < held_out:
                     split = "test"
-                made[split].append(_written(problem, dataset.ability, split, progress.report.kept[split]))
+                parts[split].append(_written(problem, dataset.ability, split, progress.report.kept[split]))
             except Unusable as why:
                 progress.report.dropped[str(why)] += 1
                 continue
             progress.report.kept[split] += 1
             progress.report.tiers.update([problem.tier] if problem.tier else [])
-            size += len(made[split][-1]["reward_model"]["ground_truth"])
+            size += len(parts[split][-1]["reward_model"]["ground_truth"])
             if read >= _PART or size >= _PART_BYTES:
                 ended = False
                 break
-        progress.advance(made, read, ended=ended)
+        progress.advance(parts, read, ended=ended)
         tell(progress.file, progress.report.read)
     return progress.finish()
 
@@ -132,7 +144,8 @@ def _written(problem: Problem, ability: str, split: str, index: int) -> dict[str
     return row
 
 
-def _made(dataset: Dataset, file: File, row: Mapping[str, Any], number: int) -> tuple[str, Problem]:
+def made(dataset: Dataset, file: File, row: Mapping[str, Any], number: int) -> tuple[str, Problem]:
+    """The split and the problem of a row; Unusable if there is none, DataError for another dataset's."""
     try:
         return dataset.split(file.label, row), dataset.problem(row, f"{file.name}/{number}")
     except KeyError as error:

@@ -26,17 +26,18 @@ class PreparedConfig(Section):
 
     def load(self, split: str) -> list[Problem]:
         """The problems of a split, in the order of the files."""
-        problems = [problem for problem in self._all(split) if not self.tiers or problem.tier in self.tiers]
+        problems = [problem for problem in self.all(split) if not self.tiers or problem.tier in self.tiers]
         if not problems:
             wanted = f" of the tiers {', '.join(self.tiers)}" if self.tiers else ""
             raise DataError(f"the {split} split in {self.path} holds no problems{wanted}")
         return problems
 
-    def _all(self, split: str) -> Iterator[Problem]:
+    def all(self, split: str) -> Iterator[Problem]:
+        """Of all tiers, in the order of the files."""
         import pyarrow as pa  # not before there is something to read: a configuration is checked without it
         import pyarrow.parquet as pq
 
-        for file in self._files(split):
+        for file in self.files(split):
             try:
                 parquet = pq.ParquetFile(file)
                 columns = [name for name in _COLUMNS if name in parquet.schema_arrow.names]
@@ -47,7 +48,22 @@ class PreparedConfig(Section):
             for number, row in enumerate(rows):
                 yield from_row(row, f"{file.name}/{number}")
 
-    def _files(self, split: str) -> list[Path]:
+    def grader(self, split: str) -> str:
+        """The task that grades a split, by what its first row says is asked for."""
+        import pyarrow.parquet as pq
+
+        file = self.files(split)[0]
+        parquet = pq.ParquetFile(file)
+        if "ability" not in parquet.schema_arrow.names or not parquet.metadata.num_rows:
+            raise DataError(f"{file} does not say what is asked for: it has no column ability")
+        ability = str(next(parquet.iter_batches(1, columns=["ability"])).column("ability")[0])
+        for word, task in (("cod", "code"), ("math", "maths")):
+            if ability.startswith(word):
+                return task
+        raise DataError(f"{file}: nobody here grades the ability {ability!r}")
+
+    def files(self, split: str) -> list[Path]:
+        """What a split is read from."""
         if not self.path.is_dir():
             raise DataError(f"data.path={self.path} is not a directory; `dojang data prepare` makes one")
         if (self.path / "progress.json").exists():

@@ -35,7 +35,7 @@ from dojang.tasks.rewards import WeightedRewards
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
-__all__ = ["CodeConfig", "CodeReference", "CodeTask"]
+__all__ = ["CodeConfig", "CodeReference", "CodeTask", "Posed", "pose", "read_reference"]
 
 NO_PROGRAM = -1.0
 NOT_COMPILED = -0.5
@@ -88,7 +88,7 @@ class CodeReference:
 
 
 @dataclass(frozen=True, slots=True)
-class _Posed:
+class Posed:
     """A problem as it is given to the judge."""
 
     language: str
@@ -123,7 +123,7 @@ class CodeTask:
     async def _judged(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
         try:
-            posed = self._posed.get(problem.id) or _pose(self._config, problem)
+            posed = self._posed.get(problem.id) or pose(self._config, problem)
         except ValueError as error:
             return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {error}")
         program = extract_code(text, posed.language)
@@ -162,13 +162,13 @@ class CodeTask:
         return float(self._shape(fraction))
 
 
-def _pose_all(config: CodeConfig, problems: Mapping[str, Sequence[Problem]]) -> Mapping[str, _Posed]:
+def _pose_all(config: CodeConfig, problems: Mapping[str, Sequence[Problem]]) -> Mapping[str, Posed]:
     """DataError if any of the problems cannot be judged."""
-    posed: dict[str, _Posed] = {}
+    posed: dict[str, Posed] = {}
     wrong: list[str] = []
     for problem in (problem for split in problems.values() for problem in split):
         try:
-            made = _pose(config, problem)
+            made = pose(config, problem)
             if posed.setdefault(problem.id, made) != made:
                 raise ValueError("another problem with other tests has the same id")
         except ValueError as error:
@@ -180,9 +180,9 @@ def _pose_all(config: CodeConfig, problems: Mapping[str, Sequence[Problem]]) -> 
     return posed
 
 
-def _pose(config: CodeConfig, problem: Problem) -> _Posed:
+def pose(config: CodeConfig, problem: Problem) -> Posed:
     """ValueError if the problem cannot be judged."""
-    reference = _reference(problem.reference)
+    reference = read_reference(problem.reference)
     language = reference.language or config.language
     if language not in SPELLINGS:
         raise ValueError(f"the reference's language {language!r} is none of {', '.join(SPELLINGS)}")
@@ -199,10 +199,11 @@ def _pose(config: CodeConfig, problem: Problem) -> _Posed:
     if language != "python3" and any(isinstance(test, CallTest) for test in tests):
         raise ValueError(f"its tests call Python functions, but programs are in {language}; use task.language=python3")
     chosen = sampled(tests, config.max_tests, _seed(config.test_seed, problem.id))
-    return _Posed(language, reference.prefix, Exam(chosen, reference.limits, reference.checker))
+    return Posed(language, reference.prefix, Exam(chosen, reference.limits, reference.checker))
 
 
-def _reference(value: object) -> CodeReference:
+def read_reference(value: object) -> CodeReference:
+    """ValueError if it is none."""
     if isinstance(value, CodeReference):
         return value
     if not isinstance(value, Mapping):

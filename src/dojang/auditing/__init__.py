@@ -1,0 +1,1 @@
+"""`dojang data audit`: does the verifier agree with the data?"""

@@ -1,0 +1,73 @@
+"""What can be seen of tests without running anything: how many there are, whether they repeat or contradict each other,
+and what programs that solve nothing would get."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from dojang.auditing.findings import Finding
+from dojang.data.overlap import statement
+from dojang.data.statements import suspicions
+from dojang.judge.checkers import compare
+from dojang.programs import CallTest, Checker, Exam, IoTest, encoded
+from dojang.tasks.code import CodeReference
+from dojang.tasks.trivial import Trivial, checks, trivial_programs
+from dojang.types import Problem
+
+__all__ = ["faults", "guesses", "wording"]
+
+Test = IoTest | CallTest
+_LENIENT = {"several_answers": "unordered", "tolerance": "floats", "any_case": "caseless"}
+"""The checker that is made for what a statement allows; a program may be made for anything."""
+
+
+def faults(reference: CodeReference, exam: Exam, min_tests: int) -> Iterator[Finding]:
+    """What is wrong with the tests themselves. Contradictions are looked for in all of them, not only in the chosen."""
+    count = sum(map(checks, exam.tests))
+    if count < min_tests:
+        yield Finding("few_tests", f"{count} where {min_tests} were wanted")
+    repeated = len(exam.tests) - len(set(exam.tests))
+    if repeated:
+        yield Finding("duplicate_tests", f"{repeated} of {len(exam.tests)}")
+    shown = set(reference.public)
+    if reference.public and (hidden := [test for test in reference.private if test in shown]):
+        yield Finding("shown_tests", f"{len(hidden)} of {len(reference.private)} hidden tests")
+    everything = (*reference.public, *reference.private)
+    if contradiction := _contradiction(everything, exam.checker):
+        yield Finding("contradicting_tests", contradiction)
+        yield Finding("several_answers", contradiction)
+
+
+def wording(problem: Problem, exam: Exam) -> Iterator[Finding]:
+    """What the statement allows, and comparing texts does not."""
+    if not any(isinstance(test, IoTest) for test in exam.tests):
+        return
+    for name, words in suspicions(statement(problem)):
+        if exam.checker.name not in ("program", _LENIENT[name]):
+            yield Finding(name, words)
+
+
+def guesses(exam: Exam) -> Iterator[tuple[Trivial, float | None]]:
+    """Programs that solve nothing, each with the share of tests it passes, if that can be said without running it."""
+    texts = [test for test in exam.tests if isinstance(test, IoTest)]
+    for program in trivial_programs(exam.tests):
+        if program.output is None or exam.checker.name == "program" or len(texts) < len(exam.tests):
+            yield program, None
+            continue
+        passed = sum(
+            compare(exam.checker, encoded(test.output), encoded(program.output(test.input))) is None for test in texts
+        )
+        yield program, passed / len(texts)
+
+
+def _contradiction(tests: Sequence[Test], checker: Checker) -> str:
+    if checker.name == "program":
+        return ""
+    outputs = defaultdict[str, list[str]](list)
+    for test in tests:
+        if isinstance(test, IoTest):
+            outputs[" ".join(test.input.split())].append(test.output)
+    for given, (first, *more) in outputs.items():
+        for other in more:
+            if compare(checker, encoded(first), encoded(other)) is not None:
+                return f"for the input {given[:60]!r}, {first.strip()[:40]!r} and {other.strip()[:40]!r} are expected"
+    return ""
