@@ -8,8 +8,9 @@ from transformers import PreTrainedTokenizerBase
 from dojang.engines.scripted import ScriptedEngine
 from dojang.protocols import Workflow
 from dojang.types import Group, Outcome, Problem, Sampling, Verdict
+from dojang.workflows.grading import GRADING_ATTEMPTS
 from dojang.workflows.render import ChatRenderer
-from dojang.workflows.single_turn import GRADING_ATTEMPTS, SingleTurn
+from dojang.workflows.single_turn import SingleTurn
 
 ANSWERS = ("two", "three", "2", "four")
 SAMPLING = Sampling(temperature=1.0, max_tokens=20, seed=1)
