@@ -139,7 +139,8 @@ class CoderTester:
                 *(self._test(problem, first, reply) for first, reply in zip(firsts, replies, strict=True))
             )
             retries = await self._try_again(problem, ordinal, firsts, verdicts, tested)
-        verdicts = {**verdicts, **await self._grade(problem, retries)}
+        new = [said for said in retries if said is not None and said.text not in verdicts]
+        verdicts = {**verdicts, **await self._grade(problem, new)}
         worth = await self._judge_tester(problem, firsts, verdicts, tested)
         attempts = [*firsts, *retries]
         coded = [
@@ -159,8 +160,8 @@ class CoderTester:
         sampling = replace(self._coder.sampling, ordinal=ordinal)
         return [_Said(prompt, each) for each in await self._coder.engine.generate(prompt, self._samples, sampling)]
 
-    async def _grade(self, problem: Problem, attempts: Sequence[_Said | None]) -> Mapping[str, Verdict]:
-        return await grade_all(self._task, problem, (said.text for said in attempts if said is not None))
+    async def _grade(self, problem: Problem, attempts: Sequence[_Said]) -> Mapping[str, Verdict]:
+        return await grade_all(self._task, problem, (said.text for said in attempts))
 
     async def _ask_tester(self, problem: Problem, ordinal: int, firsts: Sequence[_Said]) -> list[_Said | None]:
         prompts = [ask_tester(self._config, self._task, problem, said.text) for said in firsts]
