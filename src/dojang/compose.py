@@ -1,86 +1,58 @@
 """The composition root: RunConfig -> wired objects. The only file that knows every room."""
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from rich.console import Console
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils.logging import disable_progress_bar
+from transformers import PreTrainedTokenizerBase
 
 from dojang import models
+from dojang.algos.roles import ByRole
 from dojang.config import RunConfig
-from dojang.engines.torch import TorchEngine
-from dojang.errors import ConfigError, DataError, ModelError
+from dojang.engines.pair import Pair
+from dojang.errors import ConfigError, DataError
+from dojang.learner import (
+    Learner,
+    Numerics,
+    has_critic,
+    load_model,
+    load_tokenizer,
+    make_engine,
+    numerics,
+    prepare_torch,
+    renderer_for,
+)
 from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
 from dojang.places import cache_root
-from dojang.protocols import Algorithm, Judge, RolloutEngine, Task, Trainer, WeightStore
+from dojang.protocols import Algorithm, Judge, RolloutEngine, Task, Trainer, Workflow
 from dojang.rundir import RunDir
-from dojang.tasks.code import CodeConfig
+from dojang.tasks.code import CodeConfig, CodeTask
 from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
 from dojang.train import team
-from dojang.train.bits import load_quantised
-from dojang.train.critic import Critic
 from dojang.train.ranks import Ranks, check_world, join
+from dojang.train.roles import Roles
 from dojang.train.team import Team
-from dojang.train.torch import TorchTrainer
 from dojang.types import Group, Problem, Sampling
 from dojang.weights.memory import MemoryWeights
+from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, Speaker, ask_tester
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
 
 __all__ = ["Examiner", "Numerics", "Prepared", "build", "follow", "make_renderer", "numerics", "prepare"]
 
-EVAL_STREAM = 2**32
-"""Added to the seed, which is smaller, so that evaluations never share random numbers with training."""
-
+EVAL_STREAM, TESTER_STREAM, RETRY_STREAM = 2**32, 2**33, 2**34
+"""Added to the seed, which is smaller, so that evaluations never share random numbers with training, nor a tester, nor
+second attempts, with first ones."""
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2}
 """How far log-probs of the engine and the trainer may be apart on average, by the precision they compute in."""
-
-
-@dataclass(frozen=True, slots=True)
-class Numerics:
-    """Where and how precisely the arithmetic is done."""
-
-    device: torch.device
-    compute: torch.dtype
-    master: torch.dtype
-
-
-def numerics(config: RunConfig) -> Numerics:
-    """Resolve `auto`."""
-    cuda = torch.cuda.is_available()
-    if config.model.device == "cuda" and not cuda:
-        raise ConfigError("model.device=cuda, but torch sees no GPU here; use model.device=cpu, or see `dojang doctor`")
-    device = torch.device("cuda" if cuda and config.model.device != "cpu" else "cpu")
-    if device.type == "cuda":
-        rank = int(os.environ.get("LOCAL_RANK", "0"))  # torchrun's: a GPU for each process
-        if rank >= torch.cuda.device_count():
-            raise ConfigError(
-                f"there are more processes than GPUs, of which there are {torch.cuda.device_count()} here"
-            )
-        torch.cuda.set_device(rank)
-    chosen = config.model.dtype
-    if chosen == "auto":
-        chosen = "bfloat16" if device.type == "cuda" else "float32"
-    compute: torch.dtype = getattr(torch, chosen)
-    return Numerics(device, compute, torch.float64 if compute is torch.float64 else torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,32 +60,53 @@ class Prepared:
     """What can go wrong cheaply, made first: data, task and algorithm."""
 
     task: Task
-    algorithm: Algorithm
+    algorithms: Mapping[str, Algorithm]
+    """Of each model, by its role."""
     train: Sequence[Problem]
     held_out: Sequence[Problem]
     judge: Judge
     """Whoever is done with this closes it."""
 
+    @property
+    def algorithm(self) -> Algorithm:
+        """What the loop asks."""
+        first, *others = self.algorithms.values()
+        return ByRole(self.algorithms) if others else first
+
 
 def prepare(config: RunConfig, *, dry: bool = False) -> Prepared:
     """Load the data and make the task and the algorithm; an empty split is an error here, not a puzzle later. `dry`:
     not by the processes that are to run it."""
-    models.check(config.model.name)
+    for each in config.roles().values():
+        models.check(each.model.name)
     if not dry and check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
         raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
+    algorithms = _make_algorithms(config)
     judge = config.judge.make(cache_root())
     task = _make_task(config, judge)
     splits = {split: task.problems(split) for split in ("train", "test")}
     for split, problems in splits.items():
         if not problems:
             raise DataError(f"the {split} split of {config.data.name} is empty")
-    return Prepared(
-        task,
-        config.algo.make(config.rollout.max_tokens),
-        splits["train"],
-        splits["test"][: config.eval.problems],
-        judge,
-    )
+    return Prepared(task, algorithms, splits["train"], splits["test"][: config.eval.problems], judge)
+
+
+def _make_algorithms(config: RunConfig) -> dict[str, Algorithm]:
+    found: dict[str, Algorithm] = {
+        role: each.algo.make(each.rollout.max_tokens) for role, each in config.roles().items()
+    }
+    if len(found) > 1 and any(map(has_critic, found.values())):
+        raise ConfigError(f"workflow.name={config.workflow.name} has no critics, and algo.make_with needs one")
+    return found
+
+
+def _check_cases(task: CodeTask, problems: Sequence[Problem]) -> None:
+    """A tester must be able to write tests like the problem's own."""
+    if unlike := [problem.id for problem in problems if task.function(problem) is None]:
+        raise DataError(
+            f"{len(unlike)} problems, such as {unlike[0]}, have tests that are neither text in and text out nor calls "
+            "of one function by its name; workflow.name=coder_tester cannot ask for more of these"
+        )
 
 
 def _make_task(config: RunConfig, judge: Judge) -> Task:
@@ -136,53 +129,44 @@ async def _checked_task(config: RunConfig, problems: Mapping[str, Sequence[Probl
     task = config.task.make(problems, judge)
     for language in sorted(task.languages):
         await config.judge.check(judge, language)
+    if config.workflow.name == "coder_tester":
+        _check_cases(task, problems["train"])
     return task
 
 
-def make_renderer(config: RunConfig, prepared: Prepared, source: str) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
-    """The model's tokenizer and how it is asked. Fails if a prompt is too long, before anything runs: the
-    longest in characters stand for the rest."""
-    tokenizer, settings = _load_tokenizer(source)
-    return tokenizer, _make_renderer(config, tokenizer, settings, [*prepared.train, *prepared.held_out])
+def make_renderer(
+    config: RunConfig, prepared: Prepared, source: str, role: str = "policy"
+) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
+    """The model's tokenizer and how it is asked. Fails if a prompt is too long, before anything runs."""
+    tokenizer, settings = load_tokenizer(source)
+    if role == "tester":
+        assert isinstance(config.workflow, CoderTesterConfig)
+        assert isinstance(prepared.task, CodeTask)
+        prompts = [ask_tester(config.workflow, prepared.task, problem, "") for problem in prepared.train]
+        return tokenizer, renderer_for(config, tokenizer, settings, prompts, "tester.max_tokens")
+    prompts = [problem.messages for problem in (*prepared.train, *prepared.held_out)]
+    return tokenizer, renderer_for(config, tokenizer, settings, prompts)
 
 
-def _load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, PreTrainedConfig]:
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
-        settings = AutoConfig.from_pretrained(source).get_text_config()
-    except Exception as error:  # transformers raises many kinds; each says what it could not do
-        raise ModelError(f"the tokenizer of {source} cannot be loaded: {error}") from error
-    return tokenizer, settings
+@dataclass(frozen=True, slots=True)
+class _Player:
+    """One model of a run."""
 
-
-def _make_renderer(
-    config: RunConfig, tokenizer: PreTrainedTokenizerBase, settings: PreTrainedConfig, problems: Sequence[Problem]
-) -> ChatRenderer:
-    context = getattr(settings, "max_position_embeddings", None)  # models without positions have no such limit
-    renderer = ChatRenderer(tokenizer, context=context, max_tokens=config.rollout.max_tokens)
-    for problem in sorted(problems, key=lambda each: sum(len(turn.content) for turn in each.messages))[-8:]:
-        renderer.render(problem.messages)
-    return renderer
+    config: RunConfig
+    renderer: ChatRenderer
+    learner: Learner
+    engine: RolloutEngine
+    trainer: Trainer
 
 
 def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Console, *, first: int = 0) -> Run:
     """Everything a run needs, from step `first` on."""
     numeric = numerics(config)
-    _prepare_torch(numeric.device)
+    prepare_torch(numeric.device)
     ranks = join(numeric.device, config.train.sequence_ranks)
-    source = models.resolve(config.model.name)
-    tokenizer, renderer = make_renderer(config, prepared, source)
-    weights = MemoryWeights(numeric.compute)
-    policy = _load_policy(config, numeric, source, ranks)
-    engine = _make_engine(config, numeric, source, policy, tokenizer, weights)
-    trainer: Trainer = _make_trainer(config, numeric, source, policy, tokenizer, prepared.algorithm, weights, ranks)
-    if ranks.world > 1:
-        trainer = Team(trainer, ranks)
-
-    def workflow(samples: int, temperature: float, seed: int) -> SingleTurn:
-        sampling = Sampling(temperature, config.rollout.max_tokens, seed=seed, stop=config.data.stop)
-        return SingleTurn(engine, prepared.task, renderer, samples=samples, sampling=sampling)
-
+    players = _make_players(config, prepared, numeric, ranks)
+    leading, *_ = players.values()
+    engine, trainer = _joined(players, ranks)
     return Run(
         seed=config.seed,
         steps=config.steps,
@@ -192,14 +176,24 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         save_every=config.checkpoint.every,
         problems=prepared.train,
         held_out=prepared.held_out,
-        workflow=workflow(config.rollout.samples, config.rollout.temperature, config.seed),
-        exam=workflow(config.eval.samples, config.eval.temperature, config.seed + EVAL_STREAM),
+        workflow=_make_workflow(config, prepared, players),
+        exam=SingleTurn(
+            leading.engine,
+            prepared.task,
+            leading.renderer,
+            samples=config.eval.samples,
+            sampling=_exam_sampling(config),
+        ),
         engine=engine,
         algorithm=prepared.algorithm,
         trainer=trainer,
         tracker=Fanout(
             [
-                FileTracker(directory, tokenizer),
+                FileTracker(
+                    directory,
+                    leading.learner.tokenizer,
+                    {role: player.learner.tokenizer for role, player in players.items()},
+                ),
                 ConsoleTracker(console, first=first, steps=config.steps, eval_every=config.eval.every),
             ]
         ),
@@ -207,17 +201,74 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         directory=directory,
         primed=config.rollout.engine == "torch" and config.train.lora is None,
         stale=config.loop.stale_updates // config.train.updates,
-        critic=_has_critic(prepared.algorithm),
+        critic=has_critic(prepared.algorithm),
         best=Best(config.checkpoint.metric, config.checkpoint.mode, config.checkpoint.keep),
-        agreement=Agreement(
-            engine=engine,
-            trainer=trainer,
-            renderer=renderer,
-            problems=prepared.train,
-            sampling=Sampling(config.rollout.temperature, config.rollout.max_tokens, seed=config.seed),
-            tolerance=TOLERANCE[numeric.compute],
-        ),
+        agreements=[
+            Agreement(
+                engine=player.engine,
+                trainer=trainer,
+                renderer=player.renderer,
+                problems=prepared.train,
+                sampling=_sampling(player.config, config.seed),
+                tolerance=TOLERANCE[numeric.compute],
+                role=role,
+            )
+            for role, player in players.items()
+        ],
     )
+
+
+def _make_players(config: RunConfig, prepared: Prepared, numeric: Numerics, ranks: Ranks) -> dict[str, _Player]:
+    roles = config.roles()
+    sources = {role: models.resolve(each.model.name) for role, each in roles.items()}
+    asked = {role: make_renderer(each, prepared, sources[role], role) for role, each in roles.items()}
+    players: dict[str, _Player] = {}
+    for role, each in roles.items():
+        tokenizer, renderer = asked[role]
+        learner = Learner(each, numeric, ranks, sources[role], tokenizer)
+        engine = learner.make_engine()
+        players[role] = _Player(each, renderer, learner, engine, learner.make_trainer(prepared.algorithms[role]))
+    return players
+
+
+def _joined(players: Mapping[str, _Player], ranks: Ranks) -> tuple[RolloutEngine, Trainer]:
+    """What the loop knows of: one engine, one trainer."""
+    first, *others = players.values()
+    engine, trainer = first.engine, first.trainer
+    if others:
+        (second,) = others
+        engine = Pair(engine, second.engine, second.learner.weights.newest)
+        trainer = Roles({role: player.trainer for role, player in players.items()})
+    return engine, Team(trainer, ranks) if ranks.world > 1 else trainer
+
+
+def _make_workflow(config: RunConfig, prepared: Prepared, players: Mapping[str, _Player]) -> Workflow:
+    sampling = _sampling(config, config.seed, stop=config.data.stop)
+    if not isinstance(config.workflow, CoderTesterConfig):
+        (policy,) = players.values()
+        return SingleTurn(
+            policy.engine, prepared.task, policy.renderer, samples=config.rollout.samples, sampling=sampling
+        )
+    assert isinstance(prepared.task, CodeTask), "RunConfig has refused others"
+    coder, tester = players["coder"], players["tester"]
+    again = _sampling(config, config.seed + RETRY_STREAM, stop=config.data.stop)
+    return CoderTester(
+        config.workflow,
+        prepared.task,
+        coder=Speaker(coder.engine, coder.renderer, sampling),
+        again=Speaker(coder.engine, coder.renderer, again),
+        tester=Speaker(tester.engine, tester.renderer, _sampling(tester.config, config.seed + TESTER_STREAM)),
+        samples=config.rollout.samples,
+    )
+
+
+def _sampling(config: RunConfig, seed: int, stop: tuple[str, ...] = ()) -> Sampling:
+    return Sampling(config.rollout.temperature, config.rollout.max_tokens, seed=seed, stop=stop)
+
+
+def _exam_sampling(config: RunConfig) -> Sampling:
+    seed = config.seed + EVAL_STREAM
+    return Sampling(config.eval.temperature, config.rollout.max_tokens, seed=seed, stop=config.data.stop)
 
 
 class Examiner:
@@ -225,12 +276,12 @@ class Examiner:
 
     def __init__(self, config: RunConfig) -> None:
         numeric = numerics(config)
-        _prepare_torch(numeric.device)
+        prepare_torch(numeric.device)
         source = models.resolve(config.model.name)
-        self._tokenizer, self._settings = _load_tokenizer(source)
+        self._tokenizer, self._settings = load_tokenizer(source)
         weights = MemoryWeights(numeric.compute)
-        model = _load_model(source, numeric.compute, numeric.device)
-        self._engine = _make_engine(config, numeric, source, model, self._tokenizer, weights)
+        model = load_model(source, numeric.compute, numeric.device)
+        self._engine = make_engine(config, numeric, source, model, self._tokenizer, weights)
 
     async def examine(self, config: RunConfig, told: Callable[[int], None]) -> list[Group]:
         """Pose the first problems of the test split; whenever one is done, how many there are is told."""
@@ -238,14 +289,10 @@ class Examiner:
         try:
             problems = config.data.load("test")[: config.eval.problems]
             task = await _checked_task(config, {"test": problems}, judge)
-            renderer = _make_renderer(config, self._tokenizer, self._settings, problems)
-            sampling = Sampling(
-                config.eval.temperature,
-                config.rollout.max_tokens,
-                seed=config.seed + EVAL_STREAM,
-                stop=config.data.stop,
+            renderer = renderer_for(config, self._tokenizer, self._settings, [each.messages for each in problems])
+            workflow = SingleTurn(
+                self._engine, task, renderer, samples=config.eval.samples, sampling=_exam_sampling(config)
             )
-            workflow = SingleTurn(self._engine, task, renderer, samples=config.eval.samples, sampling=sampling)
 
             async def attempt(place: int, problem: Problem) -> Group:
                 group = await workflow.run(problem, place)
@@ -263,122 +310,12 @@ class Examiner:
 def follow(config: RunConfig) -> None:
     """Be one of the ranks behind the first, until it is done."""
     numeric = numerics(config)
-    _prepare_torch(numeric.device)
+    prepare_torch(numeric.device)
     ranks = join(numeric.device, config.train.sequence_ranks)
-    source = models.resolve(config.model.name)
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    algorithm = config.algo.make(config.rollout.max_tokens)
-    weights = MemoryWeights(numeric.compute)
-    policy = _load_policy(config, numeric, source, ranks)
-    team.follow(_make_trainer(config, numeric, source, policy, tokenizer, algorithm, weights, ranks), ranks)
-
-
-def _load_policy(config: RunConfig, numeric: Numerics, source: str, ranks: Ranks) -> PreTrainedModel:
-    lora = config.train.lora
-    if lora is not None and lora.bits == 4:
-        return load_quantised(source, numeric.compute, numeric.device)
-    return _load_model(source, numeric.master if lora is None else numeric.compute, _trained_on(numeric, ranks))
-
-
-def _trained_on(numeric: Numerics, ranks: Ranks) -> torch.device:
-    """To be spread over ranks, a model may be larger than any one device."""
-    return numeric.device if ranks.world == 1 else torch.device("cpu")
-
-
-def _make_trainer(
-    config: RunConfig,
-    numeric: Numerics,
-    source: str,
-    policy: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    algorithm: Algorithm,
-    weights: WeightStore,
-    ranks: Ranks,
-) -> TorchTrainer:
-    device, aside = _trained_on(numeric, ranks), torch.device("cpu")
-    reference = None
-    if algorithm.needs_reference and config.train.lora is None:
-        reference = _load_model(source, numeric.compute, aside if "reference" in config.train.offload else device)
-    critic = None
-    if _has_critic(algorithm):
-        critic = Critic(
-            _load_model(source, numeric.master, device), algorithm, config.train, compute=numeric.compute, ranks=ranks
-        )
-    return TorchTrainer(
-        policy,
-        reference,
-        tokenizer,
-        algorithm,
-        weights,
-        config.train,
-        total_updates=config.steps * config.train.updates - config.loop.stale_updates,
-        longest=config.rollout.max_tokens,
-        temperature=config.rollout.temperature,
-        compute=numeric.compute,
-        base=config.model.name,
-        critic=critic,
-        ranks=ranks,
-    )
-
-
-def _has_critic(algorithm: Algorithm) -> bool:
-    return getattr(algorithm, "needs_critic", False)  # algorithms of one's own need not say
-
-
-def _make_engine(
-    config: RunConfig,
-    numeric: Numerics,
-    source: str,
-    policy: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    weights: WeightStore,
-) -> RolloutEngine:
-    rollout = config.rollout
-    if rollout.engine == "torch":
-        there = policy.device.type == numeric.device.type and not getattr(policy, "is_quantized", False)
-        return TorchEngine(  # it takes copies
-            policy if there else _load_model(source, numeric.compute, numeric.device),
-            tokenizer,
-            weights,
-            slots=rollout.slots,
-            kv_gb=rollout.kv_gb,
-            chunk=rollout.chunk,
-            threads=_engine_threads(config),
-            dtype=numeric.compute,
-        )
-    if rollout.engine == "vllm":
-        from dojang.engines.vllm import VllmEngine
-
-        dtype = str(numeric.compute).removeprefix("torch.")
-        return VllmEngine(source, tokenizer, weights, slots=rollout.slots, kv_gb=rollout.kv_gb, dtype=dtype)
-    from dojang.engines.fleet import Fleet
-    from dojang.engines.remote import RemoteEngine
-
-    folder = Path(rollout.handover) if rollout.handover else None
-    token = os.environ.get(rollout.token_env) or None
-    servers = [RemoteEngine(url, tokenizer, weights, folder=folder, token=token) for url in rollout.url]
-    return servers[0] if len(servers) == 1 else Fleet(servers)
-
-
-def _engine_threads(config: RunConfig) -> int | None:
-    judges_here = isinstance(config.task, CodeConfig) and not config.judge.url
-    return config.rollout.threads or (max(1, torch.get_num_threads() - 1) if judges_here else None)
-
-
-def _prepare_torch(device: torch.device) -> None:
-    # On a GPU the backward pass of attention has no order fixed: runs repeat there only up to rounding.
-    torch.use_deterministic_algorithms(device.type == "cpu")
-    # cuDNN's attention plans anew for every new shape, and decoding has a new one at every token.
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own bars would fight with ours
-
-
-def _load_model(source: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    except Exception as error:
-        raise ModelError(f"model {source} cannot be loaded: {error}") from error
-    # Dropout stays off while training too: the probabilities that are trained must be those that were sampled.
-    model.train(False)
-    torch.nn.Module.to(model, device)
-    return model
+    trainers: dict[str, Trainer] = {}
+    for (role, each), algorithm in zip(config.roles().items(), _make_algorithms(config).values(), strict=True):
+        source = models.resolve(each.model.name)
+        tokenizer, _ = load_tokenizer(source)
+        trainers[role] = Learner(each, numeric, ranks, source, tokenizer).make_trainer(algorithm)
+    first, *others = trainers.values()
+    team.follow(Roles(trainers) if others else first, ranks)

@@ -43,6 +43,8 @@ from dojang.tasks.keywords import KeywordsConfig
 from dojang.tasks.kinds import labels
 from dojang.tasks.maths import MathsConfig
 from dojang.train.config import CriticConfig, TrainConfig
+from dojang.workflows.coder_tester import CoderTesterConfig, TesterConfig
+from dojang.workflows.single_turn import SingleTurnConfig
 
 __all__ = ["ModelConfig", "RunConfig", "Task", "sections"]
 
@@ -72,6 +74,8 @@ Algorithm = Annotated[
     Field(discriminator="name"),
 ]
 
+Workflow = Annotated[SingleTurnConfig | CoderTesterConfig, Field(discriminator="name")]
+
 
 def sections(annotation: Any) -> list[type[BaseModel]]:
     """The sections a field may hold: one, the members of a union, or none if it is a plain value."""
@@ -92,6 +96,8 @@ class ModelConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
     """Precision of the arithmetic; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are kept in
     float32, or in float64 if that is chosen."""
+    template: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the model's chat template, such as {enable_thinking: false}."""
 
 
 class RunConfig(Section):
@@ -102,6 +108,9 @@ class RunConfig(Section):
     """Where problems come from."""
     task: Task = AnswerLineConfig()
     """How attempts are graded."""
+    workflow: Workflow = SingleTurnConfig()
+    """Who is asked what, and in which order."""
+    tester: TesterConfig | None = None
     judge: JudgeConfig = JudgeConfig()
     algo: Algorithm = GrpoConfig()
     """How graded attempts become a loss."""
@@ -124,7 +133,7 @@ class RunConfig(Section):
             return tree
         named = {
             section: {"name": cls.model_fields[section].default.name, **tree[section]}
-            for section in ("task", "algo")
+            for section in ("task", "workflow", "algo")
             if isinstance(tree.get(section), dict)
         }
         return {**tree, **named}
@@ -144,9 +153,47 @@ class RunConfig(Section):
             wrong.append(f"train.critic is for algorithms that have one (algo.name=ppo), and {self.algo.name} has none")
         return wrong
 
+    def _models_agree(self) -> list[str]:
+        """Where there are two, there must be a workflow for two, which asks for programs."""
+        if self.workflow.name != "coder_tester":
+            return (
+                [] if self.tester is None else ["tester is a second model, which only workflow.name=coder_tester has"]
+            )
+        wrong = []
+        if self.tester is None:
+            wrong.append("workflow.name=coder_tester needs a second model: set tester.model")
+        elif (self.rollout.engine == "remote") != bool(self.tester.url):
+            wrong.append(
+                f"rollout.engine={self.rollout.engine} and tester.url={self.tester.url} do not go together; with the "
+                "engine remote the tester needs servers of its own, and the others take none"
+            )
+        if self.rollout.engine == "vllm":
+            wrong.append(
+                "workflow.name=coder_tester cannot have two models in rollout.engine=vllm; use torch, or remote with a "
+                "server for each"
+            )
+        if self.task.name != "code":
+            wrong.append(f"workflow.name=coder_tester is for programs (task.name=code), not for {self.task.name}")
+        if self.algo.name == "ppo":
+            wrong.append("workflow.name=coder_tester has no critics, so algo.name=ppo cannot be chosen")
+        return wrong
+
+    def roles(self) -> "dict[str, RunConfig]":
+        """The models of the run by their roles, the first one first, and what each is configured with."""
+        if self.tester is None:
+            return {"policy": self}
+        own = {"name": self.tester.model, "template": self.tester.template}
+        rollout = {"max_tokens": self.tester.max_tokens or self.rollout.max_tokens, "url": self.tester.url}
+        tester = {
+            "model": self.model.model_copy(update=own),
+            "rollout": self.rollout.model_copy(update=rollout),
+            "train": self.train.model_copy(update={"lr": self.tester.lr or self.train.lr}),
+        }
+        return {"coder": self, "tester": self.model_copy(update=tester)}
+
     @model_validator(mode="after")
     def _rooms_agree(self) -> Self:
-        wrong = []
+        wrong = self._models_agree()
         if (self.rollout.engine == "remote") != bool(self.rollout.url):
             wrong.append(
                 f"rollout.engine={self.rollout.engine} and rollout.url={self.rollout.url} do not go together; the "

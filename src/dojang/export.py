@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 MODEL, ADAPTER = "config.json", "adapter_config.json"
+TESTER = "tester"
+"""Where a checkpoint of two models holds the second."""
 _SAME = 1e-3
 """How far scores may be apart after merging, as a share of the largest."""
 
@@ -41,8 +43,16 @@ def export(source: Path, output: Path, *, precision: str, which: str | None) -> 
     size = _write(model, tokenizer, output)
     sys.stdout.write(
         f"{checkpoint.name} is in {output}: {size / 1e6:,.1f} MB, {precision}\n"
+        f"{_beside(checkpoint)}"
         f'load it with AutoModelForCausalLM.from_pretrained("{output}"), or: vllm serve {output}\n'
     )
+
+
+def _beside(checkpoint: Path) -> str:
+    """What else there would have been to export."""
+    if not (other := checkpoint / TESTER).is_dir():
+        return ""
+    return f"that is the coder; the tester is a model of its own: dojang export {other} DIR\n"
 
 
 def _check_output(output: Path) -> None:

@@ -12,8 +12,9 @@ def describe(config: RunConfig) -> str:
     """A few lines; data is loaded, names are resolved and prompts measured on the way, so mistakes show here."""
     prepared = compose.prepare(config, dry=True)
     asyncio.run(prepared.judge.close())
-    if local := models.local(config.model.name):
-        compose.make_renderer(config, prepared, local)
+    for role, each in config.roles().items():
+        if local := models.local(each.model.name):
+            compose.make_renderer(each, prepared, local, role)
     numeric = compose.numerics(config)
     rollout = config.rollout
     dtype = str(numeric.compute).removeprefix("torch.")
@@ -23,6 +24,7 @@ def describe(config: RunConfig) -> str:
         [
             "would run:",
             f"  model   {models.check(config.model.name)}; {dtype} on {numeric.device}",
+            *_second(config),
             f"  data    {config.data.name}: {len(prepared.train):,} training and "
             f"{len(prepared.task.problems('test')):,} held-out problems",
             f"  steps   {config.steps} of {rollout.prompts} problems x {rollout.samples} samples "
@@ -35,3 +37,13 @@ def describe(config: RunConfig) -> str:
             f"{config.checkpoint.metric} ({config.checkpoint.mode})",
         ]
     )
+
+
+def _second(config: RunConfig) -> list[str]:
+    """The other model, if there is one."""
+    return [
+        f"  {role:<7} {models.check(each.model.name)}; learning rate {each.train.lr:g}, replies of up to "
+        f"{each.rollout.max_tokens} tokens"
+        for role, each in config.roles().items()
+        if each is not config
+    ]

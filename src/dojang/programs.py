@@ -8,6 +8,7 @@ reply. What a judgement is worth is not said here; that is the task's business.
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,14 @@ __all__ = [
     "fold",
     "sampled",
 ]
+
+_CALL = """\
+import json
+
+def plain(value):
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+assert plain(candidate(*json.loads({arguments!r}))) == json.loads({expected!r})"""
 
 T = TypeVar("T")
 CheckerName = Literal["tokens", "exact", "floats", "caseless", "unordered", "program"]
@@ -154,6 +163,11 @@ class CallTest:
     code: str
     function: str = ""
     """Bound to the name `candidate`. A method of `Solution` is found by its own name, too."""
+
+    @classmethod
+    def of(cls, function: str, arguments: list[Any], expected: Any) -> "CallTest":
+        """One call with these arguments. Its result is compared as JSON has it: a tuple is as good as a list."""
+        return cls(_CALL.format(arguments=json.dumps(arguments), expected=json.dumps(expected)), function)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from dojang.programs import Judgement, Submission
+from dojang.errors import ConfigError
+from dojang.programs import CallTest, IoTest, Judgement, Submission
 from dojang.types import Completion, Group, Message, Metrics, Problem, Sample, Sampling, Verdict
 
 if TYPE_CHECKING:  # the protocols are read by code that must not load torch
@@ -24,12 +25,14 @@ __all__ = [
     "Judge",
     "Patch",
     "Pause",
+    "ProgramTask",
     "Renderer",
     "RolloutEngine",
     "ServingEngine",
     "Task",
     "TokenBatch",
     "TokenLoss",
+    "TooLong",
     "Tracker",
     "Trainer",
     "WeightStore",
@@ -48,6 +51,16 @@ class Task(Protocol):
         """Judge an attempt. A failure of the machinery is a JUDGE_ERROR verdict, not an exception."""
 
 
+class ProgramTask(Task, Protocol):
+    """A Task whose answers are programs. They can be run on other tests than the problem's own, too."""
+
+    def function(self, problem: Problem) -> str | None:
+        """The function that a problem's tests call; "" if they are text in and text out, None if they are neither."""
+
+    async def trial(self, problem: Problem, text: str, tests: Sequence[IoTest | CallTest]) -> Judgement:
+        """Run the program of an attempt on these tests, all of them; NO_ANSWER if there is no program."""
+
+
 class Judge(Protocol):
     """Runs programs against tests."""
 
@@ -58,11 +71,15 @@ class Judge(Protocol):
         """Stop; nothing is left running. Pending submissions end as JUDGE_ERROR."""
 
 
+class TooLong(ConfigError):
+    """A prompt that leaves no room for an answer."""
+
+
 class Renderer(Protocol):
     """Turns messages into the tokens a model reads."""
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The prompt, up to where the model begins to write."""
+        """The prompt, up to where the model begins to write. TooLong if the answer would not fit behind it."""
 
 
 class RolloutEngine(Protocol):

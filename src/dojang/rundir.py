@@ -7,7 +7,8 @@
       metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
       rollouts/train-000003.parquet   every sample of a training step (ROLLOUT_COLUMNS)
       rollouts/test-000000.parquet    every sample of an evaluation
-      checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimiser/ + state.json (+ critic/)
+      checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimiser/ + state.json
+                                      (+ critic/; + tester/, the same of a second model)
       checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
       reward.png                      the reward and the evaluation score over the steps
       summary.json                    written at the end (SUMMARY_KEYS)

@@ -36,7 +36,10 @@ __all__ = ["dry_run", "load_rooms", "run"]
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-RESUMABLE = ("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.")
+RESUMABLE = (
+    *("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge."),
+    *("tester.max_tokens", "tester.lr", "tester.url"),
+)
 """Keys that may change when a run is resumed: the finished steps keep their meaning."""
 KEPT = ("train.lora", "train.optimiser")
 """But not these of them, which say what a checkpoint holds."""

@@ -6,7 +6,7 @@ Problem ──► Completion ──► Verdict ──► Sample ──► Group
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -167,6 +167,7 @@ class Sample:
     index: int = 0
     """Position in its group as drawn; dropped neighbours leave gaps."""
     role: str = "policy"
+    """Which of the models of a run wrote it, where there are several: coder or tester."""
     advantage: float = 0.0
     old_logprobs: tuple[float, ...] = ()
     """The trainer's own before the first update on it, 0 where the mask is False; empty if they are not needed."""
@@ -195,7 +196,14 @@ class Sample:
             )
 
     @classmethod
-    def of(cls, prompt: tuple[int, ...], completion: Completion, verdict: Verdict, index: int = 0) -> "Sample":
+    def of(
+        cls,
+        prompt: tuple[int, ...],
+        completion: Completion,
+        verdict: Verdict,
+        index: int = 0,
+        role: str = "policy",
+    ) -> "Sample":
         """The tokens that were sampled are the tokens that are trained: joined here, never made from text again."""
         return cls(
             tokens=prompt + completion.tokens,
@@ -206,6 +214,7 @@ class Sample:
             version=completion.version,
             verdict=verdict,
             index=index,
+            role=role,
         )
 
     @property
@@ -235,3 +244,10 @@ class Group:
     def judge_errors(self) -> tuple[str, ...]:
         """What went wrong, for each sample that could not be judged."""
         return tuple(sample.verdict.detail for sample in self.unjudged)
+
+    def of(self, role: str) -> "Group":
+        """The same with the samples of one role alone."""
+        samples, unjudged = (
+            tuple(each for each in some if each.role == role) for some in (self.samples, self.unjudged)
+        )
+        return replace(self, samples=samples, unjudged=unjudged)

@@ -50,16 +50,30 @@ def rows(name: str) -> dict[str, list[dict[str, object]]]:
     if name == "deepmath":
         made = [{"question": f"What is {a} plus {a}?", "final_answer": str(2 * a), "difficulty": 1} for a in range(8)]
         return {"train.jsonl": made, "test.jsonl": made[:2]}
+    if name == "deepcoder":
+        tests = json.dumps([{"type": "stdin_stdout", "input": f"{a}\n", "output": f"{a + 1}\n"} for a in range(2)])
+        made = [{"problem": f"Add {a}.", "solutions": [], "tests": tests} for a in range(8)]
+        return {"train.jsonl": made[:6], "test.jsonl": made[6:]}
     made = [
         {**CONTEST, "name": f"{at}_A. Sum", "cf_rating": rating} for at, rating in enumerate((800, 1000, 1100, 2200))
     ]
     return {"train.jsonl": made, "test.jsonl": [{**each, "name": f"test {each['name']}"} for each in made]}
 
 
-@pytest.fixture(params=["gsm8k-qwen2.5-0.5b-qlora", "deepmath-qwen2.5-0.5b", "codefu-7b-stage1", "codefu-7b-stage2"])
+@pytest.fixture(
+    params=[
+        "gsm8k-qwen2.5-0.5b-qlora",
+        "deepmath-qwen2.5-0.5b",
+        "codefu-7b-stage1",
+        "codefu-7b-stage2",
+        "code-qwen3-8b-coder-tester",
+    ]
+)
 def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[str]]:
     """A recipe, and what it needs to find its data."""
-    name = {"gsm8k": "gsm8k", "deepmath": "deepmath", "codefu": "code-contests"}[request.param.split("-")[0]]
+    name = {"gsm8k": "gsm8k", "deepmath": "deepmath", "codefu": "code-contests", "code": "deepcoder"}[
+        request.param.split("-")[0]
+    ]
     if name == "deepmath":
         pytest.importorskip("math_verify", reason="math-verify is not installed")
     raw = tmp_path / "raw"
@@ -83,11 +97,17 @@ def test_it_is_whole(asked: tuple[str, list[str]]) -> None:
 
 def test_two_steps(asked: tuple[str, list[str]], tmp_path: Path) -> None:
     name, where = asked
-    shots = ["data.shots=0"] if "gsm8k" in name else []
-    command = [sys.executable, "-m", "dojang", "train", name, *TINY, *where, *shots, "--run-dir", str(tmp_path / "run")]
+    more = ["data.shots=0"] if "gsm8k" in name else []
+    if "tester" in name:
+        more = ["tester.model=dojang-tiny", "tester.max_tokens=24", "tester.url=[]"]
+    command = [sys.executable, "-m", "dojang", "train", name, *TINY, *where, *more, "--run-dir", str(tmp_path / "run")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 2)
     found = [json.loads(line) for line in RunDir(tmp_path / "run").metrics.read_text().splitlines()]
     assert [row["judge/errors"] for row in found if "judge/errors" in row] == [0.0, 0.0]
+    if "tester" in name:
+        assert [row["tester/groups/total"] for row in found if "tester/groups/total" in row] == [2.0, 2.0]
+        assert [row["tester/judge/errors"] for row in found if "tester/judge/errors" in row] == [0.0, 0.0]
+        assert (tmp_path / "run" / "checkpoints" / "last" / "tester" / "model.safetensors").is_file()

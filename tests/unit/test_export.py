@@ -444,3 +444,23 @@ def test_train_then_export(tmp_path: Path) -> None:
     said = dojang("export", "run", "out", "--dtype=float32")
     assert f"step-{best[0]:06d} is in {tmp_path / 'out'}: " in said
     assert same(loaded(tmp_path / "out"), loaded(run.checkpoints / "best"), 0.0)
+
+
+def test_of_two_models_the_coder_is_exported_and_the_tester_is_named(
+    run: RunDir,
+    out: Path,
+    tmp_path: Path,
+    micro_model: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tester = run.checkpoints.resolve() / "step-000005" / "tester"
+    micro_model(seed=99).save_pretrained(tester)
+    tokenizer.save_pretrained(tester)
+    write(run.path, out, "float32")
+    assert same(loaded(out), logits(micro_model(seed=5)), 0.0)
+    said = capsys.readouterr().out
+    assert f"the tester is a model of its own: dojang export {tester} DIR" in said
+    write(tester, tmp_path / "other", "float32")
+    assert same(loaded(tmp_path / "other"), logits(micro_model(seed=99)), 0.0)
+    assert "tester is a model" not in capsys.readouterr().out

@@ -1,23 +1,14 @@
-"""Tests of Python programs as published datasets have them: text in and text out, or a function's arguments and result.
+"""Tests of Python programs as published datasets have them: text in and out, or a function's arguments and result."""
 
-A result is compared as JSON has it, so that a tuple is as good as a list.
-"""
-
-import json
+from dataclasses import asdict
 from typing import Any
+
+from dojang.programs import CallTest
 
 __all__ = ["LIMITS", "call", "text"]
 
 LIMITS = {"cpu_s": 6.0, "memory_mb": 1024}
 """Where a dataset has none of its own."""
-
-_CALL = """\
-import json
-
-def plain(value):
-    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-assert plain(candidate(*json.loads({arguments!r}))) == json.loads({expected!r})"""
 
 
 def text(given: Any, expected: Any) -> dict[str, str]:
@@ -27,7 +18,7 @@ def text(given: Any, expected: Any) -> dict[str, str]:
 
 def call(function: str, arguments: list[Any], expected: Any) -> dict[str, str]:
     """A function, or a method of `Solution`, called with these arguments."""
-    return {"code": _CALL.format(arguments=json.dumps(arguments), expected=json.dumps(expected)), "function": function}
+    return asdict(CallTest.of(function, arguments, expected))
 
 
 def _lines(value: Any) -> str:

@@ -28,6 +28,8 @@ class Agreement:
     sampling: Sampling
     tolerance: float
     """The mean difference of log-probs that is rounding."""
+    role: str = "policy"
+    """Of the model, where there are several."""
 
     async def check(self) -> None:
         """TrainingError if the two do not agree."""
@@ -37,7 +39,9 @@ class Agreement:
             *(self.engine.generate(each, 1, replace(sampling, ordinal=at)) for at, each in enumerate(prompts))
         )
         told = Verdict(Outcome.JUDGE_ERROR, None)
-        samples = [Sample.of(prompt, each, told) for prompt, (each,) in zip(prompts, drawn, strict=True)]
+        samples = [
+            Sample.of(prompt, each, told, role=self.role) for prompt, (each,) in zip(prompts, drawn, strict=True)
+        ]
         scores = await self.trainer.score(samples)
         gaps = [
             abs(mine - theirs)
@@ -48,7 +52,7 @@ class Agreement:
         mean = sum(gaps) / len(gaps)
         if not mean <= self.tolerance:
             raise TrainingError(
-                f"the engine and the trainer do not hold the same policy: over {len(gaps)} tokens their log-probs "
+                f"the engine and the trainer do not hold the same {self.role}: over {len(gaps)} tokens their log-probs "
                 f"differ by {mean:.3g} on average and {max(gaps):.3g} at most, where {self.tolerance:g} is allowed. "
                 "Check that both read the same weights and the same tokenizer"
             )

@@ -17,8 +17,9 @@ __all__ = ["HealthGate", "has_signal"]
 
 
 def has_signal(group: Group) -> bool:
-    """Whether the rewards in a group differ, or somebody was credited for all that."""
-    return len({sample.reward for sample in group.samples}) > 1 or any(sample.advantage for sample in group.samples)
+    """Whether rewards of the same role differ in a group, or somebody was credited for all that."""
+    rewards, roles = {(each.role, each.reward) for each in group.samples}, {each.role for each in group.samples}
+    return len(rewards) > len(roles) or any(sample.advantage for sample in group.samples)
 
 
 @dataclass(frozen=True, slots=True)

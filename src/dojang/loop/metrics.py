@@ -12,8 +12,21 @@ from dojang.types import Group, Metrics, Sample
 __all__ = ["Clock", "advantage_metrics", "rollout_metrics"]
 
 
+_FIRST = ("policy", "coder")
+"""Roles of the model a run is about; the figures of others are under the names of their roles."""
+
+
 def rollout_metrics(groups: Sequence[Group]) -> Metrics:
     """Rewards, lengths, verdicts and how many groups can teach."""
+    played = dict.fromkeys(sample.role for group in groups for sample in (*group.samples, *group.unjudged))
+    return {
+        name if role in _FIRST else f"{role}/{name}": value
+        for role in played or _FIRST[:1]
+        for name, value in _role_metrics([group.of(role) for group in groups]).items()
+    }
+
+
+def _role_metrics(groups: Sequence[Group]) -> Metrics:
     samples = [sample for group in groups for sample in group.samples]
     return {
         "groups/total": float(len(groups)),

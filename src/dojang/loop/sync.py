@@ -60,8 +60,8 @@ class Run:
     """Whether tokens are credited by the trainer's critic, and not samples beside each other."""
     best: Best = field(default_factory=Best)
     """By what checkpoints are kept."""
-    agreement: Agreement | None = None
-    """Checked before anything else, if given."""
+    agreements: Sequence[Agreement] = ()
+    """Checked before anything else: one for each model."""
 
     def problem(self, ordinal: int) -> Problem:
         """The one that was, or will be, posed then."""
@@ -76,8 +76,8 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
         point(run, state)  # a crash may have come between the checkpoint and its links
     if saved is not None or not run.primed:
         await publish(run)
-    if run.agreement is not None:
-        await run.agreement.check()
+    for agreement in run.agreements:
+        await agreement.check()
     while True:
         started = time.monotonic()
         try:

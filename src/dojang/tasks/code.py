@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from dojang.errors import DataError
-from dojang.programs import CallTest, Checker, Exam, IoTest, Judgement, Limits, Stop, Submission, sampled
+from dojang.programs import CallTest, Checker, Exam, IoTest, Isolation, Judgement, Limits, Stop, Submission, sampled
 from dojang.protocols import Judge
 from dojang.settings import complaints
 from dojang.tasks.extract import SPELLINGS, extract_code
@@ -136,9 +136,24 @@ class CodeTask:
                 detail=f"no finished block of {posed.language} code",
                 seconds=time.perf_counter() - started,
             )
-        source = f"{posed.prefix}\n{program}" if posed.prefix else program
+        source = _joined(posed.prefix, program)
         judgement = await self._judge.judge(Submission(posed.language, source, posed.exam, self._stop))
         return self._verdict(problem, judgement, len(posed.exam.tests))
+
+    def function(self, problem: Problem) -> str | None:
+        """What the tests call; "" if they are text in and text out, None if no one function is named."""
+        tests = self._posed[problem.id].exam.tests
+        called = {test.function or None if isinstance(test, CallTest) else "" for test in tests}
+        return called.pop() if len(called) == 1 else None
+
+    async def trial(self, problem: Problem, text: str, tests: Sequence[IoTest | CallTest]) -> Judgement:
+        """The program on other tests, within the limits and by the checker of the problem."""
+        posed = self._posed[problem.id]
+        program = extract_code(text, posed.language)
+        if program is None:
+            return Judgement(Outcome.NO_ANSWER, (), len(tests), Isolation.NONE)
+        exam = Exam(tuple(tests), posed.exam.limits, posed.exam.checker)
+        return await self._judge.judge(Submission(posed.language, _joined(posed.prefix, program), exam))
 
     def _verdict(self, problem: Problem, judgement: Judgement, total: int) -> Verdict:
         failed = judgement.outcome is Outcome.JUDGE_ERROR
@@ -160,6 +175,10 @@ class CodeTask:
         if outcome is Outcome.TIME_LIMIT:
             return 0.0
         return float(self._shape(fraction))
+
+
+def _joined(prefix: str, program: str) -> str:
+    return f"{prefix}\n{program}" if prefix else program
 
 
 def _pose_all(config: CodeConfig, problems: Mapping[str, Sequence[Problem]]) -> Mapping[str, Posed]:

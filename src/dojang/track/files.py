@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +16,22 @@ from dojang.types import Group, Metrics, Sample
 
 __all__ = ["FileTracker", "rollout_schema"]
 
+NONE: Mapping[str, PreTrainedTokenizerBase] = MappingProxyType({})
+
 
 class FileTracker:
     """A Tracker that writes into a run directory."""
 
-    def __init__(self, directory: RunDir, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self,
+        directory: RunDir,
+        tokenizer: PreTrainedTokenizerBase,
+        others: Mapping[str, PreTrainedTokenizerBase] = NONE,
+    ) -> None:
+        """`others` are the tokenizers of roles that have one of their own."""
         self._directory = directory
         self._tokenizer = tokenizer
+        self._others = others
 
     def metrics(self, step: int, values: Metrics) -> None:
         line = json.dumps({"step": step, **values}, allow_nan=False) + "\n"
@@ -48,7 +58,7 @@ class FileTracker:
             "problem": group.problem.id,
             "data_source": group.problem.source,
             "question": group.problem.messages[-1].content,
-            "prompt": self._tokenizer.decode(prompt),
+            "prompt": self._others.get(sample.role, self._tokenizer).decode(prompt),
             "response": sample.text,
             "tokens": sample.tokens,
             "mask": sample.mask,

@@ -183,7 +183,7 @@ class TorchTrainer:
         checkpoint.take_up(self._model, weights)
 
     async def close(self) -> None:
-        if self._ranks.world > 1:
+        if self._ranks.world > 1 and torch.distributed.is_initialized():  # another trainer may have left before
             torch.distributed.destroy_process_group()
 
     def _learned(self) -> list[torch.nn.Parameter]:

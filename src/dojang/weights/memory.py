@@ -26,6 +26,12 @@ class MemoryWeights:
         self._tensors: dict[str, Tensor] = {}
         self._factors: dict[str, tuple[Tensor, Tensor]] = {}
 
+    def newest(self) -> int:
+        """The version there is."""
+        if self._version is None:
+            raise LookupError("nothing has been published yet")
+        return self._version
+
     def publish(self, version: int, tensors: Mapping[str, Tensor], factors: Factors = NONE) -> None:
         kept = {name: tensor.detach().to(self._dtype, copy=True) for name, tensor in tensors.items()}
         if unknown := factors.keys() - self._tensors.keys() - kept.keys():

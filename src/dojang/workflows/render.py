@@ -1,31 +1,45 @@
 """Messages -> prompt tokens, by the model's own chat template or, for a base model, as plain text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from dojang.errors import ConfigError
+from dojang.protocols import TooLong
 from dojang.types import Message
 
 __all__ = ["ChatRenderer"]
+
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChatRenderer:
     """A Renderer that refuses prompts which leave no room for the answer."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, context: int | None, max_tokens: int) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        context: int | None,
+        max_tokens: int,
+        variables: Mapping[str, Any] = NONE,
+        key: str = "rollout.max_tokens",
+    ) -> None:
+        """`variables` are the chat template's own; `key` is where the user set `max_tokens`."""
         self._tokenizer = tokenizer
         self._context = context
         self._max_tokens = max_tokens
+        self._variables = variables
+        self._key = key
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         tokens = self._tokens(messages)
         if self._context is not None and len(tokens) + self._max_tokens > self._context:
-            raise ConfigError(
-                f"a prompt of {len(tokens)} tokens and rollout.max_tokens={self._max_tokens} do not fit the "
-                f"model's context of {self._context} tokens; lower rollout.max_tokens or use a shorter prompt "
-                "(fewer data.shots)"
+            raise TooLong(
+                f"a prompt of {len(tokens)} tokens and {self._key}={self._max_tokens} do not fit the model's context "
+                f"of {self._context} tokens; lower {self._key} or use a shorter prompt (fewer data.shots)"
             )
         return tokens
 
@@ -41,7 +55,7 @@ class ChatRenderer:
 
     def _apply_template(self, messages: Sequence[Message]) -> str:
         chat = [{"role": message.role, "content": message.content} for message in messages]
-        text = self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        text = self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **self._variables)
         assert isinstance(text, str)
         return text
 

@@ -1,17 +1,23 @@
 """Ask once, draw n answers, have each judged.
 
-A verdict of JUDGE_ERROR says nothing about the answer: the grading is tried again, and a sample that still has
-no verdict is dropped from its group and counted. It never trains.
+A sample that has no verdict (grading.py) is dropped from its group and counted. It never trains.
 """
 
-import asyncio
 from dataclasses import replace
+from typing import Literal
 
 from dojang.protocols import Renderer, RolloutEngine, Task
-from dojang.types import Group, Outcome, Problem, Sample, Sampling
-from dojang.workflows.grading import graded
+from dojang.settings import Section
+from dojang.types import Group, Problem, Sample, Sampling
+from dojang.workflows.grading import grade_all, group_of
 
-__all__ = ["SingleTurn"]
+__all__ = ["SingleTurn", "SingleTurnConfig"]
+
+
+class SingleTurnConfig(Section):
+    """One model answers, once."""
+
+    name: Literal["single_turn"] = "single_turn"
 
 
 class SingleTurn:
@@ -30,15 +36,6 @@ class SingleTurn:
         prompt = self._renderer.render(problem.messages)
         sampling = replace(self._sampling, ordinal=ordinal)
         completions = await self._engine.generate(prompt, self._samples, sampling)
-        # Whatever was said more than once is judged once: the same words never get different rewards.
-        texts = list(dict.fromkeys(completion.text for completion in completions))
-        verdicts = dict(
-            zip(texts, await asyncio.gather(*(graded(self._task, problem, each) for each in texts)), strict=True)
-        )
-        samples = [
-            Sample.of(prompt, completion, verdicts[completion.text], index)
-            for index, completion in enumerate(completions)
-        ]
-        judged = tuple(sample for sample in samples if sample.verdict.outcome is not Outcome.JUDGE_ERROR)
-        unjudged = tuple(sample for sample in samples if sample.verdict.outcome is Outcome.JUDGE_ERROR)
-        return Group(problem, ordinal, judged, unjudged)
+        verdicts = await grade_all(self._task, problem, (each.text for each in completions))
+        samples = [Sample.of(prompt, each, verdicts[each.text], at) for at, each in enumerate(completions)]
+        return group_of(problem, ordinal, samples)

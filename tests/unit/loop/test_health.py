@@ -1,12 +1,13 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from dojang.errors import HealthError
 from dojang.loop.config import HealthConfig
 from dojang.loop.health import HealthGate, has_signal
-from dojang.types import Group
+from dojang.types import Group, Sample
 
 
 def gate(window: int = 3, max_judge_errors: float = 0.5) -> HealthGate:
@@ -104,3 +105,17 @@ def test_a_shorter_window_forgets_what_a_checkpoint_remembers(make_group: Callab
         long.check([make_group((0.0, 0.0))])
     short.restore(long.state())
     assert len(short.state()) == 2
+
+
+def test_rewards_are_compared_with_those_of_the_same_role(
+    make_group: Callable[..., Group], make_sample: Callable[..., Sample]
+) -> None:
+    def mixed(coder: tuple[float, ...], tester: tuple[float, ...]) -> Group:
+        played = (("coder", coder), ("tester", tester))
+        samples = tuple(make_sample(reward, role=role) for role, rewards in played for reward in rewards)
+        return replace(make_group(), samples=samples)
+
+    assert not has_signal(mixed((0.0, 0.0), (0.5, 0.5)))
+    assert has_signal(mixed((0.0, 0.0), (0.5, 0.0)))
+    with pytest.raises(HealthError, match="no group had rewards that differ"):
+        gate(window=1).check([mixed((0.0, 0.0), (0.5, 0.5))])

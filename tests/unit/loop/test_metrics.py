@@ -68,3 +68,18 @@ def test_a_step_without_a_single_verdict_has_figures_too(make_group: Callable[..
         "groups/zero_variance": 1.0,
         "judge/errors": 2.0,
     }
+
+
+def test_figures_of_a_second_model_are_under_its_role(problem: Problem, make_sample: Callable[..., Sample]) -> None:
+    coder = [make_sample(reward, role="coder") for reward in (1.0, 0.0)]
+    tester = [make_sample(reward, role="tester", answer=(1, 2, 3)) for reward in (0.5, 0.5, 0.5)]
+    lost = make_sample(role="tester", verdict=Verdict(Outcome.JUDGE_ERROR, None, detail="lost"))
+    both = rollout_metrics([Group(problem, 0, (*coder, *tester), (lost,))])
+    alone = rollout_metrics([Group(problem, 0, tuple(tester), (lost,))])
+    first = rollout_metrics([Group(problem, 0, tuple(coder))])
+    assert both == {**first, **alone}
+    assert both["critic/rewards/mean"] == 0.5
+    assert both["groups/zero_variance"] == 0.0
+    assert both["tester/groups/zero_variance"] == 1.0
+    assert both["tester/response_length/mean"] == 3.0
+    assert (both["judge/errors"], both["tester/judge/errors"]) == (0.0, 1.0)

@@ -284,7 +284,7 @@ def test_a_pair_that_does_not_agree_is_refused_before_anything_runs(
     def checked(run: Run) -> Run:
         renderer = ChatRenderer(tokenizer, context=512, max_tokens=8)
         agreement = Agreement(run.engine, run.trainer, renderer, run.problems, Sampling(1.0, 8), tolerance=1e-6)
-        return replace(run, agreement=agreement)
+        return replace(run, agreements=[agreement])
 
     play(checked(make_run("good", script=None, grade=by_parity, steps=1)))
     broken = checked(make_run("broken", grade=by_parity, steps=1))  # its engine says it was sure of every token

@@ -20,7 +20,7 @@ from dojang.programs import (
     Submission,
     fold,
 )
-from dojang.protocols import Judge, Task
+from dojang.protocols import Judge, ProgramTask, Task
 from dojang.tasks.code import CodeConfig, CodeReference, CodeTask
 from dojang.types import Message, Outcome, Problem, Verdict
 
@@ -301,3 +301,32 @@ def test_the_default_configuration() -> None:
 def test_a_configuration_that_cannot_be(settings: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         CodeConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    ("tests", "called"),
+    [
+        (io_tests(2), ""),
+        ((CallTest("assert candidate(1)", "f"), CallTest("assert candidate(2)", "f")), "f"),
+        ((CallTest("assert candidate(1)", "f"), CallTest("assert candidate(2)", "g")), None),
+        ((CallTest("assert f(1)"),), None),
+        ((*io_tests(1), CallTest("assert candidate(1)", "f")), None),
+    ],
+)
+def test_what_tests_call_is_known(tests: tuple[IoTest | CallTest, ...], called: str | None) -> None:
+    problem = make_problem(CodeReference(tests, language="python3"))
+    assert CodeConfig().make({"train": [problem]}, ScriptedJudge()).function(problem) == called
+
+
+def test_a_program_can_be_tried_on_other_tests() -> None:
+    limits, checker = Limits(cpu_s=7.0), Checker("exact")
+    problem = make_problem(CodeReference(io_tests(4), limits=limits, checker=checker, prefix="// mine"))
+    judge = ScriptedJudge([OK, BAD, OK])
+    task: ProgramTask = CodeConfig(shape="all_or_nothing").make({"train": [problem]}, judge)
+    found = asyncio.run(task.trial(problem, ANSWER, io_tests(3, "other")))
+    assert [ran.outcome for ran in found.ran] == [OK, BAD, OK]  # all of them: each is told of
+    (seen,) = judge.seen
+    assert seen.exam.tests == io_tests(3, "other")
+    assert (seen.exam.limits, seen.exam.checker, seen.source) == (limits, checker, "// mine\nint main() {}")
+    nothing = asyncio.run(task.trial(problem, "I cannot.", io_tests(3, "other")))
+    assert (nothing.outcome, nothing.total, nothing.ran) == (Outcome.NO_ANSWER, 3, ())

@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -106,3 +107,17 @@ def test_a_disk_that_fills_up_mid_line_leaves_whole_lines(directory: RunDir, tok
         tracker.metrics(2, {"a": 0.5})
     monkeypatch.undo()
     assert [json.loads(line) for line in directory.metrics.read_text().splitlines()] == [{"step": 1, "a": 0.25}]
+
+
+def test_a_prompt_is_shown_as_its_reader_read_it(directory: RunDir, tokenizer) -> None:
+    class Another:
+        def decode(self, tokens: list[int]) -> str:
+            return f"{len(tokens)} words of another language"
+
+    first = group(tokenizer)
+    mine = replace(first, samples=tuple(replace(each, role="coder") for each in first.samples))
+    other = replace(first, samples=tuple(replace(each, role="tester") for each in first.samples))
+    FileTracker(directory, tokenizer, {"tester": Another()}).groups(1, "train", [mine, other])
+    prompts = pq.read_table(directory.rollouts("train", 1))["prompt"].to_pylist()
+    count = sum(not each for each in first.samples[0].mask)
+    assert prompts == ["what is 1+1?"] * 2 + [f"{count} words of another language"] * 2

@@ -71,3 +71,11 @@ def test_a_template_that_refuses_a_system_turn_gets_it_with_the_question(tokeniz
 def test_a_model_without_a_limit_takes_any_prompt(tokenizer: PreTrainedTokenizerBase) -> None:
     long = (Message("user", "what is 1+1? " * 500),)
     assert len(ChatRenderer(tokenizer, context=None, max_tokens=10).render(long)) > 512
+
+
+def test_a_template_gets_its_variables(tokenizer: PreTrainedTokenizerBase) -> None:
+    thinker = copy.deepcopy(tokenizer)
+    thinker.chat_template = "{{ messages[0].content }}{% if think is defined and not think %} at once{% endif %}"
+    plain = ChatRenderer(thinker, context=None, max_tokens=1).render(CHAT[:1])
+    told = ChatRenderer(thinker, context=None, max_tokens=1, variables={"think": False}).render(CHAT[:1])
+    assert thinker.decode(told) == f"{thinker.decode(plain)} at once"

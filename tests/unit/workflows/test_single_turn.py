@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang.engines.scripted import ScriptedEngine
 from dojang.protocols import Workflow
 from dojang.types import Group, Outcome, Problem, Sampling, Verdict
-from dojang.workflows.grading import ATTEMPTS
+from dojang.workflows.grading import GRADING_ATTEMPTS
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
 
@@ -90,11 +90,11 @@ def test_what_is_trained_is_the_prompt_and_the_sampled_tokens(
 
 
 def test_a_verdict_that_comes_late_counts(play: Callable[..., Group]) -> None:
-    task = FlakyTask({"2": ATTEMPTS - 1})
+    task = FlakyTask({"2": GRADING_ATTEMPTS - 1})
     group = play(task)
     assert [sample.reward for sample in group.samples] == [0.0, 0.0, 1.0, 0.0]
     assert group.judge_errors == ()
-    assert task.graded["2"] == ATTEMPTS
+    assert task.graded["2"] == GRADING_ATTEMPTS
 
 
 def test_an_answer_that_cannot_be_judged_is_dropped_and_counted(play: Callable[..., Group]) -> None:
@@ -103,7 +103,7 @@ def test_an_answer_that_cannot_be_judged_is_dropped_and_counted(play: Callable[.
     assert [sample.text for sample in group.samples] == ["two", "four"]
     assert [sample.index for sample in group.samples] == [0, 3]  # the gaps show what is missing
     assert group.judge_errors == ("no verdict on three, try 3", "no verdict on 2, try 3")
-    assert task.graded == {"two": 1, "three": ATTEMPTS, "2": ATTEMPTS, "four": 1}
+    assert task.graded == {"two": 1, "three": GRADING_ATTEMPTS, "2": GRADING_ATTEMPTS, "four": 1}
 
 
 def test_a_judge_that_never_answers_leaves_an_empty_group(play: Callable[..., Group]) -> None:

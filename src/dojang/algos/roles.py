@@ -1,0 +1,68 @@
+"""Credit where several models play one problem: samples are compared with those of the same role only."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dojang.protocols import Algorithm, Average, TokenBatch, TokenLoss
+from dojang.types import Group, Metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["ByRole"]
+
+_ELSEWHERE = "asked of each model's own algorithm, by its trainer"
+
+
+class ByRole:
+    """An Algorithm made of one for each role, all with the same settings: what the loop asks. Losses are the business
+    of each model's trainer, which has its own. Not for algorithms with a critic."""
+
+    def __init__(self, algorithms: Mapping[str, Algorithm]) -> None:
+        self._algorithms = algorithms
+        self._first = next(iter(algorithms.values()))
+
+    @property
+    def average(self) -> Average:
+        return self._first.average
+
+    @property
+    def refills(self) -> int:
+        return self._first.refills
+
+    @property
+    def needs_reference(self) -> bool:
+        return self._first.needs_reference
+
+    @property
+    def needs_old(self) -> bool:
+        return self._first.needs_old
+
+    @property
+    def needs_limit(self) -> bool:
+        return self._first.needs_limit
+
+    @property
+    def needs_critic(self) -> bool:
+        return False
+
+    def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
+        found = {
+            role: [iter(each) for each in algorithm.advantages([group.of(role) for group in groups])]
+            for role, algorithm in self._algorithms.items()
+        }
+        return [tuple(next(found[sample.role][at]) for sample in group.samples) for at, group in enumerate(groups)]
+
+    def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
+        raise NotImplementedError(_ELSEWHERE)
+
+    def loss(self, batch: TokenBatch) -> TokenLoss:
+        raise NotImplementedError(_ELSEWHERE)
+
+    def trace(self, groups: Sequence[Group]) -> list[Group]:
+        raise NotImplementedError(_ELSEWHERE)
+
+    def value_loss(
+        self, value_BT: "Tensor", old_value_BT: "Tensor", return_BT: "Tensor", mask_BT: "Tensor"
+    ) -> TokenLoss:
+        raise NotImplementedError(_ELSEWHERE)

@@ -1,0 +1,27 @@
+"""The engines of two models as the loop sees them: one."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from dojang.protocols import RolloutEngine
+from dojang.types import Completion, Sampling
+
+__all__ = ["Pair"]
+
+
+class Pair:
+    """The first model's RolloutEngine, with another that gets its own new weights whenever the first does."""
+
+    def __init__(self, first: RolloutEngine, second: RolloutEngine, newest: Callable[[], int]) -> None:
+        """`newest` is the version of the second model that was published last: who learns less often has fewer."""
+        self._first, self._second, self._newest = first, second, newest
+
+    async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
+        return await self._first.generate(prompt, n, sampling)
+
+    async def load(self, version: int) -> None:
+        await self._first.load(version)
+        await self._second.load(self._newest())
+
+    async def close(self) -> None:
+        await asyncio.gather(self._first.close(), self._second.close())

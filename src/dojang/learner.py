@@ -1,0 +1,217 @@
+"""One model of a run: loading it, asking it, teaching it. How models, tasks and the loop come together is compose.py's
+business."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.logging import disable_progress_bar
+
+from dojang.config import RunConfig
+from dojang.engines.torch import TorchEngine
+from dojang.errors import ConfigError, ModelError
+from dojang.protocols import Algorithm, RolloutEngine, WeightStore
+from dojang.tasks.code import CodeConfig
+from dojang.train.bits import load_quantised
+from dojang.train.critic import Critic
+from dojang.train.ranks import Ranks
+from dojang.train.torch import TorchTrainer
+from dojang.types import Message
+from dojang.weights.memory import MemoryWeights
+from dojang.workflows.render import ChatRenderer
+
+__all__ = [
+    "Learner",
+    "Numerics",
+    "has_critic",
+    "load_model",
+    "load_tokenizer",
+    "make_engine",
+    "numerics",
+    "prepare_torch",
+    "renderer_for",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """Where and how precisely the arithmetic is done."""
+
+    device: torch.device
+    compute: torch.dtype
+    master: torch.dtype
+
+
+def numerics(config: RunConfig) -> Numerics:
+    """Resolve `auto`."""
+    cuda = torch.cuda.is_available()
+    if config.model.device == "cuda" and not cuda:
+        raise ConfigError("model.device=cuda, but torch sees no GPU here; use model.device=cpu, or see `dojang doctor`")
+    device = torch.device("cuda" if cuda and config.model.device != "cpu" else "cpu")
+    if device.type == "cuda":
+        rank = int(os.environ.get("LOCAL_RANK", "0"))  # torchrun's: a GPU for each process
+        if rank >= torch.cuda.device_count():
+            raise ConfigError(
+                f"there are more processes than GPUs, of which there are {torch.cuda.device_count()} here"
+            )
+        torch.cuda.set_device(rank)
+    chosen = config.model.dtype
+    if chosen == "auto":
+        chosen = "bfloat16" if device.type == "cuda" else "float32"
+    compute: torch.dtype = getattr(torch, chosen)
+    return Numerics(device, compute, torch.float64 if compute is torch.float64 else torch.float32)
+
+
+def prepare_torch(device: torch.device) -> None:
+    """What holds for the whole process."""
+    # On a GPU the backward pass of attention has no order fixed: runs repeat there only up to rounding.
+    torch.use_deterministic_algorithms(device.type == "cpu")
+    # cuDNN's attention plans anew for every new shape, and decoding has a new one at every token.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own bars would fight with ours
+
+
+def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, PreTrainedConfig]:
+    """And what else is known of a model before it is loaded."""
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+        settings = AutoConfig.from_pretrained(source).get_text_config()
+    except Exception as error:  # transformers raises many kinds; each says what it could not do
+        raise ModelError(f"the tokenizer of {source} cannot be loaded: {error}") from error
+    return tokenizer, settings
+
+
+def renderer_for(
+    config: RunConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: PreTrainedConfig,
+    prompts: Sequence[Sequence[Message]],
+    key: str = "rollout.max_tokens",
+) -> ChatRenderer:
+    """How a model is asked; fails if a prompt is too long. The longest in characters stand for the rest. `key` is where
+    the user has set how long answers may be."""
+    context = getattr(settings, "max_position_embeddings", None)  # models without positions have no such limit
+    renderer = ChatRenderer(
+        tokenizer, context=context, max_tokens=config.rollout.max_tokens, variables=config.model.template, key=key
+    )
+    for messages in sorted(prompts, key=lambda each: sum(len(turn.content) for turn in each))[-8:]:
+        renderer.render(messages)
+    return renderer
+
+
+class Learner:
+    """A model that is loaded once. Its engine is made first, since a trainer changes what it is given."""
+
+    def __init__(
+        self, config: RunConfig, numeric: Numerics, ranks: Ranks, source: str, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        self._config, self._numeric, self._ranks, self._source = config, numeric, ranks, source
+        self.tokenizer = tokenizer
+        self.weights = MemoryWeights(numeric.compute)
+        # To be spread over ranks, a model may be larger than any one device.
+        self._device = numeric.device if ranks.world == 1 else torch.device("cpu")
+        self._policy = self._load_policy()
+
+    def make_engine(self) -> RolloutEngine:
+        """What samples from it."""
+        return make_engine(self._config, self._numeric, self._source, self._policy, self.tokenizer, self.weights)
+
+    def make_trainer(self, algorithm: Algorithm) -> TorchTrainer:
+        """What teaches it, with all that takes."""
+        config, numeric, aside = self._config, self._numeric, torch.device("cpu")
+        reference = critic = None
+        if algorithm.needs_reference and config.train.lora is None:
+            place = aside if "reference" in config.train.offload else self._device
+            reference = load_model(self._source, numeric.compute, place)
+        if has_critic(algorithm):
+            valuer = load_model(self._source, numeric.master, self._device)
+            critic = Critic(valuer, algorithm, config.train, compute=numeric.compute, ranks=self._ranks)
+        return TorchTrainer(
+            self._policy,
+            reference,
+            self.tokenizer,
+            algorithm,
+            self.weights,
+            config.train,
+            total_updates=config.steps * config.train.updates - config.loop.stale_updates,
+            longest=config.rollout.max_tokens,
+            temperature=config.rollout.temperature,
+            compute=numeric.compute,
+            base=config.model.name,
+            critic=critic,
+            ranks=self._ranks,
+        )
+
+    def _load_policy(self) -> PreTrainedModel:
+        lora, numeric = self._config.train.lora, self._numeric
+        if lora is not None and lora.bits == 4:
+            return load_quantised(self._source, numeric.compute, numeric.device)
+        return load_model(self._source, numeric.master if lora is None else numeric.compute, self._device)
+
+
+def has_critic(algorithm: Algorithm) -> bool:
+    """Whether a second model says what can be expected."""
+    return getattr(algorithm, "needs_critic", False)  # algorithms of one's own need not say
+
+
+def make_engine(
+    config: RunConfig,
+    numeric: Numerics,
+    source: str,
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    weights: WeightStore,
+) -> RolloutEngine:
+    """What samples from a model, here or elsewhere."""
+    rollout = config.rollout
+    if rollout.engine == "torch":
+        there = policy.device.type == numeric.device.type and not getattr(policy, "is_quantized", False)
+        return TorchEngine(  # it takes copies
+            policy if there else load_model(source, numeric.compute, numeric.device),
+            tokenizer,
+            weights,
+            slots=rollout.slots,
+            kv_gb=rollout.kv_gb,
+            chunk=rollout.chunk,
+            threads=_engine_threads(config),
+            dtype=numeric.compute,
+        )
+    if rollout.engine == "vllm":
+        from dojang.engines.vllm import VllmEngine
+
+        dtype = str(numeric.compute).removeprefix("torch.")
+        return VllmEngine(source, tokenizer, weights, slots=rollout.slots, kv_gb=rollout.kv_gb, dtype=dtype)
+    from dojang.engines.fleet import Fleet
+    from dojang.engines.remote import RemoteEngine
+
+    folder = Path(rollout.handover) if rollout.handover else None
+    token = os.environ.get(rollout.token_env) or None
+    servers = [RemoteEngine(url, tokenizer, weights, folder=folder, token=token) for url in rollout.url]
+    return servers[0] if len(servers) == 1 else Fleet(servers)
+
+
+def _engine_threads(config: RunConfig) -> int | None:
+    judges_here = isinstance(config.task, CodeConfig) and not config.judge.url
+    return config.rollout.threads or (max(1, torch.get_num_threads() - 1) if judges_here else None)
+
+
+def load_model(source: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The weights, in this precision, there."""
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except Exception as error:
+        raise ModelError(f"model {source} cannot be loaded: {error}") from error
+    # Dropout stays off while training too: the probabilities that are trained must be those that were sampled.
+    model.train(False)
+    torch.nn.Module.to(model, device)
+    return model
