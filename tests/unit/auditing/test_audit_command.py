@@ -229,8 +229,12 @@ def test_ctrl_c_leaves_what_was_found(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(JudgeConfig, "check", check)
     stuck = {"private": [{"input": "wait", "output": "wait"}], "language": "python3"}
     folder = prepared(tmp_path / "rows", "train", ("quick", "Add them.", sums()), ("stuck", "Wait.", stuck))
-    with pytest.raises(Interrupted, match="interrupted after 1 of 2 problems; what was found is in"):
-        run(folder, "--output", tmp_path / "out")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background, tests may ignore it
+    try:
+        with pytest.raises(Interrupted, match="interrupted after 1 of 2 problems; what was found is in"):
+            run(folder, "--output", tmp_path / "out")
+    finally:
+        signal.signal(signal.SIGINT, before)
     told = report(tmp_path / "out")
     assert not told["complete"]
     assert [each["id"] for each in told["audited"]] == ["quick"]

@@ -1,0 +1,55 @@
+"""CodeFu's first stage on the problems CodeFu published, with a model that fits a CPU: two steps."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from dojang.errors import ModelError
+from dojang.models import resolve
+
+pytestmark = pytest.mark.slow
+
+SMALL = [
+    "model.name=smollm2-135m-instruct",
+    "model.device=cpu",
+    "data.tiers=[]",  # CodeFu's rows do not say theirs: all are easy
+    "steps=2",
+    "rollout.engine=torch",
+    "rollout.url=[]",
+    "rollout.prompts=1",
+    "rollout.samples=2",
+    "rollout.max_tokens=24",
+    "train.sequence_ranks=1",
+    "train.offload=[]",
+    "train.recompute=false",
+    "train.updates=1",
+    "eval.problems=1",
+]
+
+
+def test_two_steps_on_real_problems(shared_data: Path, tmp_path: Path) -> None:
+    problems = shared_data / "code_contests_easy"
+    if not problems.is_dir():
+        pytest.skip(f"no CodeContests at {problems}")
+    try:
+        resolve("smollm2-135m-instruct")
+    except ModelError as error:
+        pytest.skip(f"SmolLM2 cannot be had here: {error}")
+    wanted = ["codefu-7b-stage1", *SMALL, f"data.path={problems}", "--run-dir", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "dojang", "train", *wanted]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("finished", 2)
+    samples = []
+    for step in (1, 2):
+        samples += pq.read_table(tmp_path / "run" / "rollouts" / f"train-{step:06d}.parquet").to_pylist()
+    assert len(samples) == 4
+    price = {"no_answer": -1.0, "compile_error": -0.5, "time_limit": 0.0}
+    for sample in samples:
+        assert sample["outcome"] != "judge_error"
+        assert sample["reward"] == price.get(sample["outcome"], (sample["passed"] / sample["total"]) ** 1.5)
