@@ -33,6 +33,7 @@ from dojang.data.files import FilesConfig
 from dojang.data.functions import FunctionsConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.data.prepared import PreparedConfig
+from dojang.data.reasoning_gym import ReasoningGymConfig
 from dojang.judge.config import JudgeConfig
 from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, LoopConfig, RolloutConfig
 from dojang.settings import Section
@@ -42,6 +43,7 @@ from dojang.tasks.custom import CustomTaskConfig
 from dojang.tasks.keywords import KeywordsConfig
 from dojang.tasks.kinds import labels
 from dojang.tasks.maths import MathsConfig
+from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
 from dojang.train.config import CriticConfig, TrainConfig
 from dojang.workflows.coder_tester import CoderTesterConfig, TesterConfig
 from dojang.workflows.single_turn import SingleTurnConfig
@@ -49,11 +51,18 @@ from dojang.workflows.single_turn import SingleTurnConfig
 __all__ = ["ModelConfig", "RunConfig", "Task", "sections"]
 
 Data = Annotated[
-    ArithmeticConfig | FilesConfig | FunctionsConfig | Gsm8kConfig | PreparedConfig | CustomDataConfig,
+    ArithmeticConfig
+    | FilesConfig
+    | FunctionsConfig
+    | Gsm8kConfig
+    | PreparedConfig
+    | ReasoningGymConfig
+    | CustomDataConfig,
     Field(discriminator="name"),
 ]
 Task = Annotated[
-    AnswerLineConfig | CodeConfig | KeywordsConfig | MathsConfig | CustomTaskConfig, Field(discriminator="name")
+    AnswerLineConfig | CodeConfig | KeywordsConfig | MathsConfig | ReasoningGymTaskConfig | CustomTaskConfig,
+    Field(discriminator="name"),
 ]
 Algorithm = Annotated[
     GrpoConfig
@@ -138,6 +147,16 @@ class RunConfig(Section):
         }
         return {**tree, **named}
 
+    def _graders_agree(self) -> list[str]:
+        data, task, wrong = self.data.name, self.task.name, list[str]()
+        if data == "functions" and task == "answer_line":
+            wrong.append("data.name=functions asks for programs, which only running them can grade; set task.name=code")
+        if data == "reasoning_gym" and task not in ("reasoning_gym", "custom"):
+            wrong.append("data.name=reasoning_gym has puzzles that only it can grade; set task.name=reasoning_gym")
+        if task == "reasoning_gym" and data not in ("reasoning_gym", "custom"):
+            wrong.append(f"task.name=reasoning_gym grades its own puzzles, not those of data.name={data}")
+        return wrong
+
     def _training_agrees(self) -> list[str]:
         train, wrong = self.train, list[str]()
         if train.lora is not None and train.lora.bits == 4 and self.model.dtype == "float64":
@@ -209,8 +228,7 @@ class RunConfig(Section):
                 f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "
                 f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
             )
-        if self.data.name == "functions" and self.task.name == "answer_line":
-            wrong.append("data.name=functions asks for programs, which only running them can grade; set task.name=code")
+        wrong += self._graders_agree()
         if self.algo.name != "custom" and self.task.name == "answer_line":
             known = {*labels(self.task.rewards).values()}
             if unknown := self.algo.parts.keys() - known - {"overlong"}:
