@@ -10,11 +10,16 @@ off: they need signals, and whoever started this process kills it.
 import logging
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from dojang.tasks.process import serve
 
 __all__ = ["verifier"]
+
+REMEMBERED = 4096
+SHORT = 200
+"""Characters of an answer that is worth remembering."""
 
 _BOX = re.compile(r"\\boxed\s*\{")
 
@@ -29,17 +34,27 @@ def verifier() -> Callable[[Any], dict[str, Any]]:
         ExprExtractionConfig(try_extract_without_anchor=False),
     ]
 
-    def judged(question: Any) -> dict[str, Any]:
-        gold, text = question["gold"], question["text"]
-        right = parse(f"\\boxed{{{gold}}}", fallback_mode="no_fallback", parsing_timeout=None) or parse(
+    @lru_cache(REMEMBERED)  # a group of attempts has one reference, and often one answer
+    def right(gold: str) -> list[Any]:
+        found: list[Any] = parse(f"\\boxed{{{gold}}}", fallback_mode="no_fallback", parsing_timeout=None) or parse(
             gold, fallback_mode="no_fallback", parsing_timeout=None
         )
-        if not right:
+        return found
+
+    def compared(gold: str, text: str) -> tuple[bool, bool]:
+        said = parse(text, extraction_config=anchored, parsing_timeout=None)
+        return bool(said), bool(said) and verify(right(gold), said, timeout_seconds=None, raise_on_error=True)
+
+    remembered = lru_cache(REMEMBERED)(compared)
+
+    def judged(question: Any) -> dict[str, Any]:
+        gold, text = question["gold"], question["text"]
+        if not right(gold):
             return {"gold": False}
         box = _last_box(text)
-        said = parse(text if box is None else box, extraction_config=anchored, parsing_timeout=None)
-        correct = bool(said) and verify(right, said, timeout_seconds=None, raise_on_error=True)
-        return {"correct": correct, "answered": bool(said), "boxed": box is not None}
+        short = box is not None and len(box) <= SHORT
+        answered, correct = remembered(gold, box) if short else compared(gold, box or text)
+        return {"correct": correct, "answered": answered, "boxed": box is not None}
 
     return judged
 
