@@ -131,7 +131,7 @@ def evaluate(
         typer.Option(
             "--data",
             metavar="NAME,...",
-            help="gsm8k=DIR, arithmetic, functions, reasoning_gym=GENERATOR+..., or prepared directories.",
+            help="gsm8k=DIR, reasoning_gym=GENERATOR+..., arithmetic, functions, tiny_programs, or prepared folders.",
         ),
     ] = "",
     samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,

@@ -34,6 +34,7 @@ from dojang.data.functions import FunctionsConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.data.prepared import PreparedConfig
 from dojang.data.reasoning_gym import ReasoningGymConfig
+from dojang.data.tiny_programs import TinyProgramsConfig
 from dojang.judge.config import JudgeConfig
 from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, LoopConfig, RolloutConfig
 from dojang.settings import Section
@@ -57,6 +58,7 @@ Data = Annotated[
     | Gsm8kConfig
     | PreparedConfig
     | ReasoningGymConfig
+    | TinyProgramsConfig
     | CustomDataConfig,
     Field(discriminator="name"),
 ]
@@ -99,7 +101,7 @@ class ModelConfig(Section):
     """The policy to train."""
 
     name: str
-    """dojang-tiny, smollm2-135m-instruct, a local Hugging Face directory, or a hub id (org/name)."""
+    """dojang-tiny, dojang-tiny-code, smollm2-135m-instruct, a local Hugging Face directory, or a hub id (org/name)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto takes a GPU when there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
@@ -149,8 +151,8 @@ class RunConfig(Section):
 
     def _graders_agree(self) -> list[str]:
         data, task, wrong = self.data.name, self.task.name, list[str]()
-        if data == "functions" and task == "answer_line":
-            wrong.append("data.name=functions asks for programs, which only running them can grade; set task.name=code")
+        if data in ("functions", "tiny_programs") and task == "answer_line":
+            wrong.append(f"data.name={data} asks for programs, which only running them can grade; set task.name=code")
         if data == "reasoning_gym" and task not in ("reasoning_gym", "custom"):
             wrong.append("data.name=reasoning_gym has puzzles that only it can grade; set task.name=reasoning_gym")
         if task == "reasoning_gym" and data not in ("reasoning_gym", "custom"):
