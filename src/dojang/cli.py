@@ -128,7 +128,11 @@ def evaluate(
     ] = None,
     on: Annotated[
         str,
-        typer.Option("--data", metavar="NAME,...", help="gsm8k=DIR, arithmetic, functions, or prepared directories."),
+        typer.Option(
+            "--data",
+            metavar="NAME,...",
+            help="gsm8k=DIR, reasoning_gym=GENERATOR+..., arithmetic, functions, tiny_programs, or prepared folders.",
+        ),
     ] = "",
     samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,
     temperature: Annotated[

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang import models
 from dojang.algos.roles import ByRole
 from dojang.config import RunConfig
+from dojang.data.gsm8k import Gsm8kConfig
 from dojang.engines.pair import Pair
 from dojang.errors import ConfigError, DataError
 from dojang.learner import (
@@ -110,7 +111,9 @@ def _check_cases(task: CodeTask, problems: Sequence[Problem]) -> None:
 
 
 def _make_task(config: RunConfig, judge: Judge) -> Task:
-    problems = {split: config.data.load(split) for split in ("train", "test")}
+    # A test split that a run has looked at all along would say too much of it: where there is another, that is taken.
+    held_out = "validation" if isinstance(config.data, Gsm8kConfig) and config.data.validation else "test"
+    problems = {"train": config.data.load("train"), "test": config.data.load(held_out)}
 
     async def make() -> Task:
         try:

@@ -33,6 +33,8 @@ from dojang.data.files import FilesConfig
 from dojang.data.functions import FunctionsConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.data.prepared import PreparedConfig
+from dojang.data.reasoning_gym import ReasoningGymConfig
+from dojang.data.tiny_programs import TinyProgramsConfig
 from dojang.judge.config import JudgeConfig
 from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, LoopConfig, RolloutConfig
 from dojang.settings import Section
@@ -42,6 +44,7 @@ from dojang.tasks.custom import CustomTaskConfig
 from dojang.tasks.keywords import KeywordsConfig
 from dojang.tasks.kinds import labels
 from dojang.tasks.maths import MathsConfig
+from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
 from dojang.train.config import CriticConfig, TrainConfig
 from dojang.workflows.coder_tester import CoderTesterConfig, TesterConfig
 from dojang.workflows.single_turn import SingleTurnConfig
@@ -49,11 +52,19 @@ from dojang.workflows.single_turn import SingleTurnConfig
 __all__ = ["ModelConfig", "RunConfig", "Task", "sections"]
 
 Data = Annotated[
-    ArithmeticConfig | FilesConfig | FunctionsConfig | Gsm8kConfig | PreparedConfig | CustomDataConfig,
+    ArithmeticConfig
+    | FilesConfig
+    | FunctionsConfig
+    | Gsm8kConfig
+    | PreparedConfig
+    | ReasoningGymConfig
+    | TinyProgramsConfig
+    | CustomDataConfig,
     Field(discriminator="name"),
 ]
 Task = Annotated[
-    AnswerLineConfig | CodeConfig | KeywordsConfig | MathsConfig | CustomTaskConfig, Field(discriminator="name")
+    AnswerLineConfig | CodeConfig | KeywordsConfig | MathsConfig | ReasoningGymTaskConfig | CustomTaskConfig,
+    Field(discriminator="name"),
 ]
 Algorithm = Annotated[
     GrpoConfig
@@ -90,7 +101,7 @@ class ModelConfig(Section):
     """The policy to train."""
 
     name: str
-    """dojang-tiny, smollm2-135m-instruct, a local Hugging Face directory, or a hub id (org/name)."""
+    """dojang-tiny, dojang-tiny-code, smollm2-135m-instruct, a local Hugging Face directory, or a hub id (org/name)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto takes a GPU when there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
@@ -137,6 +148,16 @@ class RunConfig(Section):
             if isinstance(tree.get(section), dict)
         }
         return {**tree, **named}
+
+    def _graders_agree(self) -> list[str]:
+        data, task, wrong = self.data.name, self.task.name, list[str]()
+        if data in ("functions", "tiny_programs") and task == "answer_line":
+            wrong.append(f"data.name={data} asks for programs, which only running them can grade; set task.name=code")
+        if data == "reasoning_gym" and task not in ("reasoning_gym", "custom"):
+            wrong.append("data.name=reasoning_gym has puzzles that only it can grade; set task.name=reasoning_gym")
+        if task == "reasoning_gym" and data not in ("reasoning_gym", "custom"):
+            wrong.append(f"task.name=reasoning_gym grades its own puzzles, not those of data.name={data}")
+        return wrong
 
     def _training_agrees(self) -> list[str]:
         train, wrong = self.train, list[str]()
@@ -209,8 +230,7 @@ class RunConfig(Section):
                 f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "
                 f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
             )
-        if self.data.name == "functions" and self.task.name == "answer_line":
-            wrong.append("data.name=functions asks for programs, which only running them can grade; set task.name=code")
+        wrong += self._graders_agree()
         if self.algo.name != "custom" and self.task.name == "answer_line":
             known = {*labels(self.task.rewards).values()}
             if unknown := self.algo.parts.keys() - known - {"overlong"}:

@@ -42,11 +42,12 @@ OPTIONAL = {
     "peft": "adapters (LoRA)",
     "bitsandbytes": "weights in four bits (QLoRA), an optimiser in eight",
     "math-verify": "LaTeX answers",
+    "reasoning-gym": "its puzzles",
     "ray": "several machines",
     "vllm": "vLLM rollouts",
     "mlflow": "MLflow tracking",
 }
-USED = ("bitsandbytes", "math-verify", "peft", "vllm")
+USED = ("bitsandbytes", "math-verify", "peft", "reasoning-gym", "vllm")
 """Those of them that do something already."""
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, Windows' Linux
 GIVES = {

@@ -160,11 +160,15 @@ def _sections(name: str, place: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The data, and the task that grades it."""
     if Path(name).is_dir():
         return {"name": "prepared", "path": name}, {"name": PreparedConfig(path=Path(name)).grader("test")}
-    if name in ("arithmetic", "gsm8k", "functions"):
-        task = {"name": "code", "language": "python3"} if name == "functions" else {"name": "answer_line"}
+    if name in ("arithmetic", "gsm8k", "functions", "tiny_programs"):
+        written = name in ("functions", "tiny_programs")
+        task = {"name": "code", "language": "python3"} if written else {"name": "answer_line"}
         return {"name": name, **({"path": place} if place else {})}, task
+    if name == "reasoning_gym":
+        return {"name": name, "generators": {each: {} for each in filter(None, place.split("+"))}}, {"name": name}
     raise ConfigError(
-        f"--data {name} is neither gsm8k, arithmetic or functions nor a directory that `dojang data prepare` has made"
+        f"--data {name} is neither gsm8k, arithmetic, functions, tiny_programs or reasoning_gym nor a directory that "
+        "`dojang data prepare` has made"
     )
 
 

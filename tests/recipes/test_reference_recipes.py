@@ -45,7 +45,7 @@ CONTEST = {
 def rows(name: str) -> dict[str, list[dict[str, object]]]:
     """A few problems that are short enough for the shipped model, in a dataset's own layout, by file."""
     if name == "gsm8k":
-        made = [{"question": f"What is {a} and {a}?", "answer": f"Twice.\n#### {2 * a}"} for a in range(8)]
+        made = [{"question": f"What is {a} and {a}?", "answer": f"Twice.\n#### {2 * a}"} for a in range(40)]
         return {"train.jsonl": made, "test.jsonl": made[:2]}
     if name == "deepmath":
         made = [{"question": f"What is {a} plus {a}?", "final_answer": str(2 * a), "difficulty": 1} for a in range(8)]

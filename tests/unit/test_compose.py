@@ -1,6 +1,7 @@
 """Wiring: what is checked before a run begins, and the escape hatches."""
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -90,6 +91,18 @@ def test_a_dataset_of_ones_own() -> None:
     prepared = prepare(*DATA)
     assert [problem.id for problem in prepared.train] == [f"train/{n}" for n in range(5)]
     assert len(prepared.held_out) == 5
+
+
+@pytest.mark.parametrize(("share", "held_out"), [("0", {"test"}), ("0.3", {"train"})])
+def test_a_run_leaves_the_test_problems_alone_if_others_are_kept_aside(
+    share: str, held_out: set[str], tmp_path: Path
+) -> None:
+    rows = [json.dumps({"question": f"What is {n}?", "answer": f"#### {n}"}) for n in range(40)]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows[:30]))
+    (tmp_path / "test.jsonl").write_text("\n".join(rows[30:]))
+    prepared = prepare(f"data={{name: gsm8k, path: {tmp_path}, validation: {share}}}")
+    assert {problem.id.split("/")[1] for problem in prepared.held_out} == held_out
+    assert not {problem.id for problem in prepared.held_out} & {problem.id for problem in prepared.train}
 
 
 def test_a_task_of_ones_own_says_what_is_held_out() -> None:

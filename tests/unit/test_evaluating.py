@@ -108,3 +108,13 @@ def test_a_sweep_over_shots_is_drawn_and_told(sampled: Path, tmp_path: Path) -> 
     assert (tmp_path / "shots.png").read_bytes().startswith(b"\x89PNG")
     assert "| gsm8k, 8 shots | 30 |" in _report(found)
     assert numbers("0,2,8") == [0, 2, 8]
+
+
+def test_puzzles_are_told_by_generator(tmp_path: Path) -> None:
+    pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
+    asked = [each if each != "arithmetic" else "reasoning_gym=chain_sum+gcd" for each in ASKED]
+    told = run(*asked, "--problems", "8", "--output", str(tmp_path / "out"))
+    assert "| chain_sum | " in told
+    assert "| gcd | " in told
+    with pytest.raises(DataError, match="did you mean 'chain_sum'"):
+        run(*[each if each != "arithmetic" else "reasoning_gym=chain_sums" for each in ASKED])

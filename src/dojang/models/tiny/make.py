@@ -8,7 +8,7 @@ of machine; elsewhere the weights are equal up to rounding, and the tokenizer is
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -30,7 +30,7 @@ from dojang.data.arithmetic import ArithmeticConfig
 from dojang.models.tiny.corpus import ANSWER, Exercise, draw
 from dojang.types import Message, Problem
 
-__all__ = ["Examination", "examine", "make_model", "make_tokenizer", "sample"]
+__all__ = ["GROUP", "Examination", "examine", "make_model", "make_tokenizer", "sample"]
 
 STEPS = 600
 BATCH = 128
@@ -44,14 +44,20 @@ CHAT_TEMPLATE = """\
 """
 
 
-def make_tokenizer(out: Path) -> PreTrainedTokenizerBase:
-    """Train the tokenizer, write its files into `out`, and load it from there as anyone else would."""
+def make_tokenizer(
+    out: Path,
+    draw: Callable[[Random], Exercise] = draw,
+    apart: Sequence[pre_tokenizers.PreTokenizer] = (),
+) -> PreTrainedTokenizerBase:
+    """Train the tokenizer, write its files into `out`, and load it from there as anyone else would. `apart`: what else
+    is to stand alone."""
     tokenizer = Tokenizer(models.BPE())
     # Digits stand alone so that columns can be added. What is between them is not cut into words, so that a
     # phrase the corpus keeps repeating becomes one token and a response stays short.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
+            *apart,
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -73,7 +79,9 @@ def make_tokenizer(out: Path) -> PreTrainedTokenizerBase:
     return loaded
 
 
-def make_model(tokenizer: PreTrainedTokenizerBase, steps: int, seed: int) -> PreTrainedModel:
+def make_model(
+    tokenizer: PreTrainedTokenizerBase, steps: int, seed: int, draw: Callable[[Random], Exercise] = draw
+) -> PreTrainedModel:
     """Pretrain on `steps` batches of homework."""
     torch.set_num_threads(1)  # the number of threads decides in which order floats are added
     torch.use_deterministic_algorithms(True)
