@@ -1,6 +1,6 @@
-"""What happens between a decoder's matrix products, in plain torch operations.
+"""What happens between a decoder's matrix products, in plain torch operations, or in C++ on a processor (`native.py`).
 
-`kernels.py` has the same, fused, for a GPU. Both follow transformers step by step up to rounding.
+`kernels.py` has the same, fused, for a GPU. All follow transformers step by step up to rounding.
 Shapes: N tokens, H query heads, K heads of keys and values, D numbers a head, E numbers a token, T positions.
 """
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["Arithmetic", "PlainArithmetic"]
+from dojang.engines.native import Between
+
+__all__ = ["Arithmetic", "NativeArithmetic", "PlainArithmetic"]
 
 Heads = tuple[Tensor, Tensor, Tensor]
 
@@ -71,3 +73,30 @@ class PlainArithmetic:
         """Both halves of each head, the second first; the minus is the sine's."""
         first, second = x_NGD.chunk(2, -1)
         return torch.cat((second, first), -1)
+
+
+class NativeArithmetic(PlainArithmetic):
+    """Arithmetic for a processor, in C++."""
+
+    def __init__(
+        self, heads: int, kv_heads: int, epsilon: float, cos_TD: Tensor, sin_TD: Tensor, between: Between
+    ) -> None:
+        super().__init__(heads, kv_heads, epsilon, cos_TD.contiguous(), sin_TD)
+        self._between = between
+
+    def at(self, position_N: Tensor) -> None:
+        self._position_N = position_N
+
+    def normed_sum(self, x_NE: Tensor, y_NE: Tensor | None, weight_E: Tensor) -> Tensor:
+        return self._between.norm(x_NE, y_NE, weight_E, self._epsilon)
+
+    def rotated(self, qkv_NF: Tensor, q_norm_D: Tensor | None, k_norm_D: Tensor | None) -> Heads:
+        heads = (self._heads, self._kv_heads)
+        qkv_NGD = qkv_NF.view(len(qkv_NF), -1, self._cos_TD.shape[-1])
+        rotation = (self._cos_TD, self._sin_TD, self._position_N)
+        self._between.turn(qkv_NGD, heads, rotation, (q_norm_D, k_norm_D), self._epsilon)
+        q_NHD, k_NKD, v_NKD = qkv_NGD.split_with_sizes([*heads, self._kv_heads], 1)
+        return q_NHD, k_NKD, v_NKD
+
+    def gated(self, gate_up_NF: Tensor) -> Tensor:
+        return self._between.gate(gate_up_NF)

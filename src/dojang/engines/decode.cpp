@@ -1,10 +1,13 @@
-// Attention of the newest token in each slot, on a processor. Its key and value are stored with those of the slot's other
-// tokens; then all of them are looked at, as many as there are.
+// What a processor does between the products of a decoding step. Sums are in single precision, whatever the numbers are
+// in. Nothing of torch is wanted here: whoever calls gives addresses, and strides counted in numbers.
 //
-// Heads of queries that share keys are taken together, and a few tokens at a time, so that little is read twice. Sums
-// are in single precision, whatever the cache is in. Scores are in units of log2: powers of two are the cheapest.
-// Nothing of torch is wanted here: whoever calls gives addresses, and strides counted in numbers.
+// Attention of the newest token in each slot (`look`): its key and value are stored with those of the slot's other
+// tokens; then all of them are looked at, as many as there are. Heads of queries that share keys are taken together, and a
+// few tokens at a time, so that little is read twice. Scores are in units of log2: powers of two are the cheapest.
+//
+// The rest (`norm`, `turn`, `gate`) goes over each row once, where torch would go over all rows several times.
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -133,7 +136,95 @@ void look_at(const Slots& at, const void* q, const void* k, const void* v, void*
            (Number*)seen);
 }
 
+const int64_t SMALL = 32768;  // so many numbers are done before other threads have woken up; torch thinks so, too
+
+inline float scale_of(float total, int64_t size, float epsilon) { return 1.0f / std::sqrt(total / float(size) + epsilon); }
+
+// x becomes x + y, if there is a y, and the result is that, normalised.
+template <class Number>
+void norm(int64_t rows, int64_t size, float epsilon, Number* x, const Number* y, const Number* weight, Number* result) {
+#pragma omp parallel for schedule(static) if (rows * size > SMALL)
+    for (int64_t row = 0; row < rows; ++row) {
+        Number* own = x + row * size;
+        if (y)
+            for (int64_t i = 0; i < size; ++i) narrow(wide(own[i]) + wide(y[row * size + i]), own[i]);
+        float total = 0;
+        for (int64_t i = 0; i < size; ++i) total += wide(own[i]) * wide(own[i]);
+        const float scale = scale_of(total, size, epsilon);
+        for (int64_t i = 0; i < size; ++i) narrow(wide(own[i]) * scale * wide(weight[i]), result[row * size + i]);
+    }
+}
+
+struct Heads {  // as `_Heads` in native.py
+    int64_t rows, queries, keys, size;  // heads of queries and of keys, numbers in a head
+    int64_t row;                        // stride
+    float epsilon;
+};
+
+// Queries and keys are normalised, if there are weights for that, and turned by position, where they are.
+template <class Number>
+void turn(const Heads& at, Number* qkv, const Number* cosine, const Number* sine, const int64_t* position,
+          const Number* q_norm, const Number* k_norm) {
+    const int64_t size = at.size, half = size / 2;
+#pragma omp parallel for schedule(static) if (at.rows * at.row > SMALL)
+    for (int64_t row = 0; row < at.rows; ++row) {
+        const Number *c = cosine + position[row] * size, *s = sine + position[row] * size;
+        for (int64_t head = 0; head < at.queries + at.keys; ++head) {
+            Number* own = qkv + row * at.row + head * size;
+            if (const Number* weight = head < at.queries ? q_norm : k_norm) {
+                float total = 0;
+                for (int64_t i = 0; i < size; ++i) total += wide(own[i]) * wide(own[i]);
+                const float scale = scale_of(total, size, at.epsilon);
+                for (int64_t i = 0; i < size; ++i) narrow(wide(own[i]) * scale * wide(weight[i]), own[i]);
+            }
+            for (int64_t i = 0; i < half; ++i) {  // the sine of the first half has its minus already
+                const float first = wide(own[i]), second = wide(own[i + half]);
+                narrow(first * wide(c[i]) + second * wide(s[i]), own[i]);
+                narrow(second * wide(c[i + half]) + first * wide(s[i + half]), own[i + half]);
+            }
+        }
+    }
+}
+
+// The second half of each row, let through by the first: up * gate / (1 + e^-gate).
+template <class Number>
+void gate(int64_t rows, int64_t size, const Number* both, Number* result) {
+#pragma omp parallel for schedule(static) if (rows * size > SMALL)
+    for (int64_t row = 0; row < rows; ++row) {
+        const Number *own = both + row * 2 * size, *up = own + size;
+        for (int64_t i = 0; i < size; ++i) {
+            const float x = wide(own[i]), small = power(-std::fabs(x) * 1.44269504f);
+            narrow(x * ((x < 0 ? small : 1.0f) / (1.0f + small)) * wide(up[i]), result[row * size + i]);
+        }
+    }
+}
+
 }  // namespace
+
+extern "C" void dojang_norm(int64_t rows, int64_t size, float epsilon, int half, void* x, const void* y,
+                            const void* weight, void* result) {
+    if (half)
+        norm(rows, size, epsilon, (Half*)x, (const Half*)y, (const Half*)weight, (Half*)result);
+    else
+        norm(rows, size, epsilon, (float*)x, (const float*)y, (const float*)weight, (float*)result);
+}
+
+extern "C" void dojang_turn(const Heads* at, int half, void* qkv, const void* cosine, const void* sine,
+                            const int64_t* position, const void* q_norm, const void* k_norm) {
+    if (half)
+        turn(*at, (Half*)qkv, (const Half*)cosine, (const Half*)sine, position, (const Half*)q_norm,
+             (const Half*)k_norm);
+    else
+        turn(*at, (float*)qkv, (const float*)cosine, (const float*)sine, position, (const float*)q_norm,
+             (const float*)k_norm);
+}
+
+extern "C" void dojang_gate(int64_t rows, int64_t size, int half, const void* both, void* result) {
+    if (half)
+        gate(rows, size, (const Half*)both, (Half*)result);
+    else
+        gate(rows, size, (const float*)both, (float*)result);
+}
 
 extern "C" void dojang_look(const Slots* at, int half, const void* q, const void* k, const void* v, void* keys,
                             void* values, const int64_t* length, void* seen) {

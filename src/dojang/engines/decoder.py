@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from dojang.engines.arithmetic import Arithmetic, PlainArithmetic
+from dojang.engines.arithmetic import Arithmetic, NativeArithmetic, PlainArithmetic
 from dojang.engines.linear import Linear
+from dojang.engines.native import between_for
 from dojang.errors import ModelError
 
 __all__ = ["Attend", "Decoder", "Shape"]
@@ -150,6 +151,8 @@ def _arithmetic(model: PreTrainedModel, shape: Shape, dtype: torch.dtype, *, fus
     positions = torch.arange(shape.context, device=model.device)[None]
     cos_1TD, sin_1TD = model.model.rotary_emb(torch.zeros(1, dtype=dtype, device=model.device), positions)
     made = (shape.heads, shape.kv_heads, shape.epsilon, cos_1TD[0], sin_1TD[0])
+    if (between := between_for(cos_1TD)) is not None:
+        return NativeArithmetic(*made, between)
     if not fused:
         return PlainArithmetic(*made)
     from dojang.engines.kernels import FusedArithmetic  # loads Triton, which is for GPUs

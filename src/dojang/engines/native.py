@@ -1,4 +1,5 @@
-"""Attention of decoding steps on a processor, in C++ (decode.cpp): torch's own is made for queries of many tokens.
+"""What a processor does between the products of a decoding step, in C++ (decode.cpp): torch's attention is made for
+queries of many tokens, and for the rest it takes more calls than such a step has work.
 
 It is compiled where it first runs, for that processor, and kept in the cache; without a compiler torch's is used. It
 shares torch's threads: the OpenMP it is bound to is the one torch has loaded, since the threads of two would be in each
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from dojang.places import cache_root
 
-__all__ = ["Look", "look_for"]
+__all__ = ["Between", "Look", "between_for", "look_for"]
 
 _SOURCE = Path(__file__).with_name("decode.cpp")
 _FLAGS = (
@@ -49,8 +50,73 @@ class _Slots(ctypes.Structure):
     )
 
 
+class _Heads(ctypes.Structure):
+    """As in decode.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "queries", "keys", "size", "row")),
+        ("epsilon", ctypes.c_float),
+    )
+
+
+class Between:
+    """The compiled functions for all but attention. What they are given has no gaps between its numbers."""
+
+    def __init__(self, library: Path) -> None:
+        # They take microseconds. To let another thread have the interpreter meanwhile would take longer.
+        functions = ctypes.PyDLL(str(library))
+        self._norm, self._turn, self._gate = functions.dojang_norm, functions.dojang_turn, functions.dojang_gate
+        size, address = ctypes.c_int64, ctypes.c_void_p
+        self._norm.argtypes = [size, size, ctypes.c_float, ctypes.c_int, *[address] * 4]
+        self._turn.argtypes = [ctypes.POINTER(_Heads), ctypes.c_int, *[address] * 6]
+        self._gate.argtypes = [size, size, ctypes.c_int, *[address] * 2]
+        for each in (self._norm, self._turn, self._gate):
+            each.restype = None
+
+    def norm(self, x_NE: Tensor, y_NE: Tensor | None, weight_E: Tensor, epsilon: float) -> Tensor:
+        """x, to which y is added in place, normalised."""
+        assert x_NE.is_contiguous()
+        assert y_NE is None or (y_NE.is_contiguous() and y_NE.shape == x_NE.shape)
+        result_NE = torch.empty_like(x_NE)
+        given = (_address(each) for each in (x_NE, y_NE, weight_E, result_NE))
+        self._norm(*x_NE.shape, epsilon, _is_half(x_NE), *given)
+        return result_NE
+
+    def turn(
+        self,
+        qkv_NGD: Tensor,
+        heads: tuple[int, int],
+        rotation: tuple[Tensor, Tensor, Tensor],
+        norms: tuple[Tensor | None, Tensor | None],
+        epsilon: float,
+    ) -> None:
+        """Queries and keys, so many heads of each, normalised if there are weights for it, and turned, in place.
+        `rotation` is cosines and sines by position, [T, D], and the positions."""
+        assert all(each.is_contiguous() for each in (qkv_NGD, *rotation))
+        assert rotation[2].dtype is torch.int64
+        rows, _, size = qkv_NGD.shape
+        at = _Heads(rows, *heads, size, qkv_NGD.stride(0), epsilon)
+        self._turn(at, _is_half(qkv_NGD), *(_address(each) for each in (qkv_NGD, *rotation, *norms)))
+
+    def gate(self, gate_up_NF: Tensor) -> Tensor:
+        """The second half of each row, let through by the first."""
+        assert gate_up_NF.is_contiguous()
+        rows, size = gate_up_NF.shape
+        result_NF = gate_up_NF.new_empty(rows, size // 2)
+        self._gate(rows, size // 2, _is_half(gate_up_NF), gate_up_NF.data_ptr(), result_NF.data_ptr())
+        return result_NF
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _is_half(tensor: Tensor) -> bool:
+    return tensor.dtype is torch.bfloat16
+
+
 class Look:
-    """The compiled function."""
+    """The compiled function for attention."""
 
     def __init__(self, library: Path) -> None:
         self._function = ctypes.CDLL(str(library)).dojang_look
@@ -73,19 +139,28 @@ class Look:
         )
         seen_NHD = q_NHD.new_empty(q_NHD.shape)
         tensors = (q_NHD, k_NKD, v_NKD, keys_SKTD, values_SKTD, length_N, seen_NHD)
-        self._function(at, q_NHD.dtype is torch.bfloat16, *(each.data_ptr() for each in tensors))
+        self._function(at, _is_half(q_NHD), *(each.data_ptr() for each in tensors))
         return seen_NHD
 
 
 def look_for(keys: Tensor) -> Look | None:
     """What can be used with such a cache, if anything can."""
-    if keys.device.type != "cpu" or keys.dtype not in (torch.float32, torch.bfloat16):
-        return None
-    return _found()
+    found = _found() if _fits(keys) else None
+    return None if found is None else found[0]
+
+
+def between_for(weight: Tensor) -> Between | None:
+    """What can be used with such weights, if anything can."""
+    found = _found() if _fits(weight) else None
+    return None if found is None else found[1]
+
+
+def _fits(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.bfloat16)
 
 
 @cache
-def _found() -> Look | None:
+def _found() -> tuple[Look, Between] | None:
     compiler = next((each for each in _compilers() if shutil.which(each[0])), None)
     if compiler is None:
         return None
@@ -95,7 +170,7 @@ def _found() -> Look | None:
     except (OSError, AttributeError, subprocess.SubprocessError) as error:
         told = (getattr(error, "stderr", None) or str(error)).strip()
         warnings.warn(
-            f"attention could not be compiled for this processor, so torch's own is used, which is slower: {told}",
+            f"decoding could not be compiled for this processor, so torch's own is used, which is slower: {told}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -117,7 +192,7 @@ def _share_threads() -> None:
     ctypes.CDLL(theirs[0], mode=ctypes.RTLD_GLOBAL)
 
 
-def _made(compiler: Sequence[str]) -> Look:
+def _made(compiler: Sequence[str]) -> tuple[Look, Between]:
     """From the cache, or compiled into it."""
     flags = (*_FLAGS, *(_X86_FLAGS if platform.machine() == "x86_64" else ()))
     parts = (_SOURCE.read_text(), _run(*compiler, "--version"), _processor(), " ".join(flags))
@@ -125,12 +200,12 @@ def _made(compiler: Sequence[str]) -> Look:
     kept = cache_root() / "native" / f"decode-{digest}.so"
     with suppress(OSError, AttributeError):  # one that is not there, or not whole, is made anew
         if kept.with_suffix(".sha256").read_text() == _digest(kept):
-            return Look(kept)
+            return Look(kept), Between(kept)
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "decode.so")
         _run(*compiler, *flags, "-c", str(_SOURCE), "-o", f"{folder}/decode.o")
         _run(*compiler, "-shared", f"{folder}/decode.o", "-o", str(made))
-        look = Look(made)
+        loaded = Look(made), Between(made)
         with suppress(OSError):  # nowhere to keep it
             kept.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=kept.parent) as passing:
@@ -138,7 +213,7 @@ def _made(compiler: Sequence[str]) -> Look:
                 Path(passing, "sum").write_text(_digest(made))
                 shutil.copyfile(made, Path(passing, "so")).replace(kept)
                 Path(passing, "sum").replace(kept.with_suffix(".sha256"))
-        return look
+        return loaded
 
 
 def _digest(file: Path) -> str:

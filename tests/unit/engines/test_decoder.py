@@ -42,8 +42,8 @@ MAKERS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=32)),
 }
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
-"""Of the largest score: a few roundings."""
+TOLERANCE = 1e-12
+"""Of the largest score, in double precision: a few roundings."""
 
 
 def made(name: str, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
@@ -106,12 +106,28 @@ def scored_by_transformers(model: PreTrainedModel) -> list[Tensor]:
     return [model(input_ids=torch.tensor([prompt])).logits[0] for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", MAKERS)
-def test_reading_and_decoding_give_the_scores_of_transformers(name: str, dtype: torch.dtype) -> None:
-    model = made(name, dtype)
+def test_reading_and_decoding_give_the_scores_of_transformers(name: str) -> None:
+    model = made(name, torch.float64)
     for mine, theirs in zip(scored(Decoder(model)), scored_by_transformers(model), strict=True):
-        assert mine.sub(theirs).abs().max() < TOLERANCE[dtype] * theirs.abs().max()
+        assert mine.sub(theirs).abs().max() < TOLERANCE * theirs.abs().max()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("name", MAKERS)
+def test_in_single_precision_it_is_as_exact_as_transformers(
+    name: str, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so no farther from it than both are from what is exact."""
+    if not native:
+        monkeypatch.setattr("dojang.engines.decoder.between_for", lambda _: None)
+    model = made(name, torch.float32)
+    exact = torch.cat(scored_by_transformers(made(name, torch.float64)))
+    mine, theirs = torch.cat(scored(Decoder(model))), torch.cat(scored_by_transformers(model))
+    bound = theirs.sub(exact).abs().max()
+    assert bound < 5e-6 * exact.abs().max()
+    assert mine.sub(exact).abs().max() < 1.5 * bound
+    assert mine.sub(theirs).abs().max() < 2 * bound
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # where a processor knows no bfloat16

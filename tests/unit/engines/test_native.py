@@ -1,4 +1,4 @@
-"""Attention in C++ sees what torch's sees, and nothing depends on there being a compiler."""
+"""What is in C++ gives what torch gives, and nothing depends on there being a compiler."""
 
 import os
 import shutil
@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from dojang.engines import native
-from dojang.engines.native import Look, look_for
+from dojang.engines.arithmetic import NativeArithmetic, PlainArithmetic
+from dojang.engines.native import Look, between_for, look_for
 
 LENGTHS = (1, 2, 3, 4, 5, 31, 64, 77)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -115,9 +116,87 @@ def test_threads_and_neighbours_change_nothing(look: Look) -> None:
         assert torch.equal(alone, together[one])
 
 
+class Between:
+    """The same numbers for both kinds of arithmetic, the plain one in double precision."""
+
+    def __init__(self, dtype: torch.dtype, rows: int = 70, heads: tuple[int, int] = (9, 3), size: int = 64) -> None:
+        draw = torch.Generator().manual_seed(0)
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=draw).to(dtype)
+
+        self.x_NE, self.y_NE, self.weight_E = numbers(rows, 576), numbers(rows, 576), numbers(576)
+        self.qkv_NF, self.norms = numbers(rows, (heads[0] + 2 * heads[1]) * size), (numbers(size), numbers(size))
+        self.gate_up_NF = numbers(rows, 2 * 1000)
+        rotation = (numbers(90, size), numbers(90, size))
+        self.position_N = torch.randint(90, (rows,), generator=draw)
+        between = between_for(self.x_NE)
+        if between is None:
+            pytest.skip("there is no C++ compiler")
+        self.native = NativeArithmetic(*heads, 1e-5, *rotation, between)
+        self.plain = PlainArithmetic(*heads, 1e-5, *(each.double() for each in rotation))
+        for each in (self.native, self.plain):
+            each.at(self.position_N)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("adding", [True, False])
+def test_sums_are_normalised_as_torch_does(dtype: torch.dtype, adding: bool) -> None:
+    case = Between(dtype)
+    sum_NE = case.x_NE + case.y_NE if adding else case.x_NE.clone()
+    expected = case.plain.normed_sum(sum_NE.double(), None, case.weight_E.double())
+    found = case.native.normed_sum(case.x_NE, case.y_NE if adding else None, case.weight_E)
+    assert torch.equal(case.x_NE, sum_NE)  # in place
+    assert torch.allclose(found.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize(("heads", "size"), [((9, 3), 64), ((2, 2), 128), ((3, 1), 10)])
+def test_heads_are_turned_as_torch_does(dtype: torch.dtype, normed: bool, heads: tuple[int, int], size: int) -> None:
+    case = Between(dtype, heads=heads, size=size)
+    norms = case.norms if normed else (None, None)
+    exact = [None if each is None else each.double() for each in norms]
+    expected = case.plain.rotated(case.qkv_NF.double(), *exact)
+    found = case.native.rotated(case.qkv_NF, *norms)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.shape == theirs.shape
+        assert torch.allclose(mine.double(), theirs, rtol=TOLERANCE[dtype], atol=2 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_rows_are_gated_as_torch_does(dtype: torch.dtype) -> None:
+    case = Between(dtype)
+    case.gate_up_NF[:, :4] = torch.tensor([0.0, -300.0, 300.0, -20.0])
+    expected = case.plain.gated(case.gate_up_NF.double())
+    found = case.native.gated(case.gate_up_NF)
+    assert torch.allclose(found.double(), expected, rtol=TOLERANCE[dtype], atol=1e-6)
+    case.gate_up_NF[3, 5] = torch.nan
+    assert case.native.gated(case.gate_up_NF)[3].isnan().nonzero().tolist() == [[5]]
+
+
+def test_neighbours_change_nothing_between_products() -> None:
+    case, other = Between(torch.float32), Between(torch.float32)
+    together = [
+        case.native.normed_sum(case.x_NE, case.y_NE, case.weight_E),
+        torch.cat(case.native.rotated(case.qkv_NF, *case.norms), 1),
+        case.native.gated(case.gate_up_NF),
+    ]
+    for row in (0, 41, 69):
+        one = slice(row, row + 1)
+        other.native.at(other.position_N[one])
+        alone = [
+            other.native.normed_sum(other.x_NE[one], other.y_NE[one], other.weight_E),
+            torch.cat(other.native.rotated(other.qkv_NF[one], *other.norms), 1),
+            other.native.gated(other.gate_up_NF[one]),
+        ]
+        assert all(torch.equal(mine, all_of[one]) for mine, all_of in zip(alone, together, strict=True))
+
+
 @pytest.mark.parametrize("keys", [torch.zeros(1, dtype=torch.float64), torch.zeros(1, device="meta")])
 def test_other_caches_are_left_to_torch(keys: Tensor) -> None:
     assert look_for(keys) is None
+    assert between_for(keys) is None
 
 
 def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
