@@ -27,6 +27,7 @@ from dojang.learner import (
 )
 from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
+from dojang.loop.evaluate import examine
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
 from dojang.places import cache_root
@@ -286,7 +287,7 @@ class Examiner:
         model = load_model(source, numeric.compute, numeric.device)
         self._engine = make_engine(config, numeric, source, model, self._tokenizer, weights)
 
-    async def examine(self, config: RunConfig, told: Callable[[int], None]) -> list[Group]:
+    async def examine(self, config: RunConfig, told: Callable[[int], None]) -> tuple[Group, ...]:
         """Pose the first problems of the test split; whenever one is done, how many there are is told."""
         judge = config.judge.make(cache_root())
         try:
@@ -296,13 +297,7 @@ class Examiner:
             workflow = SingleTurn(
                 self._engine, task, renderer, samples=config.eval.samples, sampling=_exam_sampling(config)
             )
-
-            async def attempt(place: int, problem: Problem) -> Group:
-                group = await workflow.run(problem, place)
-                told(len(problems))
-                return group
-
-            return await asyncio.gather(*(attempt(place, problem) for place, problem in enumerate(problems)))
+            return await examine(workflow, problems, lambda: told(len(problems)))
         finally:
             await judge.close()
 

@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,6 +131,12 @@ def test_only_exported_names_are_imported_elsewhere(path: Path) -> None:
         if name not in (exported(ast.parse(file.read_text())) or []):
             hidden.append(f"{module}.{name}")
     assert hidden == []
+
+
+def test_no_two_files_of_tests_share_a_name() -> None:
+    """pytest imports them by it."""
+    names = Counter(path.name for path in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_every_recipe_loads() -> None:

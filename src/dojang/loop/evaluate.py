@@ -1,16 +1,15 @@
-"""The policy on held-out problems: the share of answers that are right, per data source."""
+"""The policy on held-out problems: how often it is right, per data source. `dojang eval` counts the same way."""
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dojang.errors import HealthError
+from dojang.loop.scores import Scores
 from dojang.protocols import Workflow
 from dojang.rundir import SCORE, SOURCE_SCORE
-from dojang.types import Group, Metrics, Outcome, Problem
+from dojang.types import Group, Metrics, Problem
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "evaluate", "examine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,25 +17,34 @@ class Evaluation:
     """What an evaluation found."""
 
     score: float
-    """Share of judged answers that are right, over all sources."""
+    """How often judged answers are right, over the problems of all sources."""
     metrics: Metrics
     groups: tuple[Group, ...]
 
 
+async def examine(
+    workflow: Workflow, problems: Sequence[Problem], told: Callable[[], None] = lambda: None
+) -> tuple[Group, ...]:
+    """Attempt every problem; `told` is called whenever one is done."""
+
+    async def attempt(place: int, problem: Problem) -> Group:
+        group = await workflow.run(problem, place)
+        told()
+        return group
+
+    return tuple(await asyncio.gather(*(attempt(place, problem) for place, problem in enumerate(problems))))
+
+
 async def evaluate(workflow: Workflow, problems: Sequence[Problem]) -> Evaluation:
-    """Attempt every problem once per sample and count what is accepted."""
-    groups = await asyncio.gather(*(workflow.run(problem, at) for at, problem in enumerate(problems)))
-    right: defaultdict[str, list[bool]] = defaultdict(list)
-    for group in groups:
-        for sample in group.samples:
-            right[group.problem.source].append(sample.verdict.outcome is Outcome.ACCEPTED)
-    everything = [accepted for source in right.values() for accepted in source]
-    if not everything:
-        complaints = [error for group in groups for error in group.judge_errors]
-        raise HealthError(f"not one answer of the evaluation could be judged; the last failure was: {complaints[-1]}")
-    metrics = {f"{SOURCE_SCORE}{source}": sum(each) / len(each) for source, each in right.items()}
-    metrics[SCORE] = sum(everything) / len(everything)
-    metrics["val/judge_errors"] = float(sum(len(group.judge_errors) for group in groups))
-    lengths = [sample.response_length for group in groups for sample in group.samples]
-    metrics["val/response_length/mean"] = sum(lengths) / len(lengths)
-    return Evaluation(metrics[SCORE], metrics, tuple(groups))
+    """Attempt every problem and count what is accepted; HealthError if nothing could be judged."""
+    groups = await examine(workflow, problems)
+    scores = Scores.of(groups)
+    judged = [group for group in groups if group.samples]
+    metrics = {
+        f"{SOURCE_SCORE}{source}": Scores.of([group for group in judged if group.problem.source == source]).score
+        for source in dict.fromkeys(group.problem.source for group in judged)
+    }
+    metrics[SCORE] = scores.score
+    metrics["val/judge_errors"] = float(scores.judge_errors)
+    metrics["val/response_length/mean"] = scores.length
+    return Evaluation(scores.score, metrics, groups)

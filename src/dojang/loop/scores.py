@@ -1,7 +1,10 @@
-"""Graded groups of an evaluation -> figures, and what chance allows to say about them."""
+"""Graded groups of an evaluation -> figures, and what chance allows to say about them.
+
+Every problem counts once, however many of its attempts could be judged.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,12 +46,11 @@ class Estimate:
     @classmethod
     def of(cls, answers: Sequence[Answered], value: Callable[[Answered], float]) -> "Estimate":
         values = [value(each) for each in answers]
-        mean = sum(values) / len(values)
         if all(each.attempts == 1 for each in answers):
             low, high = wilson(sum(each.right for each in answers), len(answers))
         else:
             low, high = bootstrap(values)
-        return cls(mean, low, high, len(values))
+        return cls(_mean(values), low, high, len(values))
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,23 @@ class Scores:
         outcomes = Counter(sample.verdict.outcome.value for group in groups for sample in group.samples)
         errors = [error for group in groups for error in group.judge_errors]
         if not answers:
-            raise HealthError(f"not one answer could be judged; the last failure was: {errors[-1]}")
+            raise HealthError(f"not one answer of the evaluation could be judged; the last failure was: {errors[-1]}")
         return cls(
             tuple(answers), {name: count / outcomes.total() for name, count in outcomes.most_common()}, len(errors)
         )
+
+    @property
+    def score(self) -> float:
+        """How often an answer is right, over the problems."""
+        return _mean(each.accuracy for each in self.answers)
+
+    @property
+    def reward(self) -> float:
+        return _mean(each.reward for each in self.answers)
+
+    @property
+    def length(self) -> float:
+        return _mean(each.length for each in self.answers)
 
     @property
     def accuracy(self) -> Estimate:
@@ -96,9 +111,14 @@ class Scores:
             "tiers": {name: asdict(estimate) for name, estimate in self.tiers.items()},
             "outcomes": dict(self.outcomes),
             "judge_errors": self.judge_errors,
-            "reward": sum(each.reward for each in self.answers) / len(self.answers),
-            "length": sum(each.length for each in self.answers) / len(self.answers),
+            "reward": self.reward,
+            "length": self.length,
         }
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
 
 
 def _answered(group: Group) -> Answered:
@@ -108,6 +128,6 @@ def _answered(group: Group) -> Answered:
         group.problem.tier,
         count,
         sum(sample.verdict.outcome is Outcome.ACCEPTED for sample in samples),
-        sum(sample.reward for sample in samples) / count,
-        sum(sample.response_length for sample in samples) / count,
+        _mean(sample.reward for sample in samples),
+        _mean(sample.response_length for sample in samples),
     )

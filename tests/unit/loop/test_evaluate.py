@@ -60,11 +60,12 @@ def test_each_problem_is_posed_once_under_its_place(exam: Callable[..., tuple[Re
     assert workflow.asked == [("a/0", 0), ("a/1", 1), ("b/0", 2), ("b/1", 3)]
 
 
-def test_several_answers_count_one_by_one(exam: Callable[..., tuple[Recorded, Evaluation]]) -> None:
+def test_every_problem_counts_once_as_in_dojang_eval(exam: Callable[..., tuple[Recorded, Evaluation]]) -> None:
+    """However many of its answers could be judged."""
     _, found = exam((1.0, 0.0, 0.0), (1.0, 1.0, 1.0), (0.0,), ())
     assert found.metrics["val/test_score/a"] == pytest.approx(4 / 6)
     assert found.metrics["val/test_score/b"] == 0.0
-    assert found.score == pytest.approx(4 / 7)
+    assert found.score == pytest.approx((1 / 3 + 1 + 0) / 3)
 
 
 def test_what_could_not_be_judged_is_counted_and_no_wrong_answer(
