@@ -67,6 +67,7 @@ def rows(name: str) -> dict[str, list[dict[str, object]]]:
         "codefu-7b-stage1",
         "codefu-7b-stage2",
         "code-qwen3-8b-coder-tester",
+        "code-qwen3-8b-m2po-full",
     ]
 )
 def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[str]]:
