@@ -22,8 +22,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from dojang.engines.remote import RemoteEngine
 from dojang.engines.served import ServedEngine
 from dojang.engines.vllm import BACKEND, VllmEngine
-from dojang.protocols import RolloutEngine
-from dojang.types import Completion, Sampling
+from dojang.protocols import Changes, RolloutEngine
+from dojang.types import Completion, Metrics, Sampling
+from dojang.weights.delta import difference
 
 T = TypeVar("T")
 CONTEXT = 2048
@@ -108,6 +109,9 @@ class Versions:
             raise LookupError(f"weights version {version} is not held")
         return {name: each.detach() for name, each in tiny(self.tokenizer, version).named_parameters()}
 
+    def changes(self, base: int, version: int) -> Changes | None:
+        return difference(self.fetch(base), self.fetch(version))
+
 
 class VllmServer:
     """A process of its own."""
@@ -171,9 +175,9 @@ class Kept:
             self._fresh = False
         return await self._engine.generate(prompt, n, sampling)
 
-    async def load(self, version: int) -> None:
+    async def load(self, version: int) -> Metrics:
         self._fresh = False
-        await self._engine.load(version)
+        return await self._engine.load(version)
 
     async def close(self) -> None:
         if self._close:

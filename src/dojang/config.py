@@ -174,6 +174,20 @@ class RunConfig(Section):
             wrong.append(f"train.critic is for algorithms that have one (algo.name=ppo), and {self.algo.name} has none")
         return wrong
 
+    def _engine_agrees(self) -> list[str]:
+        rollout, wrong = self.rollout, list[str]()
+        if (rollout.engine == "remote") != bool(rollout.url):
+            wrong.append(
+                f"rollout.engine={rollout.engine} and rollout.url={rollout.url} do not go together; the "
+                "engine remote needs addresses, such as rollout.url=[http://HOST:8000], and the others take none"
+            )
+        if rollout.transfer == "delta" and rollout.engine == "torch":
+            wrong.append(
+                "rollout.transfer=delta is for engines that are sent weights (rollout.engine=remote or vllm), and "
+                "torch takes them from memory; set rollout.transfer=full"
+            )
+        return wrong
+
     def _models_agree(self) -> list[str]:
         """Where there are two, there must be a workflow for two, which asks for programs."""
         if self.workflow.name != "coder_tester":
@@ -214,12 +228,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _rooms_agree(self) -> Self:
-        wrong = self._models_agree()
-        if (self.rollout.engine == "remote") != bool(self.rollout.url):
-            wrong.append(
-                f"rollout.engine={self.rollout.engine} and rollout.url={self.rollout.url} do not go together; the "
-                "engine remote needs addresses, such as rollout.url=[http://HOST:8000], and the others take none"
-            )
+        wrong = self._models_agree() + self._engine_agrees()
         if self.eval.samples > 1 and self.eval.temperature == 0:
             wrong.append(
                 f"eval.samples={self.eval.samples} greedy answers would all be the same; set "

@@ -27,6 +27,7 @@ from dojang.train.critic import Critic
 from dojang.train.ranks import Ranks
 from dojang.train.torch import TorchTrainer
 from dojang.types import Message
+from dojang.weights.delta import DeltaWeights
 from dojang.weights.memory import MemoryWeights
 from dojang.workflows.render import ChatRenderer
 
@@ -117,7 +118,7 @@ class Learner:
     ) -> None:
         self._config, self._numeric, self._ranks, self._source = config, numeric, ranks, source
         self.tokenizer = tokenizer
-        self.weights = MemoryWeights(numeric.compute)
+        self.weights = (DeltaWeights if config.rollout.transfer == "delta" else MemoryWeights)(numeric.compute)
         # To be spread over ranks, a model may be larger than any one device.
         self._device = numeric.device if ranks.world == 1 else torch.device("cpu")
         self._policy = self._load_policy()
@@ -190,13 +191,24 @@ def make_engine(
         from dojang.engines.vllm import VllmEngine
 
         dtype = str(numeric.compute).removeprefix("torch.")
-        return VllmEngine(source, tokenizer, weights, slots=rollout.slots, kv_gb=rollout.kv_gb, dtype=dtype)
+        return VllmEngine(
+            source,
+            tokenizer,
+            weights,
+            slots=rollout.slots,
+            kv_gb=rollout.kv_gb,
+            transfer=rollout.transfer,
+            dtype=dtype,
+        )
     from dojang.engines.fleet import Fleet
     from dojang.engines.remote import RemoteEngine
 
     folder = Path(rollout.handover) if rollout.handover else None
     token = os.environ.get(rollout.token_env) or None
-    servers = [RemoteEngine(url, tokenizer, weights, folder=folder, token=token) for url in rollout.url]
+    servers = [
+        RemoteEngine(url, tokenizer, weights, folder=folder, transfer=rollout.transfer, token=token)
+        for url in rollout.url
+    ]
     return servers[0] if len(servers) == 1 else Fleet(servers)
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "Abilities",
     "Algorithm",
     "Average",
+    "Changes",
     "EngineState",
     "Factors",
     "Judge",
@@ -88,8 +89,8 @@ class RolloutEngine(Protocol):
     async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
         """Draw n completions; they depend on nothing but the weights, the prompt and `sampling`."""
 
-    async def load(self, version: int) -> None:
-        """Switch to the weights published under `version`."""
+    async def load(self, version: int) -> Metrics | None:
+        """Switch to the weights published under `version`. Returns figures of their way, if it had any."""
 
     async def close(self) -> None:
         """Stop working; pending requests fail."""
@@ -135,6 +136,17 @@ class Patch:
     name: str
     index_N: "Tensor"
     value_N: "Tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What makes one version of the weights out of another."""
+
+    tensors: "Mapping[str, Tensor]"
+    """Weights that come whole."""
+    patches: Sequence[Patch]
+    checksum: str
+    """Of all weights afterwards."""
 
 
 class WeightUpdate(Protocol):
@@ -316,6 +328,9 @@ class WeightStore(Protocol):
 
     def fetch(self, version: int) -> "Mapping[str, Tensor]":
         """The weights published under `version`."""
+
+    def changes(self, base: int, version: int) -> Changes | None:
+        """What has changed from `base` to `version`; None if that is not known, and all must be fetched."""
 
 
 class Tracker(Protocol):

@@ -24,6 +24,7 @@ TINY = [
     "rollout.max_tokens=24",
     "rollout.engine=torch",
     "rollout.url=[]",
+    "rollout.transfer=full",
     "train.warmup=0",
     "train.sequence_ranks=1",
     "train.updates=1",
@@ -67,6 +68,8 @@ def rows(name: str) -> dict[str, list[dict[str, object]]]:
         "codefu-7b-stage1",
         "codefu-7b-stage2",
         "code-qwen3-8b-coder-tester",
+        "code-qwen3-8b-m2po-delta",
+        "code-qwen3-8b-m2po-full",
     ]
 )
 def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[str]]:
@@ -93,6 +96,12 @@ def test_it_is_whole(asked: tuple[str, list[str]]) -> None:
     config = recipe.load(name, [*where, "model.device=cpu", *(["model.name=dojang-tiny"] if "stage2" in name else [])])
     if "stage2" not in name:
         assert config.model.name in plan.describe(config)
+
+
+def test_how_weights_travel_is_all_that_differs() -> None:
+    full, delta = (recipe.load(f"code-qwen3-8b-m2po-{kind}", []) for kind in ("full", "delta"))
+    assert delta.rollout.transfer == "delta"
+    assert delta.model_copy(update={"rollout": delta.rollout.model_copy(update={"transfer": "full"})}) == full
 
 
 def test_two_steps(asked: tuple[str, list[str]], tmp_path: Path) -> None:

@@ -273,6 +273,12 @@ def test_a_remote_engine_and_its_address_go_together(override: str) -> None:
     assert "the engine remote needs addresses" in complaint("quickstart", override)
 
 
+def test_deltas_are_for_engines_that_are_sent_weights() -> None:
+    assert "set rollout.transfer=full" in complaint("quickstart", "rollout.transfer=delta")
+    sent = ["rollout.transfer=delta", "rollout.engine=remote", "rollout.url=[http://host:8000]"]
+    assert recipes.load("quickstart", sent).rollout.transfer == "delta"
+
+
 def test_rooms_that_disagree_are_reported_beside_plain_mistakes() -> None:
     with pytest.raises(ConfigError) as caught:
         recipes.load("quickstart", ["train.lr=fast", "eval.samples=3", "train.updates=99"])

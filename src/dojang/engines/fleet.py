@@ -8,15 +8,16 @@ caught up.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dojang.errors import DojangError
 from dojang.protocols import RolloutEngine
-from dojang.types import Completion, Sampling
+from dojang.types import Completion, Metrics, Sampling
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "total"]
 
 logger = logging.getLogger(__name__)
 _ATTEMPTS = 3
@@ -81,13 +82,13 @@ class Fleet:
                 ship.load -= cost
         raise AssertionError("the last attempt raises")
 
-    async def load(self, version: int) -> None:
+    async def load(self, version: int) -> Metrics:
         """All that are ready in time have these weights afterwards; the rest take them before they are asked again."""
         self._version = version
         tasks = {asyncio.ensure_future(self._load(ship, version)): ship for ship in self._ships if ship.ready}
         if not tasks:
             await self._next()
-            return
+            return {}
         done, late = await asyncio.wait(tasks, timeout=self._patience_s)
         failures = []
         for task in done:
@@ -99,10 +100,11 @@ class Fleet:
             self._set_aside(tasks[task], TimeoutError(f"weights were not loaded within {self._patience_s:g} s"), task)
         if len(failures) == len(tasks):
             raise failures[0]
+        return total(task.result() for task in done if not task.exception())
 
-    async def _load(self, ship: _Ship, version: int) -> None:
+    async def _load(self, ship: _Ship, version: int) -> Metrics | None:
         async with self._loading:
-            await ship.engine.load(version)
+            return await ship.engine.load(version)
 
     async def close(self) -> None:
         self._closed = True
@@ -127,14 +129,16 @@ class Fleet:
             await asyncio.wait(mending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         raise RuntimeError("the engine is closed")
 
-    def _set_aside(self, ship: _Ship, error: BaseException, loading: "asyncio.Future[None] | None" = None) -> None:
+    def _set_aside(
+        self, ship: _Ship, error: BaseException, loading: "asyncio.Future[Metrics | None] | None" = None
+    ) -> None:
         if not ship.ready:
             return
         ship.ready, ship.complaint = False, f"{type(error).__name__}: {error}"
         logger.warning("%s is set aside: %s", ship.name, ship.complaint)
         ship.catching_up = asyncio.ensure_future(self._catch_up(ship, loading))
 
-    async def _catch_up(self, ship: _Ship, loading: "asyncio.Future[None] | None") -> None:
+    async def _catch_up(self, ship: _Ship, loading: "asyncio.Future[Metrics | None] | None") -> None:
         """Until the engine has the newest weights."""
         while not ship.ready:
             version = self._version
@@ -149,3 +153,12 @@ class Fleet:
             except Exception as error:
                 ship.complaint = f"{type(error).__name__}: {error}"
             loading = None
+
+
+def total(figures: Iterable[Metrics | None]) -> Metrics:
+    """Of several engines' ways for weights."""
+    sums = defaultdict[str, float](float)
+    for each in figures:
+        for name, value in (each or {}).items():
+            sums[name] += value
+    return sums

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from dojang.engines.fleet import total
 from dojang.protocols import RolloutEngine
-from dojang.types import Completion, Sampling
+from dojang.types import Completion, Metrics, Sampling
 
 __all__ = ["Pair"]
 
@@ -19,9 +20,8 @@ class Pair:
     async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
         return await self._first.generate(prompt, n, sampling)
 
-    async def load(self, version: int) -> None:
-        await self._first.load(version)
-        await self._second.load(self._newest())
+    async def load(self, version: int) -> Metrics:
+        return total([await self._first.load(version), await self._second.load(self._newest())])
 
     async def close(self) -> None:
         await asyncio.gather(self._first.close(), self._second.close())

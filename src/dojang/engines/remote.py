@@ -14,7 +14,7 @@ from typing import Any, Literal
 from transformers import PreTrainedTokenizerBase
 
 from dojang.engines.dialect import BROKEN, Drawn, version_of
-from dojang.engines.parcel import Parcels
+from dojang.engines.parcel import DeltaParcels, Parcels
 from dojang.engines.served import Facts, ServedEngine
 from dojang.engines.server import Patience, Refused, Server
 from dojang.errors import ConfigError
@@ -47,15 +47,17 @@ class RemoteEngine(ServedEngine):
         *,
         api: Literal["vllm", "openai"] = "vllm",
         folder: Path | None = None,
+        transfer: Literal["full", "delta"] = "full",
         token: str | None = None,
         patience: Patience | None = None,
         connections: int = 512,
     ) -> None:
         """`folder` is where weights are handed over: both sides must see it under this name. Without one it is in this
-        machine's memory. `token` is the server's API key."""
+        machine's memory. `transfer` says what goes through it: all weights, or what has changed. `token` is the
+        server's API key."""
         server = Server(url, token, patience or Patience(), connections)
         line = _Vllm(server) if api == "vllm" else _OpenAi(server)
-        super().__init__(line, Parcels(folder), tokenizer, weights)
+        super().__init__(line, (DeltaParcels if transfer == "delta" else Parcels)(folder), tokenizer, weights)
         self.abilities = _ALL if api == "vllm" else _DRAWS
 
 
@@ -124,7 +126,7 @@ class _OpenAi:
     async def forget(self) -> None:
         raise _unable()
 
-    async def update(self, info: Mapping[str, str], label: str) -> None:
+    async def update(self, info: Mapping[str, Any], label: str) -> None:
         raise _unable()
 
     async def sleep(self) -> None:
@@ -191,7 +193,7 @@ class _Vllm(_OpenAi):
     async def forget(self) -> None:
         await self._manage("POST", "/reset_prefix_cache?reset_running_requests=true")
 
-    async def update(self, info: Mapping[str, str], label: str) -> None:
+    async def update(self, info: Mapping[str, Any], label: str) -> None:
         await self._manage("POST", "/init_weight_transfer_engine", {"init_info": {}})
         await self._manage("POST", "/update_weight_version", {"new_version": BROKEN})
         await self._server.ask("POST", "/start_weight_update")

@@ -6,25 +6,26 @@ vLLM is never asked for anything while it stands still. Keys and values of promp
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from dojang.checksum import checksum
 from dojang.engines.dialect import FIRST, Drawn, completed, parameters
 from dojang.engines.fitness import check_clean, check_request
-from dojang.engines.parcel import Parcels, read
+from dojang.engines.parcel import Parcels
 from dojang.engines.stopping import Stopper
 from dojang.engines.update import StagedUpdate, bring
 from dojang.protocols import Abilities, EngineState, Pause, WeightStore
-from dojang.types import Completion, Sampling
+from dojang.types import Completion, Metrics, Sampling
 
 __all__ = ["Facts", "Line", "ServedEngine"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Line(Protocol):
     async def forget(self) -> None:
         """Drop all keys and values; what is under way will compute them anew."""
 
-    async def update(self, info: Mapping[str, str], label: str) -> None:
+    async def update(self, info: Mapping[str, Any], label: str) -> None:
         """Take over the weights in a file while paused."""
 
     async def sleep(self) -> None: ...
@@ -103,6 +104,8 @@ class ServedEngine:
         self._aborts = 0
         self._update: StagedUpdate | None = None
         self._dirty = ""
+        self._sent: Metrics = {}
+        """Of the last update."""
         self._closed = False
 
     async def generate(
@@ -150,12 +153,30 @@ class ServedEngine:
         check_clean(self._dirty)
         return completed(past, drawn, version, sampling, self._stopper)
 
-    async def load(self, version: int) -> None:
+    async def load(self, version: int) -> Metrics:
         self._check_open()
         weights = self._weights
         if weights is None:
             raise ValueError("the engine was given no weight store to load from")
-        await bring(await self.begin(version), lambda: weights.fetch(version))
+        if not (self._parcels.deltas and self._parcels.known and await self._load_changes(weights, version)):
+            await bring(await self.begin(version), lambda: weights.fetch(version))
+        return self._sent
+
+    async def _load_changes(self, weights: WeightStore, version: int) -> bool:
+        """Whether all is well with only what has changed; if not, whole weights have to be sent."""
+        base = self._version
+        try:
+            if (held := await self._line.state()) != base or base is None:
+                raise ValueError(f"vLLM holds version {held}, not {base}")
+            if (changes := weights.changes(base, version)) is None:
+                raise ValueError(f"what has changed since version {base} is not known")
+            await bring(
+                await self.begin(version, base=base), lambda: changes.tensors, changes.patches, changes.checksum
+            )
+        except (RuntimeError, ValueError) as error:
+            logger.warning("weights of version %d are sent whole: %s", version, error)
+            return False
+        return True
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         self._check_open()
@@ -181,11 +202,10 @@ class ServedEngine:
         path = await asyncio.to_thread(self._parcels.write, update)
         async with self._gate_closed(), self._managing:
             try:
-                if expected is not None and (found := await asyncio.to_thread(_sum, path)) != expected:
-                    raise ValueError(f"the weights of version {update.version} have the sum {found}, not {expected}")
+                told = await asyncio.to_thread(self._parcels.seal, update, path, expected)
                 if not self._stopped:
                     await self._line.pause()
-                await self._line.update({"path": str(path), "checksum": expected or ""}, str(update.version))
+                await self._line.update(told, str(update.version))
             except BaseException as error:
                 # vLLM may hold some of the new weights by now. It stays paused, so that nobody draws with them.
                 self._dirty = f"the update to version {update.version} broke off ({type(error).__name__}: {error})"
@@ -193,18 +213,19 @@ class ServedEngine:
                 with suppress(Exception):
                     await self._line.abort()
                 raise
+            self._sent = {"weights/bytes": path.stat().st_size, "weights/whole": float(update.base is None)}
             self._parcels.keep(path)
             self._version, self._loaded, self._dirty, self._salt = update.version, True, "", secrets.token_hex(8)
             if not self._stopped:
                 await self._line.resume()
 
     async def checksum(self) -> str:
-        """Of the file the weights were last taken from."""
+        """Of the weights that were last sent."""
         if not self._parcels.known:
             raise RuntimeError(
                 "no weights have been sent to the engine yet, and those it began with are not known here"
             )
-        return await asyncio.to_thread(lambda: checksum(self._parcels.held()))
+        return await asyncio.to_thread(self._parcels.checksum)
 
     async def state(self) -> EngineState:
         self._check_open()
@@ -319,7 +340,3 @@ class ServedEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("the engine is closed")
-
-
-def _sum(path: Path) -> str:
-    return checksum(read([path]))

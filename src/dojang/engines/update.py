@@ -81,11 +81,18 @@ class StagedUpdate:
         return self._weights[name]
 
 
-async def bring(update: StagedUpdate, fetch: Callable[[], Mapping[str, Tensor]]) -> None:
-    """Send and commit whole weights, or give the update up."""
+async def bring(
+    update: StagedUpdate,
+    fetch: Callable[[], Mapping[str, Tensor]],
+    patches: Sequence[Patch] = (),
+    checksum: str | None = None,
+) -> None:
+    """Send weights, patch others and commit, or give the update up."""
     try:
         await update.send(fetch())
-        await update.commit()
+        if patches:
+            await update.patch(patches)
+        await update.commit(checksum)
     except BaseException:
         await update.give_up()
         raise

@@ -16,15 +16,15 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from dojang.checksum import checksum
 from dojang.engines.dialect import Drawn, version_of
-from dojang.engines.parcel import Parcels, read
+from dojang.engines.kept import Kept
+from dojang.engines.parcel import DeltaParcels, Parcels
 from dojang.engines.served import Facts, ServedEngine
 from dojang.engines.slots import spare_memory
 from dojang.errors import ConfigError, ModelError
@@ -51,9 +51,11 @@ class VllmEngine(ServedEngine):
         slots: int = 256,
         kv_gb: float | None = None,
         context: int | None = None,
+        transfer: Literal["full", "delta"] = "full",
         **options: Any,
     ) -> None:
-        """Starts vLLM, which takes a while. `options` are further engine arguments of vLLM, by their names."""
+        """Starts vLLM, which takes a while. `transfer` says what it is sent: all weights, or what has changed.
+        `options` are further engine arguments of vLLM, by their names."""
         files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
         # vLLM's own default is nearly all memory there is, and a trainer needs some.
         memory = int(kv_gb * 2**30) if kv_gb else spare_memory(torch.device(_device()))
@@ -66,7 +68,8 @@ class VllmEngine(ServedEngine):
                 **options,
             }
         )
-        super().__init__(line, Parcels(None, files, tied=_is_tied(Path(model))), tokenizer, weights)
+        whole = Parcels(None, files, tied=_is_tied(Path(model)))
+        super().__init__(line, DeltaParcels(None) if transfer == "delta" else whole, tokenizer, weights)
         self.abilities = Abilities(
             pauses=frozenset(("abort", "wait", "keep", "recompute")),
             resumes=True,
@@ -151,10 +154,10 @@ class _Local:
     async def forget(self) -> None:
         await self._do(self._llm.reset_prefix_cache(reset_running_requests=True))
 
-    async def update(self, info: Mapping[str, str], label: str) -> None:
+    async def update(self, info: Mapping[str, Any], label: str) -> None:
         await self._do(self._update(info, label))
 
-    async def _update(self, info: Mapping[str, str], label: str) -> None:
+    async def _update(self, info: Mapping[str, Any], label: str) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest({}))
@@ -245,13 +248,16 @@ def register() -> None:
     class Update(WeightTransferUpdateInfo):  # type: ignore[misc]
         path: str
         checksum: str = ""
+        base: str = ""
+        keep: bool = False
 
     class Files(WeightTransferEngine):  # type: ignore[misc]
-        """Whole weights from a safetensors file."""
+        """Weights from a safetensors file, whole or what has changed."""
 
         init_info_cls = Init
         update_info_cls = Update
         supports_draft_weight_update = False
+        kept: Kept | None = None
 
         def init_transfer_engine(self, init_info: Init) -> None:
             pass
@@ -263,9 +269,14 @@ def register() -> None:
             self.receive_weights(self.parse_update_info(update_info))
 
         def receive_weights(self, update_info: Update) -> None:
-            tensors = read([Path(update_info.path)])
-            if update_info.checksum and (found := checksum(tensors)) != update_info.checksum:
-                raise ValueError(f"{update_info.path} has the sum {found}, not {update_info.checksum}")
+            self.kept = self.kept or Kept()
+            tensors = self.kept.take(
+                Path(update_info.path),
+                update_info.checksum,
+                base=update_info.base,
+                keep=update_info.keep,
+                device=next(self.model.parameters()).device,
+            )
             _load(self.model, self.model_config, tensors)
 
         def finish_weight_update(self) -> None:

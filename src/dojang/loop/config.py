@@ -30,6 +30,9 @@ class RolloutConfig(Section):
     handover: str = ""
     """A folder that this machine and the servers see under the same name, for new weights; without one, the servers
     must be on this machine."""
+    transfer: Literal["full", "delta"] = "full"
+    """What the engines vllm and remote are sent after each step: all weights, or the numbers that have changed, with a
+    sum of all. Where that does not agree, and at first, all are sent."""
     slots: int = Field(default=256, ge=1)
     """Sequences decoded at the same time, if their keys and values fit into `kv_gb`."""
     kv_gb: float | None = Field(default=None, gt=0)

@@ -117,7 +117,7 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
         with clock("learn"):
             learned = await learn(run, [group for group in pending[0] if teaches(run, group)])
         with clock("publish"):
-            await publish(run)
+            learned = {**learned, **await publish(run)}
         pending = pending[1:]
     figures = {**rollout_metrics(groups), **learned, **clock.step_metrics(groups)}
     run.tracker.metrics(state.step + 1, figures)
@@ -189,9 +189,9 @@ def _combined(name: str, values: Sequence[float]) -> float:
     return max(values) if name.endswith("/max") else sum(values) / len(values)
 
 
-async def publish(run: Run) -> None:
+async def publish(run: Run) -> Metrics:
     """From here on the engine samples from the new policy."""
-    await run.engine.load(await run.trainer.publish())
+    return await run.engine.load(await run.trainer.publish()) or {}
 
 
 async def examine(run: Run, state: State, stop: asyncio.Event) -> State:

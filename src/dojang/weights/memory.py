@@ -10,9 +10,9 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from dojang.protocols import Factors
+from dojang.protocols import Changes, Factors
 
-__all__ = ["MemoryWeights"]
+__all__ = ["NONE", "MemoryWeights"]
 
 NONE: Factors = MappingProxyType({})
 
@@ -45,6 +45,9 @@ class MemoryWeights:
             raise LookupError(f"weights version {version} is not held; the store has {self._version}")
         added = {name: self._sum(self._tensors[name], b, a) for name, (b, a) in self._factors.items()}
         return {**self._tensors, **added}
+
+    def changes(self, base: int, version: int) -> Changes | None:
+        return None
 
     def _sum(self, tensor: Tensor, b: Tensor, a: Tensor) -> Tensor:
         return (tensor.to(b.dtype) + b @ a).to(self._dtype)
