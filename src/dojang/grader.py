@@ -8,12 +8,13 @@ import asyncio
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from dojang.config import Task as AnyTask
-from dojang.errors import ConfigError
+from dojang.errors import ConfigError, JudgeError
 from dojang.judge.config import JudgeConfig
 from dojang.places import cache_root
 from dojang.protocols import Judge, Task
@@ -35,10 +36,12 @@ class Grader:
         """ConfigError if there is no such task. `judge` is the section of a recipe, for tasks that run programs."""
         self._described: Any = task
         if isinstance(task, str | Mapping):
-            self._described = _validated(AnyTask, {"name": task} if isinstance(task, str) else dict(task), "task")
-        self._judging: JudgeConfig = (
-            judge if isinstance(judge, JudgeConfig) else _validated(JudgeConfig, dict(judge or {}), "judge")
-        )
+            self._described = _validated(AnyTask, {"name": task} if isinstance(task, str) else task, "task")
+        elif isinstance(task, type) or not hasattr(task, "make" if isinstance(task, Section) else "grade"):
+            raise ConfigError(
+                f"{task!r:.80} is no task: give the name of one, its section of a recipe, or an object that can grade"
+            )
+        self._judging: JudgeConfig = _validated(JudgeConfig, {} if judge is None else judge, "judge")
         self.name = str(getattr(self._described, "name", type(self._described).__name__))
         self._lock = threading.Lock()
         self._process = 0
@@ -48,19 +51,25 @@ class Grader:
         return Grader, (self._described, self._judging)
 
     def verdicts(self, attempts: Sequence[tuple[Problem, str]]) -> list[Verdict]:
-        """One for each, in order; JUDGE_ERROR where the machinery failed, again and again."""
+        """One for each, in order; JUDGE_ERROR where the machinery failed, again and again. JudgeError if it is closed
+        meanwhile."""
         with self._lock:
             if self._process != os.getpid():
                 self._begin()
             made = self._made
             found = asyncio.run_coroutine_threadsafe(_all(made[0], attempts), self._loop)
-        return found.result()
+        try:
+            return found.result()
+        except CancelledError:
+            raise JudgeError("it was closed before all completions were judged") from None
 
     def close(self) -> None:
         """Nothing is left running. Whoever asks again begins anew."""
         with self._lock:
             if self._process != os.getpid():
                 return
+            # Somebody may still wait for verdicts, and would for ever once the event loop has stopped.
+            asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
             _, judge = self._made
             if judge is not None:
                 asyncio.run_coroutine_threadsafe(judge.close(), self._loop).result()
@@ -90,8 +99,15 @@ async def _all(task: Task, attempts: Sequence[tuple[Problem, str]]) -> list[Verd
     return await asyncio.gather(*(graded(task, problem, text) for problem, text in attempts))
 
 
-def _validated(kind: Any, tree: Mapping[str, Any], what: str) -> Any:
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in others:
+        each.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _validated(kind: Any, tree: Any, what: str) -> Any:
     try:
-        return TypeAdapter(kind).validate_python(tree)
+        return TypeAdapter(kind).validate_python(dict(tree) if isinstance(tree, Mapping) else tree)
     except ValidationError as error:
         raise ConfigError(f"{what}: {'; '.join(complaints(error))}") from None

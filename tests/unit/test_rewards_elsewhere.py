@@ -1,4 +1,4 @@
-"""dojang's rewards as TRL and veRL call them. The real TRL is in tests/trl."""
+"""dojang's rewards as TRL and veRL call them. The real TRL is in tests/with_trl."""
 
 import asyncio
 import importlib.util
@@ -192,12 +192,45 @@ def test_keywords_and_tasks_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None
         ("mahts", None, "task: Input tag 'mahts' found using 'name' does not match any of the expected tags.*'maths'"),
         ({"name": "maths", "boxd": 1}, None, "task: maths.boxd: Extra inputs"),
         ({}, None, "task: "),
+        (None, None, "None is no task: give the name of one"),
+        (["maths"], None, "is no task"),
+        (Recorder, None, "is no task"),
         ("code", {"worker": 1}, "judge: worker: Extra inputs"),
+        ("code", "http://judge", "judge: Input should be a valid dictionary"),
     ],
 )
 def test_a_task_that_cannot_be(task: Any, judge: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         as_trl_reward(task, judge=judge)
+
+
+def test_whoever_waits_when_it_is_closed_is_told() -> None:
+    begun = threading.Event()
+    told: list[Exception] = []
+
+    class Stuck(Recorder):
+        async def grade(self, problem: Problem, text: str) -> Verdict:
+            if text == "a":
+                begun.set()
+                await asyncio.sleep(3600)
+            return await super().grade(problem, text)
+
+    reward = as_trl_reward(Stuck(), reference="x")
+
+    def ask() -> None:
+        try:
+            reward(completions=["a"], x=["1"])
+        except JudgeError as error:
+            told.append(error)
+
+    waits = threading.Thread(target=ask, daemon=True)
+    waits.start()
+    assert begun.wait(10)
+    reward.close()
+    waits.join(10)
+    assert [str(each) for each in told] == ["it was closed before all completions were judged"]
+    assert reward(completions=["b"], x=["1"]) == [1.0]  # begins anew
+    reward.close()
 
 
 def test_nothing_is_left_when_the_program_ends() -> None:

@@ -1,10 +1,11 @@
 """Problems whose answer is a number or a formula: the reference itself must be accepted, others must not."""
 
 from dojang.auditing.findings import Attempt, Audited, Thoroughness
-from dojang.auditing.grading import conclude, graded
+from dojang.auditing.grading import conclude
 from dojang.data.prepare import Known
 from dojang.protocols import Task
 from dojang.tasks.perturbed import FORMS, others
+from dojang.workflows.grading import graded
 
 __all__ = ["AnswerAudit"]
 

@@ -4,10 +4,10 @@ OUTPUT/report.json     every problem, every finding, every verdict
 """
 
 import asyncio
-import itertools
 import json
 import os
-from collections.abc import Sequence
+import signal
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,8 +63,7 @@ class _Audit(Protocol):
 
 def audit(name: str, wanted: Wanted) -> int:
     """All of it; returns the exit code."""
-    output = wanted.output or _fresh(name)
-    _check(wanted, output)
+    _check(wanted)
     source = open_source(name, wanted.place, wanted.settings, wanted.task)
     items = [each for each in source.items if wanted.split in ("", each.split)][: wanted.problems]
     if not items:
@@ -72,15 +71,12 @@ def audit(name: str, wanted: Wanted) -> int:
     audited = [Audited(item.problem, item.split) for item in items]
     if wanted.against:
         compare_with(wanted.against, audited, n=wanted.ngram, share=wanted.overlap)
+    output = _claimed(name, wanted)
     console = Console()
     done: list[int] = []
-    try:
-        asyncio.run(_run(source.config, items, audited, wanted.how, done, console))
-    except KeyboardInterrupt:
+    if not asyncio.run(_finished(_run(source.config, items, audited, wanted.how, done, console))):
         _write(output, source, wanted, [audited[place] for place in sorted(done)], complete=False)
-        raise Interrupted(
-            f"interrupted after {len(done)} of {len(items)} problems; what was found is in {output}"
-        ) from None
+        raise Interrupted(f"interrupted after {len(done)} of {len(items)} problems; what was found is in {output}")
     told = _write(output, source, wanted, audited, complete=True)
     for reason, count in source.dropped.most_common():
         console.print(f"{count:,} rows left aside: {reason}", markup=False, highlight=False)
@@ -96,9 +92,9 @@ def audit(name: str, wanted: Wanted) -> int:
     return DISAGREES if wanted.strict and any(name in told["findings"] for name in _GRAVE) else 0
 
 
-def _check(wanted: Wanted, output: Path) -> None:
+def _check(wanted: Wanted) -> None:
     """What can be said before anything is read."""
-    for option, folder in (("--output", output), ("--keep", wanted.keep)):
+    for option, folder in (("--output", wanted.output), ("--keep", wanted.keep)):
         if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"{option} {folder} is not empty; choose another")
     if wanted.split not in ("", *SPLITS):
@@ -109,9 +105,42 @@ def _check(wanted: Wanted, output: Path) -> None:
         raise ConfigError(f"--exclude {', '.join(unknown)}: findings are {', '.join(FINDINGS)}")
 
 
-def _fresh(name: str) -> Path:
-    stem = Path(name).name or "data"
-    return next(path for at in itertools.count(1) if not (path := Path("audits", f"{stem}-{at}")).exists())
+def _claimed(name: str, wanted: Wanted) -> Path:
+    """The directory for the report, which is there from now on: what cannot be written is known before the work is
+    done, and two audits at once do not choose the same one."""
+    folder = wanted.output or Path("audits")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if wanted.keep is not None:
+            wanted.keep.mkdir(parents=True, exist_ok=True)
+        return wanted.output or _fresh(folder, Path(name).name or "data")
+    except OSError as error:
+        raise DataError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
+
+
+def _fresh(folder: Path, stem: str) -> Path:
+    at = 1
+    while True:
+        path = folder / f"{stem}-{at}"
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:
+            at += 1
+
+
+async def _finished(work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work; False if Ctrl-C has cut it short. Another Ctrl-C does not cut short what is done in the end."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: task.cancelling() or task.cancel())
+    try:
+        await task
+    except asyncio.CancelledError:
+        return False
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+    return True
 
 
 async def _run(
@@ -182,7 +211,6 @@ def _write(
     }
     told = as_json(about, audited, complete=complete)
     try:
-        output.mkdir(parents=True, exist_ok=True)
         (output / "report.json").write_text(json.dumps(told, indent=1) + "\n")
     except OSError as error:
         raise DataError(f"{output} cannot be written: {error}") from error

@@ -6,6 +6,8 @@ from pathlib import Path
 from dojang.auditing.findings import Audited
 from dojang.auditing.sources import open_source
 from dojang.data.overlap import Texts, stripped
+from dojang.errors import ConfigError
+from dojang.preparing import DATASETS
 
 __all__ = ["compare_with"]
 
@@ -13,7 +15,9 @@ __all__ = ["compare_with"]
 def compare_with(place: str, audited: Sequence[Audited], *, n: int, share: float) -> None:
     """Note the overlap of each problem with the test split there, or with all of it if there is none. A dataset may be
     compared with its own test split; a held-out problem is not compared with itself."""
-    name, _, where = place.partition("=")
+    name, _, where = (place, "", "") if Path(place).is_dir() else place.partition("=")
+    if name in DATASETS and not where:
+        raise ConfigError(f"--against {name} has to be read from somewhere: give --against {name}=PLACE")
     # Who would grade it does not matter here, so rows that do not say so will do.
     items = open_source(name, where, [], "code" if Path(name).is_dir() else "").items
     held_out = [each.problem for each in items if each.split == "test"] or [each.problem for each in items]

@@ -1,16 +1,13 @@
-"""Answers and their verdicts: grading with patience, and what is read off the attempts of any problem."""
+"""Answers and their verdicts: what the judge said, and what is read off the attempts of any problem."""
 
 import math
 from dataclasses import replace
 
 from dojang.auditing.findings import Attempt, Audited, Thoroughness
 from dojang.programs import Judgement, Submission
-from dojang.protocols import Judge, Task
-from dojang.types import Outcome, Problem, Verdict
+from dojang.protocols import Judge
 
-__all__ = ["Listener", "conclude", "graded"]
-
-_TRIES = 3
+__all__ = ["Listener", "conclude"]
 
 
 class Listener:
@@ -34,15 +31,6 @@ class Listener:
 
     async def close(self) -> None:
         """The judge stays the owner's."""
-
-
-async def graded(task: Task, problem: Problem, text: str) -> Verdict:
-    """As in training, a verdict that cannot be reached is tried for twice more."""
-    for _ in range(_TRIES):
-        verdict = await task.grade(problem, text)
-        if verdict.outcome is not Outcome.JUDGE_ERROR:
-            break
-    return verdict
 
 
 def conclude(audited: Audited, how: Thoroughness, limit_s: float) -> None:

@@ -8,14 +8,15 @@ from itertools import islice
 
 from dojang.auditing.exams import faults, guesses, wording
 from dojang.auditing.findings import Attempt, Audited, Thoroughness
-from dojang.auditing.grading import Listener, conclude, graded
+from dojang.auditing.grading import Listener, conclude
 from dojang.data.prepare import Known
-from dojang.programs import Exam, Judgement, Stop, Submission
+from dojang.programs import Exam, Isolation, Judgement, Stop, Submission
 from dojang.protocols import Judge, Task
 from dojang.tasks.code import CodeConfig, Posed, pose, read_reference
 from dojang.tasks.mutants import mutants
 from dojang.tasks.trivial import Trivial
 from dojang.types import Outcome, Verdict
+from dojang.workflows.grading import graded, insist
 
 __all__ = ["ProgramAudit"]
 
@@ -116,7 +117,12 @@ class _Session:
         """Past the task, which wants programs in the problem's own language."""
         self._listener.again = again
         exam: Exam = self._posed.exam
-        judgement = await self._listener.judge(Submission("python3", program.source, exam, Stop.TIME_LIMIT))
+        submission = Submission("python3", program.source, exam, Stop.TIME_LIMIT)
+
+        def lost(why: str) -> Judgement:
+            return Judgement(Outcome.JUDGE_ERROR, (), len(exam.tests), Isolation.NONE, why)
+
+        judgement = await insist(lambda: self._listener.judge(submission), lost)
         failed = judgement.outcome is Outcome.JUDGE_ERROR
         fraction = judgement.passed / len(exam.tests)
         verdict = Verdict(

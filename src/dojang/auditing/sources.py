@@ -140,8 +140,11 @@ def _config(name: str, data: dict[str, Any], task: Mapping[str, str], settings: 
             raise ConfigError(f"{each!r}: settings of an audit begin with data., task. or judge.")
     tree = {"model": {"name": "dojang-tiny"}, "data": data, "task": dict(task)}
     config = resolve(name, tree, settings)
-    if config.task.name == "custom":
-        raise ConfigError("a task of your own cannot be audited: nobody but you knows what its answers look like")
+    if config.task.name in ("custom", "keywords"):
+        raise ConfigError(
+            f"task.name={config.task.name} cannot be audited, since nobody but you knows what its answers look like; "
+            "code, maths and answer_line can"
+        )
     return config
 
 

@@ -50,13 +50,18 @@ class PreparedConfig(Section):
 
     def grader(self, split: str) -> str:
         """The task that grades a split, by what its first row says is asked for."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         file = self.files(split)[0]
-        parquet = pq.ParquetFile(file)
-        if "ability" not in parquet.schema_arrow.names or not parquet.metadata.num_rows:
-            raise DataError(f"{file} does not say what is asked for: it has no column ability")
-        ability = str(next(parquet.iter_batches(1, columns=["ability"])).column("ability")[0])
+        try:
+            parquet = pq.ParquetFile(file)
+            if not parquet.metadata.num_rows or "ability" not in parquet.schema_arrow.names:
+                lacking = "column ability" if parquet.metadata.num_rows else "rows"
+                raise DataError(f"{file} does not say what is asked for: it has no {lacking}")
+            ability = str(next(parquet.iter_batches(1, columns=["ability"])).column("ability")[0])
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{file} cannot be read: {error}") from error
         for word, task in (("cod", "code"), ("math", "maths")):
             if ability.startswith(word):
                 return task

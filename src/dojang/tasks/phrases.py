@@ -24,6 +24,9 @@ Within = Literal["text", "sentence"] | int
 _PLAIN = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "‐": "-", "–": "-", "—": "-", "\u00ad": None})  # noqa: RUF001
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s++(?![a-z])|(?<=[。！？])|\n\s*\n|\n(?=[ \t]*(?:[-*+•#]|\d+[.)]))")  # noqa: RUF001
 _WORD = re.compile(r"\w+(?:[-'.]\w+)*")
+_PIECE = re.compile(r"(?s).{1,1000}(?=[\x00-\x7f\u3000-\u3020]|\Z)|.{1,1000}")
+"""Normalizing a long run of accents takes quadratic time, and holds up all threads. The cuts are in front of characters
+that are never combined with what is before them, where there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Reading:
 
     def prepared(self, text: str) -> str:
         """The text as terms and patterns are compared with it."""
-        return unicodedata.normalize("NFKC", text).translate(_PLAIN)
+        return "".join(unicodedata.normalize("NFKC", piece) for piece in _PIECE.findall(text)).translate(_PLAIN)
 
     def term(self, spellings: Sequence[str]) -> re.Pattern[str]:
         """What finds any of the spellings; ValueError if one is empty."""

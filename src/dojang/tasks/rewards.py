@@ -14,6 +14,7 @@ loop itself and must not block it.
 """
 
 import asyncio
+import copy
 import inspect
 import math
 import reprlib
@@ -123,6 +124,11 @@ class WeightedRewards:
             if deadline.expired():
                 why = f"took longer than timeout_s={self._timeout_s:g}"
             raise RewardFailure(f"reward {entry.label!r} {why}"[:500]) from error
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            # Nobody has cancelled this: an async function has let one of its own escape.
+            raise RewardFailure(f"reward {entry.label!r} raised CancelledError") from error
         if number is None:
             raise RewardFailure(f"reward {entry.label!r} returned {reprlib.repr(value)}, not a finite number")
         return number
@@ -132,7 +138,7 @@ class WeightedRewards:
             return entry.function(problem, text)
         async with self._slot():
             deadline.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
-            value = await _in_daemon_thread(entry.function, problem, text)
+            value = await _in_daemon_thread(entry.function, _lent(problem), text)
         # Calling an async function only makes a coroutine; it runs here, under the same deadline.
         return await value if inspect.isawaitable(value) else value
 
@@ -142,6 +148,13 @@ class WeightedRewards:
         if self._loop is not loop:
             self._loop, self._slots = loop, asyncio.Semaphore(THREADS)
         return self._slots
+
+
+def _lent(problem: Problem) -> Problem:
+    """For a stranger's function, which may change what it is given; the next attempt is graded by the same problem."""
+    if not isinstance(problem.reference, dict | list):
+        return problem
+    return replace(problem, reference=copy.deepcopy(problem.reference))
 
 
 def _number(value: object) -> float | None:

@@ -1,5 +1,6 @@
 """Messages -> prompt tokens, by the model's own chat template or, for a base model, as plain text."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from dojang.errors import ConfigError
 from dojang.protocols import TooLong
 from dojang.types import Message
 
@@ -28,6 +30,12 @@ class ChatRenderer:
         key: str = "rollout.max_tokens",
     ) -> None:
         """`variables` are the chat template's own; `key` is where the user set `max_tokens`."""
+        reserved = inspect.signature(tokenizer.apply_chat_template).parameters.keys() - {"tools", "documents"}
+        if taken := sorted(reserved & variables.keys()):
+            raise ConfigError(
+                f"{', '.join(taken)} is no variable of a chat template but says how it is filled in; leave it out of "
+                "model.template and tester.template"
+            )
         self._tokenizer = tokenizer
         self._context = context
         self._max_tokens = max_tokens

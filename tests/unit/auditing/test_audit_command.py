@@ -183,7 +183,10 @@ def test_rows_of_ones_own(tmp_path: Path) -> None:
         (["arithmetic", "--exclude", "slow,nonsense"], ConfigError, "--exclude nonsense: findings are unusable"),
         (["arithmetic", "--keep", "kept", "--problems", "3"], ConfigError, "leave out --problems"),
         (["arithmetic", "--split", "validation"], DataError, "no problems in the split validation"),
-        (["arithmetic", "--task", "custom", "task.make=a:b"], ConfigError, "a task of your own|no such key"),
+        (["arithmetic", "--task", "custom", "task.make=a:b"], ConfigError, "no such key"),
+        (["arithmetic", "--task", "custom", "task.make_with=a:b"], ConfigError, "custom cannot be audited"),
+        (["arithmetic", "--task", "keywords", "task.required=[a]"], ConfigError, "keywords cannot be audited"),
+        (["arithmetic", "--against", "mbpp"], ConfigError, "give --against mbpp=PLACE"),
         (["."], DataError, "has no rows of problems"),
     ],
 )
@@ -196,12 +199,59 @@ def test_mistakes(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_rows_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "train.parquet").write_text("no rows at all")
+    with pytest.raises(DataError, match=r"train.parquet cannot be read: "):
+        run(tmp_path)
+    pq.write_table(pa.table({"ability": pa.array([], pa.string())}), tmp_path / "train.parquet")
+    with pytest.raises(DataError, match="it has no rows"):
+        run(tmp_path)
+    pq.write_table(pa.table({"prompt": ["?"]}), tmp_path / "train.parquet")
+    with pytest.raises(DataError, match="it has no column ability"):
+        run(tmp_path)
+
+
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("something")
     with pytest.raises(ConfigError, match="is not empty"):
         run("arithmetic", "--output", tmp_path)
     with pytest.raises(ConfigError, match=r"--keep .* is not empty"):
         run("arithmetic", "--output", tmp_path / "out", "--keep", tmp_path)
+
+
+def test_what_cannot_be_written_is_known_before_anything_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("judged for nothing")
+
+    monkeypatch.setattr(JudgeConfig, "make", never)
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"file/out cannot be written: Not a directory"):
+        run("arithmetic", "--output", tmp_path / "file" / "out")
+    with pytest.raises(DataError, match=r"file/kept cannot be written: Not a directory"):
+        run("arithmetic", "--output", tmp_path / "out", "--keep", tmp_path / "file" / "kept")
+
+
+def test_audits_at_once_have_reports_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    begin = command._run
+
+    async def meanwhile(*arguments: Any) -> None:
+        if not (tmp_path / "audits" / "arithmetic-2").exists():
+            await asyncio.to_thread(command._claimed, "arithmetic", command.Wanted())
+        await begin(*arguments)
+
+    monkeypatch.setattr(command, "_run", meanwhile)
+    run("arithmetic", "--problems", 1)
+    assert report(tmp_path / "audits" / "arithmetic-1")["complete"]
+    assert not list((tmp_path / "audits" / "arithmetic-2").iterdir())
+
+
+def test_a_folder_with_a_sign_in_its_name_may_be_compared_with(tmp_path: Path) -> None:
+    folder = prepared(tmp_path / "a=b", "test", ("one", LONG, "1"), ability="math")
+    run("arithmetic", "--problems", 1, "--against", folder, "--output", tmp_path / "out")
+    assert report(tmp_path / "out")["how"]["against"] == str(folder)
 
 
 def test_without_an_output_one_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,9 +271,15 @@ def test_ctrl_c_leaves_what_was_found(tmp_path: Path, monkeypatch: pytest.Monkey
                 await asyncio.sleep(60)
             return await super().judge(submission)
 
+        async def close(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)  # again, by somebody impatient
+            await asyncio.sleep(0.05)
+            closed.append(True)
+
     async def check(*_: object) -> None:
         pass
 
+    closed: list[bool] = []
     judge = Stuck(lambda submission, _: [Outcome.WRONG] * len(submission.exam.tests))
     monkeypatch.setattr(JudgeConfig, "make", lambda *_: judge)
     monkeypatch.setattr(JudgeConfig, "check", check)
@@ -238,6 +294,7 @@ def test_ctrl_c_leaves_what_was_found(tmp_path: Path, monkeypatch: pytest.Monkey
     told = report(tmp_path / "out")
     assert not told["complete"]
     assert [each["id"] for each in told["audited"]] == ["quick"]
+    assert closed
 
 
 @pytest.mark.slow

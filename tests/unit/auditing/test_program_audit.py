@@ -78,6 +78,13 @@ def test_a_failure_that_passes_is_forgotten() -> None:
     assert audit(sums(), FakeJudge(lambda each, before: [IE] if before == 0 else honest(each, before))).findings == []
 
 
+def test_a_program_that_solves_nothing_is_tried_again_as_well() -> None:
+    judge = FakeJudge(lambda submission, before: [WA if before > 1 else IE] * len(submission.exam.tests))
+    audited = audit(sums(), judge, known=Known(), repeats=1)
+    assert [each.judged for each in audited.attempts] == [True]
+    assert len(judge.seen) == 3
+
+
 def test_verdicts_that_differ() -> None:
     def says(submission: Submission, before: int) -> list[Outcome]:
         return [AC] * (6 if before != 1 else 5) + [TLE] * (before == 1)

@@ -190,6 +190,14 @@ def test_an_idea_that_runs_away_is_no_wrong_answer() -> None:
     assert verdict.detail == "advice/1: the patterns took longer than timeout_s=0.3"
 
 
+def test_accents_are_put_on_letters_in_any_place_and_without_end() -> None:
+    letters = "cafe\N{COMBINING ACUTE ACCENT} " * 400  # cut somewhere, and never between a letter and its accent
+    assert Reading().prepared(letters) == "caf\N{LATIN SMALL LETTER E WITH ACUTE} " * 400
+    started = time.perf_counter()
+    grade({"required": ["dose"]}, "a" + "\N{COMBINING ACUTE ACCENT}\N{COMBINING CEDILLA}" * 100_000)
+    assert time.perf_counter() - started < 3  # several seconds, if it were done at once
+
+
 def test_long_texts_take_time_in_proportion() -> None:
     settings = {
         "required": ["x y z", "blood pressure"],

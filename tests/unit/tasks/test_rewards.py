@@ -5,6 +5,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -150,6 +151,24 @@ def test_an_exception_that_would_end_the_program_fails_too(module: ModuleType, e
     module.bad = _raise(error)
     with pytest.raises(RewardFailure, match=f"reward 'bad' raised .*{type(error).__name__}"):
         score({"verifiers:bad": 1.0})
+
+
+def test_an_async_function_that_cancels_itself_fails_too(module: ModuleType) -> None:
+    module.bad = _raise_later(asyncio.CancelledError())
+    with pytest.raises(RewardFailure, match="reward 'bad' raised CancelledError"):
+        score({"verifiers:bad": 1.0})
+
+
+def test_a_function_that_changes_what_it_is_given_changes_nothing_for_others(module: ModuleType) -> None:
+    def greedy(completions: list[object], answer: list[dict[str, list[str]]]) -> list[float]:
+        answer[0]["required"].pop()
+        return [float(len(answer[0]["required"]))]
+
+    module.greedy = greedy
+    problem = replace(PROBLEM, reference={"required": ["one", "two"]})
+    rewards_ = WeightedRewards({"verifiers:greedy": 1.0}, timeout_s=10)
+    assert [asyncio.run(rewards_.score(problem, "")).total for _ in range(2)] == [1.0, 1.0]
+    assert problem.reference == {"required": ["one", "two"]}
 
 
 def test_a_hung_function_is_abandoned_and_the_loop_goes_on(module: ModuleType) -> None:

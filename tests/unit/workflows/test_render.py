@@ -79,3 +79,10 @@ def test_a_template_gets_its_variables(tokenizer: PreTrainedTokenizerBase) -> No
     plain = ChatRenderer(thinker, context=None, max_tokens=1).render(CHAT[:1])
     told = ChatRenderer(thinker, context=None, max_tokens=1, variables={"think": False}).render(CHAT[:1])
     assert thinker.decode(told) == f"{thinker.decode(plain)} at once"
+
+
+def test_how_a_template_is_filled_in_is_no_variable_of_it(tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(ConfigError, match="add_generation_prompt, tokenize is no variable of a chat template"):
+        ChatRenderer(
+            tokenizer, context=None, max_tokens=1, variables={"tokenize": True, "add_generation_prompt": 0, "think": 1}
+        )
