@@ -129,7 +129,7 @@ def main() -> None:
         _serve(control, report, children, names, calls)
     except BaseException as error:
         if os.getpid() == own:
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt | ConnectionError):  # nobody wants anything of it any more
                 return
             raise
         # A child, whose program has not begun: what that raises is dealt with elsewhere.
