@@ -12,6 +12,7 @@
       checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
       reward.png                      the reward and the evaluation score over the steps
       summary.json                    written at the end (SUMMARY_KEYS)
+      delivered/mlflow.json           how far a tracker outside has been told what is in here
 
 Nothing is ever half there: files are written aside, flushed to disk and renamed, so a reader, or a run that
 resumes after a crash, sees the old file or the new one. `metrics.jsonl` grows by whole lines.
@@ -117,6 +118,9 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    def delivered(self, tracker: str) -> Path:
+        return self.path / "delivered" / f"{tracker}.json"
 
     def rollouts(self, split: str, step: int) -> Path:
         return self.path / "rollouts" / f"{split}-{step:06d}.parquet"

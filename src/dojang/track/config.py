@@ -1,0 +1,43 @@
+"""Where else figures go: the `track` section of a configuration."""
+
+from collections.abc import Callable
+
+from pydantic import Field
+
+from dojang.rundir import RunDir
+from dojang.settings import Section
+from dojang.track.courier import Couriers, Sink
+
+__all__ = ["PrometheusConfig", "TrackConfig"]
+
+
+class PrometheusConfig(Section):
+    """Figures for Prometheus to fetch while the run lasts."""
+
+    port: int = Field(default=9464, ge=0, le=65535)
+    """Where to listen; 0 takes any free one."""
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 lets other machines ask."""
+
+
+class TrackConfig(Section):
+    """Trackers outside of the run directory, which has everything anyway. None of them can hold up a run."""
+
+    prometheus: PrometheusConfig | None = None
+    """An exporter for Prometheus; `track.prometheus={}` for the defaults."""
+    patience_s: float = Field(default=60.0, ge=0, le=86400)
+    """How long a finished run waits, at most, for trackers that have not been told everything yet."""
+
+    def check(self) -> None:
+        """That what the trackers need is installed."""
+
+    def open(self, directory: RunDir, say: Callable[[str], None], command: str, *, live: bool = True) -> Couriers:
+        """Who brings figures to the trackers; `command` does so later. Not `live`: what only serves a run that goes
+        on is left out."""
+        self.check()
+        sinks: list[Sink] = []
+        if self.prometheus is not None and live:
+            from dojang.track.prometheus import PrometheusSink
+
+            sinks.append(PrometheusSink(self.prometheus.host, self.prometheus.port, directory.path.name))
+        return Couriers(sinks, directory, say, command, self.patience_s)
