@@ -38,6 +38,7 @@ __all__ = [
     "SOURCE_SCORE",
     "SUMMARY_KEYS",
     "RunDir",
+    "append_whole",
     "disk_errors",
     "sync_tree",
     "write_atomic",
@@ -283,6 +284,19 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], Any]) -> None:
             _sync(path.parent)
         except BaseException:
             aside.unlink(missing_ok=True)
+            raise
+
+
+def append_whole(path: Path, content: bytes) -> None:
+    """Add to a file, all or nothing: what a full disk accepted of it is taken back."""
+    with path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            written = file.write(content)
+            if written != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(before)
             raise
 
 

@@ -1,9 +1,12 @@
 """Where else figures go: the `track` section of a configuration."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 from pydantic import Field
 
+from dojang.errors import ConfigError
 from dojang.rundir import RunDir
 from dojang.settings import Section
 from dojang.track.courier import Couriers, Sink
@@ -23,6 +26,9 @@ class PrometheusConfig(Section):
 class TrackConfig(Section):
     """Trackers outside of the run directory, which has everything anyway. None of them can hold up a run."""
 
+    tensorboard: str = ""
+    """Folder for TensorBoard's event files: a relative one is made in the run directory, in an absolute one each run
+    has a folder of its own. None if empty."""
     prometheus: PrometheusConfig | None = None
     """An exporter for Prometheus; `track.prometheus={}` for the defaults."""
     patience_s: float = Field(default=60.0, ge=0, le=86400)
@@ -30,12 +36,20 @@ class TrackConfig(Section):
 
     def check(self) -> None:
         """That what the trackers need is installed."""
+        if self.tensorboard and find_spec("tensorboard") is None:
+            raise ConfigError("track.tensorboard needs tensorboard: pip install 'dojang[tensorboard]'")
 
     def open(self, directory: RunDir, say: Callable[[str], None], command: str, *, live: bool = True) -> Couriers:
         """Who brings figures to the trackers; `command` does so later. Not `live`: what only serves a run that goes
         on is left out."""
         self.check()
         sinks: list[Sink] = []
+        if self.tensorboard:
+            from dojang.track.tensorboard import TensorboardSink
+
+            folder = Path(self.tensorboard).expanduser()
+            own = folder / directory.path.name if folder.is_absolute() else directory.path / folder
+            sinks.append(TensorboardSink(own))
         if self.prometheus is not None and live:
             from dojang.track.prometheus import PrometheusSink
 

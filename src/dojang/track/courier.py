@@ -45,8 +45,9 @@ class Sink(Protocol):
         """What people call it; its place is remembered under this name."""
 
     @property
-    def remembers(self) -> bool:
-        """Whether what was delivered in an earlier life of the run is still there."""
+    def address(self) -> str:
+        """Where it keeps what it is told, also for later lives of the run; empty if nowhere. At another address it is
+        told everything from the beginning."""
 
     def begin(self, memory: dict[str, Any], keep: Callable[[], None]) -> None:
         """Make it ready to be told. What is put into `memory` is there again after a resume; `keep` saves it now."""
@@ -101,9 +102,9 @@ class _Courier:
         self._say = say
         self._command = command
         self._thread = threading.Thread(target=self._work, name=f"track-{sink.name}", daemon=True)
-        self._wake = threading.Event()
+        self._wake, self._given_up = threading.Event(), threading.Event()
         self._status: str | None = None
-        self._begun = self._given_up = self._done = False
+        self._begun = self._done = False
         self._trouble = ""
         self._waiting: list[Row] = []
         self._reached = self._place = 0
@@ -112,9 +113,11 @@ class _Courier:
     def start(self) -> None:
         path = self._directory.delivered(self._sink.name)
         known = json.loads(path.read_bytes()) if path.exists() else {}
+        if known.get("address") != self._sink.address:
+            known = {}
         self._memory = known.get("memory", {})
         size = self._directory.metrics.stat().st_size if self._directory.metrics.exists() else 0
-        self._place = min(known.get("bytes", 0), size) if self._sink.remembers else 0
+        self._place = min(known.get("bytes", 0), size)
         self._keep()  # now: a place beyond the end would hide the steps that are done again
         self._thread.start()
 
@@ -126,7 +129,7 @@ class _Courier:
     def wait(self, seconds: float) -> bool:
         """For the rest to be delivered, but no longer than this. Returns whether all of it was, and says if not."""
         self._thread.join(seconds)
-        self._given_up = True
+        self._given_up.set()
         if not self._done:
             self._say(
                 f"{self._sink.name}: {self._left()} not delivered ({self._trouble or 'there was no time left'}); "
@@ -135,13 +138,13 @@ class _Courier:
         return self._done
 
     def close(self) -> None:
-        self._given_up = True
+        self._given_up.set()
         self._wake.set()
         self._sink.close()
 
     def _work(self) -> None:
         retry = FIRST_RETRY_S
-        while not self._given_up:
+        while not self._given_up.is_set():
             ending = self._status  # before reading: what was written by then is read
             try:
                 self._deliver()
@@ -153,18 +156,21 @@ class _Courier:
                     return
             except Exception as error:  # a stranger's library may raise anything, and none of it concerns the run
                 self._complain(error)
-                self._pause(min(retry, LAST_RETRY_S) if ending is not None else retry)
+                if ending is None:
+                    self._wake.wait(retry)
+                else:
+                    self._given_up.wait(LAST_RETRY_S)
                 retry = min(2 * retry, LONGEST_RETRY_S)
             else:
                 retry = FIRST_RETRY_S
                 self._recovered()
-                self._pause(POLL_S)
+                self._wake.wait(POLL_S)
 
     def _deliver(self) -> None:
         if not self._begun:
             self._sink.begin(self._memory, self._keep)
             self._begun = True
-        while not self._given_up:
+        while not self._given_up.is_set():
             if not self._waiting:
                 self._waiting, self._reached = self._read()
             if not self._waiting:
@@ -190,16 +196,9 @@ class _Courier:
         return rows, place
 
     def _keep(self) -> None:
-        if self._sink.remembers and not self._given_up:  # the directory may be somebody else's by then
-            known = {"bytes": self._place, "memory": self._memory}
+        if self._sink.address and not self._given_up.is_set():  # the directory may be somebody else's by then
+            known = {"address": self._sink.address, "bytes": self._place, "memory": self._memory}
             write_atomic(self._directory.delivered(self._sink.name), json.dumps(known).encode())
-
-    def _pause(self, seconds: float) -> None:
-        """Until then, or until the run ends; from then on the full time."""
-        if self._status is None:
-            self._wake.wait(seconds)
-        elif not self._given_up:
-            time.sleep(min(seconds, LAST_RETRY_S))
 
     def _complain(self, error: Exception) -> None:
         first = not self._trouble

@@ -23,7 +23,7 @@ class PrometheusSink(Collector):
     """A Sink that answers questions about the last row."""
 
     name = "prometheus"
-    remembers = False
+    address = ""
 
     def __init__(self, host: str, port: int, run: str) -> None:
         """Listens from now on: a port that is taken is a mistake to be told before the run."""

@@ -18,7 +18,7 @@ class Notebook:
     """A Sink that can be down, or hang."""
 
     name = "notebook"
-    remembers = True
+    address = "a shelf"
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -173,6 +173,16 @@ def test_steps_that_are_done_again_are_told_again(directory: RunDir, send) -> No
     write(directory, 2, 3, 4)
     assert send(notebook).finish("finished")
     assert notebook.steps == [1, 2, 3, 2, 3, 4]
+
+
+def test_a_tracker_elsewhere_is_told_from_the_beginning(directory: RunDir, send) -> None:
+    write(directory, 1, 2)
+    assert send(Notebook()).finish("finished")
+    another = Notebook()
+    another.address = "another shelf"
+    assert send(another).finish("finished")
+    assert another.steps == [1, 2]
+    assert another.begun == [{}]
 
 
 def test_nobody_waits_long_for_the_trackers_of_a_run_that_was_stopped(
