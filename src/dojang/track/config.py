@@ -4,14 +4,34 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dojang.errors import ConfigError
 from dojang.rundir import RunDir
 from dojang.settings import Section
 from dojang.track.courier import Couriers, Sink
 
-__all__ = ["PrometheusConfig", "TrackConfig"]
+__all__ = ["MlflowConfig", "PrometheusConfig", "TrackConfig"]
+
+
+class MlflowConfig(Section):
+    """A run of an MLflow experiment."""
+
+    uri: str
+    """An MLflow server (http://HOST:5000), or a database of one's own (sqlite:///PATH)."""
+    experiment: str = Field(default="dojang", min_length=1)
+    """Made if it is not there."""
+    run_name: str = ""
+    """The name of the run directory if empty."""
+    model: bool = True
+    """Whether a finished run sends its best model."""
+
+    @field_validator("uri")
+    @classmethod
+    def _is_no_folder(cls, uri: str) -> str:
+        if not uri.startswith(("http://", "https://", "sqlite:///")):
+            raise ValueError(f"{uri!r} is no place of MLflow's; it looks like http://HOST:5000 or sqlite:///mlflow.db")
+        return uri
 
 
 class PrometheusConfig(Section):
@@ -26,6 +46,7 @@ class PrometheusConfig(Section):
 class TrackConfig(Section):
     """Trackers outside of the run directory, which has everything anyway. None of them can hold up a run."""
 
+    mlflow: MlflowConfig | None = None
     tensorboard: str = ""
     """Folder for TensorBoard's event files: a relative one is made in the run directory, in an absolute one each run
     has a folder of its own. None if empty."""
@@ -36,6 +57,9 @@ class TrackConfig(Section):
 
     def check(self) -> None:
         """That what the trackers need is installed."""
+        needed = ("sqlalchemy", "alembic") if self.mlflow is not None and self.mlflow.uri.startswith("sqlite") else ()
+        if self.mlflow is not None and any(find_spec(package) is None for package in ("mlflow", *needed)):
+            raise ConfigError("track.mlflow needs MLflow: pip install 'dojang[mlflow]'")
         if self.tensorboard and find_spec("tensorboard") is None:
             raise ConfigError("track.tensorboard needs tensorboard: pip install 'dojang[tensorboard]'")
 
@@ -44,6 +68,11 @@ class TrackConfig(Section):
         on is left out."""
         self.check()
         sinks: list[Sink] = []
+        if self.mlflow is not None:
+            from dojang.track.mlflow import MlflowSink
+
+            wanted = self.mlflow
+            sinks.append(MlflowSink(wanted.uri, wanted.experiment, wanted.run_name, directory, model=wanted.model))
         if self.tensorboard:
             from dojang.track.tensorboard import TensorboardSink
 

@@ -148,6 +148,8 @@ class _Courier:
             ending = self._status  # before reading: what was written by then is read
             try:
                 self._deliver()
+                if self._given_up.is_set():
+                    return
                 if ending is not None:
                     remark = self._sink.end(ending)
                     self._done = True
