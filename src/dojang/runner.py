@@ -121,7 +121,7 @@ def _train(config: RunConfig, prepared: "Prepared", console: Console, ending: En
     def conclude(status: str) -> None:
         _ignore_signals()  # an impatient second Ctrl-C must not cost the last words
         finish(ending, console, status=status, seconds=state.seconds + time.monotonic() - started)
-        couriers.finish(status)
+        couriers.finish(status, hurry=status != "finished")
 
     try:
         asyncio.run(_loop(wired, state, prepared.judge))

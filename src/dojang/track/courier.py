@@ -78,9 +78,9 @@ class Couriers:
         for courier in self._couriers:
             courier.start()
 
-    def finish(self, status: str) -> bool:
+    def finish(self, status: str, *, hurry: bool = False) -> bool:
         """The run is over (finished, interrupted, failed). Wait a while for the rest; whether all was delivered."""
-        patience = self._patience_s if status == "finished" else min(self._patience_s, HURRY_S)
+        patience = min(self._patience_s, HURRY_S) if hurry else self._patience_s
         deadline = time.monotonic() + patience
         for courier in self._couriers:
             courier.end(status)

@@ -192,5 +192,5 @@ def test_nobody_waits_long_for_the_trackers_of_a_run_that_was_stopped(
     notebook = Notebook()
     notebook.down = True
     couriers = send(notebook, patience_s=600.0)
-    assert not couriers.finish("interrupted")
+    assert not couriers.finish("interrupted", hurry=True)
     assert "the end of the run was not delivered (ConnectionError" in said[-1]
