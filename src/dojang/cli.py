@@ -270,6 +270,19 @@ def export(
 
 
 @app.command()
+def track(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run that has ended.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Other trackers than the run's own.")
+    ] = None,
+) -> None:
+    """Deliver what trackers of a run have missed. Exits with 1 if they still cannot be told."""
+    from dojang.tracking import deliver
+
+    raise typer.Exit(0 if deliver(run_dir, settings or []) else 1)
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine has, what that means, and what to do about what is missing."""
     from dojang.doctor import examine

@@ -79,6 +79,7 @@ class Prepared:
 def prepare(config: RunConfig, *, dry: bool = False) -> Prepared:
     """Load the data and make the task and the algorithm; an empty split is an error here, not a puzzle later. `dry`:
     not by the processes that are to run it."""
+    config.track.check()
     for each in config.roles().values():
         models.check(each.model.name)
     if not dry and check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":

@@ -45,6 +45,7 @@ from dojang.tasks.keywords import KeywordsConfig
 from dojang.tasks.kinds import labels
 from dojang.tasks.maths import MathsConfig
 from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
+from dojang.track.config import TrackConfig
 from dojang.train.config import CriticConfig, TrainConfig
 from dojang.workflows.coder_tester import CoderTesterConfig, TesterConfig
 from dojang.workflows.single_turn import SingleTurnConfig
@@ -135,6 +136,7 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     health: HealthConfig = HealthConfig()
+    track: TrackConfig = TrackConfig()
 
     @model_validator(mode="before")
     @classmethod

@@ -45,9 +45,10 @@ OPTIONAL = {
     "reasoning-gym": "its puzzles",
     "ray": "several machines",
     "vllm": "vLLM rollouts",
-    "mlflow": "MLflow tracking",
+    "mlflow-skinny": "runs in MLflow",
+    "tensorboard": "its event files",
 }
-USED = ("bitsandbytes", "math-verify", "peft", "reasoning-gym", "vllm")
+USED = ("bitsandbytes", "math-verify", "mlflow-skinny", "peft", "reasoning-gym", "tensorboard", "vllm")
 """Those of them that do something already."""
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, Windows' Linux
 GIVES = {

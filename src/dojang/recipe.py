@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from dojang.config import RunConfig, sections
 from dojang.errors import ConfigError
+from dojang.settings import flatten
 
 __all__ = ["differences", "load", "resolve", "shipped", "to_yaml"]
 
@@ -52,7 +53,7 @@ def to_yaml(config: RunConfig) -> str:
 
 def differences(saved: RunConfig, wanted: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Dotted keys whose values differ, with both."""
-    old, new = (dict(_flatten(config.model_dump(mode="json"))) for config in (saved, wanted))
+    old, new = (dict(flatten(config.model_dump(mode="json"))) for config in (saved, wanted))
     return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
 
 
@@ -214,14 +215,6 @@ def _element(annotation: Any) -> Any:
 def _tag(model: type[BaseModel]) -> object:
     field = model.model_fields.get("name")
     return field.default if field else None
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _lower(text: str) -> str:

@@ -12,6 +12,7 @@
       checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
       reward.png                      the reward and the evaluation score over the steps
       summary.json                    written at the end (SUMMARY_KEYS)
+      delivered/mlflow.json           how far a tracker outside has been told what is in here
 
 Nothing is ever half there: files are written aside, flushed to disk and renamed, so a reader, or a run that
 resumes after a crash, sees the old file or the new one. `metrics.jsonl` grows by whole lines.
@@ -37,6 +38,7 @@ __all__ = [
     "SOURCE_SCORE",
     "SUMMARY_KEYS",
     "RunDir",
+    "append_whole",
     "disk_errors",
     "sync_tree",
     "write_atomic",
@@ -117,6 +119,9 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    def delivered(self, tracker: str) -> Path:
+        return self.path / "delivered" / f"{tracker}.json"
 
     def rollouts(self, split: str, step: int) -> Path:
         return self.path / "rollouts" / f"{split}-{step:06d}.parquet"
@@ -279,6 +284,19 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], Any]) -> None:
             _sync(path.parent)
         except BaseException:
             aside.unlink(missing_ok=True)
+            raise
+
+
+def append_whole(path: Path, content: bytes) -> None:
+    """Add to a file, all or nothing: what a full disk accepted of it is taken back."""
+    with path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            written = file.write(content)
+            if written != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(before)
             raise
 
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,18 +26,20 @@ from dojang.errors import ConfigError, DojangError, Interrupted, RunDirError
 from dojang.protocols import Judge
 from dojang.rundir import RunDir, write_atomic
 from dojang.summary import Ending, finish
+from dojang.track.console import speaker
 
 if TYPE_CHECKING:
     from dojang.compose import Prepared
     from dojang.loop.state import State
     from dojang.loop.sync import Run
+    from dojang.track.courier import Couriers
 
 __all__ = ["dry_run", "load_rooms", "run"]
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 RESUMABLE = (
-    *("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge."),
+    *("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.", "track"),
     *("tester.max_tokens", "tester.lr", "tester.url"),
 )
 """Keys that may change when a run is resumed: the finished steps keep their meaning."""
@@ -58,22 +60,24 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
     _check_directory(directory, config, resume=resume)
     console = Console()
     console.print(f"run directory: {directory.path}", highlight=False, soft_wrap=True)
-    try:
+    with ExitStack() as running:
+        running.callback(directory.unlock)
         if directory.path.is_dir():
             directory.lock()  # now rather than later: a directory in use is known before torch is loaded
         load_rooms()
         from dojang import compose
 
         prepared = compose.prepare(config)  # before a directory is made: a mistake here leaves none behind
+        later = shlex.join([*_program(), "track", str(directory.path)])
+        couriers = running.enter_context(closing(config.track.open(directory, speaker(console), later)))
         directory.lock()
         _check_directory(directory, config, resume=resume)  # somebody may have been here in the meantime
         write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
         write_atomic(directory.config, recipes.to_yaml(config).encode())
         again = [*(_torchrun() or _program()), "train", recipe, *overrides, "--run-dir", str(directory.path)]
         command = shlex.join([*again, "--resume"])
-        _train(config, prepared, console, Ending(recipe, config.steps, shlex.join(_program()), command, directory))
-    finally:
-        directory.unlock()
+        ending = Ending(recipe, config.steps, shlex.join(_program()), command, directory)
+        _train(config, prepared, console, ending, couriers)
 
 
 def dry_run(recipe: str, overrides: Sequence[str]) -> None:
@@ -98,7 +102,7 @@ def load_rooms() -> None:
     gc.freeze()
 
 
-def _train(config: RunConfig, prepared: "Prepared", console: Console, ending: Ending) -> None:
+def _train(config: RunConfig, prepared: "Prepared", console: Console, ending: Ending, couriers: "Couriers") -> None:
     from dojang import compose
     from dojang.loop.state import State, load_state
 
@@ -112,9 +116,12 @@ def _train(config: RunConfig, prepared: "Prepared", console: Console, ending: En
         asyncio.run(wired.trainer.restore(found))
         console.print(f"resuming after step {state.step}", highlight=False)
 
+    couriers.start()
+
     def conclude(status: str) -> None:
         _ignore_signals()  # an impatient second Ctrl-C must not cost the last words
         finish(ending, console, status=status, seconds=state.seconds + time.monotonic() - started)
+        couriers.finish(status, hurry=status != "finished")
 
     try:
         asyncio.run(_loop(wired, state, prepared.judge))

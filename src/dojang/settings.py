@@ -4,13 +4,14 @@ Each room declares its own section beside the code that reads it; `config.py` as
 """
 
 import importlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dojang.errors import ConfigError
 
-__all__ = ["Section", "complaints", "load_object", "make_object"]
+__all__ = ["Section", "complaints", "flatten", "load_object", "make_object"]
 
 
 class Section(BaseModel):
@@ -39,6 +40,15 @@ def complaints(error: ValidationError) -> list[str]:
         ": ".join(filter(None, [".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")]))
         for each in error.errors(include_url=False)
     ]
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings by their dotted keys."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def load_object(spec: str, key: str) -> Any:

@@ -19,6 +19,7 @@ PACKAGE = Path(dojang.__file__).parent
 ROOT = PACKAGE.parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"vllm": "engines/vllm.py", "peft": "train/adapters.py", "bitsandbytes": "train/bits.py"}
+HEAVY |= {"mlflow": "track/mlflow.py", "tensorboard": "track/tensorboard.py"}
 FOR_GPUS = ("engines/graphs.py", "engines/kernels.py")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LIGHT = (

@@ -6,6 +6,7 @@ A reader that goes away (`dojang train ... | head`) must not end the run: from t
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from statistics import fmean
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from dojang.rundir import SCORE
 from dojang.types import Group, Metrics
 
-__all__ = ["ConsoleTracker"]
+__all__ = ["ConsoleTracker", "speaker"]
 
 WIDE_ENOUGH = 80
 """Columns from which on there is room for a bar beside the figures."""
@@ -93,6 +94,16 @@ class ConsoleTracker:
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, sys.__stdout__.fileno() if sys.__stdout__ else 1)
             os.close(silence)
+
+
+def speaker(console: Console) -> Callable[[str], None]:
+    """Prints a line, from any thread; to nobody, if nobody listens any more."""
+
+    def say(text: str) -> None:
+        with suppress(OSError, SystemExit):  # rich turns a broken pipe into an exit
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    return say
 
 
 def _clock(seconds: float) -> str:

@@ -1,9 +1,7 @@
 """The record of a run: metrics.jsonl and one Parquet file per step or evaluation."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerBase
 
-from dojang.rundir import ROLLOUT_COLUMNS, RunDir, disk_errors, write_atomic
+from dojang.rundir import ROLLOUT_COLUMNS, RunDir, append_whole, disk_errors, write_atomic
 from dojang.types import Group, Metrics, Sample
 
 __all__ = ["FileTracker", "rollout_schema"]
@@ -36,7 +34,7 @@ class FileTracker:
     def metrics(self, step: int, values: Metrics) -> None:
         line = json.dumps({"step": step, **values}, allow_nan=False) + "\n"
         with disk_errors(self._directory.path):
-            _append_whole(self._directory.metrics, line.encode())
+            append_whole(self._directory.metrics, line.encode())
 
     def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
         rows = [self._row(step, group, sample) for group in groups for sample in (*group.samples, *group.unjudged)]
@@ -90,16 +88,3 @@ def rollout_schema() -> pa.Schema:
         "map<string, float64>": pa.map_(pa.string(), pa.float64()),
     }
     return pa.schema([(name, types[kind]) for name, kind in ROLLOUT_COLUMNS.items()])
-
-
-def _append_whole(path: Path, line: bytes) -> None:
-    """Add a line, or nothing: what a full disk accepted of it is taken back."""
-    with path.open("ab", buffering=0) as file:
-        before = os.fstat(file.fileno()).st_size
-        try:
-            written = file.write(line)
-            if written != len(line):
-                raise OSError(28, "No space left on device")
-        except OSError:
-            file.truncate(before)
-            raise

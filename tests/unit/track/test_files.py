@@ -8,7 +8,6 @@ import pytest
 
 from dojang.errors import RunDirError
 from dojang.rundir import ROLLOUT_COLUMNS, RunDir
-from dojang.track import files
 from dojang.track.files import FileTracker
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
 
@@ -102,7 +101,7 @@ def test_a_disk_that_fills_up_mid_line_leaves_whole_lines(directory: RunDir, tok
         def write(self, line: bytes) -> int:
             return self.file.write(line[: len(line) // 2])
 
-    monkeypatch.setattr(files.Path, "open", lambda path, *rest, **options: Half(real(path, *rest, **options)))
+    monkeypatch.setattr(Path, "open", lambda path, *rest, **options: Half(real(path, *rest, **options)))
     with pytest.raises(RunDirError, match="is full"):
         tracker.metrics(2, {"a": 0.5})
     monkeypatch.undo()

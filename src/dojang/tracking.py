@@ -1,0 +1,40 @@
+"""`dojang track`: tell trackers what they have missed of a run that has ended, or tell others all of it."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from rich.console import Console
+
+from dojang import recipe as recipes
+from dojang.errors import RunDirError
+from dojang.rundir import RunDir
+from dojang.track.console import speaker
+
+__all__ = ["deliver"]
+
+
+def deliver(path: Path, overrides: Sequence[str]) -> bool:
+    """Whether all trackers have been told everything now."""
+    directory = RunDir(path)
+    if not directory.config.exists():
+        raise RunDirError(f"there is no run in {path}; give the directory of one")
+    config = recipes.load(str(directory.config), overrides)
+    say = speaker(Console())
+    directory.lock()  # a run that goes on tells them itself
+    try:
+        again = shlex.join(["dojang", "track", str(path), *overrides])
+        with closing(config.track.open(directory, say, again, live=False)) as couriers:
+            couriers.start()
+            return couriers.finish(_status(directory))
+    finally:
+        directory.unlock()
+
+
+def _status(directory: RunDir) -> str:
+    """How the run ended; one that was killed could not say so."""
+    if not directory.summary.exists():
+        return "failed"
+    return str(json.loads(directory.summary.read_bytes())["status"])

@@ -1,0 +1,214 @@
+"""A run in MLflow: in a database, and in a real server that is killed and comes back."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dojang import recipe as recipes
+from dojang.errors import ConfigError
+from dojang.rundir import RunDir
+from dojang.track import config, courier
+from dojang.track.config import MlflowConfig, TrackConfig
+from dojang.track.courier import Couriers
+
+WITH_A_SERVER = os.environ.get("DOJANG_MLFLOW_PYTHON") or (sys.executable if find_spec("flask") else "")
+
+needs_mlflow = pytest.mark.skipif(find_spec("mlflow") is None, reason="needs MLflow: pip install 'dojang[mlflow]'")
+needs_server = pytest.mark.skipif(
+    not WITH_A_SERVER,
+    reason="needs all of MLflow: pip install mlflow, or a Python that has it in DOJANG_MLFLOW_PYTHON",
+)
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own business
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDir:
+    """A run that has just begun."""
+    directory = RunDir(tmp_path / "run-1")
+    directory.path.mkdir()
+    directory.config.write_text(recipes.to_yaml(recipes.load("quickstart", ["steps=7"])))
+    directory.run.write_text("{}")
+    return directory
+
+
+def write(directory: RunDir, *steps: int) -> None:
+    with directory.metrics.open("a") as file:
+        file.writelines(json.dumps({"step": step, "val/score@1": step / 8}) + "\n" for step in steps)
+
+
+def complete(directory: RunDir) -> None:
+    """What a run leaves behind when it has finished."""
+    checkpoint = directory.checkpoints / "step-000003"
+    (checkpoint / "optimiser").mkdir(parents=True)
+    for name in ("model.safetensors", "state.json", "optimiser/state.pt"):
+        (checkpoint / name).write_text(name)
+    directory.point("best", 3)
+    directory.summary.write_text("{}")
+
+
+def history(client: Any, run: str) -> list[tuple[int, float]]:
+    return [(each.step, each.value) for each in client.get_metric_history(run, "val/score_1")]
+
+
+def files(client: Any, run: str, folder: str | None = None) -> set[str]:
+    return {
+        path
+        for each in client.list_artifacts(run, folder)
+        for path in (files(client, run, each.path) if each.is_dir else {each.path})
+    }
+
+
+def until(true: Callable[[], object], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def send(uri: str, directory: RunDir, said: list[str], patience_s: float = 90.0) -> Couriers:
+    track = TrackConfig(mlflow=MlflowConfig(uri=uri, experiment="sums"), patience_s=patience_s)
+    couriers = track.open(directory, said.append, "dojang track RUN")
+    couriers.start()
+    return couriers
+
+
+def only_run(uri: str) -> tuple[Any, Any]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("sums")
+    (run,) = client.search_runs([experiment.experiment_id])
+    return client, run
+
+
+@needs_mlflow
+@pytest.mark.slow
+def test_a_run_and_its_resumption_are_one_run_in_a_database(tmp_path: Path, directory: RunDir) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    said: list[str] = []
+    write(directory, 1, 2)
+    couriers = send(uri, directory, said)
+    until(lambda: json.loads(directory.delivered("mlflow").read_bytes())["bytes"])
+    couriers.close()  # killed
+    until(lambda: only_run(uri)[1].info.status == "RUNNING")
+    write(directory, 3)
+    complete(directory)
+    assert send(uri, directory, said).finish("finished")
+    client, run = only_run(uri)
+    assert (run.info.run_name, run.info.status) == ("run-1", "FINISHED")
+    assert run.data.params["steps"] == "7"
+    assert run.data.params["algo.name"] == "grpo"
+    assert history(client, run.info.run_id) == [(1, 0.125), (2, 0.25), (3, 0.375)]
+    expected = {"config.yaml", "run.json", "summary.json", "metrics.jsonl", "model/model.safetensors"}
+    assert files(client, run.info.run_id) == expected
+    assert said == [f"mlflow: all of it is in run {run.info.run_id} of experiment sums"]
+
+
+class Server:
+    """MLflow's own, on a port that stays the same."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [WITH_A_SERVER, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self._folder}/server.db"]
+        command += ["--artifacts-destination", str(self._folder / "artifacts")]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self._process = subprocess.Popen(
+            command,
+            cwd=self._folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        until(self._answers)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    yield server
+    server.kill()
+
+
+@needs_mlflow
+@needs_server
+@pytest.mark.slow
+def test_a_server_that_was_killed_has_the_whole_run_when_it_is_back(
+    server: Server, directory: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier, "LONGEST_RETRY_S", 1.0)
+    said: list[str] = []
+    server.start()
+    couriers = send(server.uri, directory, said, patience_s=3.0)
+    write(directory, *range(1, 6))
+    until(lambda: directory.delivered("mlflow").exists() and not left(directory))
+    server.kill()
+    started = time.monotonic()
+    write(directory, *range(6, 11))
+    assert time.monotonic() - started < 1
+    until(lambda: said)
+    assert "the run goes on" in said[0]
+    server.start()
+    until(lambda: not left(directory))
+    server.kill()
+    write(directory, *range(11, 16))
+    complete(directory)
+    assert not couriers.finish("finished")
+    couriers.close()
+    assert "5 lines of metrics" in said[-1]
+    assert "dojang track RUN" in said[-1]
+    server.start()
+    assert send(server.uri, directory, said).finish("finished")
+    client, run = only_run(server.uri)
+    assert history(client, run.info.run_id) == [(step, step / 8) for step in range(1, 16)]
+    assert run.info.status == "FINISHED"
+    assert "model/model.safetensors" in files(client, run.info.run_id)
+
+
+def left(directory: RunDir) -> int:
+    """Bytes of metrics not delivered yet."""
+    return int(directory.metrics.stat().st_size - json.loads(directory.delivered("mlflow").read_bytes())["bytes"])
+
+
+def test_a_folder_is_no_place_for_runs() -> None:
+    with pytest.raises(ValidationError, match=r"it looks like http://HOST:5000 or sqlite:///mlflow.db"):
+        MlflowConfig(uri="./mlruns")
+
+
+@pytest.mark.parametrize(("uri", "missing"), [("http://there:5000", "mlflow"), ("sqlite:///x.db", "sqlalchemy")])
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, uri: str, missing: str) -> None:
+    monkeypatch.setattr(config, "find_spec", lambda name: None if name == missing else object())
+    with pytest.raises(ConfigError, match=r"track.mlflow needs MLflow: pip install 'dojang\[mlflow\]'"):
+        TrackConfig(mlflow=MlflowConfig(uri=uri)).check()

@@ -1,0 +1,59 @@
+"""What Prometheus sees when it asks, and that nothing else happens."""
+
+import socket
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from dojang.errors import ConfigError
+from dojang.track.courier import Row
+from dojang.track.prometheus import PrometheusSink
+
+
+@pytest.fixture
+def sink() -> Iterator[PrometheusSink]:
+    sink = PrometheusSink("127.0.0.1", 0, "quickstart-1")
+    yield sink
+    sink.close()
+
+
+def ask(sink: PrometheusSink) -> list[str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10) as answer:
+        return [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+
+
+def test_the_newest_figures_are_there_to_be_fetched(sink: PrometheusSink) -> None:
+    assert ask(sink) == []
+    sink.tell([Row(1, {"critic/rewards/mean": 0.25, "perf/x": 1.0}, 5.0), Row(2, {"critic/rewards/mean": 0.5}, 6.0)])
+    sink.tell([Row(2, {"val/score": 0.75}, 7.0)])
+    assert ask(sink) == [
+        'dojang_step{run="quickstart-1"} 2.0',
+        'dojang_step_time_seconds{run="quickstart-1"} 7.0',
+        'dojang_critic_rewards_mean{figure="critic/rewards/mean",run="quickstart-1"} 0.5',
+        'dojang_perf_x{figure="perf/x",run="quickstart-1"} 1.0',
+        'dojang_val_score{figure="val/score",run="quickstart-1"} 0.75',
+    ]
+
+
+def test_names_that_become_the_same_stay_apart(sink: PrometheusSink) -> None:
+    sink.tell([Row(1, {"val/test_score/a-b": 0.1, "val/test_score/a_b": 0.2}, 5.0)])
+    assert ask(sink)[2:] == [
+        'dojang_val_test_score_a_b{figure="val/test_score/a-b",run="quickstart-1"} 0.1',
+        'dojang_val_test_score_a_b{figure="val/test_score/a_b",run="quickstart-1"} 0.2',
+    ]
+
+
+def test_what_nobody_fetched_is_said_at_the_end(sink: PrometheusSink) -> None:
+    sink.tell([Row(3, {"x": 1.0}, 5.0)])
+    ask(sink)
+    assert sink.end("finished") == ""
+    sink.tell([Row(5, {"x": 2.0}, 6.0)])
+    assert "the last 2 steps" in sink.end("finished")
+
+
+def test_a_port_that_is_taken_is_a_mistake_to_be_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"track.prometheus.host=127.0.0.1, port={port}: Address already in use"):
+            PrometheusSink("127.0.0.1", port, "run")
