@@ -33,7 +33,11 @@ quickstart: $(READY)  ## train a small model with RL on the CPU, in about two mi
 	$(BIN)/dojang train quickstart
 
 test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest
+	# Most tests keep one core busy, so there are two lots at a time; what the second says is shown in the end.
+	@trap 'kill $$second' INT TERM; \
+	$(BIN)/python -m pytest tests/unit > $(VENV)/second.log 2>&1 & second=$$!; \
+	$(BIN)/python -m pytest --ignore=tests/unit; first=$$?; \
+	wait $$second; second=$$?; cat $(VENV)/second.log; exit $$((first + second))
 
 test-vllm: $(READY_VLLM)  ## run the tests of the vLLM engines, on the CPU, in an environment of their own
 	# One thread: those of vLLM spin, and where cores are few they wait for each other.
