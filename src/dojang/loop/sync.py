@@ -113,13 +113,14 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     run.gate.check(groups)
     pending = (*state.pending, tuple(groups))
     learned: Metrics = {}
+    sent: Metrics = {}
     while len(pending) > run.stale:  # more than one only if a resumed run is to be less stale
         with clock("learn"):
             learned = await learn(run, [group for group in pending[0] if teaches(run, group)])
         with clock("publish"):
-            learned = {**learned, **await publish(run)}
+            sent = await publish(run)
         pending = pending[1:]
-    figures = {**rollout_metrics(groups), **learned, **clock.step_metrics(groups)}
+    figures = {**rollout_metrics(groups), **learned, **sent, **clock.step_metrics(groups)}
     run.tracker.metrics(state.step + 1, figures)
     if learned:
         run.best.check(figures, run.directory)

@@ -666,6 +666,21 @@ def test_a_figure_of_learning_may_come_later_than_the_first_step(make_run: Calla
     assert linked(run, "best") == "step-000003"
 
 
+def test_figures_of_the_weights_way_are_recorded_and_are_no_learning(make_run: Callable[..., Run]) -> None:
+    """A step that taught nothing has no figures of learning, and that is no mistake in checkpoint.metric."""
+    run = make_run(best=Best("actor/loss", "min"), script=lambda *_: "good", steps=1)
+    load = run.engine.load
+
+    async def told(version: int) -> dict[str, float]:
+        await load(version)
+        return {"weights/bytes": 7.0}
+
+    run.engine.load = told  # type: ignore[method-assign]
+    play(run)
+    assert [row.get("weights/bytes") for row in training_rows(run)] == [7.0]
+    assert "actor/loss" not in training_rows(run)[0]
+
+
 def test_a_crash_between_a_checkpoint_and_its_links_is_mended(make_run: Callable[..., Run]) -> None:
     scores = [1, 3, 2, 3]
     best = Best(count=2)
