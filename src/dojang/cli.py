@@ -162,7 +162,7 @@ def evaluate(
         raise ConfigError("give a MODEL and --data NAME, or --compare A B; `dojang eval --help` says more")
     heat = temperature if temperature is not None else float(samples > 1)
     settings = evaluating.Settings(samples, heat, problems, max_tokens, seed, device, dtype)
-    evaluating.evaluate(model, on.split(","), evaluating.numbers(shots), settings, output or evaluating.fresh(model))
+    evaluating.evaluate(model, on.split(","), evaluating.numbers(shots), settings, output)
 
 
 @data.command("prepare")

@@ -8,7 +8,6 @@ OUTPUT/shots.png       accuracy by the number of examples shown, if several numb
 
 import asyncio
 import csv
-import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -24,8 +23,9 @@ from dojang.data.prepared import PreparedConfig
 from dojang.errors import ConfigError, DataError
 from dojang.loop.scores import Scores
 from dojang.loop.statistics import compare as paired
+from dojang.places import check_vacant, claim
 
-__all__ = ["Settings", "compare", "evaluate", "fresh", "numbers"]
+__all__ = ["Settings", "compare", "evaluate", "numbers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,14 @@ class _Case:
     config: RunConfig
 
 
-def evaluate(model: str, data: Sequence[str], shots: Sequence[int], settings: Settings, output: Path) -> None:
-    """Every dataset, with every number of examples; print and write what was found."""
-    if output.exists() and any(output.iterdir()):
-        raise ConfigError(f"--output {output} is not empty; choose another")
+def evaluate(model: str, data: Sequence[str], shots: Sequence[int], settings: Settings, output: Path | None) -> None:
+    """Every dataset, with every number of examples; print and write what was found, under evals/ if nothing is said."""
+    if output is not None:
+        check_vacant("--output", output)
     counts: Sequence[int | None] = shots or [None]
     cases = [_case(_model(model), each, count, settings) for each in data for count in counts]
+    output = output or claim(Path("evals"), Path(model).name)
+    output.mkdir(parents=True, exist_ok=True)
     from dojang.runner import load_rooms
 
     load_rooms()
@@ -61,7 +63,6 @@ def evaluate(model: str, data: Sequence[str], shots: Sequence[int], settings: Se
 
     console = Console()
     results = asyncio.run(_examine(compose.Examiner(cases[0].config), cases, console))
-    output.mkdir(parents=True, exist_ok=True)
     ks = [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= settings.samples]
     found = {
         "model": model,
@@ -92,12 +93,6 @@ def numbers(text: str) -> list[int]:
         return [int(each) for each in text.split(",")] if text else []
     except ValueError:
         raise ConfigError(f"--shots {text} must be numbers with commas between, such as 0,2,4,8") from None
-
-
-def fresh(model: str) -> Path:
-    """A directory that is not there yet."""
-    name = Path(model).name
-    return next(path for at in itertools.count(1) if not (path := Path("evals", f"{name}-{at}")).exists())
 
 
 async def _examine(examiner: Any, cases: Sequence[_Case], console: Console) -> list[Scores]:

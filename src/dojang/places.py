@@ -1,9 +1,12 @@
-"""Where things are kept that later runs use again."""
+"""Where things are kept: what later runs use again, and what commands write."""
 
+import itertools
 import os
 from pathlib import Path
 
-__all__ = ["absolute", "cache_root"]
+from dojang.errors import ConfigError
+
+__all__ = ["absolute", "cache_root", "check_vacant", "claim"]
 
 
 def cache_root() -> Path:
@@ -16,3 +19,22 @@ def cache_root() -> Path:
 def absolute(name: str) -> Path:
     """`name` as an absolute path, since workers may be started in another directory."""
     return Path(os.path.abspath(os.path.expanduser(name)))
+
+
+def check_vacant(option: str, folder: Path) -> None:
+    """ConfigError if something is there already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{option} {folder} is not empty; choose another")
+
+
+def claim(folder: Path, stem: str) -> Path:
+    """A new directory STEM-N in a folder, made at once: two commands never get the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        path = folder / f"{stem}-{number}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("there are numbers enough")

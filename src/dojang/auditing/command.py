@@ -25,7 +25,7 @@ from dojang.auditing.sources import SPLITS, Item, Source, open_source
 from dojang.config import RunConfig
 from dojang.data.prepare import Known
 from dojang.errors import ConfigError, DataError, Interrupted
-from dojang.places import cache_root
+from dojang.places import cache_root, check_vacant, claim
 from dojang.protocols import Judge
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig, pose
@@ -95,8 +95,8 @@ def audit(name: str, wanted: Wanted) -> int:
 def _check(wanted: Wanted) -> None:
     """What can be said before anything is read."""
     for option, folder in (("--output", wanted.output), ("--keep", wanted.keep)):
-        if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{option} {folder} is not empty; choose another")
+        if folder is not None:
+            check_vacant(option, folder)
     if wanted.split not in ("", *SPLITS):
         raise ConfigError(f"--split {wanted.split} is none of {', '.join(SPLITS)}")
     if wanted.keep is not None and wanted.problems < 10**9:
@@ -108,25 +108,12 @@ def _check(wanted: Wanted) -> None:
 def _claimed(name: str, wanted: Wanted) -> Path:
     """The directory for the report, which is there from now on: what cannot be written is known before the work is
     done, and two audits at once do not choose the same one."""
-    folder = wanted.output or Path("audits")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if wanted.keep is not None:
-            wanted.keep.mkdir(parents=True, exist_ok=True)
-        return wanted.output or _fresh(folder, Path(name).name or "data")
+        for folder in filter(None, (wanted.output, wanted.keep)):
+            folder.mkdir(parents=True, exist_ok=True)
+        return wanted.output or claim(Path("audits"), Path(name).name or "data")
     except OSError as error:
-        raise DataError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
-
-
-def _fresh(folder: Path, stem: str) -> Path:
-    at = 1
-    while True:
-        path = folder / f"{stem}-{at}"
-        try:
-            path.mkdir()
-            return path
-        except FileExistsError:
-            at += 1
+        raise DataError(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
 async def _finished(work: Coroutine[Any, Any, None]) -> bool:
