@@ -10,7 +10,8 @@ from typing import get_args
 import pytest
 
 import dojang
-from dojang import benchmarks, cli
+from dojang import benchmarks
+from dojang.cli import judge as cli
 from dojang.errors import ConfigError
 from dojang.judge.problem_file import Which
 from dojang.programs import Isolation, Stop

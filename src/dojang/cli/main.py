@@ -1,4 +1,4 @@
-"""The command line. Parses first; imports what a command needs once it is known which one."""
+"""The commands that stand by themselves, and how they all begin and end."""
 
 import os
 import sys
@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from dojang import __version__
+from dojang.cli.data import data
+from dojang.cli.judge import judge
 from dojang.errors import ConfigError, DojangError
 
 __all__ = ["app", "main"]
@@ -29,36 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-judge = typer.Typer(help="Judge programs, serve a judge, or test it.", no_args_is_help=True)
 app.add_typer(judge, name="judge")
-data = typer.Typer(help="Prepare and audit datasets.", no_args_is_help=True)
 app.add_typer(data, name="data")
-
-
-class Kept(StrEnum):
-    """What judged programs can be kept in by."""
-
-    AUTO = "auto"
-    NAMESPACES = "namespaces"
-    LANDLOCK = "landlock"
-    SECCOMP = "seccomp"
-    NONE = "none"
-
-
-class Tests(StrEnum):
-    """Which tests of a problem."""
-
-    PRIVATE = "private"
-    PUBLIC = "public"
-    ALL = "all"
-
-
-class StopAfter(StrEnum):
-    """After which test to stop."""
-
-    NEVER = "never"
-    TIME_LIMIT = "time_limit"
-    FAILURE = "failure"
 
 
 class Precision(StrEnum):
@@ -67,9 +41,6 @@ class Precision(StrEnum):
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
     FLOAT16 = "float16"
-
-
-ISOLATION = typer.Option(help="What keeps programs in; auto takes the strongest there is, and never none.")
 
 
 def _show_version(wanted: bool) -> None:
@@ -165,90 +136,6 @@ def evaluate(
     evaluating.evaluate(model, on.split(","), evaluating.numbers(shots), settings, output)
 
 
-@data.command("prepare")
-def data_prepare(
-    name: Annotated[str, typer.Argument(help="Which dataset; an unknown name lists all there are.")],
-    where: Annotated[
-        str,
-        typer.Option("--input", metavar="PLACE", help="A file, a directory, s3://..., or a dataset's id on the hub."),
-    ],
-    output: Annotated[Path, typer.Option(help="A directory that is not there yet, or holds what was interrupted.")],
-    settings: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the dataset, e.g. tiers=[easy].")
-    ] = None,
-    held_out: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the training problems that becomes the test split.")
-    ] = 0.0,
-) -> None:
-    """Write a dataset as Parquet rows to train on. If interrupted, the same command goes on with it."""
-    from dojang.preparing import prepare
-
-    prepare(name, where, output, settings or [], held_out)
-
-
-@data.command("audit")
-def data_audit(
-    name: Annotated[
-        str, typer.Argument(metavar="DATA", help="A directory of prepared rows, or a dataset's name with --input.")
-    ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Settings of data, task and judge, e.g. task.tests=all."),
-    ] = None,
-    where: Annotated[
-        str,
-        typer.Option("--input", metavar="PLACE", help="Where the published dataset is; for prepared rows, solutions."),
-    ] = "",
-    task: Annotated[str, typer.Option(metavar="NAME", help="code, maths or answer_line, if the data do not say.")] = "",
-    split: Annotated[str, typer.Option(metavar="NAME", help="train, validation or test; all if not given.")] = "",
-    problems: Annotated[int, typer.Option(min=1, help="How many problems: the first so many.")] = 10**9,
-    solutions: Annotated[int, typer.Option(min=0, help="Known-good answers to try of a problem.")] = 3,
-    mutants: Annotated[int, typer.Option(min=0, help="Mutated programs to try of a problem.")] = 3,
-    repeats: Annotated[int, typer.Option(min=1, help="How often the same answer is judged.")] = 2,
-    min_tests: Annotated[int, typer.Option(min=0, help="Fewer checks than this are few.")] = 5,
-    guess: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of tests that is many for a program that solves nothing.")
-    ] = 0.7,
-    slow: Annotated[float, typer.Option(min=0, max=1, help="Share of the time limit that is much.")] = 0.5,
-    against: Annotated[
-        str,
-        typer.Option(metavar="DATA", help="An evaluation set to look for the problems in: a directory, NAME=PLACE."),
-    ] = "",
-    ngram: Annotated[int, typer.Option(min=2, help="Words of a run that is looked for there.")] = 13,
-    overlap: Annotated[float, typer.Option(min=0, max=1, help="Share of runs found there that is told.")] = 0.3,
-    output: Annotated[
-        Path | None, typer.Option(help="A directory for the report; audits/NAME-N if not given.", show_default=False)
-    ] = None,
-    keep: Annotated[
-        Path | None, typer.Option(help="Write the problems without grave findings there.", show_default=False)
-    ] = None,
-    exclude: Annotated[
-        str, typer.Option(metavar="FINDING,...", help="Which findings are grave; docs/data.md says which, and why.")
-    ] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if verifier and data do not agree.")] = False,
-) -> None:
-    """Ask whether the verifier agrees with the data: known-good answers get full marks, others do not."""
-    from dojang.auditing import command
-    from dojang.auditing.findings import DEFAULT_EXCLUDED, Thoroughness
-
-    wanted = command.Wanted(
-        place=where,
-        task=task,
-        settings=settings or [],
-        split=split,
-        problems=problems,
-        how=Thoroughness(solutions, mutants, repeats, min_tests, guess, slow),
-        against=against,
-        ngram=ngram,
-        overlap=overlap,
-        output=output,
-        keep=keep,
-        exclude=exclude.split(",") if exclude else DEFAULT_EXCLUDED,
-        strict=strict,
-    )
-    raise typer.Exit(command.audit(name, wanted))
-
-
 @app.command()
 def export(
     source: Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run, or one of its checkpoints.")],
@@ -288,78 +175,6 @@ def doctor() -> None:
     from dojang.doctor import examine
 
     examine()
-
-
-@judge.command("run")
-def judge_run(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The program; - reads standard input.")],
-    problem: Annotated[Path, typer.Option(help="A JSON file with tests, limits and checker.", metavar="P.json")],
-    language: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="cpp17, cpp20 or python3; guessed from the file's name if not given."),
-    ] = "",
-    tests: Annotated[Tests, typer.Option(help="Tests not marked as public are private.")] = Tests.PRIVATE,
-    isolation: Annotated[Kept, ISOLATION] = Kept.AUTO,
-    stop: Annotated[StopAfter, typer.Option(help="After which test to stop.")] = StopAfter.NEVER,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the judgement as one JSON object.")] = False,
-) -> None:
-    """Judge a program and show the first failing test. Exits with 1 if it is not accepted."""
-    from dojang import judging
-
-    code = judging.run(
-        file,
-        problem,
-        language_name=language,
-        tests=tests.value,
-        isolation=isolation,
-        stop=stop,
-        as_json=as_json,
-    )
-    raise typer.Exit(code)
-
-
-@judge.command("serve")
-def judge_serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8642,
-    workers: Annotated[int, typer.Option(min=0, help="Programs judged at a time; 0 is one per core.")] = 0,
-    queue: Annotated[int, typer.Option(min=1, help="Requests at a time; more are told to come back later.")] = 256,
-    isolation: Annotated[Kept, ISOLATION] = Kept.AUTO,
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH", help="Interpreter for judged programs, with its packages; dojang's, bare, if not given."
-        ),
-    ] = "",
-    token_env: Annotated[
-        str, typer.Option(help="Environment variable that holds the token clients must send.", metavar="NAME")
-    ] = "DOJANG_JUDGE_TOKEN",
-) -> None:
-    """Judge for other machines over HTTP. Ctrl-C or SIGTERM finishes what was begun, then ends it."""
-    from dojang import judging
-
-    judging.serve(
-        host=host,
-        port=port,
-        workers=workers,
-        queue=queue,
-        isolation=isolation,
-        python=python,
-        token_env=token_env,
-    )
-
-
-@judge.command("selftest")
-def judge_selftest(
-    isolation: Annotated[Kept, ISOLATION] = Kept.AUTO,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """Try the judge of this machine. Verdicts, limits, and a dozen ways out; exits with 8 if anything fails."""
-    from dojang import judging
-
-    judging.selftest_command(isolation=isolation, as_json=as_json)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
