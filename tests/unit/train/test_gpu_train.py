@@ -137,6 +137,7 @@ def test_what_saves_memory_changes_nothing(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch.compile's own, as it is loaded
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # and as it traces
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # not wanted: they are less precise
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
 def test_compiled_it_learns_the_same(
     tokenizer: PreTrainedTokenizerBase, groups: list[Group], compute: torch.dtype
