@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -38,7 +39,7 @@ from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
 from dojang.train import team
-from dojang.train.ranks import Ranks, check_world, join
+from dojang.train.ranks import ALONE, Ranks, check_world, join
 from dojang.train.roles import Roles
 from dojang.train.team import Team
 from dojang.types import Group, Problem, Sampling
@@ -46,6 +47,9 @@ from dojang.weights.memory import MemoryWeights
 from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, Speaker, ask_tester
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
+
+if TYPE_CHECKING:
+    from dojang.spread import SpreadLearner
 
 __all__ = ["Examiner", "Numerics", "Prepared", "build", "follow", "make_renderer", "numerics", "prepare"]
 
@@ -85,6 +89,10 @@ def prepare(config: RunConfig, *, dry: bool = False) -> Prepared:
     if not dry and check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
         raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
     algorithms = _make_algorithms(config)
+    if config.runtime.name == "ray" and not dry:
+        from dojang.runtime.ray.places import connect
+
+        connect(config.runtime)
     judge = config.judge.make(cache_root())
     task = _make_task(config, judge)
     splits = {split: task.problems(split) for split in ("train", "test")}
@@ -159,17 +167,15 @@ class _Player:
 
     config: RunConfig
     renderer: ChatRenderer
-    learner: Learner
+    learner: "Learner | SpreadLearner"
     engine: RolloutEngine
     trainer: Trainer
 
 
 def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Console, *, first: int = 0) -> Run:
     """Everything a run needs, from step `first` on."""
-    numeric = numerics(config)
-    prepare_torch(numeric.device)
-    ranks = join(numeric.device, config.train.sequence_ranks)
-    players = _make_players(config, prepared, numeric, ranks)
+    config, numeric, ranks, make = _find_place(config)
+    players = _make_players(config, prepared, make)
     leading, *_ = players.values()
     engine, trainer = _joined(players, ranks)
     return Run(
@@ -204,7 +210,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         ),
         gate=HealthGate(config.health),
         directory=directory,
-        primed=config.rollout.engine == "torch" and config.train.lora is None,
+        primed=config.rollout.engine == "torch" and config.train.lora is None and config.runtime.name == "local",
         stale=config.loop.stale_updates // config.train.updates,
         critic=has_critic(prepared.algorithm),
         best=Best(config.checkpoint.metric, config.checkpoint.mode, config.checkpoint.keep),
@@ -223,14 +229,31 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     )
 
 
-def _make_players(config: RunConfig, prepared: Prepared, numeric: Numerics, ranks: Ranks) -> dict[str, _Player]:
+MakeLearner = Callable[[RunConfig, str, PreTrainedTokenizerBase], "Learner | SpreadLearner"]
+"""Of a model's configuration, its files and its tokenizer."""
+
+
+def _find_place(config: RunConfig) -> tuple[RunConfig, Numerics, Ranks, MakeLearner]:
+    """Where the run's models are, and how they are made there."""
+    if config.runtime.name == "ray":
+        from dojang.spread import SpreadLearner, settled
+
+        config, numeric = settled(config)
+        return config, numeric, ALONE, lambda each, source, tokenizer: SpreadLearner(each, numeric, tokenizer)
+    numeric = numerics(config)
+    prepare_torch(numeric.device)
+    ranks = join(numeric.device, config.train.sequence_ranks)
+    return config, numeric, ranks, lambda each, source, tokenizer: Learner(each, numeric, ranks, source, tokenizer)
+
+
+def _make_players(config: RunConfig, prepared: Prepared, make: MakeLearner) -> dict[str, _Player]:
     roles = config.roles()
     sources = {role: models.resolve(each.model.name) for role, each in roles.items()}
     asked = {role: make_renderer(each, prepared, sources[role], role) for role, each in roles.items()}
     players: dict[str, _Player] = {}
     for role, each in roles.items():
         tokenizer, renderer = asked[role]
-        learner = Learner(each, numeric, ranks, sources[role], tokenizer)
+        learner = make(each, sources[role], tokenizer)
         engine = learner.make_engine()
         players[role] = _Player(each, renderer, learner, engine, learner.make_trainer(prepared.algorithms[role]))
     return players

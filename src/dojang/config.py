@@ -37,6 +37,7 @@ from dojang.data.reasoning_gym import ReasoningGymConfig
 from dojang.data.tiny_programs import TinyProgramsConfig
 from dojang.judge.config import JudgeConfig
 from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, LoopConfig, RolloutConfig
+from dojang.runtime.config import LocalConfig, RayConfig
 from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
@@ -87,6 +88,7 @@ Algorithm = Annotated[
 ]
 
 Workflow = Annotated[SingleTurnConfig | CoderTesterConfig, Field(discriminator="name")]
+Runtime = Annotated[LocalConfig | RayConfig, Field(discriminator="name")]
 
 
 def sections(annotation: Any) -> list[type[BaseModel]]:
@@ -137,6 +139,8 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     health: HealthConfig = HealthConfig()
     track: TrackConfig = TrackConfig()
+    runtime: Runtime = LocalConfig()
+    """Where trainers, engines and judges live: `runtime: ray` is short for {name: ray}."""
 
     @model_validator(mode="before")
     @classmethod
@@ -146,9 +150,11 @@ class RunConfig(Section):
             return tree
         named = {
             section: {"name": cls.model_fields[section].default.name, **tree[section]}
-            for section in ("task", "workflow", "algo")
+            for section in ("task", "workflow", "algo", "runtime")
             if isinstance(tree.get(section), dict)
         }
+        if isinstance(tree.get("runtime"), str):
+            named["runtime"] = {"name": tree["runtime"]}
         return {**tree, **named}
 
     def _graders_agree(self) -> list[str]:
@@ -215,6 +221,21 @@ class RunConfig(Section):
             wrong.append("workflow.name=coder_tester has no critics, so algo.name=ppo cannot be chosen")
         return wrong
 
+    def _runtime_agrees(self) -> list[str]:
+        if not isinstance(self.runtime, RayConfig):
+            return []
+        trainers, train, wrong = self.runtime.trainers, self.train, list[str]()
+        if trainers % train.sequence_ranks:
+            wrong.append(
+                f"runtime.trainers={trainers} must be a multiple of train.sequence_ranks={train.sequence_ranks}"
+            )
+        if trainers > 1 and train.optimiser == "adamw8bit":
+            wrong.append(
+                "train.optimiser=adamw8bit is for one process; with several (runtime.trainers), what it keeps is "
+                "spread anyway"
+            )
+        return wrong
+
     def roles(self) -> "dict[str, RunConfig]":
         """The models of the run by their roles, the first one first, and what each is configured with."""
         if self.tester is None:
@@ -230,7 +251,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _rooms_agree(self) -> Self:
-        wrong = self._models_agree() + self._engine_agrees()
+        wrong = self._models_agree() + self._engine_agrees() + self._runtime_agrees()
         if self.eval.samples > 1 and self.eval.temperature == 0:
             wrong.append(
                 f"eval.samples={self.eval.samples} greedy answers would all be the same; set "

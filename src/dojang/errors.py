@@ -7,7 +7,9 @@
     ├── RunDirError          5   a run directory that is locked, full, foreign or cannot be resumed
     ├── TrainingError        6   a loss that is not finite
     ├── HealthError          7   rewards that cannot teach
-    └── JudgeError           8   a judge that does not work: a program that got no verdict, a failed self-test
+    ├── JudgeError           8   a judge that does not work: a program that got no verdict, a failed self-test
+    └── ClusterError         9   machines that do not come, have no room, or are gone
+        └── RanksLost            processes that trained together; the run may begin again at its last checkpoint
     Interrupted            130   Ctrl-C or SIGTERM; the run was saved
 
 A message says what is wrong with which value, why, and what to do. An `Interrupted` run is no error,
@@ -15,6 +17,7 @@ but it must not look like a finished one either, so it has an exit code of its o
 """
 
 __all__ = [
+    "ClusterError",
     "ConfigError",
     "DataError",
     "DojangError",
@@ -22,6 +25,7 @@ __all__ = [
     "Interrupted",
     "JudgeError",
     "ModelError",
+    "RanksLost",
     "RunDirError",
     "TrainingError",
 ]
@@ -73,6 +77,16 @@ class JudgeError(DojangError):
     """The judge, not the judged program, failed."""
 
     exit_code = 8
+
+
+class ClusterError(DojangError):
+    """Machines that a run needs do not come, have no room, or are gone."""
+
+    exit_code = 9
+
+
+class RanksLost(ClusterError):
+    """A process that trained with others is gone, and they cannot go on without it."""
 
 
 class Interrupted(DojangError):

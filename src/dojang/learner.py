@@ -38,7 +38,9 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "make_engine",
+    "make_servers",
     "numerics",
+    "numerics_on",
     "prepare_torch",
     "renderer_for",
 ]
@@ -54,7 +56,7 @@ class Numerics:
 
 
 def numerics(config: RunConfig) -> Numerics:
-    """Resolve `auto`."""
+    """Resolve `auto`, for this process."""
     cuda = torch.cuda.is_available()
     if config.model.device == "cuda" and not cuda:
         raise ConfigError("model.device=cuda, but torch sees no GPU here; use model.device=cpu, or see `dojang doctor`")
@@ -66,6 +68,11 @@ def numerics(config: RunConfig) -> Numerics:
                 f"there are more processes than GPUs, of which there are {torch.cuda.device_count()} here"
             )
         torch.cuda.set_device(rank)
+    return numerics_on(device, config)
+
+
+def numerics_on(device: torch.device, config: RunConfig) -> Numerics:
+    """How precisely the arithmetic is done there."""
     chosen = config.model.dtype
     if chosen == "auto":
         chosen = "bfloat16" if device.type == "cuda" else "float32"
@@ -200,9 +207,15 @@ def make_engine(
             transfer=rollout.transfer,
             dtype=dtype,
         )
+    return make_servers(config, tokenizer, weights)
+
+
+def make_servers(config: RunConfig, tokenizer: PreTrainedTokenizerBase, weights: WeightStore) -> RolloutEngine:
+    """Servers that sample, as one engine."""
     from dojang.engines.fleet import Fleet
     from dojang.engines.remote import RemoteEngine
 
+    rollout = config.rollout
     folder = Path(rollout.handover) if rollout.handover else None
     token = os.environ.get(rollout.token_env) or None
     servers = [

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +22,7 @@ from rich.console import Console
 
 from dojang import recipe as recipes
 from dojang.config import RunConfig
-from dojang.errors import ConfigError, DojangError, Interrupted, RunDirError
+from dojang.errors import ConfigError, DojangError, Interrupted, RanksLost, RunDirError
 from dojang.protocols import Judge
 from dojang.rundir import RunDir, write_atomic
 from dojang.summary import Ending, finish
@@ -39,7 +39,7 @@ __all__ = ["dry_run", "load_rooms", "run"]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 RESUMABLE = (
-    *("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.", "track"),
+    *("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.", "track", "runtime"),
     *("tester.max_tokens", "tester.lr", "tester.url"),
 )
 """Keys that may change when a run is resumed: the finished steps keep their meaning."""
@@ -65,19 +65,42 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
         if directory.path.is_dir():
             directory.lock()  # now rather than later: a directory in use is known before torch is loaded
         load_rooms()
-        from dojang import compose
-
-        prepared = compose.prepare(config)  # before a directory is made: a mistake here leaves none behind
-        later = shlex.join([*_program(), "track", str(directory.path)])
-        couriers = running.enter_context(closing(config.track.open(directory, speaker(console), later)))
-        directory.lock()
-        _check_directory(directory, config, resume=resume)  # somebody may have been here in the meantime
-        write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
-        write_atomic(directory.config, recipes.to_yaml(config).encode())
         again = [*(_torchrun() or _program()), "train", recipe, *overrides, "--run-dir", str(directory.path)]
-        command = shlex.join([*again, "--resume"])
-        ending = Ending(recipe, config.steps, shlex.join(_program()), command, directory)
-        _train(config, prepared, console, ending, couriers)
+        ending = Ending(recipe, config.steps, shlex.join(_program()), shlex.join([*again, "--resume"]), directory)
+
+        def settle() -> None:
+            directory.lock()
+            _check_directory(directory, config, resume=resume)  # somebody may have been here in the meantime
+            write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
+            write_atomic(directory.config, recipes.to_yaml(config).encode())
+
+        failures = config.runtime.max_failures if config.runtime.name == "ray" else 0
+        while not _once(config, console, ending, settle, may_fail=failures > 0):
+            failures -= 1
+            settle = _nothing
+
+
+def _once(config: RunConfig, console: Console, ending: Ending, settle: Callable[[], None], *, may_fail: bool) -> bool:
+    """Train to the end; False if trainers on other machines were lost, and it `may_fail`: then it can begin again where
+    it was saved, with everything made anew. `settle` takes the directory once nothing is wrong with the data."""
+    from dojang import compose
+
+    prepared = compose.prepare(config)  # before a directory is made: a mistake here leaves none behind
+    later = shlex.join([*_program(), "track", str(ending.directory.path)])
+    with closing(config.track.open(ending.directory, speaker(console), later)) as couriers:
+        settle()
+        try:
+            _train(config, prepared, console, ending, couriers, may_fail=may_fail)
+        except RanksLost as error:
+            if not may_fail:
+                raise
+            console.print(f"{error}; beginning again where the run was saved last", highlight=False)
+            return False
+    return True
+
+
+def _nothing() -> None:
+    """The directory is this run's already."""
 
 
 def dry_run(recipe: str, overrides: Sequence[str]) -> None:
@@ -102,7 +125,15 @@ def load_rooms() -> None:
     gc.freeze()
 
 
-def _train(config: RunConfig, prepared: "Prepared", console: Console, ending: Ending, couriers: "Couriers") -> None:
+def _train(
+    config: RunConfig,
+    prepared: "Prepared",
+    console: Console,
+    ending: Ending,
+    couriers: "Couriers",
+    *,
+    may_fail: bool,
+) -> None:
     from dojang import compose
     from dojang.loop.state import State, load_state
 
@@ -126,6 +157,8 @@ def _train(config: RunConfig, prepared: "Prepared", console: Console, ending: En
     try:
         asyncio.run(_loop(wired, state, prepared.judge))
     except BaseException as error:
+        if may_fail and isinstance(error, RanksLost):
+            raise  # this is not the end
         with suppress(DojangError):  # a full disk may refuse the summary too; the first error is the one to tell
             conclude("interrupted" if isinstance(error, Interrupted) else "failed")
         if isinstance(error, DojangError):

@@ -20,6 +20,8 @@ ROOT = PACKAGE.parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"vllm": "engines/vllm.py", "peft": "train/adapters.py", "bitsandbytes": "train/bits.py"}
 HEAVY |= {"mlflow": "track/mlflow.py", "tensorboard": "track/tensorboard.py"}
+RAYS = ("runtime/ray/", "spread.py")
+"""What needs Ray, and is itself imported only when it is used."""
 FOR_GPUS = ("engines/graphs.py", "engines/kernels.py")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LIGHT = (
@@ -96,6 +98,16 @@ def test_what_is_heavy_is_imported_in_one_file_and_only_when_it_is_used(package:
                 assert node in lazy
 
 
+def test_ray_is_imported_in_one_folder_and_that_only_when_it_is_used() -> None:
+    for path in FILES:
+        if short(path).startswith(RAYS):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert [name for name in names if re.match(r"ray\b|dojang\.(runtime\.ray|spread)\b", name)] == []
+
+
 @pytest.mark.parametrize("path", FILES, ids=short)
 def test_no_file_asks_to_be_two(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
@@ -117,6 +129,8 @@ def test_a_module_exports_what_it_has_in_order(path: Path) -> None:
     assert names == sorted(names, key=sort_key)
     if short(path) in FOR_GPUS:
         pytest.importorskip("triton", reason="needs Triton, which comes with torch's builds for GPUs")
+    if short(path).startswith(RAYS):
+        pytest.importorskip("ray", reason="needs Ray, which `make test-ray` installs")
     module = importlib.import_module(module_name(path))
     assert [name for name in names if not hasattr(module, name)] == []
 

@@ -1,0 +1,38 @@
+"""Where the parts of a run live: the `runtime` section of a configuration."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from dojang.settings import Section
+
+__all__ = ["LocalConfig", "RayConfig"]
+
+
+class LocalConfig(Section):
+    """Everything in one process, or in those torchrun has begun."""
+
+    name: Literal["local"] = "local"
+
+
+class RayConfig(Section):
+    """Trainers, engines and judges as processes of a Ray cluster."""
+
+    name: Literal["ray"] = "ray"
+    address: str = ""
+    """Of the cluster's head, HOST:PORT. If empty, that of RAY_ADDRESS, or a cluster of this machine alone, which ends
+    with the run."""
+    trainers: int = Field(default=1, ge=1)
+    """Processes that train together; the model is spread over them."""
+    engines: int = Field(default=1, ge=1)
+    """Processes that sample, of each model."""
+    cpus: float = Field(default=1.0, gt=0)
+    """Processors of each trainer and each engine. Judges get the rest, on every machine of the cluster."""
+    gpus: float | None = Field(default=None, ge=0)
+    """GPUs of each trainer and each engine; less than one lets several share it. Without it 1 if the cluster has any
+    GPU and model.device is not cpu, or else none."""
+    max_failures: int = Field(default=3, ge=0)
+    """How often the trainers may be lost, and begin again at the last checkpoint, before the run gives up. Engines and
+    judges are replaced without counting."""
+    patience_s: float = Field(default=600.0, gt=0)
+    """How long to wait for processes to get their place and begin, and for new weights to reach an engine."""

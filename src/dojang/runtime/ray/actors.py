@@ -1,0 +1,112 @@
+"""Objects in processes of Ray's: made there, asked from here.
+
+What is asked raises what the object raises. If instead the process is gone, or cannot be reached any more, that is
+`Lost`, whatever Ray calls it: whoever asked decides whether to ask another.
+"""
+
+import inspect
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from dojang.runtime.ray.places import Place
+
+__all__ = ["Actor", "Host", "Lost", "answer", "gather", "spawn"]
+
+_AT_A_TIME = 10_000
+"""Requests an actor may have under way: how many it really works on is its object's business."""
+
+
+class Lost(RuntimeError):
+    """A process that is gone, or out of reach."""
+
+
+class Host:
+    """The actor: a process that holds one object."""
+
+    def __init__(self) -> None:
+        self._held: Any = None
+
+    async def make(self, factory: Callable[[], Any]) -> None:
+        self._held = factory()
+
+    async def do(self, verb: str, *arguments: Any) -> Any:
+        found = getattr(self._held, verb)(*arguments)
+        return await found if inspect.isawaitable(found) else found
+
+    async def address(self) -> tuple[str, int]:
+        """Where others can meet this process: its node's address, and a port that is free."""
+        with socket.socket() as one:
+            one.bind(("", 0))
+            return ray.util.get_node_ip_address(), int(one.getsockname()[1])
+
+
+class Actor:
+    """Somebody to ask."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def make(self, factory: Callable[[], Any]) -> Any:
+        """Begin to make the object it is to hold; returns what to wait for."""
+        return self._handle.make.remote(factory)
+
+    def address(self) -> Any:
+        return self._handle.address.remote()
+
+    def begin(self, verb: str, *arguments: Any) -> Any:
+        """Ask; returns what to wait for."""
+        return self._handle.do.remote(verb, *arguments)
+
+    async def do(self, verb: str, *arguments: Any) -> Any:
+        """Ask, and wait."""
+        return await answer(self.begin(verb, *arguments))
+
+    def kill(self) -> None:
+        """The process ends at once."""
+        ray.kill(self._handle)
+
+
+def spawn(place: Place) -> Actor:
+    """A new process there. It does not hold anything yet."""
+    options = {
+        "num_cpus": place.cpus,
+        "num_gpus": place.gpus,
+        "max_concurrency": _AT_A_TIME,
+        "scheduling_strategy": PlacementGroupSchedulingStrategy(place.group, place.bundle),
+    }
+    return Actor(ray.remote(Host).options(**options).remote())
+
+
+async def answer(asked: Awaitable[Any]) -> Any:
+    """What comes of it."""
+    try:
+        return await asked
+    except RayError as error:
+        raise _meant(error) from error
+
+
+def gather(asked: Sequence[Any], patience_s: float) -> list[Any]:
+    """What comes of all of it. As soon as one fails, that is raised: the others may wait for it in vain."""
+    waiting = list(asked)
+    try:
+        while waiting:
+            done, waiting = ray.wait(waiting, timeout=patience_s)
+            if not done:
+                raise GetTimeoutError(f"nothing came within {patience_s:g} s")
+            ray.get(done)
+        return list(ray.get(list(asked)))
+    except RayError as error:
+        raise _meant(error) from error
+
+
+def _meant(error: RayError) -> Exception:
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        return cause if isinstance(cause, Exception) else error
+    first, *_ = str(error).strip().splitlines() or [""]
+    return Lost(f"{type(error).__name__}: {first}")

@@ -1,0 +1,92 @@
+"""An engine in a process elsewhere.
+
+One that is lost is made anew when it is next told to load weights, which a `Fleet` does with engines that have failed.
+Until it has the weights it is expected to have, it draws nothing: a new process begins with those of the model's files.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from dojang.protocols import RolloutEngine, WeightStore
+from dojang.runtime.ray.actors import Actor, Lost, answer, spawn
+from dojang.runtime.ray.arrays import Held, Shared, pick_up
+from dojang.runtime.ray.places import Place, give_back
+from dojang.types import Completion, Metrics, Sampling
+
+__all__ = ["RayEngine", "Sampler"]
+
+_CLOSE_S = 30.0
+
+
+class Sampler:
+    """The engine's side: in the process that samples."""
+
+    def __init__(self, engine: RolloutEngine, weights: WeightStore) -> None:
+        self._engine, self._weights = engine, weights
+        self._version: int | None = None
+
+    async def generate(self, version: int, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
+        if version != self._version:
+            raise RuntimeError(f"the engine has weights version {self._version}, not {version}")
+        return await self._engine.generate(prompt, n, sampling)
+
+    async def load(self, version: int, arrays: Any) -> Metrics | None:
+        self._version = None  # in between it has neither
+        self._weights.publish(version, pick_up(arrays))
+        figures = await self._engine.load(version)
+        if isinstance(self._weights, Held):
+            self._weights.forget()
+        self._version = version
+        return figures
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+class RayEngine:
+    """A RolloutEngine whose work is done by a Sampler elsewhere."""
+
+    def __init__(self, factory: Callable[[], Sampler], place: Place, weights: Shared) -> None:
+        self._factory, self._place, self._weights = factory, place, weights
+        self._actor: Actor | None = None
+        self._version = -1
+
+    async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
+        found: list[Completion] = await self._ask("generate", self._version, tuple(prompt), n, sampling)
+        return found
+
+    async def load(self, version: int) -> Metrics | None:
+        reference = self._weights.reference(version)
+        if self._actor is None:
+            actor = spawn(self._place)
+            try:
+                await answer(actor.make(self._factory))
+            except BaseException:
+                actor.kill()
+                raise
+            self._actor = actor
+        figures: Metrics | None = await self._ask("load", version, reference)
+        self._version = version
+        return figures
+
+    async def close(self) -> None:
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            with suppress(Exception):  # engines may have processes of their own
+                await asyncio.wait_for(actor.do("close"), _CLOSE_S)
+            actor.kill()
+        give_back([self._place])
+
+    async def _ask(self, verb: str, *arguments: Any) -> Any:
+        actor = self._actor
+        if actor is None:
+            raise Lost("the engine's process is gone")
+        try:
+            return await actor.do(verb, *arguments)
+        except Lost:
+            actor.kill()  # it may only be out of reach, and would come back with what nobody wants any more
+            if self._actor is actor:
+                self._actor = None
+            raise

@@ -1,0 +1,118 @@
+"""The cluster, and places in it."""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from dojang.errors import ClusterError
+from dojang.runtime.config import RayConfig
+
+__all__ = ["Node", "Place", "connect", "give_back", "gpus_each", "nodes", "reserve"]
+
+logger = logging.getLogger(__name__)
+_WORD_S = 10.0
+"""How long to wait for places before saying so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Room for one process."""
+
+    group: Any
+    bundle: int
+    cpus: float
+    gpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine of the cluster."""
+
+    id: str
+    address: str
+    cpus: float
+    gpus: float
+
+
+_reserved: list[Place] = []
+
+
+def connect(config: RayConfig) -> None:
+    """Join the cluster, or begin one of this machine alone. If that was done already, all places are given back: those
+    who had them have failed."""
+    if ray.is_initialized():
+        give_back(list(_reserved))
+        return
+    address = config.address or os.environ.get("RAY_ADDRESS", "")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "150")  # on a busy machine its 30 are not enough
+    try:
+        if address:
+            ray.init(address=address, log_to_driver=True, configure_logging=False)
+        else:
+            ray.init(include_dashboard=False, log_to_driver=True, configure_logging=False)
+    except Exception as error:  # of many kinds, with many lines
+        first, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        where = f"the Ray cluster at {address} cannot be joined" if address else "Ray cannot be started here"
+        raise ClusterError(f"{where}: {first}; see runtime.address, RAY_ADDRESS and RAY_AUTH_TOKEN") from error
+
+
+def nodes() -> list[Node]:
+    """Those that are alive."""
+    return [
+        Node(
+            each["NodeID"],
+            each["NodeManagerAddress"],
+            each["Resources"].get("CPU", 0.0),
+            each["Resources"].get("GPU", 0.0),
+        )
+        for each in ray.nodes()
+        if each["Alive"]
+    ]
+
+
+def gpus_each(config: RayConfig, device: str) -> float:
+    """How many GPUs a trainer or engine gets; `device` is model.device."""
+    if device == "cpu":
+        return 0.0
+    if config.gpus is not None:
+        return config.gpus
+    return 1.0 if any(node.gpus for node in nodes()) else 0.0
+
+
+def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, patience_s: float) -> list[Place]:
+    """Room for so many processes. ClusterError if there is none in time, with what there is."""
+    bundle = {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
+    group = placement_group([bundle] * count, strategy=strategy)
+    wanted = f"{what} need {count} x ({_words(bundle)})"
+    if not group.wait(min(_WORD_S, patience_s)):
+        logger.warning("waiting for room in the cluster: %s; %s", wanted, _there())
+        if not group.wait(patience_s):
+            remove_placement_group(group)
+            raise ClusterError(
+                f"{wanted}, and the cluster had no room for that within {patience_s:g} s ({_there()}); see "
+                "runtime.trainers, runtime.engines, runtime.cpus and runtime.gpus"
+            )
+    places = [Place(group, at, cpus, gpus) for at in range(count)]
+    _reserved.extend(places)
+    return places
+
+
+def give_back(places: Sequence[Place]) -> None:
+    """Processes that are still there end."""
+    for group in {each.group.id: each.group for each in places if each in _reserved}.values():
+        remove_placement_group(group)
+    _reserved[:] = [each for each in _reserved if each not in places]
+
+
+def _there() -> str:
+    free = ray.available_resources()
+    return f"free: {_words({kind: free.get(kind, 0.0) for kind in ('CPU', 'GPU')})}, on {len(nodes())} machines"
+
+
+def _words(resources: dict[str, float]) -> str:
+    return ", ".join(f"{amount:g} {kind}" for kind, amount in resources.items())

@@ -1,0 +1,125 @@
+"""One model of a run on a Ray cluster: what asks it and teaches it is in processes elsewhere.
+
+What they hold is made there, by functions of this file: the same parts, put together the same way, as in a run of one
+process (learner.py).
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from dojang import models
+from dojang.config import RunConfig
+from dojang.engines.fleet import Fleet
+from dojang.learner import (
+    Learner,
+    Numerics,
+    load_model,
+    load_tokenizer,
+    make_engine,
+    make_servers,
+    numerics,
+    numerics_on,
+    prepare_torch,
+)
+from dojang.protocols import Algorithm, RolloutEngine
+from dojang.runtime.config import RayConfig
+from dojang.runtime.ray.arrays import Held, Shared, collect
+from dojang.runtime.ray.engines import RayEngine, Sampler
+from dojang.runtime.ray.places import gpus_each, reserve
+from dojang.runtime.ray.trainers import Rank, RayTrainer, enter
+from dojang.train.ranks import join
+from dojang.weights.delta import DeltaWeights
+from dojang.weights.memory import MemoryWeights
+
+__all__ = ["SpreadLearner", "make_rank", "make_sampler", "settled"]
+
+
+def settled(config: RunConfig) -> tuple[RunConfig, Numerics]:
+    """Decide by what the cluster has where and how precisely the arithmetic is done: the machine where this runs may
+    have no GPU."""
+    assert isinstance(config.runtime, RayConfig)
+    device = "cuda" if gpus_each(config.runtime, config.model.device) else "cpu"
+    numeric = numerics_on(torch.device(device), config)
+    dtype = str(numeric.compute).removeprefix("torch.")
+    return config.model_copy(
+        update={"model": config.model.model_copy(update={"device": device, "dtype": dtype})}
+    ), numeric
+
+
+class SpreadLearner:
+    """Like a Learner, but elsewhere."""
+
+    def __init__(self, config: RunConfig, numeric: Numerics, tokenizer: PreTrainedTokenizerBase) -> None:
+        assert isinstance(config.runtime, RayConfig)
+        self._config, self._runtime = config, config.runtime
+        self.tokenizer = tokenizer
+        self._served = config.rollout.engine == "remote"
+        kind = DeltaWeights if config.rollout.transfer == "delta" else MemoryWeights
+        self.weights: Shared | MemoryWeights = kind(numeric.compute) if self._served else Shared()
+        self._gpus = gpus_each(self._runtime, config.model.device)
+
+    def make_engine(self) -> RolloutEngine:
+        """What samples from it: processes of the cluster, or the servers that were named."""
+        if isinstance(self.weights, MemoryWeights):
+            return make_servers(self._config, self.tokenizer, self.weights)
+        runtime = self._runtime
+        engines = []
+        for at in range(runtime.engines):  # each by itself, so that each can find another place
+            (place,) = reserve(
+                f"engine {at + 1}",
+                1,
+                cpus=runtime.cpus,
+                gpus=self._gpus,
+                strategy="PACK",
+                patience_s=runtime.patience_s,
+            )
+            engines.append(RayEngine(partial(make_sampler, self._config), place, self.weights))
+        return Fleet(engines, patience_s=runtime.patience_s)
+
+    def make_trainer(self, algorithm: Algorithm) -> RayTrainer:
+        """What teaches it. The algorithm is made again by each process."""
+        runtime, world = self._runtime, self._runtime.trainers
+        places = reserve(
+            "trainers", world, cpus=runtime.cpus, gpus=self._gpus, strategy="PACK", patience_s=runtime.patience_s
+        )
+
+        def factory(rank: int, address: tuple[str, int]) -> "partial[Rank]":
+            return partial(make_rank, self._config, rank, world, address)
+
+        return RayTrainer(factory, places, self._deliver, runtime.patience_s)
+
+    def _deliver(self, version: int, reference: Any) -> None:
+        if isinstance(self.weights, Shared):
+            self.weights.announce(version, reference)
+        else:
+            self.weights.publish(version, collect(reference))
+
+
+def make_rank(config: RunConfig, rank: int, world: int, address: tuple[str, int]) -> Rank:
+    """One of the processes that train."""
+    enter(rank, world, address)
+    numeric = numerics(config)
+    prepare_torch(numeric.device)
+    ranks = join(numeric.device, config.train.sequence_ranks)
+    source = models.resolve(config.model.name)
+    tokenizer, _ = load_tokenizer(source)
+    # What has changed is for those to find out who send it on.
+    whole = config.model_copy(update={"rollout": config.rollout.model_copy(update={"transfer": "full"})})
+    learner = Learner(whole, numeric, ranks, source, tokenizer)
+    return Rank(learner.make_trainer(config.algo.make(config.rollout.max_tokens)), learner.weights)
+
+
+def make_sampler(config: RunConfig) -> Sampler:
+    """One of the processes that sample. Its processors are its own: judges have others."""
+    numeric = numerics(config)
+    prepare_torch(numeric.device)
+    source = models.resolve(config.model.name)
+    tokenizer, _ = load_tokenizer(source)
+    rollout = config.rollout.model_copy(update={"threads": config.rollout.threads or torch.get_num_threads()})
+    weights = DeltaWeights(numeric.compute) if rollout.transfer == "delta" else Held()
+    model = load_model(source, numeric.compute, numeric.device)
+    engine = make_engine(config.model_copy(update={"rollout": rollout}), numeric, source, model, tokenizer, weights)
+    return Sampler(engine, weights)
