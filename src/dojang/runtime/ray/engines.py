@@ -60,7 +60,7 @@ class RayEngine:
     async def load(self, version: int) -> Metrics | None:
         reference = self._weights.reference(version)
         if self._actor is None:
-            actor = spawn(self._place)
+            actor = spawn(self._place, "Engine")
             try:
                 await answer(actor.make(self._factory))
             except BaseException:

@@ -81,7 +81,7 @@ class RayTrainer:
     ) -> None:
         """`factory` is told a rank and where the first one can be met, and gives what makes it."""
         self._places, self._deliver = places, deliver
-        self._ranks = [spawn(place) for place in places]
+        self._ranks = [spawn(place, "Trainer") for place in places]
         try:
             (address,) = gather([self._ranks[0].address()], patience_s)
             gather([each.make(factory(at, address)) for at, each in enumerate(self._ranks)], patience_s)

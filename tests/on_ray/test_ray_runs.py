@@ -1,0 +1,129 @@
+"""Whole runs on Ray, and what is left of them when something is killed."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from processes import kill, of
+
+pytestmark = pytest.mark.slow
+STEPS = 6
+KILLS = int(os.environ.get("DOJANG_KILLS", "4"))
+"""How many processes are killed in one run."""
+RECIPE = ["quickstart", f"steps={STEPS}", "eval.every=6", "eval.problems=16", "checkpoint.every=2"]
+RECIPE += ["rollout.prompts=8", "model.dtype=float64"]  # so precisely that no token depends on who draws it
+ON_RAY = ["runtime.name=ray", "runtime.trainers=2", "runtime.engines=2", "runtime.max_failures=100"]
+MakeCluster = Callable[..., Any]
+
+
+def ledger(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Every sample of a run. Probabilities differ in the last place, by who computed them."""
+    files = sorted((run / "rollouts").rglob("*.parquet"))
+    drop = ("logprobs", "seconds")
+    return {
+        path.name: [
+            {key: value for key, value in row.items() if key not in drop} for row in pq.read_table(path).to_pylist()
+        ]
+        for path in files
+    }
+
+
+def train(directory: Path, environment: dict[str, str], *settings: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "dojang", "train", *RECIPE, *settings, "--run-dir", str(directory)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory.parent
+    )
+
+
+@contextmanager
+def ended(process: "subprocess.Popen[str]") -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def steps_done(directory: Path) -> int:
+    try:
+        return sum("critic/rewards/mean" in line for line in (directory / "metrics.jsonl").read_text().splitlines())
+    except OSError:
+        return 0
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What the same run gives in one process."""
+    directory = tmp_path_factory.mktemp("local") / "run"
+    process = train(directory, {**os.environ, "OMP_NUM_THREADS": "1"})
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return ledger(directory)
+
+
+def test_whatever_is_killed_the_ledger_is_that_of_an_undisturbed_run(
+    make_cluster: MakeCluster,
+    environment: dict[str, str],
+    tmp_path: Path,
+    undisturbed: dict[str, list[dict[str, Any]]],
+) -> None:
+    cluster = make_cluster(2, 2, 2)
+    chance = random.Random(0)
+    directory = tmp_path / "run"
+    process = train(directory, {**environment, "RAY_ADDRESS": cluster.address}, *ON_RAY)
+    killed = []
+    with ended(process):
+        while process.poll() is None and len(killed) < KILLS:
+            time.sleep(chance.uniform(2, 8))
+            victims = of(cluster.list_all_nodes(), "Engine", "Trainer")
+            if not victims:
+                continue
+            workers = list(cluster.worker_nodes)
+            if len(killed) % 4 == 3 and workers:  # a whole machine, and another one comes
+                cluster.remove_node(chance.choice(workers), allow_graceful=False)
+                cluster.add_node(num_cpus=2)
+                killed.append("node")
+            else:
+                number = chance.choice(sorted(victims))
+                kill(number)
+                killed.append(victims[number])
+        output, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, output
+    assert len(killed) == KILLS, output
+    assert ledger(directory) == undisturbed
+    assert json.loads((directory / "summary.json").read_text())["status"] == "finished"
+    assert of(cluster.list_all_nodes(), "Engine", "Trainer", "Judge") == {}
+
+
+def test_a_driver_that_is_killed_leaves_nobody_behind_and_can_be_resumed(
+    make_cluster: MakeCluster,
+    environment: dict[str, str],
+    tmp_path: Path,
+    undisturbed: dict[str, list[dict[str, Any]]],
+) -> None:
+    cluster = make_cluster(4)
+    on = {**environment, "RAY_ADDRESS": cluster.address}
+    directory = tmp_path / "run"
+    process = train(directory, on, *ON_RAY)
+    with ended(process):
+        deadline = time.monotonic() + 300
+        while steps_done(directory) < 3 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+    assert steps_done(directory) >= 3
+    deadline = time.monotonic() + 60
+    while of(cluster.list_all_nodes(), "Engine", "Trainer", "Judge") and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert of(cluster.list_all_nodes(), "Engine", "Trainer", "Judge") == {}
+    again = train(directory, on, *ON_RAY, "--resume")
+    output, _ = again.communicate(timeout=600)
+    assert again.returncode == 0, output
+    assert ledger(directory) == undisturbed
