@@ -9,7 +9,7 @@
     ├── HealthError          7   rewards that cannot teach
     ├── JudgeError           8   a judge that does not work: a program that got no verdict, a failed self-test
     └── ClusterError         9   machines that do not come, have no room, or are gone
-        └── RanksLost            processes that trained together; the run may begin again at its last checkpoint
+        └── RanksLost       10   processes that trained together; the run may begin again at its last checkpoint
     Interrupted            130   Ctrl-C or SIGTERM; the run was saved
 
 A message says what is wrong with which value, why, and what to do. An `Interrupted` run is no error,
@@ -87,6 +87,8 @@ class ClusterError(DojangError):
 
 class RanksLost(ClusterError):
     """A process that trained with others is gone, and they cannot go on without it."""
+
+    exit_code = 10
 
 
 class Interrupted(DojangError):

@@ -18,8 +18,8 @@ __all__ = ["app", "main"]
 
 EXIT_CODES = (
     "Exit codes: 0 done, 2 configuration, 3 data, 4 model, 5 run directory, 6 numbers went wrong, "
-    "7 rewards cannot teach, 8 the judge failed, 9 a cluster failed, 130 interrupted; 1 of judge run: judged, and not "
-    "accepted; 1 of data audit --strict: verifier and data do not agree."
+    "7 rewards cannot teach, 8 the judge failed, 9 a cluster failed, 10 trainers were lost, 130 interrupted; "
+    "1 of judge run: judged, and not accepted; 1 of data audit --strict: verifier and data do not agree."
 )
 
 app = typer.Typer(

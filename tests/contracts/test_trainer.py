@@ -1,0 +1,175 @@
+"""What every Trainer promises, wherever its processes are."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+
+from dojang import models
+from dojang import recipe as recipes
+from dojang.config import RunConfig
+from dojang.errors import RanksLost, TrainingError
+from dojang.learner import Learner, load_tokenizer, numerics, prepare_torch
+from dojang.protocols import Trainer
+from dojang.train.ranks import ALONE
+from dojang.types import Group, Sample
+from rays import NEEDS_RAY, alone
+
+T = TypeVar("T")
+MakeGroup = Callable[..., Group]
+
+
+@dataclass
+class Student:
+    """A trainer, and what it has published."""
+
+    trainer: Trainer
+    fetch: Callable[[int], Any]
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(work)
+
+    def step(self, groups: list[Group]) -> dict[str, float]:
+        async def both() -> dict[str, float]:
+            return {**await self.trainer.forward_backward(groups), **await self.trainer.optim_step()}
+
+        return self.do(both())
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    with alone(4):
+        yield
+
+
+def configured(*settings: str) -> RunConfig:
+    return recipes.load("quickstart", ["model.dtype=float64", "train.lr=1e-3", "train.warmup=0", *settings])
+
+
+def here(config: RunConfig) -> Student:
+    numeric = numerics(config)
+    prepare_torch(numeric.device)
+    source = models.resolve(config.model.name)
+    learner = Learner(config, numeric, ALONE, source, load_tokenizer(source)[0])
+    return Student(learner.make_trainer(config.algo.make(config.rollout.max_tokens)), learner.weights.fetch)
+
+
+def elsewhere(config: RunConfig) -> Student:
+    from dojang.runtime.ray.arrays import Shared, collect
+    from dojang.spread import SpreadLearner, settled
+
+    config, numeric = settled(config)
+    learner = SpreadLearner(config, numeric, load_tokenizer(models.resolve(config.model.name))[0])
+    assert isinstance(learner.weights, Shared)
+    weights = learner.weights
+    trainer = learner.make_trainer(config.algo.make(config.rollout.max_tokens))
+    return Student(trainer, lambda version: collect(weights.reference(version)))
+
+
+@pytest.fixture(params=["torch", pytest.param("ray", marks=NEEDS_RAY), pytest.param("two ranks", marks=NEEDS_RAY)])
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[], Student]]:
+    made: list[Student] = []
+
+    def make() -> Student:
+        if request.param == "torch":
+            made.append(here(configured()))
+        else:
+            request.getfixturevalue("cluster")
+            ranks = 2 if request.param == "two ranks" else 1
+            made.append(elsewhere(configured("runtime.name=ray", f"runtime.trainers={ranks}")))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.do(each.trainer.close())
+
+
+@pytest.fixture
+def groups(make_group: MakeGroup) -> list[Group]:
+    def credited(group: Group) -> Group:
+        own = [replace(each, advantage=1.0 - 2.0 * (at % 2)) for at, each in enumerate(group.samples)]
+        return replace(group, samples=tuple(own))
+
+    answers = [(20, 21, 22), (23, 24), (25, 26, 27, 28), (29,)]
+    return [
+        credited(replace(make_group((1.0, 0.0), answer=answer, logprobs=(-2.0,) * len(answer)), ordinal=at))
+        for at, answer in enumerate(answers)
+    ]
+
+
+def samples_of(groups: list[Group]) -> list[Sample]:
+    return [sample for group in groups for sample in group.samples]
+
+
+def test_it_learns_what_one_process_learns(make: Callable[[], Student], groups: list[Group]) -> None:
+    student, expected = make(), here(configured())
+    before = student.do(student.trainer.score(samples_of(groups)))
+    for found, wanted in zip(before, expected.do(expected.trainer.score(samples_of(groups))), strict=True):
+        assert found == pytest.approx(wanted, abs=1e-10)
+    for _ in range(2):
+        assert student.step(groups) == pytest.approx(expected.step(groups), rel=1e-6, abs=1e-9)  # Adam divides
+    after = student.do(student.trainer.score(samples_of(groups)))
+    assert after != before
+    for found, wanted in zip(after, expected.do(expected.trainer.score(samples_of(groups))), strict=True):
+        assert found == pytest.approx(wanted, abs=1e-6)
+
+
+def test_what_it_publishes_is_what_it_has_learned(make: Callable[[], Student], groups: list[Group]) -> None:
+    student = make()
+    first = student.do(student.trainer.publish())
+    before = {name: tensor.clone() for name, tensor in student.fetch(first).items()}
+    student.step(groups)
+    second = student.do(student.trainer.publish())
+    assert second > first
+    after = student.fetch(second)
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared disk", "no shared disk"])
+def test_it_goes_on_where_it_was_saved(
+    make: Callable[[], Student],
+    groups: list[Group],
+    tmp_path: Path,
+    shared: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    student = make()
+    if not shared:
+        if not hasattr(student.trainer, "_sees"):
+            pytest.skip("it has one disk")
+
+        async def blind(path: Path) -> bool:
+            return False
+
+        monkeypatch.setattr(student.trainer, "_sees", blind)
+    student.step(groups)
+    student.do(student.trainer.save(tmp_path))
+    expected = student.step(groups)
+    student.step(groups)
+    student.do(student.trainer.restore(tmp_path))
+    assert student.step(groups) == pytest.approx(expected, abs=1e-12)
+
+
+def test_what_goes_wrong_is_told_as_it_is(make: Callable[[], Student], groups: list[Group]) -> None:
+    broken = replace(groups[0], samples=tuple(replace(each, advantage=float("nan")) for each in groups[0].samples))
+    student = make()
+    with pytest.raises(TrainingError):
+        student.step([broken, *groups[1:]])
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2)])
+@pytest.mark.filterwarnings("ignore")
+def test_one_that_is_lost_is_told_as_such(ranks: int, groups: list[Group], request: pytest.FixtureRequest) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has it")
+    request.getfixturevalue("cluster")
+    student = elsewhere(configured("runtime.name=ray", f"runtime.trainers={ranks}"))
+    student.step(groups)
+    student.trainer._ranks[-1].kill()  # type: ignore[attr-defined]
+    with pytest.raises(RanksLost):
+        student.step(groups)
+    student.do(student.trainer.close())

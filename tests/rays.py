@@ -1,0 +1,51 @@
+"""Ray for tests: a cluster of this machine alone, in a folder of its own, that always ends."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SOURCES = str(Path(__file__).resolve().parents[1] / "src")
+NEEDS_RAY = (
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed here; make test-ray has it"),
+    pytest.mark.filterwarnings("ignore"),  # those of Ray and what it imports
+)
+
+
+def settle_environment() -> None:
+    """What Ray's processes are to find, wherever the tests are run."""
+    os.environ.update(
+        RAY_raylet_start_wait_time_s="150",  # a busy machine takes longer than Ray's 30
+        RAY_AUTH_MODE="disabled",  # or else it depends on what is in the home directory
+        RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",  # it would warn that this will change
+    )
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")]))
+
+
+@contextmanager
+def folder() -> Iterator[str]:
+    """For Ray's files; short, since paths of sockets must be."""
+    path = tempfile.mkdtemp(prefix="dr", dir="/tmp")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def alone(cpus: int) -> Iterator[None]:
+    """A cluster of one node."""
+    import ray
+
+    settle_environment()
+    with folder() as path:
+        ray.init(num_cpus=cpus, include_dashboard=False, _temp_dir=path, log_to_driver=False)
+        try:
+            yield
+        finally:
+            ray.shutdown()
