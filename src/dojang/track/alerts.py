@@ -94,7 +94,7 @@ and
 """,
         "10m",
         "warning",
-        "The reward of run {{ $labels.run }} has fallen by {{ $value | humanize }}.",
+        'The reward of run {{ $labels.run }} has fallen by {{ $value | printf "%.3g" }}.',
         "The mean over half an hour has lost more than half of what the best half hour of the last six hours had above "
         "the lowest reward.",
         "Read what the model writes now (rollouts/train-*.parquet) and compare KL, entropy and lengths before and "
@@ -121,7 +121,7 @@ avg_over_time({of_all("actor/kl_loss")}[10m]) > 1
 """,
         "5m",
         "warning",
-        "{{ $labels.figure }} of run {{ $labels.run }} is {{ $value | humanize }} nats per token.",
+        '{{ $labels.figure }} of run {{ $labels.run }} is {{ $value | printf "%.3g" }} nats per token.',
         "actor/ppo_kl above 0.3: a step moves the policy too far from the one that drew the samples. actor/kl_loss "
         "above 1: the policy has left the initial model far behind, and its language may be gone.",
         "Read what the model writes. Go back to a good checkpoint with a lower train.lr, fewer train.updates or a "
@@ -138,7 +138,7 @@ or
 """,
         "0m",
         "critical",
-        "The gradient of run {{ $labels.run }} is {{ $value | humanize }}.",
+        'The gradient of run {{ $labels.run }} is {{ $value | printf "%.3g" }}.',
         "The gradient is not finite, or more than a hundred times as long as it usually is. dojang's own trainer takes "
         "no step with a gradient that is not finite, and ends the run; a long one is scaled down to "
         "train.max_grad_norm.",
@@ -150,7 +150,7 @@ or
         f"avg_over_time({of_all('actor/logprob_diff/mean')}[10m]) > 0.2",
         "5m",
         "warning",
-        "Engine and trainer of run {{ $labels.run }} differ by {{ $value | humanize }} nats per token.",
+        'Engine and trainer of run {{ $labels.run }} differ by {{ $value | printf "%.3g" }} nats per token.',
         "The log-probs of engine and trainer are more than 0.2 nats apart where both had the same weights: more than "
         "rounding does. The samples are then not quite those of the policy that learns.",
         "Compare model.dtype with what the engine computes in, check that its servers have the right model, and try "
