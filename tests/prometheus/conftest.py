@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Server:
     """A Prometheus that asks often."""
 
-    def __init__(self, tools: Path, folder: Path, target: str) -> None:
+    def __init__(self, tools: Path, folder: Path, target: str, nodes: Sequence[str] = ()) -> None:
+        """Asks the exporter of a run, and those of the nodes of a Ray cluster."""
         write(folder, [target])
         config = folder / "prometheus" / "prometheus.yml"
         settings = yaml.safe_load(config.read_text())
         settings["global"] = {"scrape_interval": "250ms", "evaluation_interval": "1s"}
+        (ray,) = (job for job in settings["scrape_configs"] if job["job_name"] == "ray")
+        ray["file_sd_configs"] = [{"files": [str(folder / "ray.json")]}]
+        (folder / "ray.json").write_text(json.dumps([{"targets": list(nodes)}]))
         config.write_text(yaml.safe_dump(settings))
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -96,8 +100,8 @@ def serve(tools: Path, tmp_path: Path) -> Iterator[Any]:
     """Starts servers, and ends those that are still there."""
     servers: list[Server] = []
 
-    def start(target: str) -> Server:
-        server = Server(tools, tmp_path / f"server-{len(servers)}", target)
+    def start(target: str, nodes: Sequence[str] = ()) -> Server:
+        server = Server(tools, tmp_path / f"server-{len(servers)}", target, nodes)
         servers.append(server)
         server.wait()
         return server

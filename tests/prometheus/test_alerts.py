@@ -60,6 +60,8 @@ class Case:
     calls: dict[str, str] = field(default_factory=dict)
     """Alerts and their summaries."""
     figure: str = ""
+    others: dict[str, str] = field(default_factory=dict)
+    """Labels that the alerts have, besides those of a run that is asked itself."""
     at: int = MINUTES
     """When to look, in minutes."""
 
@@ -67,6 +69,10 @@ class Case:
 def then(before: str, after: str, minutes: int = 60) -> str:
     """The last so many minutes are different."""
     return f"{before}+0x{MINUTES - minutes - 1} {after}+0x{minutes}"
+
+
+def on_ray(name: str) -> str:
+    return name.replace('dojang"', 'ray",WorkerId="01"').replace("node:9464", "head:8080")
 
 
 STUCK = f"0+60x{MINUTES - 61} {60 * (MINUTES - 61)}+0x60"
@@ -88,6 +94,21 @@ CASES = [
         "killed before its last step",
         {UP: then("1", "0"), STEP: "7+0x400 stale", STEPS: "9+0x400 stale", SEEN: "9+60x400 stale"},
         {"DojangExporterDown": "Run r-1 no longer answers at node:9464, and was not at its last step."},
+    ),
+    Case(
+        "killed, and begun again",
+        {UP: "1+0x379 0+0x80 1+0x40", STEP: "7+0x400 stale", STEPS: "9+0x400 stale", SEEN: "9+60x400 stale"},
+    ),
+    Case(
+        "killed, on Ray",
+        {
+            'up{job="ray",instance="head:8080"}': f"1+0x{MINUTES}",
+            on_ray(STEP): "7+0x400 stale",
+            on_ray(STEPS): "9+0x400 stale",
+            on_ray(SEEN): "9+60x400 stale",
+        },
+        {"DojangExporterDown": "Run r-1 no longer answers at head:8080, and was not at its last step."},
+        others={"job": "ray", "instance": "head:8080", "WorkerId": "01"},
     ),
     Case(
         "finished, on the port of one that was killed",
@@ -164,7 +185,7 @@ CASES = [
 def expected(case: Case, alert: Any) -> list[dict[str, Any]]:
     if alert.name not in case.calls:
         return []
-    labels = {"run": "r-1", "job": "dojang", "instance": "node:9464", "severity": alert.severity}
+    labels = {"run": "r-1", "job": "dojang", "instance": "node:9464", "severity": alert.severity, **case.others}
     if case.figure:
         labels["figure"] = case.figure
     description = f"{alert.meaning} What to do: {alert.todo}"

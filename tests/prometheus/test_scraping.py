@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
 from dojang.track.grafana import dashboard
 
@@ -107,3 +108,20 @@ def test_a_prometheus_that_dies_costs_a_run_nothing(
     assert "nobody has fetched the figures of the last" in said
     assert ledger(tmp_path / "run") == alone
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
+
+
+def test_a_run_on_ray_is_seen_by_the_same_names(serve: Callable[..., Any]) -> None:
+    registry = CollectorRegistry()
+    Gauge("ray_dojang_step", "As tests/ray sees it.", ["run", "WorkerId"], registry=registry).labels("r", "1").set(3)
+    Gauge("ray_node_cpu_count", "One of Ray's own.", registry=registry).set(2)
+    exporter, thread = start_http_server(0, "127.0.0.1", registry)
+    server = serve(f"127.0.0.1:{port()}", [f"127.0.0.1:{exporter.server_port}"])
+    deadline = time.monotonic() + 60
+    while not (found := server.ask("query", query="dojang_step")["result"]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [(each["metric"]["run"], each["metric"]["job"], each["value"][1]) for each in found] == [("r", "ray", "3")]
+    assert server.ask("query", query="ray_node_cpu_count")["result"]
+    assert not server.ask("query", query="ray_dojang_step")["result"]
+    exporter.shutdown()
+    exporter.server_close()
+    thread.join()

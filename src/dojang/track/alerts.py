@@ -72,13 +72,14 @@ or
         f"""\
 topk by (job, instance) (1, last_over_time(dojang_step_time_seconds[1d]))
   and last_over_time(dojang_step[1d]) < last_over_time(dojang_steps[1d])
-  and on (job, instance) up{{job="{JOB}"}} == 0
+  unless dojang_step
+  unless on (job, instance) up{{job="{JOB}"}} == 1
 """,
         "5m",
         "critical",
         "Run {{ $labels.run }} no longer answers at {{ $labels.instance }}, and was not at its last step.",
-        "The exporter of a run that was not at its last step cannot be asked any more: its process has ended, or its "
-        "machine is out of reach.",
+        "The exporter, or Ray's, has nothing more to say of a run that was not at its last step: its process has "
+        "ended, or its machine is out of reach.",
         "Look at summary.json of the run: if it has failed or was interrupted, that has the command which resumes it; "
         "if there is none, the process was killed, and --resume continues from the last checkpoint. If the run has "
         "finished, its last step was too short to be seen here, and there is nothing to do.",

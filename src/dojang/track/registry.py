@@ -123,10 +123,14 @@ ROWS = (
                     Figure("actor/logp_gap", "Mean distance between the log-probs of trainer and engine.", "nats"),
                     Figure(
                         "actor/logprob_diff/mean",
-                        "The same where both had the same weights: rounding, if all is well.",
+                        "Mean distance of trainer and engine where they had the same weights: rounding, one hopes.",
                         "nats",
                     ),
-                    Figure("actor/logprob_diff/max", "The greatest of those distances.", "nats"),
+                    Figure(
+                        "actor/logprob_diff/max",
+                        "Greatest distance of trainer and engine where they had the same weights.",
+                        "nats",
+                    ),
                 ),
             ),
             Panel(
@@ -137,7 +141,9 @@ ROWS = (
                 "Second moment",
                 (
                     Figure("actor/m2/before", "With M2PO: second moment of the log-ratios it counts."),
-                    Figure("actor/m2/after", "The same after its masking or clipping."),
+                    Figure(
+                        "actor/m2/after", "With M2PO: second moment of those log-ratios after its masking or clipping."
+                    ),
                 ),
             ),
         ),
@@ -232,7 +238,11 @@ ROWS = (
                 "Held-out score",
                 (
                     Figure("val/score", "Share of held-out answers that are right, over all data sources.", "share"),
-                    Figure("val/test_score/<source>", "The same for one data source.", "share"),
+                    Figure(
+                        "val/test_score/<source>",
+                        "Share of held-out answers of one data source that are right.",
+                        "share",
+                    ),
                 ),
             ),
             Panel(
