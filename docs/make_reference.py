@@ -1,13 +1,14 @@
 """Writes docs/configuration.md from the settings' own docstrings, and docs/metrics.md from the registry of figures.
 `--check` only says whether they are up to date."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from dojang.reference import keys
 from dojang.track.alerts import ALERTS
-from dojang.track.registry import GAUGES, ROWS, gauge_name
+from dojang.track.registry import GAUGES, ROWS, gauge_pattern
 
 CONFIGURATION = """\
 # Configuration
@@ -62,8 +63,7 @@ def metrics() -> Iterator[str]:
         yield f"\n## {row.title}\n\n| panel | name | unit | meaning | in Prometheus |\n|---|---|---|---|---|"
         for panel in row.panels:
             for figure in panel.figures:
-                before, family, after = figure.name.partition("<")
-                name = gauge_name(before) + (f"_*{after.partition('>')[2].replace('/', '_')}" if family else "")
+                name = re.sub(r"\(.*\)\?", "", gauge_pattern(figure)).replace(".+", "*")  # roles are explained above
                 yield f"| {panel.title} | `{figure.name}` | {figure.unit} | {figure.meaning} | `{name}` |"
     yield GAUGES_INTRODUCTION
     yield from (f"| `{name}` | {meaning} |" for name, meaning in GAUGES.items())

@@ -7,7 +7,7 @@ one or two of a large one. Thresholds are generous; each alert says what it mean
 from dataclasses import dataclass
 from typing import Any
 
-from dojang.track.registry import ROLES, gauge_name
+from dojang.track.registry import find, gauge_name, gauge_pattern
 
 __all__ = ["ALERTS", "JOB", "Alert", "rules"]
 
@@ -30,15 +30,22 @@ class Alert:
     todo: str
 
 
-def of_all(figure: str) -> str:
-    """Selects a figure of the run's model and of those beside it."""
-    return f'{{__name__=~"dojang_({"|".join(f"{role}_" for role in ROLES)})?{gauge_name(figure)[7:]}"}}'
+def _one(figure: str) -> str:
+    """The gauge of a figure of the model a run is about."""
+    assert find(figure) is not None, f"there is no figure {figure}"
+    return gauge_name(figure)
 
 
-STEP, EVAL = gauge_name("timing_s/step"), gauge_name("timing_s/eval")
-REWARD = gauge_name("critic/rewards/mean")
-LOWEST, HIGHEST = gauge_name("critic/rewards/min"), gauge_name("critic/rewards/max")
-GRADIENT = of_all("actor/grad_norm")
+def _all(figure: str) -> str:
+    """Its gauges for all models of a run."""
+    found = find(figure)
+    assert found is not None, f"there is no figure {figure}"
+    return f'{{__name__=~"{gauge_pattern(found)}"}}'
+
+
+STEP, EVAL = _one("timing_s/step"), _one("timing_s/eval")
+REWARD, LOWEST, HIGHEST = (_one(f"critic/rewards/{which}") for which in ("mean", "min", "max"))
+GRADIENT = _all("actor/grad_norm")
 RECENT = f"avg_over_time({REWARD}[30m])"
 BEST = f"max_over_time({RECENT}[6h:5m])"
 FLOOR = f"min_over_time({LOWEST}[6h])"
@@ -104,7 +111,7 @@ and
     ),
     Alert(
         "DojangJudgeErrors",
-        f"avg_over_time({of_all('judge/error_ratio')}[10m]) > 0.05",
+        f"avg_over_time({_all('judge/error_ratio')}[10m]) > 0.05",
         "5m",
         "warning",
         "{{ $value | humanizePercentage }} of the samples of run {{ $labels.run }} cannot be judged.",
@@ -116,9 +123,9 @@ and
     Alert(
         "DojangKLBlowUp",
         f"""\
-avg_over_time({of_all("actor/ppo_kl")}[10m]) > 0.3
+avg_over_time({_all("actor/ppo_kl")}[10m]) > 0.3
 or
-avg_over_time({of_all("actor/kl_loss")}[10m]) > 1
+avg_over_time({_all("actor/kl_loss")}[10m]) > 1
 """,
         "5m",
         "warning",
@@ -148,7 +155,7 @@ or
     ),
     Alert(
         "DojangEngineDrift",
-        f"avg_over_time({of_all('actor/logprob_diff/mean')}[10m]) > 0.2",
+        f"avg_over_time({_all('actor/logprob_diff/mean')}[10m]) > 0.2",
         "5m",
         "warning",
         'Engine and trainer of run {{ $labels.run }} differ by {{ $value | printf "%.3g" }} nats per token.',

@@ -7,7 +7,7 @@ library of it. The dashboard reads what Prometheus has fetched from the exporter
 from collections.abc import Iterator
 from typing import Any
 
-from dojang.track.registry import ROLES, ROWS, Figure, Panel, gauge_name, per_role
+from dojang.track.registry import ROWS, Figure, Panel, gauge_name, gauge_pattern
 
 __all__ = ["UID", "dashboard", "selector"]
 
@@ -47,19 +47,14 @@ def dashboard() -> dict[str, Any]:
 
 def selector(figure: Figure) -> str:
     """The gauges of a figure, or of a family, for the runs chosen."""
-    roles = f"({'|'.join(f'{role}_' for role in ROLES)})?" if per_role(figure) else ""
-    if not roles and not figure.is_family:
-        return f'{gauge_name(figure.name)}{{run=~"$run"}}'
-    before, _, after = figure.name.partition("<")
-    name = gauge_name(before).removeprefix("dojang_")
-    if figure.is_family:
-        rest = gauge_name(after.partition(">")[2]).removeprefix("dojang_")
-        name = f"{name}_.+{f'_{rest}' if rest else ''}"
-    return f'{{__name__=~"dojang_{roles}{name}",run=~"$run"}}'
+    pattern = gauge_pattern(figure)
+    if pattern == gauge_name(figure.name):
+        return f'{pattern}{{run=~"$run"}}'
+    return f'{{__name__=~"{pattern}",run=~"$run"}}'
 
 
 def _datasource() -> dict[str, Any]:
-    return {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus", "current": {}}
+    return {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
 
 
 def _run() -> dict[str, Any]:
@@ -69,13 +64,12 @@ def _run() -> dict[str, Any]:
         "label": "Run",
         "type": "query",
         "datasource": _SOURCE,
-        "definition": query,
         "query": {"query": query, "refId": "run"},
         "refresh": 2,  # whenever the time range changes: runs come and go
         "sort": 1,
         "multi": True,
         "includeAll": True,
-        "current": {},
+        "current": {"text": "All", "value": "$__all"},
     }
 
 

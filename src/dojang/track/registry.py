@@ -10,7 +10,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["GAUGES", "ROLES", "ROWS", "Figure", "Panel", "Row", "about", "figures", "find", "gauge_name", "per_role"]
+__all__ = [
+    "GAUGES",
+    "ROLES",
+    "ROWS",
+    "Figure",
+    "Panel",
+    "Row",
+    "about",
+    "figures",
+    "find",
+    "gauge_name",
+    "gauge_pattern",
+    "per_role",
+]
 
 ROLES = ("tester",)
 """Models beside the one a run is about. What they wrote and learned is recorded under the names of their roles."""
@@ -290,8 +303,24 @@ def about(name: str) -> str:
 
 def gauge_name(figure: str) -> str:
     """As Prometheus allows it: critic/rewards/mean -> dojang_critic_rewards_mean."""
-    return "dojang_" + re.sub(r"[^a-zA-Z0-9]+", "_", figure).strip("_")
+    return f"dojang_{_plain(figure)}"
+
+
+def gauge_pattern(figure: Figure) -> str:
+    """A regular expression for its gauges: those of a whole family, and those of all roles."""
+    parts = (".+" if part[:1] == "<" else _plain(part) for part in _parts(figure.name))
+    roles = f"({'|'.join(f'{role}_' for role in ROLES)})?" if per_role(figure) else ""
+    return f"dojang_{roles}{'_'.join(filter(None, parts))}"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9]+", "_", name).strip("_")
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile("".join(".+" if part[:1] == "<" else re.escape(part) for part in re.split(r"(<\w+>)", name)))
+    return re.compile("".join(".+" if part[:1] == "<" else re.escape(part) for part in _parts(name)))
+
+
+def _parts(name: str) -> list[str]:
+    """What is in angle brackets, and what lies between."""
+    return re.split(r"(<\w+>)", name)
