@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +34,25 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
-def start(directory: Path, *more: str) -> "subprocess.Popen[str]":
+@contextmanager
+def training(directory: Path, *more: str) -> "Iterator[subprocess.Popen[str]]":
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.Popen(
+    run = subprocess.Popen(
         [sys.executable, "-m", "dojang", "train", *RECIPE, *more, "--run-dir", str(directory)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
+    try:
+        yield run
+    finally:
+        run.kill()
+        run.communicate()
 
 
 def finish(run: "subprocess.Popen[str]") -> str:
-    try:
-        said, _ = run.communicate(timeout=300)
-    finally:
-        run.kill()
+    said, _ = run.communicate(timeout=300)
     assert run.returncode == 0, said
     return said
 
@@ -63,7 +67,8 @@ def ledger(directory: Path) -> list[dict[str, float]]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     """What a run says that nobody watches."""
     directory = tmp_path_factory.mktemp("alone") / "run"
-    finish(start(directory))
+    with training(directory) as run:
+        finish(run)
     return ledger(directory)
 
 
@@ -72,7 +77,8 @@ def test_every_core_panel_has_something_to_show(
 ) -> None:
     began, exporter = time.time(), port()
     server = serve(f"127.0.0.1:{exporter}")
-    finish(start(tmp_path / "run-7", f"track.prometheus.port={exporter}"))
+    with training(tmp_path / "run-7", f"track.prometheus.port={exporter}") as run:
+        finish(run)
 
     def seen(expr: str) -> list[Any]:
         span = {"start": began, "end": time.time(), "step": "250ms"}
@@ -99,12 +105,12 @@ def test_a_prometheus_that_dies_costs_a_run_nothing(
 ) -> None:
     exporter = port()
     server = serve(f"127.0.0.1:{exporter}")
-    run = start(tmp_path / "run", f"track.prometheus.port={exporter}")
-    while run.poll() is None and not server.ask("query", query="dojang_step >= 2")["result"]:
-        time.sleep(0.1)
-    assert run.poll() is None, "it ended before it was seen"
-    server.kill()
-    said = finish(run)
+    with training(tmp_path / "run", f"track.prometheus.port={exporter}") as run:
+        while run.poll() is None and not server.ask("query", query="dojang_step >= 2")["result"]:
+            time.sleep(0.1)
+        assert run.poll() is None, "it ended before it was seen"
+        server.kill()
+        said = finish(run)
     assert "nobody has fetched the figures of the last" in said
     assert ledger(tmp_path / "run") == alone
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
