@@ -37,9 +37,12 @@ ray.init(
     num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000, _temp_dir=folder,
     _metrics_export_port=port, _system_config={"metrics_report_interval_ms": 500},
 )
-couriers = TrackConfig().open(directory, said.append, "later", steps=40, on_ray=True)
-couriers.start()
-told = couriers.finish("finished")
+told = []
+for _ in range(2):  # a run that has lost its trainers begins again in the same process
+    couriers = TrackConfig().open(directory, said.append, "later", steps=40, on_ray=True)
+    couriers.start()
+    told.append(couriers.finish("finished"))
+    couriers.close()
 text, deadline = "", time.monotonic() + 60
 while "ray_dojang_val_test_score_a_b" not in text and time.monotonic() < deadline:
     time.sleep(0.3)
@@ -47,7 +50,6 @@ while "ray_dojang_val_test_score_a_b" not in text and time.monotonic() < deadlin
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
     except OSError:
         pass
-couriers.close()
 ray.shutdown()
 print(json.dumps({"told": told, "said": said, "text": text}))
 """
@@ -88,7 +90,7 @@ def values(text: str) -> dict[tuple[str, str], float]:
 
 
 def test_every_figure_is_exported_under_its_name(seen: dict[str, Any]) -> None:
-    assert seen["told"]
+    assert seen["told"] == [True, True]
     found = values(seen["text"])
     for at, figure in enumerate(figures()):
         if not figure.is_family and figure.name != "critic/rewards/mean":
