@@ -118,7 +118,7 @@ def test_a_prometheus_that_dies_costs_a_run_nothing(
 
 def test_a_run_on_ray_is_seen_by_the_same_names(serve: Callable[..., Any]) -> None:
     registry = CollectorRegistry()
-    Gauge("ray_dojang_step", "As tests/ray sees it.", ["run", "WorkerId"], registry=registry).labels("r", "1").set(3)
+    Gauge("ray_dojang_step", "As tests/on_ray sees it.", ["run", "WorkerId"], registry=registry).labels("r", "1").set(3)
     Gauge("ray_node_cpu_count", "One of Ray's own.", registry=registry).set(2)
     exporter, thread = start_http_server(0, "127.0.0.1", registry)
     server = serve(f"127.0.0.1:{port()}", [f"127.0.0.1:{exporter.server_port}"])

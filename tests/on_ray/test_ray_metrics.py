@@ -9,16 +9,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import distributions
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from dojang.track.registry import GAUGES, about, figures, gauge_name
 
-# Not by importing it: without Ray, that name leads to this folder.
-INSTALLED = any(each.name == "ray" for each in distributions())
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason="needs Ray: pip install 'ray[default]'")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray, which `make test-ray` installs"),
+]
 
 CHILD = """
 import json, sys, time, urllib.request
