@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 # Stamps: an environment is made anew when what it is made from changes.
 READY := $(VENV)/.ready
 READY_DOCS := $(VENV)/.ready-docs
+PROMETHEUS := $(VENV)/prometheus/usr/bin/prometheus
 VENV_VLLM := .venv-vllm
 READY_VLLM := $(VENV_VLLM)/.ready
 VENV_TRL := .venv-trl
 READY_TRL := $(VENV_TRL)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-trl test-vllm check bench docs clean
+.PHONY: help install quickstart test test-prometheus test-trl test-vllm prometheus check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,6 +39,21 @@ test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest tests/unit > $(VENV)/second.log 2>&1 & second=$$!; \
 	$(BIN)/python -m pytest --ignore=tests/unit; first=$$?; \
 	wait $$second; second=$$?; cat $(VENV)/second.log; exit $$((first + second))
+
+test-prometheus: $(READY) $(PROMETHEUS)  ## run the tests of dashboards and alerts, by Prometheus' own tools
+	$(BIN)/python -m pytest tests/prometheus
+
+prometheus: $(PROMETHEUS)  ## fetch Prometheus for those tests: Debian's package, unpacked into .venv and not installed
+
+# Lists of packages of our own where the system has none: fetching those does not need root, either.
+$(PROMETHEUS): | $(READY)
+	@command -v apt-get dpkg > /dev/null || { echo "needs apt-get and dpkg; or install Prometheus yourself"; exit 1; }
+	rm -rf $(VENV)/apt && mkdir -p $(VENV)/apt/lists/partial $(VENV)/apt/cache/archives/partial
+	cd $(VENV)/apt && { apt-get --quiet=2 download prometheus \
+		|| { own="-o Dir::State::Lists=$$PWD/lists -o Dir::Cache=$$PWD/cache"; \
+			apt-get --quiet=2 $$own update && apt-get --quiet=2 $$own download prometheus; }; }
+	dpkg -x $(VENV)/apt/prometheus_*.deb $(VENV)/prometheus && rm -rf $(VENV)/apt
+	@touch $@
 
 test-vllm: $(READY_VLLM)  ## run the tests of the vLLM engines, on the CPU, in an environment of their own
 	# One thread: those of vLLM spin, and where cores are few they wait for each other.

@@ -87,7 +87,9 @@ def _once(config: RunConfig, console: Console, ending: Ending, settle: Callable[
 
     prepared = compose.prepare(config)  # before a directory is made: a mistake here leaves none behind
     later = shlex.join([*_program(), "track", str(ending.directory.path)])
-    with closing(config.track.open(ending.directory, speaker(console), later)) as couriers:
+    on_ray = config.runtime.name == "ray"
+    opened = config.track.open(ending.directory, speaker(console), later, steps=config.steps, on_ray=on_ray)
+    with closing(opened) as couriers:
         settle()
         try:
             _train(config, prepared, console, ending, couriers, may_fail=may_fail)

@@ -26,7 +26,7 @@ def deliver(path: Path, overrides: Sequence[str]) -> bool:
     directory.lock()  # a run that goes on tells them itself
     try:
         again = shlex.join(["dojang", "track", str(path), *overrides])
-        with closing(config.track.open(directory, say, again, live=False)) as couriers:
+        with closing(config.track.open(directory, say, again, steps=config.steps, live=False)) as couriers:
             couriers.start()
             return couriers.finish(_status(directory))
     finally:

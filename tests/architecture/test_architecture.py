@@ -102,10 +102,16 @@ def test_ray_is_imported_in_one_folder_and_that_only_when_it_is_used() -> None:
     for path in FILES:
         if short(path).startswith(RAYS):
             continue
-        for node in ast.parse(path.read_text()).body:
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert [name for name in names if re.match(r"ray\b|dojang\.(runtime\.ray|spread)\b", name)] == []
+            if node in tree.body:
+                assert [name for name in names if re.match(r"ray\b|dojang\.(runtime\.ray|spread)\b", name)] == []
+            if (
+                short(path) != "track/ray.py"
+            ):  # a tracker of runs that may be elsewhere; it asks for Ray when it is there
+                assert [name for name in names if re.match(r"ray\b", name)] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=short)

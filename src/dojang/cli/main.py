@@ -170,6 +170,22 @@ def track(
 
 
 @app.command()
+def dashboards(
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT_DIR", help="Where to; files of before are replaced.")],
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT", help="The exporter of a run; several are allowed. 127.0.0.1:9464 if not given."
+        ),
+    ] = None,
+) -> None:
+    """Write a dashboard for Grafana, and alerts and a configuration for Prometheus."""
+    from dojang.track.dashboards import write
+
+    write(output, target or ["127.0.0.1:9464"])
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine has, what that means, and what to do about what is missing."""
     from dojang.doctor import examine

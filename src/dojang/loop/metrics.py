@@ -28,10 +28,12 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
 
 def _role_metrics(groups: Sequence[Group]) -> Metrics:
     samples = [sample for group in groups for sample in group.samples]
+    errors = sum(len(group.judge_errors) for group in groups)
     return {
         "groups/total": float(len(groups)),
         "groups/zero_variance": float(sum(not has_signal(group) for group in groups)),
-        "judge/errors": float(sum(len(group.judge_errors) for group in groups)),
+        "judge/errors": float(errors),
+        "judge/error_ratio": errors / max(1, errors + len(samples)),
         **dict(_sample_metrics(samples)),
     }
 

@@ -63,9 +63,19 @@ class TrackConfig(Section):
         if self.tensorboard and find_spec("tensorboard") is None:
             raise ConfigError("track.tensorboard needs tensorboard: pip install 'dojang[tensorboard]'")
 
-    def open(self, directory: RunDir, say: Callable[[str], None], command: str, *, live: bool = True) -> Couriers:
-        """Who brings figures to the trackers; `command` does so later. Not `live`: what only serves a run that goes
-        on is left out."""
+    def open(
+        self,
+        directory: RunDir,
+        say: Callable[[str], None],
+        command: str,
+        *,
+        steps: int,
+        live: bool = True,
+        on_ray: bool = False,
+    ) -> Couriers:
+        """Who brings figures to the trackers; `command` does so later. The run is to have so many steps. Not `live`:
+        what only serves a run that goes on is left out. `on_ray`: this process belongs to a Ray cluster, whose own
+        exporter is told as well."""
         self.check()
         sinks: list[Sink] = []
         if self.mlflow is not None:
@@ -82,5 +92,9 @@ class TrackConfig(Section):
         if self.prometheus is not None and live:
             from dojang.track.prometheus import PrometheusSink
 
-            sinks.append(PrometheusSink(self.prometheus.host, self.prometheus.port, directory.path.name))
+            sinks.append(PrometheusSink(self.prometheus.host, self.prometheus.port, directory.path.name, steps))
+        if on_ray and live:
+            from dojang.track.ray import RaySink
+
+            sinks.append(RaySink(directory.path.name, steps))
         return Couriers(sinks, directory, say, command, self.patience_s)

@@ -4,7 +4,6 @@ Prometheus asks when it likes, so steps between two of its questions are not in 
 metrics.jsonl has the rest. Whether it asks, or what becomes of it, does not concern the run.
 """
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from dojang.errors import ConfigError
 from dojang.track.courier import Row
+from dojang.track.registry import GAUGES, about, gauge_name
 
 __all__ = ["PrometheusSink"]
 
@@ -25,9 +25,10 @@ class PrometheusSink(Collector):
     name = "prometheus"
     address = ""
 
-    def __init__(self, host: str, port: int, run: str) -> None:
+    def __init__(self, host: str, port: int, run: str, steps: int) -> None:
         """Listens from now on: a port that is taken is a mistake to be told before the run."""
         self._run = run
+        self._steps = steps
         self._lock = threading.Lock()
         self._figures: dict[str, float] = {}
         self._step = 0
@@ -50,17 +51,16 @@ class PrometheusSink(Collector):
             self._fetched = step
         if not figures:
             return
+        values = (float(step), float(self._steps), seen)
         families = {
-            "dojang_step": self._family("dojang_step", "The newest step.", {"": float(step)}),
-            "dojang_step_time_seconds": self._family(
-                "dojang_step_time_seconds", "When it was recorded, since 1970.", {"": seen}
-            ),
+            name: self._family(name, text, {"": value})
+            for (name, text), value in zip(GAUGES.items(), values, strict=True)
         }
         named: dict[str, dict[str, float]] = {}
         for figure, value in figures.items():
-            named.setdefault(_metric(figure), {})[figure] = value
+            named.setdefault(gauge_name(figure), {})[figure] = value
         for name, members in named.items():
-            families.setdefault(name, self._family(name, f"{', '.join(members)} of metrics.jsonl.", members))
+            families.setdefault(name, self._family(name, about(next(iter(members))), members))
         yield from families.values()
 
     def begin(self, memory: dict[str, Any], keep: Callable[[], None]) -> None:
@@ -89,8 +89,3 @@ class PrometheusSink(Collector):
         for figure, value in members.items():
             family.add_metric([self._run, figure][: len(labels)], value)
         return family
-
-
-def _metric(figure: str) -> str:
-    """critic/rewards/mean -> dojang_critic_rewards_mean."""
-    return "dojang_" + re.sub(r"[^a-zA-Z0-9]+", "_", figure).strip("_")

@@ -25,6 +25,7 @@ def test_every_figure_of_a_small_step(problem: Problem, make_sample: Callable[..
         "groups/total": 2.0,
         "groups/zero_variance": 1.0,
         "judge/errors": 3.0,
+        "judge/error_ratio": 3 / 7,
         "critic/rewards/mean": 0.625,
         "critic/rewards/min": 0.0,
         "critic/rewards/max": 1.5,
@@ -67,6 +68,7 @@ def test_a_step_without_a_single_verdict_has_figures_too(make_group: Callable[..
         "groups/total": 1.0,
         "groups/zero_variance": 1.0,
         "judge/errors": 2.0,
+        "judge/error_ratio": 1.0,
     }
 
 

@@ -79,7 +79,7 @@ def until(true: Callable[[], object], seconds: float = 90) -> None:
 
 def send(uri: str, directory: RunDir, said: list[str], patience_s: float = 90.0) -> Couriers:
     track = TrackConfig(mlflow=MlflowConfig(uri=uri, experiment="sums"), patience_s=patience_s)
-    couriers = track.open(directory, said.append, "dojang track RUN")
+    couriers = track.open(directory, said.append, "dojang track RUN", steps=1)
     couriers.start()
     return couriers
 

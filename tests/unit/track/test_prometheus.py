@@ -13,14 +13,18 @@ from dojang.track.prometheus import PrometheusSink
 
 @pytest.fixture
 def sink() -> Iterator[PrometheusSink]:
-    sink = PrometheusSink("127.0.0.1", 0, "quickstart-1")
+    sink = PrometheusSink("127.0.0.1", 0, "quickstart-1", 40)
     yield sink
     sink.close()
 
 
+def answer(sink: PrometheusSink) -> list[str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10) as found:
+        return str(found.read().decode()).splitlines()
+
+
 def ask(sink: PrometheusSink) -> list[str]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10) as answer:
-        return [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return [line for line in answer(sink) if not line.startswith("#")]
 
 
 def test_the_newest_figures_are_there_to_be_fetched(sink: PrometheusSink) -> None:
@@ -29,6 +33,7 @@ def test_the_newest_figures_are_there_to_be_fetched(sink: PrometheusSink) -> Non
     sink.tell([Row(2, {"val/score": 0.75}, 7.0)])
     assert ask(sink) == [
         'dojang_step{run="quickstart-1"} 2.0',
+        'dojang_steps{run="quickstart-1"} 40.0',
         'dojang_step_time_seconds{run="quickstart-1"} 7.0',
         'dojang_critic_rewards_mean{figure="critic/rewards/mean",run="quickstart-1"} 0.5',
         'dojang_perf_x{figure="perf/x",run="quickstart-1"} 1.0',
@@ -38,10 +43,17 @@ def test_the_newest_figures_are_there_to_be_fetched(sink: PrometheusSink) -> Non
 
 def test_names_that_become_the_same_stay_apart(sink: PrometheusSink) -> None:
     sink.tell([Row(1, {"val/test_score/a-b": 0.1, "val/test_score/a_b": 0.2}, 5.0)])
-    assert ask(sink)[2:] == [
+    assert ask(sink)[3:] == [
         'dojang_val_test_score_a_b{figure="val/test_score/a-b",run="quickstart-1"} 0.1',
         'dojang_val_test_score_a_b{figure="val/test_score/a_b",run="quickstart-1"} 0.2',
     ]
+
+
+def test_help_texts_come_from_the_registry(sink: PrometheusSink) -> None:
+    sink.tell([Row(1, {"timing_s/step": 1.0, "my/own": 2.0}, 5.0)])
+    texts = [line for line in answer(sink) if line.startswith("# HELP")]
+    assert "# HELP dojang_timing_s_step The whole step, without evaluation and saving. (s)" in texts
+    assert "# HELP dojang_my_own my/own of metrics.jsonl." in texts
 
 
 def test_what_nobody_fetched_is_said_at_the_end(sink: PrometheusSink) -> None:
@@ -56,4 +68,4 @@ def test_a_port_that_is_taken_is_a_mistake_to_be_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"track.prometheus.host=127.0.0.1, port={port}: Address already in use"):
-            PrometheusSink("127.0.0.1", port, "run")
+            PrometheusSink("127.0.0.1", port, "run", 1)

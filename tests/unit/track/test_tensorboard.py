@@ -59,7 +59,7 @@ def test_a_run_is_told_to_its_folder(tmp_path: Path, absolute: bool) -> None:
     directory.metrics.write_text(json.dumps({"step": 1, "reward": 0.5}) + "\n")
     track = TrackConfig(tensorboard=str(tmp_path / "all") if absolute else "events")
     said: list[str] = []
-    couriers = track.open(directory, said.append, "later")
+    couriers = track.open(directory, said.append, "later", steps=1)
     couriers.start()
     assert couriers.finish("finished")
     couriers.close()

@@ -1,0 +1,133 @@
+"""A real Prometheus watches a real run: the dashboard has something to show, and a run does not care who watches."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
+
+from dojang.track.grafana import dashboard
+
+HERE = Path(__file__).parent
+RECIPE = [
+    *("quickstart", "steps=5", "rollout.prompts=4", "rollout.samples=4", "eval.every=5", "eval.problems=16"),
+    *("algo.kl=0.001", "task.rewards.patience:patient=0.1"),
+]
+NOT_IN_THIS_RUN = {
+    *("Corrections", "Second moment", "Weights sent", "Engines sent all weights"),
+    *("Loss of the critic", "Values and returns", "Explained variance", "Clipped values", "Gradient of the critic"),
+}
+
+pytestmark = pytest.mark.slow
+
+
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def training(directory: Path, *more: str) -> "Iterator[subprocess.Popen[str]]":
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "dojang", "train", *RECIPE, *more, "--run-dir", str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    try:
+        yield run
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def finish(run: "subprocess.Popen[str]") -> str:
+    said, _ = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    return said
+
+
+def ledger(directory: Path) -> list[dict[str, float]]:
+    """What a run has to say, but for what the clock says."""
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{name: row[name] for name in row if not name.startswith(("timing_s/", "perf/"))} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+    """What a run says that nobody watches."""
+    directory = tmp_path_factory.mktemp("alone") / "run"
+    with training(directory) as run:
+        finish(run)
+    return ledger(directory)
+
+
+def test_every_core_panel_has_something_to_show(
+    serve: Callable[[str], Any], tmp_path: Path, alone: list[dict[str, float]]
+) -> None:
+    began, exporter = time.time(), port()
+    server = serve(f"127.0.0.1:{exporter}")
+    with training(tmp_path / "run-7", f"track.prometheus.port={exporter}") as run:
+        finish(run)
+
+    def seen(expr: str) -> list[Any]:
+        span = {"start": began, "end": time.time(), "step": "250ms"}
+        return list(server.ask("query_range", query=expr.replace("$run", "run-7"), **span)["result"])
+
+    empty = {
+        panel["title"]
+        for panel in dashboard()["panels"]
+        if panel["type"] != "row" and not all(seen(target["expr"]) for target in panel["targets"])
+    }
+    assert empty == NOT_IN_THIS_RUN
+    (reward,) = seen('dojang_critic_rewards_mean{run=~"$run"}')
+    known = {row["critic/rewards/mean"] for row in alone if "critic/rewards/mean" in row}
+    values = {float(value) for _, value in reward["values"]}
+    assert values <= known
+    assert len(values) > 1
+    assert server.ask("label/run/values") == ["run-7"]
+    assert not [alert for alert in server.ask("alerts")["alerts"] if alert["state"] == "firing"]
+    assert ledger(tmp_path / "run-7") == alone
+
+
+def test_a_prometheus_that_dies_costs_a_run_nothing(
+    serve: Callable[[str], Any], tmp_path: Path, alone: list[dict[str, float]]
+) -> None:
+    exporter = port()
+    server = serve(f"127.0.0.1:{exporter}")
+    with training(tmp_path / "run", f"track.prometheus.port={exporter}") as run:
+        while run.poll() is None and not server.ask("query", query="dojang_step >= 2")["result"]:
+            time.sleep(0.1)
+        assert run.poll() is None, "it ended before it was seen"
+        server.kill()
+        said = finish(run)
+    assert "nobody has fetched the figures of the last" in said
+    assert ledger(tmp_path / "run") == alone
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
+
+
+def test_a_run_on_ray_is_seen_by_the_same_names(serve: Callable[..., Any]) -> None:
+    registry = CollectorRegistry()
+    Gauge("ray_dojang_step", "As tests/on_ray sees it.", ["run", "WorkerId"], registry=registry).labels("r", "1").set(3)
+    Gauge("ray_node_cpu_count", "One of Ray's own.", registry=registry).set(2)
+    exporter, thread = start_http_server(0, "127.0.0.1", registry)
+    server = serve(f"127.0.0.1:{port()}", [f"127.0.0.1:{exporter.server_port}"])
+    deadline = time.monotonic() + 60
+    while not (found := server.ask("query", query="dojang_step")["result"]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [(each["metric"]["run"], each["metric"]["job"], each["value"][1]) for each in found] == [("r", "ray", "3")]
+    assert server.ask("query", query="ray_node_cpu_count")["result"]
+    assert not server.ask("query", query="ray_dojang_step")["result"]
+    exporter.shutdown()
+    exporter.server_close()
+    thread.join()

@@ -1,0 +1,106 @@
+"""The files of `dojang dashboards`. tests/prometheus has Prometheus read them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from dojang.cli import app
+from dojang.errors import ConfigError
+from dojang.track.alerts import ALERTS
+from dojang.track.dashboards import write
+from dojang.track.grafana import dashboard, selector
+from dojang.track.registry import ROWS, find
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+def test_every_figure_is_in_a_panel_of_the_row_it_belongs_to() -> None:
+    rows: dict[str, list[str]] = {}
+    for panel in dashboard()["panels"]:
+        if panel["type"] == "row":
+            rows[panel["title"]] = []
+        else:
+            rows[next(reversed(rows))] += [target["expr"] for target in panel["targets"]]
+    assert list(rows) == ["Overview", *(row.title for row in ROWS)]
+    for row in ROWS:
+        assert rows[row.title] == [selector(figure) for panel in row.panels for figure in panel.figures]
+
+
+def test_selectors_choose_families_and_roles() -> None:
+    def of(name: str) -> str:
+        figure = find(name)
+        assert figure is not None
+        return selector(figure)
+
+    assert of("timing_s/step") == 'dojang_timing_s_step{run=~"$run"}'
+    assert of("actor/lr") == '{__name__=~"dojang_(tester_)?actor_lr",run=~"$run"}'
+    assert of("val/test_score/x") == '{__name__=~"dojang_val_test_score_.+",run=~"$run"}'
+    assert of("critic/rewards/x/mean") == '{__name__=~"dojang_(tester_)?critic_rewards_.+_mean",run=~"$run"}'
+
+
+def test_panels_lie_beside_each_other_and_none_on_another() -> None:
+    taken = set()
+    for panel in dashboard()["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken
+        taken |= cells
+    numbers = [panel["id"] for panel in dashboard()["panels"]]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_panels_ask_the_datasource_that_was_chosen_and_say_what_they_show() -> None:
+    names = [variable["name"] for variable in dashboard()["templating"]["list"]]
+    assert names == ["datasource", "run"]
+    for panel in panels():
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert all("$run" in target["expr"] for target in panel["targets"])
+        assert panel["type"] == "stat" or panel["description"]
+
+
+def test_every_alert_says_what_it_means_and_what_to_do() -> None:
+    for alert in ALERTS:
+        assert alert.severity in ("critical", "warning")
+        assert alert.summary.endswith(".")
+        assert len(alert.meaning) > 40
+        assert len(alert.todo) > 40
+
+
+def test_the_files_are_written_and_replaced(tmp_path: Path) -> None:
+    for _ in range(2):
+        result = CliRunner().invoke(app, ["dashboards", str(tmp_path / "out"), "--target", "node-1:9500"])
+        assert result.exit_code == 0, result.output
+    assert "prometheus --config.file=" in result.output
+    files = sorted(str(path.relative_to(tmp_path / "out")) for path in tmp_path.rglob("*") if path.is_file())
+    assert files == [
+        "grafana/dojang.json",
+        "grafana/provisioning/dashboards/dojang.yml",
+        "grafana/provisioning/datasources/dojang.yml",
+        "prometheus/dojang.rules.yml",
+        "prometheus/prometheus.yml",
+    ]
+    grafana, prometheus = tmp_path / "out" / "grafana", tmp_path / "out" / "prometheus"
+    assert json.loads((grafana / "dojang.json").read_text()) == dashboard()
+    provider = yaml.safe_load((grafana / "provisioning/dashboards/dojang.yml").read_text())["providers"][0]
+    assert provider["options"]["path"] == str(grafana)
+    asked = yaml.safe_load((prometheus / "prometheus.yml").read_text())["scrape_configs"][0]
+    assert asked["static_configs"] == [{"targets": ["node-1:9500"]}]
+    rules = yaml.safe_load((prometheus / "dojang.rules.yml").read_text())["groups"][0]["rules"]
+    assert [(rule["alert"], rule["expr"]) for rule in rules] == [(alert.name, alert.expr) for alert in ALERTS]
+
+
+def test_mistakes_are_told_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is a file; give a directory"):
+        write(tmp_path / "file", ["127.0.0.1:9464"])
+    for wrong in ("9464", "host", "host:", ":9464", "http://host:port"):
+        with pytest.raises(ConfigError, match="is no address of an exporter"):
+            write(tmp_path / "out", [wrong])
+    assert not (tmp_path / "out").exists()
