@@ -15,6 +15,7 @@ __all__ = [
     "ANSWER_CORE_S",
     "BANDWIDTH",
     "CPU_BANDWIDTH",
+    "CPU_BATCH_S",
     "CPU_GFLOPS",
     "CPU_LEARNING",
     "CPU_ROW_S",
@@ -29,6 +30,7 @@ __all__ = [
     "NORMS_ALSO",
     "PROGRAM_CORE_S",
     "ROWS_MOVED",
+    "SAMPLE_S",
     "SCORES_MOVED",
 ]
 
@@ -62,15 +64,20 @@ CPU_GFLOPS: Final = 35.0
 (docs/performance.md, docs/training.md)."""
 CPU_BANDWIDTH: Final = 15e9
 """Bytes a second from a processor's memory. Not measured."""
-CPU_LEARNING: Final = 0.6
-"""Of what products reach, for an update."""
-CPU_STEP_S: Final = 0.5e-3
+CPU_LEARNING: Final = 0.95
+"""Of what the products of a decoding step reach, for an update, whose products are larger but not all of it."""
+CPU_BATCH_S: Final = 15e-3
+"""Seconds a layer and micro-batch, for Python and small operations, in both directions."""
+CPU_STEP_S: Final = 0.8e-3
 """Seconds a layer of a decoding step, however few sequences there are."""
-CPU_ROW_S: Final = 40e-6
+CPU_ROW_S: Final = 60e-6
 """Seconds for each sequence of a decoding step: drawing its token and looking after it."""
 CPU_TOKEN_S: Final = 20e-6
 """Seconds for each token of an update, beside products."""
 
+SAMPLE_S: Final = 0.5e-3
+"""Seconds for each sample of a step on any machine: asking, texts, putting it on record. From the last steps of
+smollm2-code on an H200 (docs/results/smollm2-code.md), 0.3 s for 512."""
 PROGRAM_CORE_S: Final = {"cpp17": 0.88, "python3": 0.13}
 """Seconds of a core to judge a program on 20 tests, compiling included: `dojang bench judge` on two cores of a Neoverse
 N1 (docs/results)."""

@@ -53,6 +53,7 @@ class Estimate:
     host: int
     """Bytes of the processor's memory, on each machine with GPUs."""
     times: Times
+    sequence_ranks: int = 1
 
     @property
     def capacity(self) -> int:
@@ -62,7 +63,8 @@ class Estimate:
 
     @property
     def fit(self) -> str:
-        if self.needs.cache is not None and not self.needs.cache.slots:
+        divided = self.layout.ranks % self.sequence_ranks == 0
+        if not divided or (self.needs.cache is not None and not self.needs.cache.slots):
             return "no"
         share = self.needs.peak / self.capacity
         if self.layout.gpu:
@@ -84,4 +86,4 @@ def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | 
     found = needs(players, layout, work)
     host = host_bytes(players, layout) if layout.gpu else 0
     times = reckon(config, players, layout, work, found.cache, subject.language)
-    return Estimate(layout, work, found, host, times)
+    return Estimate(layout, work, found, host, times, config.train.sequence_ranks)

@@ -18,8 +18,8 @@ __all__ = ["Needs", "Player", "host_bytes", "needs"]
 
 _CUDA = int(0.9 * GIB)
 """What a process has on a GPU before its first tensor, libraries' workspaces included."""
-_PROCESS = int(0.55 * GIB)
-"""What a process is with torch and transformers loaded."""
+_PROCESS = GIB // 2
+"""What a process is with everything loaded that a run needs, before there is a model."""
 _VLLM_WORK = 2 * GIB
 _NF4 = 0.5 + 1 / 127
 """Bytes of a weight in four bits: one scale for 64 of them, in 8 bits, and one for 256 scales."""

@@ -123,7 +123,7 @@ def _line(found: Estimate) -> str:
 
 
 def _s(seconds: float) -> str:
-    return f"{seconds:.3g} s"
+    return f"{seconds:.3g} s" if seconds < 600 else f"{seconds / 60:.3g} min"
 
 
 def _usd(usd: float | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dojang import models
 
-__all__ = ["Shape", "find_shape", "read_shape"]
+__all__ = ["KNOWN", "Shape", "find_shape", "shape_of"]
 
 _FAMILIES = ("llama", "qwen2", "qwen3")
 
@@ -89,25 +89,27 @@ def find_shape(name: str) -> tuple[Shape | None, str]:
     """The shape of a model, if it can be known, and where it is from."""
     directory = models.local(name)
     if directory is not None:
-        return read_shape(Path(directory) / "config.json"), "its config.json"
+        return _read(Path(directory) / "config.json"), "its config.json"
     if name in KNOWN:
         return KNOWN[name], "the table of known shapes"
     cached = _cached(name)
     if cached is not None:
-        return read_shape(cached), "its config.json in the hub's cache"
+        return _read(cached), "its config.json in the hub's cache"
     return None, "it is neither on this machine nor in the table of known shapes; download it, or give a directory"
 
 
-def read_shape(path: Path) -> Shape | None:
-    """What a config.json says; None if that is no decoder of the known families."""
+def _read(path: Path) -> Shape | None:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return _shape(config) if config.get("model_type") in _FAMILIES else None
+    return shape_of(config)
 
 
-def _shape(config: Mapping[str, Any]) -> Shape:
+def shape_of(config: Mapping[str, Any]) -> Shape | None:
+    """What a config.json says; None if that is no decoder of the known families."""
+    if config.get("model_type") not in _FAMILIES:
+        return None
     kind, heads = config["model_type"], config["num_attention_heads"]
     return Shape(
         hidden=config["hidden_size"],

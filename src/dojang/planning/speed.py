@@ -10,6 +10,7 @@ from dojang.planning.efficiency import (
     ACTIVATIONS_MOVED,
     BANDWIDTH,
     CPU_BANDWIDTH,
+    CPU_BATCH_S,
     CPU_GFLOPS,
     CPU_LEARNING,
     CPU_ROW_S,
@@ -110,13 +111,14 @@ def learn_s(machine: Machine, player: Player, work: Work, role: str, layout: Lay
     flops += looks * (2 * shape.projected * tokens + 4 * attention + 2 * head)
     if player.critic:
         flops += again * (8 * shape.projected * tokens + 18 * attention)  # asked once, taught once
-    if machine.instance.gpu is None:
-        return flops / (machine.flops * CPU_LEARNING) + CPU_TOKEN_S * tokens * (1 + looks)
     passes = again * (2 if player.critic else 1) + looks / 3
-    layer = layer_bytes(shape, "half", narrow=False, adapted=train.lora is not None)
-    moved = passes * ACTIVATIONS_MOVED * tokens * shape.layers * layer + SCORES_MOVED * answers * shape.vocabulary * 4
     data = max(1, layout.ranks // train.sequence_ranks)
     batches = max(work.updates, math.ceil(tokens / (work.micro[role] * data)))
+    if machine.instance.gpu is None:
+        beside = passes * (CPU_TOKEN_S * tokens + CPU_BATCH_S * batches * shape.layers)
+        return flops / (machine.flops * CPU_LEARNING) + beside
+    layer = layer_bytes(shape, "half", narrow=False, adapted=train.lora is not None)
+    moved = passes * ACTIVATIONS_MOVED * tokens * shape.layers * layer + SCORES_MOVED * answers * shape.vocabulary * 4
     own = (flops / (machine.flops * LEARN_PRODUCTS) + moved / machine.bandwidth) / layout.ranks
     return max(own, batches * _exchange_s(player, layout)) + passes * batches * LEARN_STEP_S * shape.layers
 
