@@ -11,7 +11,7 @@ from dojang.planning.cache import GIB
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.train.config import LoraConfig
 
-__all__ = ["Finding", "Knob", "foresee", "knobs"]
+__all__ = ["Finding", "Knob", "foresee", "knobs", "together"]
 
 _WORTH = 0.01
 """Of the device: what saves less is not worth naming."""
@@ -61,6 +61,21 @@ def knobs(subject: Subject, found: Estimate) -> list[Knob]:
     ]
 
 
+def together(subject: Subject, found: Estimate) -> Knob | None:
+    """Several of them, the cheapest first, until it fits; None if it never does."""
+    layout, now, chosen = found.layout, found, list[str]()
+    while now.fit != "yes":
+        for setting, config in _changes(subject.config, now):
+            other = estimate(replace(subject, config=config), layout.instance, layout.nodes, layout.ranks)
+            if now.needs.peak - other.needs.peak > _WORTH * found.capacity:
+                subject, now = replace(subject, config=config), other
+                chosen = [each for each in chosen if each.partition("=")[0] != setting.partition("=")[0]] + [setting]
+                break
+        else:
+            return None
+    return Knob(" ".join(chosen), found.needs.peak - now.needs.peak, True)
+
+
 def _changes(config: RunConfig, found: Estimate) -> Iterator[tuple[str, RunConfig]]:
     train, gpu = config.train, found.layout.gpu is not None
     micro = max(found.work.micro.values())
@@ -70,9 +85,11 @@ def _changes(config: RunConfig, found: Estimate) -> Iterator[tuple[str, RunConfi
     if not train.recompute:
         yield "train.recompute=true", _with(config, recompute=True)
     if gpu and "optimiser" not in train.offload:
-        yield "train.offload=[optimiser]", _with(config, offload=(*train.offload, "optimiser"))
+        away = (*train.offload, "optimiser")
+        yield f"train.offload=[{','.join(away)}]", _with(config, offload=away)
     if gpu and "reference" not in train.offload and "reference" in found.needs.parts:
-        yield "train.offload=[reference]", _with(config, offload=(*train.offload, "reference"))
+        away = (*train.offload, "reference")
+        yield f"train.offload=[{','.join(away)}]", _with(config, offload=away)
     if train.optimiser == "adamw" and found.layout.ranks == 1:
         yield "train.optimiser=adamw8bit", _with(config, optimiser="adamw8bit")
     if found.needs.cache is not None and found.needs.cache.slots > 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dojang.config import RunConfig
 from dojang.planning.cache import Cache
-from dojang.planning.efficiency import ANSWER_CORE_S, DISK, PROGRAM_CORE_S, SAMPLE_S
+from dojang.planning.efficiency import ANSWER_CORE_S, CPU_SAMPLE_S, DISK, PROGRAM_CORE_S, SAMPLE_S
 from dojang.planning.layout import Layout
 from dojang.planning.memory import Player
 from dojang.planning.speed import Machine, generate_s, learn_s, optimise_s, server_slots
@@ -85,7 +85,7 @@ def reckon(
         learn += learn_s(machine, player, work, role, layout)
         learn += work.updates * optimise_s(machine, player, learned, layout)
         publish += _publish_s(machine, player)
-    generate += SAMPLE_S * work.sequences
+    generate += (SAMPLE_S if layout.gpu else CPU_SAMPLE_S) * work.sequences
     judge = _judge_s(config, layout, work.sequences, language)
     share = config.eval.problems * config.eval.samples / work.sequences
     return Times(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dojang import models
 from dojang import recipe as recipes
 from dojang.errors import ConfigError, DojangError
-from dojang.planning.advice import Finding, foresee, knobs
+from dojang.planning.advice import Finding, foresee, knobs, together
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.instances import INSTANCES, Instance, find_instance
 from dojang.planning.report import Report
@@ -60,7 +60,8 @@ def _plan(recipe: str, overrides: Sequence[str], asked: Asked) -> Report:
     chosen = estimate(subject, _machine(instance, asked.price), asked.nodes, asked.ranks)
     findings += foresee(subject, chosen)
     helps = knobs(subject, chosen) if chosen.fit != "yes" else []
-    return Report(recipe, findings, shapes, chosen, helps, _elsewhere(subject, asked))
+    both = together(subject, chosen) if helps and not any(each.fits for each in helps) else None
+    return Report(recipe, findings, shapes, chosen, helps, both, _elsewhere(subject, asked))
 
 
 def _machine(instance: Instance | None, price: float | None) -> Instance:

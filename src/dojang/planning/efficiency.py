@@ -19,6 +19,7 @@ __all__ = [
     "CPU_GFLOPS",
     "CPU_LEARNING",
     "CPU_ROW_S",
+    "CPU_SAMPLE_S",
     "CPU_STEP_S",
     "CPU_TOKEN_S",
     "DECODE_PRODUCTS",
@@ -75,9 +76,11 @@ CPU_ROW_S: Final = 60e-6
 CPU_TOKEN_S: Final = 20e-6
 """Seconds for each token of an update, beside products."""
 
-SAMPLE_S: Final = 0.5e-3
-"""Seconds for each sample of a step on any machine: asking, texts, putting it on record. From the last steps of
-smollm2-code on an H200 (docs/results/smollm2-code.md), 0.3 s for 512."""
+SAMPLE_S: Final = 0.2e-3
+"""Seconds for each sample of a step, beside a GPU: asking, texts, scheduling. What the rollouts of docs/performance.md
+take beyond their decoding steps."""
+CPU_SAMPLE_S: Final = 1e-3
+"""The same on a Neoverse N1, grading and recording included: the quickstart."""
 PROGRAM_CORE_S: Final = {"cpp17": 0.88, "python3": 0.13}
 """Seconds of a core to judge a program on 20 tests, compiling included: `dojang bench judge` on two cores of a Neoverse
 N1 (docs/results)."""

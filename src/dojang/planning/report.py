@@ -24,6 +24,8 @@ class Report:
     shapes: Mapping[str, tuple[Shape | None, str]]
     chosen: Estimate | None = None
     knobs: Sequence[Knob] = ()
+    together: Knob | None = None
+    """Knobs that suffice if none does alone."""
     others: Sequence[Estimate] = field(default_factory=list)
 
     @property
@@ -42,6 +44,7 @@ class Report:
             },
             "estimate": None if self.chosen is None else _estimate(self.chosen),
             "knobs": [asdict(each) for each in self.knobs],
+            "together": None if self.together is None else asdict(self.together),
             "instances": [_estimate(each) for each in self.others],
             "prices": PRICES_NOTED,
         }
@@ -61,6 +64,8 @@ class Report:
                 f"    {each.setting:<32} {each.saves / GIB:6.2f} GiB{'   and then it fits' if each.fits else ''}"
                 for each in self.knobs
             )
+        if self.together is not None:
+            yield f"    together, so that it fits: {self.together.setting}  ({self.together.saves / GIB:.2f} GiB)"
         yield from _time(self.chosen)
         if self.others:
             yield f"elsewhere ({PRICES_NOTED}; check prices, --price takes another):"
