@@ -7,13 +7,15 @@ judged, which shows that the judge works and not that a right program would be a
 
 import asyncio
 import statistics
+from ast import literal_eval
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dojang import models
 from dojang.auditing.answers import AnswerAudit
-from dojang.auditing.findings import Audited, Thoroughness
+from dojang.auditing.findings import Attempt, Audited, Thoroughness
+from dojang.auditing.grading import conclude
 from dojang.auditing.programs import ProgramAudit
 from dojang.config import RunConfig
 from dojang.data.prepare import Known
@@ -21,10 +23,13 @@ from dojang.errors import DojangError, HealthError, JudgeError, ModelError
 from dojang.planning.advice import Finding
 from dojang.planning.shapes import Shape
 from dojang.planning.work import Lengths
+from dojang.protocols import Task
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
 from dojang.tasks.maths import MathsConfig
+from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
 from dojang.types import Message
+from dojang.workflows.grading import graded
 
 if TYPE_CHECKING:
     from dojang.compose import Prepared
@@ -153,7 +158,24 @@ def _auditor(config: RunConfig, prepared: "Prepared") -> tuple[_Try | None, str]
     if isinstance(task, AnswerLineConfig | MathsConfig):
         answers = AnswerAudit(prepared.task, task.name, task.timeout_s, _QUICK)
         return lambda each: answers.audit(each, Known()), "their own answers get full marks, others do not"
+    if isinstance(task, ReasoningGymTaskConfig):
+        limit_s, asked = task.timeout_s, prepared.task
+        return lambda each: _puzzle(each, asked, limit_s), "their own answers get full marks, an empty one does not"
     return None, f"task.name={task.name} cannot be tried: nobody but you knows what its answers look like"
+
+
+async def _puzzle(audited: Audited, task: Task, limit_s: float) -> None:
+    """The answer that the generator gave, and none. Some puzzles have several, and name none."""
+    reference = audited.problem.reference
+    answer = literal_eval(reference["entry"]).get("answer") if isinstance(reference, dict) else None
+    if answer is not None:
+        right = f"<answer>{answer}</answer>"
+        audited.attempts.append(Attempt("known-good", await graded(task, audited.problem, right)))
+    wrong = Attempt("perturbed", await graded(task, audited.problem, "<answer></answer>"))
+    audited.attempts.append(wrong)
+    if wrong.full:
+        audited.find("accepts_wrong", "no answer at all")
+    conclude(audited, _QUICK, limit_s)
 
 
 def _judged(audited: Sequence[Audited], said: str) -> Iterable[Finding]:

@@ -63,8 +63,8 @@ DISK: Final = 1e9
 CPU_GFLOPS: Final = 35.0
 """Of a core in single precision, where it was not measured: rollouts and updates of the 20M model on a Neoverse N1
 (docs/performance.md, docs/training.md)."""
-CPU_BANDWIDTH: Final = 15e9
-"""Bytes a second from a processor's memory. Not measured."""
+CPU_BANDWIDTH: Final = 5e9
+"""Bytes a second from a processor's memory, for each of its cores. Not measured."""
 CPU_LEARNING: Final = 0.95
 """Of what the products of a decoding step reach, for an update, whose products are larger but not all of it."""
 CPU_BATCH_S: Final = 15e-3

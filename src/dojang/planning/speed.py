@@ -48,7 +48,7 @@ class Machine:
     @property
     def bandwidth(self) -> float:
         gpu = self.instance.gpu
-        return gpu.bandwidth * 1e12 * BANDWIDTH if gpu else CPU_BANDWIDTH
+        return gpu.bandwidth * 1e12 * BANDWIDTH if gpu else CPU_BANDWIDTH * self.instance.vcpus
 
     @property
     def flops(self) -> float:

@@ -51,6 +51,31 @@ def test_a_price_and_a_length_can_be_given() -> None:
     assert other["estimate"]["time"]["learn_s"] < usual["learn_s"]
 
 
+def test_real_answers_get_full_marks(shared_data: Path) -> None:
+    said = run("smollm2-gsm8k", f"data.path={shared_data / 'gsm8k'}", "--instance", "h200")
+    assert "8 problems tried: their own answers get full marks" in said
+    assert "7,473 training and 1,319 held-out problems" in said
+
+
+def test_puzzles_know_their_answers() -> None:
+    pytest.importorskip("reasoning_gym")
+    data = "data={name: reasoning_gym, generators: {chain_sum: {}}, train_size: 8, test_size: 4}"
+    said = run("quickstart", data, "task={name: reasoning_gym}", "model.name=nobody/knows-this", "--problems", "2")
+    assert "2 problems tried: their own answers get full marks" in said
+
+
+def test_formulas_are_compared_with_themselves_and_others(tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    rows = [
+        {"question": f"what is the half of {each}?", "answer": f"\\frac{{{each}}}{{2}}"} for each in range(3, 43, 2)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = f"data={{name: files, train: {file}, held_out: 0.3}}"
+    said = run("quickstart", data, "task={name: maths, workers: 1}", "--problems", "2")
+    assert "2 problems tried: their own answers get full marks" in said
+
+
 def test_rows_without_solutions_are_said_to_have_none() -> None:
     said = run("quickstart-code", "--problems", "2", "judge.workers=1")
     assert "gold answers are not in the rows" in said
