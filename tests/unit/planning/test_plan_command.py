@@ -1,5 +1,6 @@
 """`dojang plan` as it is typed."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from dojang.auditing.findings import Audited
 from dojang.cli import app
 from dojang.errors import ConfigError, DojangError
+from dojang.planning import checks
 from dojang.planning.shapes import find_shape
 from dojang.tasks import answer_line
-from dojang.types import Outcome, Verdict
+from dojang.types import Message, Outcome, Problem, Verdict
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -57,11 +60,17 @@ def test_real_answers_get_full_marks(shared_data: Path) -> None:
     assert "7,473 training and 1,319 held-out problems" in said
 
 
-def test_puzzles_know_their_answers() -> None:
-    pytest.importorskip("reasoning_gym")
-    data = "data={name: reasoning_gym, generators: {chain_sum: {}}, train_size: 8, test_size: 4}"
-    said = run("quickstart", data, "task={name: reasoning_gym}", "model.name=nobody/knows-this", "--problems", "2")
-    assert "2 problems tried: their own answers get full marks" in said
+@pytest.mark.parametrize(("accepted", "names"), [("7", set()), ("8", {"refused"}), ("", {"refused", "accepts_wrong"})])
+def test_puzzles_are_tried_with_their_own_answers(accepted: str, names: set[str]) -> None:
+    class Task:
+        async def grade(self, problem: Problem, text: str) -> Verdict:
+            right = text == f"<answer>{accepted}</answer>"
+            return Verdict(Outcome.ACCEPTED if right else Outcome.WRONG, float(right))
+
+    reference = {"generator": "chain_sum", "settings": {}, "entry": "{'answer': '7', 'metadata': (1, 2)}"}
+    audited = Audited(Problem("puzzle/1", "reasoning_gym", (Message("user", "3 + 4?"),), reference), "train")
+    asyncio.run(checks._puzzle(audited, Task(), 10.0))  # type: ignore[arg-type]
+    assert audited.names == names
 
 
 def test_formulas_are_compared_with_themselves_and_others(tmp_path: Path) -> None:
