@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dojang.config import RunConfig
 from dojang.errors import ConfigError
 from dojang.planning.instances import Gpu, Instance
+from dojang.runtime.config import RayConfig
 
 __all__ = ["Layout", "lay_out"]
 
@@ -18,7 +19,8 @@ class Layout:
     ranks: int
     """Processes that learn, each on a GPU if there are any."""
     servers: int
-    """GPUs left to rollout servers; 0 if the engine is beside the trainer, or elsewhere."""
+    """GPUs left to rollout servers, or to engines of their own on a Ray cluster; 0 if the engine is beside the trainer,
+    or elsewhere."""
 
     @property
     def gpu(self) -> Gpu | None:
@@ -40,9 +42,15 @@ class Layout:
 
 
 def lay_out(config: RunConfig, instance: Instance, nodes: int, ranks: int | None = None) -> Layout:
-    """All GPUs learn; with the engine remote half of them, and the others serve. Without a GPU there is one process."""
+    """All GPUs learn; with the engine remote half of them, and the others serve. Without a GPU there is one process. On
+    a Ray cluster the recipe says how many learn and how many sample."""
     gpus = (instance.gpus if config.model.device != "cpu" else 0) * nodes
     remote = config.rollout.engine == "remote"
+    if isinstance(config.runtime, RayConfig) and ranks is None:
+        engines = config.runtime.engines * len(config.roles())
+        return Layout(
+            instance, nodes, config.runtime.trainers, max(0, gpus - config.runtime.trainers) if remote else engines
+        )
     if ranks is None:
         ranks = max(1, gpus // 2 if remote else gpus)
         ranks = max(ranks - ranks % config.train.sequence_ranks, 1)

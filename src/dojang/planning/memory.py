@@ -123,7 +123,7 @@ class _Device:
         self.precision = default if player.precision == "auto" else player.precision
         self.compute = _BYTES[self.precision]
         self.master = 8 if self.precision == "double" else 4
-        self.engine_here = self.rollout.engine in ("torch", "vllm")
+        self.engine_here = self.rollout.engine != "remote" and config.runtime.name == "local"
 
     @property
     def learned(self) -> int:

@@ -128,3 +128,12 @@ def test_a_gpu_that_is_asked_for_must_be_there() -> None:
 def test_all_ranks_load_the_model_into_the_machines_memory() -> None:
     asked = subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "algo.kl=0.1")
     assert any("machine's own memory" in each.said for each in found(asked, "g5.12xlarge"))
+
+
+def test_on_a_ray_cluster_engines_have_gpus_of_their_own() -> None:
+    asked = subject("smollm2-code", "runtime={name: ray, trainers: 2, engines: 6}")
+    planned = estimate(asked, INSTANCES["p4d.24xlarge"])
+    assert (planned.layout.ranks, planned.layout.servers) == (2, 6)
+    assert "engine weights" not in planned.needs.parts
+    assert not any(each.level == "failed" or "wait" in each.said for each in found(asked, "p4d.24xlarge"))
+    assert any("want 8 GPUs" in each.said for each in found(asked, "g5.12xlarge") if each.level == "failed")
