@@ -65,6 +65,9 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         ["judge", "serve", "--help"],
         ["judge", "run", "nosuch.py", "--problem=nosuch.json"],
         ["bench", "nosuch"],
+        ["plan", "--help"],
+        ["plan", "quickstart", "steps=x"],
+        ["plan", "quickstart", "--instance=nosuch"],
     ],
 )
 def test_help_and_mistakes_come_before_torch(arguments: list[str]) -> None:

@@ -186,6 +186,39 @@ def dashboards(
 
 
 @app.command()
+def plan(
+    recipe: Annotated[str, typer.Argument(help="A shipped recipe's name or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. train.lr=1e-5.")
+    ] = None,
+    instance: Annotated[
+        str, typer.Option(metavar="TYPE", help="Where it is to run, e.g. p4de.24xlarge; this machine if not given.")
+    ] = "",
+    nodes: Annotated[int, typer.Option(min=1, help="How many of those.")] = 1,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that learn; one for each GPU, or half with servers.", show_default=False),
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(min=1, help="Mean tokens of an answer; rollout.max_tokens if not given.", show_default=False),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="USD an hour of one instance, if not the noted one.", show_default=False)
+    ] = None,
+    problems: Annotated[int, typer.Option(min=1, help="Problems whose known answers are graded.")] = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Check settings, data and rewards; estimate memory, time and cost. What cannot work has an exit code."""
+    from dojang.planning.command import Asked
+    from dojang.planning.command import plan as write
+
+    raise typer.Exit(
+        write(recipe, overrides or [], Asked(instance, nodes, ranks, length, price, problems), as_json=as_json)
+    )
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine has, what that means, and what to do about what is missing."""
     from dojang.doctor import examine

@@ -1,0 +1,201 @@
+"""What will not work, or not well, and what to do about it: each knob with what it would save."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dojang.config import RunConfig
+from dojang.errors import ConfigError, ModelError
+from dojang.planning.budget import judge_core_s
+from dojang.planning.cache import GIB
+from dojang.planning.estimate import Estimate, Subject, estimate
+from dojang.runtime.config import RayConfig
+from dojang.train.config import LoraConfig
+
+__all__ = ["Finding", "Knob", "foresee", "knobs", "together"]
+
+_WORTH = 0.01
+"""Of the device: what saves less is not worth naming."""
+_NOTICED = 1.0
+"""Seconds of a step that somebody would mind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check has found."""
+
+    level: str
+    """ok, note, warning, or failed: the run cannot work."""
+    about: str
+    said: str
+    code: int = 0
+    """What a failure ends the command with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A setting that saves memory."""
+
+    setting: str
+    saves: int
+    """Bytes of the peak."""
+    fits: bool
+    """Whether it suffices by itself."""
+
+
+def knobs(subject: Subject, found: Estimate) -> list[Knob]:
+    """Those that save something here, cheapest first."""
+    layout, tried = found.layout, []
+    for setting, config in _changes(subject.config, found):
+        other = estimate(replace(subject, config=config), layout.instance, layout.nodes, layout.ranks)
+        tried.append((setting, other))
+    gpus = layout.instance.gpus * layout.nodes
+    if gpus > layout.ranks and not layout.servers:
+        tried.append((f"--ranks {gpus}", estimate(subject, layout.instance, layout.nodes, gpus)))
+    if layout.gpu:
+        more = estimate(subject, layout.instance, 2 * layout.nodes)
+        tried.append((f"--nodes {2 * layout.nodes}", more))
+    return [
+        Knob(setting, found.needs.peak - other.needs.peak, other.fit == "yes")
+        for setting, other in tried
+        if found.needs.peak - other.needs.peak > _WORTH * found.capacity
+    ]
+
+
+def together(subject: Subject, found: Estimate) -> Knob | None:
+    """Several of them, the cheapest first, until it fits; None if it never does."""
+    layout, now, chosen = found.layout, found, list[str]()
+    while now.fit != "yes":
+        for setting, config in _changes(subject.config, now):
+            other = estimate(replace(subject, config=config), layout.instance, layout.nodes, layout.ranks)
+            if now.needs.peak - other.needs.peak > _WORTH * found.capacity:
+                subject, now = replace(subject, config=config), other
+                chosen = [each for each in chosen if each.partition("=")[0] != setting.partition("=")[0]] + [setting]
+                break
+        else:
+            return None
+    return Knob(" ".join(chosen), found.needs.peak - now.needs.peak, True)
+
+
+def _changes(config: RunConfig, found: Estimate) -> Iterator[tuple[str, RunConfig]]:
+    train, gpu = config.train, found.layout.gpu is not None
+    micro = max(found.work.micro.values())
+    longest = max(found.work.of(role)[1] for role in found.work.micro)
+    if (less := max(longest, micro // 2)) < micro:
+        yield f"train.micro_tokens={less}", _with(config, micro_tokens=less)
+    if not train.recompute:
+        yield "train.recompute=true", _with(config, recompute=True)
+    if gpu and "optimiser" not in train.offload:
+        away = (*train.offload, "optimiser")
+        yield f"train.offload=[{','.join(away)}]", _with(config, offload=away)
+    if gpu and "reference" not in train.offload and "reference" in found.needs.parts:
+        away = (*train.offload, "reference")
+        yield f"train.offload=[{','.join(away)}]", _with(config, offload=away)
+    if train.optimiser == "adamw" and found.layout.ranks == 1:
+        yield "train.optimiser=adamw8bit", _with(config, optimiser="adamw8bit")
+    if found.needs.cache is not None and found.needs.cache.slots > 1:
+        less_kv = round(found.needs.parts["keys and values"] / GIB / 2, 2)
+        rollout = config.rollout.model_copy(update={"kv_gb": max(less_kv, 0.01)})
+        yield f"rollout.kv_gb={max(less_kv, 0.01):g}", config.model_copy(update={"rollout": rollout})
+    if train.lora is None:
+        yield "train.lora={}", _with(config, lora=LoraConfig())
+    if train.lora is None or train.lora.bits == 16:
+        lora = (train.lora or LoraConfig()).model_copy(update={"bits": 4})
+        yield "train.lora.bits=4", _with(config, lora=lora)
+
+
+def _with(config: RunConfig, **settings: Any) -> RunConfig:
+    return config.model_copy(update={"train": config.train.model_copy(update=settings)})
+
+
+def foresee(subject: Subject, found: Estimate) -> Iterator[Finding]:
+    """Trouble that can be seen from here."""
+    yield from _impossible(subject, found)
+    yield from _memory(subject, found)
+    yield from _judging(subject, found)
+    yield from _idle(subject, found)
+
+
+def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
+    """What a run would refuse, or could not do for want of memory, whatever an estimate is worth."""
+    config, layout = subject.config, found.layout
+    if config.model.device == "cuda" and layout.gpu is None:
+        said = f"model.device=cuda, but {layout.instance.name} has no GPU"
+        yield Finding("failed", "machine", said, ConfigError.exit_code)
+    if layout.ranks % config.train.sequence_ranks:
+        said = f"train.sequence_ranks={config.train.sequence_ranks} does not divide the {layout.ranks} processes"
+        yield Finding("failed", "ranks", f"{said}; use more GPUs, or set it lower", ConfigError.exit_code)
+    for role, shape in subject.shapes.items():
+        own = config.train.sequence_ranks
+        if shape.heads % own or (shape.kv_heads % own and own % shape.kv_heads):
+            said = f"train.sequence_ranks={own} does not go with the {role}'s {shape.heads} and {shape.kv_heads} heads"
+            yield Finding("failed", "ranks", said, ConfigError.exit_code)
+    if layout.ranks > 1 and config.train.optimiser == "adamw8bit":
+        said = "train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway"
+        yield Finding("failed", "ranks", said, ConfigError.exit_code)
+    wanted, there = layout.ranks + layout.servers, layout.instance.gpus * layout.nodes
+    if isinstance(config.runtime, RayConfig) and config.runtime.gpus is None and layout.gpu and wanted > there:
+        said = f"runtime.trainers and runtime.engines want {wanted} GPUs, and there are {there}"
+        yield Finding("failed", "ranks", f"{said}; use more machines, or fewer processes", ConfigError.exit_code)
+    if found.certain > found.capacity:
+        said = f"weights, gradients and optimiser alone take {_gib(found.certain)} of {_gib(found.capacity)}"
+        yield Finding("failed", "memory", f"{said}; see what helps below", ModelError.exit_code)
+    cache = found.needs.cache
+    if cache is not None and not cache.slots:
+        said = f"not one sequence's keys and values ({_gib(cache.needed)}) fit"
+        sure = config.rollout.kv_gb is not None
+        remedy = "raise rollout.kv_gb or lower rollout.max_tokens"
+        code = ModelError.exit_code if sure else 0
+        yield Finding("failed" if sure else "warning", "memory", f"{said}; {remedy}", code)
+
+
+def _memory(subject: Subject, found: Estimate) -> Iterator[Finding]:
+    where = f"{_gib(found.needs.peak)} of {_gib(found.capacity)} while it has to {found.needs.fullest}"
+    if found.needs.peak > found.capacity:
+        yield Finding("warning", "memory", f"will probably not fit: {where}")
+    elif found.fit == "tight" and found.needs.peak > 0.92 * found.capacity:
+        yield Finding("warning", "memory", f"may not fit: {where}")
+    host = found.layout.instance.memory_gib * GIB
+    if found.layout.gpu and found.host > 0.92 * host:
+        said = f"the machine's own memory may not suffice: {_gib(found.host)} of {_gib(host)}"
+        yield Finding("warning", "memory", f"{said}; fewer processes on each, or less in train.offload")
+    for role, shape in subject.shapes.items():
+        config = subject.config.roles()[role]
+        gpu = found.layout.gpu
+        if config.rollout.engine == "remote" and gpu and 2 * shape.parameters > 0.9 * gpu.memory_gib * GIB:
+            said = f"the {role}'s weights ({_gib(2 * shape.parameters)}) do not fit one such GPU"
+            yield Finding("warning", "servers", f"{said}; servers need --tensor-parallel-size")
+
+
+def _judging(subject: Subject, found: Estimate) -> Iterator[Finding]:
+    times, layout = found.times, found.layout
+    others = times.generate + times.learn
+    if times.judge > max(others, _NOTICED):
+        needed = found.work.sequences * judge_core_s(subject.config, subject.language) / max(others, 1e-9)
+        yield Finding(
+            "warning",
+            "judge",
+            f"judging {found.work.sequences} answers a step takes {times.judge:.3g} s on {layout.cores} cores, longer "
+            f"than all else ({others:.3g} s); {needed:.0f} cores would keep up: judge.url=[...] on other machines",
+        )
+
+
+def _idle(subject: Subject, found: Estimate) -> Iterator[Finding]:
+    config, layout = subject.config, found.layout
+    if layout.ranks > 1 and config.rollout.engine == "torch" and not layout.servers:
+        said = f"the engine torch attempts on one GPU while {layout.ranks - 1} wait"
+        yield Finding("note", "ranks", f"{said}; rollout.engine=remote uses all")
+    if config.rollout.engine == "remote" and not layout.servers and layout.gpu:
+        said = "the rollout servers are taken to be elsewhere, on one GPU like this one; they are not in the price"
+        yield Finding("note", "servers", said)
+    if (refills := getattr(config.algo, "refills", 0)) > 0:
+        said = f"algo.refills={refills}: a step may pose up to {1 + refills} times as many problems; reckoned with one"
+        yield Finding("note", "refills", said)
+    cache = found.needs.cache
+    if cache is not None and 0 < cache.slots < min(config.rollout.slots, found.work.sequences):
+        said = f"keys and values leave room for {cache.slots} sequences at a time, not {config.rollout.slots}"
+        yield Finding("note", "memory", f"{said}; a larger rollout.kv_gb decodes faster")
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.3g} GiB"

@@ -1,0 +1,131 @@
+"""Hours and money of a whole run, from the seconds of its parts."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dojang.config import RunConfig
+from dojang.planning.cache import Cache
+from dojang.planning.efficiency import ANSWER_CORE_S, CPU_SAMPLE_S, DISK, PROGRAM_CORE_S, SAMPLE_S
+from dojang.planning.layout import Layout
+from dojang.planning.memory import Player
+from dojang.planning.speed import Machine, generate_s, learn_s, optimise_s, server_slots
+from dojang.planning.work import Work
+from dojang.tasks.code import CodeConfig
+
+__all__ = ["Times", "judge_core_s", "reckon"]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one step, and of the run."""
+
+    generate: float
+    judge: float
+    waves: int
+    """How often all slots are filled; what is judged meanwhile takes no time of its own."""
+    learn: float
+    publish: float
+    evaluation: float
+    evaluations: int
+    steps: int
+    answered: int
+    """Tokens a step draws."""
+    usd_an_hour: float | None
+
+    @property
+    def attempt(self) -> float:
+        """The last to be written are judged when nothing is left to write."""
+        return max(self.generate + self.judge / self.waves, self.judge)
+
+    @property
+    def step(self) -> float:
+        return self.attempt + self.learn + self.publish
+
+    @property
+    def hours(self) -> float:
+        """Without starting up and saving."""
+        return (self.steps * self.step + self.evaluations * self.evaluation) / 3600
+
+    @property
+    def usd(self) -> float | None:
+        return None if self.usd_an_hour is None else self.usd_an_hour * self.hours
+
+    def as_json(self) -> dict[str, float | int | None]:
+        return {
+            "generate_s": self.generate,
+            "judge_s": self.judge,
+            "attempt_s": self.attempt,
+            "learn_s": self.learn,
+            "publish_s": self.publish,
+            "step_s": self.step,
+            "evaluation_s": self.evaluation,
+            "decode_tokens_per_s": self.answered / self.generate,
+            "hours": self.hours,
+            "usd": self.usd,
+        }
+
+
+def reckon(
+    config: RunConfig, players: Mapping[str, Player], layout: Layout, work: Work, cache: Cache | None, language: str
+) -> Times:
+    """What a run takes there; `cache` is what its own engine has room for."""
+    generate = learn = publish = 0.0
+    waves = 1
+    for role, player in players.items():
+        itemsize = 4 if layout.gpu is None and player.config.model.dtype != "bfloat16" else 2
+        machine = Machine(layout.instance, itemsize)
+        slots = _slots(machine, player, work, role, cache)
+        devices = max(1, layout.servers)
+        sequences = math.ceil(work.sequences / devices)
+        waves = max(1, math.ceil(sequences / max(1, slots)))
+        asked = math.ceil(work.asked(role) / devices)
+        generate += generate_s(machine, player.shape, work.lengths[role], sequences, asked, slots)
+        learned = player.shape.parameters if config.train.lora is None else 0
+        learn += learn_s(machine, player, work, role, layout)
+        learn += work.updates * optimise_s(machine, player, learned, layout)
+        publish += _publish_s(machine, player)
+    generate += (SAMPLE_S if layout.gpu else CPU_SAMPLE_S) * work.sequences
+    judge = _judge_s(config, layout, work.sequences, language)
+    share = config.eval.problems * config.eval.samples / work.sequences
+    return Times(
+        generate,
+        judge,
+        waves,
+        learn,
+        publish,
+        share * (generate / len(players) + judge),
+        2 + (config.steps - 1) // config.eval.every,
+        config.steps,
+        sum(work.answered(role) for role in players),
+        layout.usd,
+    )
+
+
+def _slots(machine: Machine, player: Player, work: Work, role: str, cache: Cache | None) -> int:
+    if player.config.rollout.engine == "remote":
+        return max(1, server_slots(machine, player.shape, work.lengths[role]))
+    return max(1, cache.slots) if cache else player.config.rollout.slots
+
+
+def judge_core_s(config: RunConfig, language: str) -> float:
+    """Seconds of a core that an answer takes."""
+    if isinstance(config.task, CodeConfig):
+        return PROGRAM_CORE_S.get(language, PROGRAM_CORE_S["cpp17"])
+    return ANSWER_CORE_S.get(config.task.name, 1e-4)
+
+
+def _judge_s(config: RunConfig, layout: Layout, answers: int, language: str) -> float:
+    if isinstance(config.task, CodeConfig) and config.judge.url:
+        return 0.0  # elsewhere, and nobody knows how fast
+    workers = min(config.judge.workers or layout.cores, layout.cores)
+    return answers * judge_core_s(config, language) / workers
+
+
+def _publish_s(machine: Machine, player: Player) -> float:
+    size = machine.itemsize * player.shape.parameters
+    if player.config.rollout.engine == "torch":
+        return 4 * size / machine.bandwidth
+    if player.config.rollout.transfer == "delta":
+        return 4 * size / machine.bandwidth + size / 30 / DISK
+    return 2 * size / DISK

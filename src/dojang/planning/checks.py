@@ -1,0 +1,193 @@
+"""What can be tried before a run: data load, prompts fit, and the task agrees with answers that are known.
+
+Rewards are tried as `dojang data audit` tries them, on a few training problems. Where rows carry an answer it must get
+full marks and others must not. Rows of programs carry tests and no solutions: there a program that solves nothing is
+judged, which shows that the judge works and not that a right program would be accepted.
+"""
+
+import asyncio
+import statistics
+from ast import literal_eval
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dojang import models
+from dojang.auditing.answers import AnswerAudit
+from dojang.auditing.findings import Attempt, Audited, Thoroughness
+from dojang.auditing.grading import conclude
+from dojang.auditing.programs import ProgramAudit
+from dojang.config import RunConfig
+from dojang.data.prepare import Known
+from dojang.errors import DojangError, HealthError, JudgeError, ModelError
+from dojang.planning.advice import Finding
+from dojang.planning.shapes import Shape
+from dojang.planning.work import Lengths
+from dojang.protocols import Task
+from dojang.tasks.answer_line import AnswerLineConfig
+from dojang.tasks.code import CodeConfig
+from dojang.tasks.maths import MathsConfig
+from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
+from dojang.types import Message
+from dojang.workflows.grading import graded
+
+if TYPE_CHECKING:
+    from dojang.compose import Prepared
+
+__all__ = ["Checked", "check_data"]
+
+_MEASURED = 200
+"""Prompts looked at, of all; and the longest ones."""
+_LETTERS = 3.5
+"""Of a token, where there is no tokenizer to count with."""
+_ASSUMED = 512
+"""Tokens of a prompt, where there are no data to look at."""
+_GRAVE = {
+    "unusable": "nothing can be judged by it",
+    "refused": "its own answer is refused",
+    "accepts_wrong": "a wrong answer is accepted",
+    "unjudged": "an answer could not be judged",
+    "trivial": "a program that solves nothing passes all tests",
+}
+_Try = Callable[[Audited], Coroutine[None, None, None]]
+_QUICK = Thoroughness(solutions=1, mutants=0, repeats=1)
+
+
+@dataclass
+class Checked:
+    """What was found, and the lengths of prompts."""
+
+    findings: list[Finding] = field(default_factory=list)
+    lengths: dict[str, Lengths] = field(default_factory=dict)
+    language: str = ""
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+def check_data(config: RunConfig, shapes: Mapping[str, Shape | None], answer: int | None, tried: int) -> Checked:
+    """Load the data, measure prompts, try `tried` problems; `answer` is the mean length to reckon with."""
+    from dojang import compose  # loads torch
+
+    found = Checked(language=str(getattr(config.task, "language", "") or ""))
+    try:
+        prepared = compose.prepare(config, dry=True)
+    except DojangError as error:
+        found.findings.append(Finding("failed", "data", str(error), error.exit_code))
+        found.findings.append(Finding("note", "data", f"reckoned with prompts of {_ASSUMED} tokens"))
+        found.lengths = _lengths(config, _ASSUMED, _ASSUMED, answer)
+        return found
+    found.sizes = {"train": len(prepared.train), "test": len(prepared.task.problems("test"))}
+    passes = config.steps * config.rollout.prompts / len(prepared.train)
+    said = f"{found.sizes['train']:,} training and {found.sizes['test']:,} held-out problems; {passes:.2f} passes"
+    found.findings.append(Finding("ok", "data", said))
+    found.findings += _prompts(config, prepared, shapes, answer, found)
+    if not found.language and isinstance(config.task, CodeConfig):
+        found.language = next(iter(sorted(getattr(prepared.task, "languages", ()))), "")
+    found.findings += asyncio.run(_rewards(config, prepared, tried))
+    return found
+
+
+def _prompts(
+    config: RunConfig, prepared: "Prepared", shapes: Mapping[str, Shape | None], answer: int | None, found: Checked
+) -> Iterator[Finding]:
+    role = next(iter(config.roles()))
+    counted, count = _counter(config)
+    prompts = [problem.messages for problem in (*prepared.train, *prepared.held_out)]
+    every = max(1, len(prompts) // _MEASURED)
+    longest = sorted(prompts, key=lambda each: sum(len(turn.content) for turn in each))[-8:]
+    sizes, most = [count(each) for each in prompts[::every]], max(map(count, longest))
+    found.lengths = _lengths(config, round(statistics.fmean(sizes)), most, answer)
+    how = "" if counted else " (from letters: the tokenizer is not on this machine)"
+    said = f"{min(sizes)} to {most} tokens, {statistics.fmean(sizes):.0f} on average{how}"
+    yield Finding("ok" if counted else "note", "prompts", said)
+    shape = shapes[role]
+    if shape is not None and most + config.rollout.max_tokens > shape.context:
+        room = shape.context - most
+        said = (
+            f"the longest prompt and rollout.max_tokens={config.rollout.max_tokens} do not fit the context of "
+            f"{shape.context} tokens; " + (f"at most {room} can be answered" if room > 0 else "shorten the prompts")
+        )
+        yield Finding("failed" if counted else "warning", "prompts", said, ModelError.exit_code if counted else 0)
+
+
+def _counter(config: RunConfig) -> tuple[bool, Callable[[Sequence[Message]], int]]:
+    """How many tokens a prompt has, and whether that is counted or guessed."""
+    source = models.local(config.model.name)
+    if source is None:
+        return False, lambda turns: round(sum(len(turn.content) for turn in turns) / _LETTERS) + 8 * len(turns)
+    from dojang.learner import load_tokenizer
+    from dojang.workflows.render import ChatRenderer
+
+    tokenizer, _ = load_tokenizer(source)
+    renderer = ChatRenderer(tokenizer, context=None, max_tokens=1, variables=config.model.template)
+    return True, lambda turns: len(renderer.render(turns))
+
+
+def _lengths(config: RunConfig, prompt: int, longest: int, answer: int | None) -> dict[str, Lengths]:
+    """A tester is shown a program beside the problem, another one each time."""
+    found = {}
+    before = 0
+    for role, each in config.roles().items():
+        most = each.rollout.max_tokens
+        mean = min(answer or most, most)
+        found[role] = Lengths(prompt + before, longest + before, mean, most, shared=not before)
+        before = mean
+    return found
+
+
+async def _rewards(config: RunConfig, prepared: "Prepared", tried: int) -> list[Finding]:
+    try:
+        auditor, said = _auditor(config, prepared)
+        if auditor is None:
+            return [Finding("note", "rewards", said)]
+        some = prepared.train[:: max(1, len(prepared.train) // tried)][:tried]
+        audited = [Audited(problem, "train") for problem in some]
+        for each in audited:
+            await auditor(each)
+        return list(_judged(audited, said))
+    finally:
+        await prepared.judge.close()
+
+
+def _auditor(config: RunConfig, prepared: "Prepared") -> tuple[_Try | None, str]:
+    """Who tries a problem, and what its known answers are."""
+    task = config.task
+    if isinstance(task, CodeConfig):
+        programs = ProgramAudit(task, prepared.judge, _QUICK)
+        said = "gold answers are not in the rows, which carry tests only; a program that solves nothing was judged"
+        return lambda each: programs.audit(each, Known()), said
+    if isinstance(task, AnswerLineConfig | MathsConfig):
+        answers = AnswerAudit(prepared.task, task.name, task.timeout_s, _QUICK)
+        return lambda each: answers.audit(each, Known()), "their own answers get full marks, others do not"
+    if isinstance(task, ReasoningGymTaskConfig):
+        limit_s, asked = task.timeout_s, prepared.task
+        return lambda each: _puzzle(each, asked, limit_s), "their own answers get full marks, an empty one does not"
+    return None, f"task.name={task.name} cannot be tried: nobody but you knows what its answers look like"
+
+
+async def _puzzle(audited: Audited, task: Task, limit_s: float) -> None:
+    """The answer that the generator gave, and none. Some puzzles have several, and name none."""
+    reference = audited.problem.reference
+    answer = literal_eval(reference["entry"]).get("answer") if isinstance(reference, dict) else None
+    if answer is not None:
+        right = f"<answer>{answer}</answer>"
+        audited.attempts.append(Attempt("known-good", await graded(task, audited.problem, right)))
+    wrong = Attempt("perturbed", await graded(task, audited.problem, "<answer></answer>"))
+    audited.attempts.append(wrong)
+    if wrong.full:
+        audited.find("accepts_wrong", "no answer at all")
+    conclude(audited, _QUICK, limit_s)
+
+
+def _judged(audited: Sequence[Audited], said: str) -> Iterable[Finding]:
+    """A single problem that disagrees is a fault of the data; many are one of the task."""
+    grave = [(each, name) for each in audited for name in _GRAVE if name in each.names]
+    for each, name in grave[:3]:
+        detail = next(finding.detail for finding in each.findings if finding.name == name)
+        code = JudgeError.exit_code if name in ("unusable", "unjudged") else HealthError.exit_code
+        level = "warning" if name == "trivial" else "failed"
+        words = f"{each.problem.id}: {_GRAVE[name]} ({detail}); `dojang data audit` looks at all of them"
+        yield Finding(level, "rewards", words, code if level == "failed" else 0)
+    if not grave:
+        yield Finding("ok", "rewards", f"{len(audited)} problems tried: {said}")
+    elif all(name == "trivial" for _, name in grave):
+        yield Finding("note", "rewards", f"{len(audited)} problems tried: {said}")

@@ -1,0 +1,89 @@
+"""Memory, time and money of a configuration on some machines: everything else here in one call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dojang.config import RunConfig
+from dojang.planning.budget import Times, reckon
+from dojang.planning.cache import GIB
+from dojang.planning.instances import Instance
+from dojang.planning.layout import Layout, lay_out
+from dojang.planning.memory import Needs, Player, host_bytes, needs
+from dojang.planning.shapes import Shape
+from dojang.planning.work import Lengths, Work, measure
+
+__all__ = ["Estimate", "Subject", "estimate"]
+
+_TIGHT = 0.92
+"""Allocators lose some memory between what they give out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is planned: settings, and what is known of models and data."""
+
+    config: RunConfig
+    shapes: Mapping[str, Shape]
+    lengths: Mapping[str, Lengths]
+    language: str = ""
+    """Of the programs to judge, if there are any."""
+
+    def players(self) -> dict[str, Player]:
+        """The models of the run."""
+        found = {}
+        for role, each in self.config.roles().items():
+            algorithm = each.algo.make(each.rollout.max_tokens)
+            found[role] = Player(
+                each,
+                self.shapes[role],
+                reference=algorithm.needs_reference,
+                critic=getattr(algorithm, "needs_critic", False),
+                limit=algorithm.needs_limit,
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Of a subject, on some machines."""
+
+    layout: Layout
+    work: Work
+    needs: Needs
+    host: int
+    """Bytes of the processor's memory, on each machine with GPUs."""
+    times: Times
+    sequence_ranks: int = 1
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the device."""
+        gpu = self.layout.gpu
+        return int((gpu.memory_gib if gpu else self.layout.instance.memory_gib) * GIB)
+
+    @property
+    def fit(self) -> str:
+        divided = self.layout.ranks % self.sequence_ranks == 0
+        if not divided or (self.needs.cache is not None and not self.needs.cache.slots):
+            return "no"
+        share = self.needs.peak / self.capacity
+        if self.layout.gpu:
+            share = max(share, self.host / (self.layout.instance.memory_gib * GIB))
+        return "yes" if share <= _TIGHT else "tight" if share <= 1 else "no"
+
+    @property
+    def certain(self) -> int:
+        """Bytes that a step of the optimiser cannot do without."""
+        return sum(self.needs.parts.get(name, 0) for name in ("weights", "gradients", "optimiser"))
+
+
+def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | None = None) -> Estimate:
+    """What it would take there."""
+    config, players = subject.config, subject.players()
+    layout = lay_out(config, instance, nodes, ranks)
+    data_ranks = max(1, layout.ranks // config.train.sequence_ranks)
+    work = measure(config, subject.lengths, gpu=layout.gpu is not None, data_ranks=data_ranks)
+    found = needs(players, layout, work)
+    host = host_bytes(players, layout) if layout.gpu else 0
+    times = reckon(config, players, layout, work, found.cache, subject.language)
+    return Estimate(layout, work, found, host, times, config.train.sequence_ranks)

@@ -1,0 +1,117 @@
+"""Machines that can be rented, and this one: what they have, and what an hour costs.
+
+Prices are data that age. They are USD an hour, on demand, Linux, us-east-1, written down in November 2026: those of
+p4d, p4de, p5, p5en and two sizes of g6 as in SkyPilot's catalogue of AWS's price list
+(github.com/skypilot-org/skypilot-catalog, catalogs/v8/aws/vms.csv, commit e385a0d), the others as they are commonly
+quoted, unchecked. Check them at
+https://aws.amazon.com/ec2/pricing/on-demand/ before money depends on them (`--price` takes another), and note that
+SageMaker asks more for the same machine. p5e has no on-demand price: it is sold in capacity blocks.
+
+Peaks are the vendors' figures for dense bfloat16 and for memory, per GPU.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dojang.errors import ConfigError
+
+__all__ = ["GPUS", "INSTANCES", "PRICES_NOTED", "Gpu", "Instance", "find_instance"]
+
+PRICES_NOTED = "us-east-1, on demand, as known in November 2026"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One of them."""
+
+    name: str
+    memory_gib: float
+    tflops: float
+    """bfloat16, dense, as the vendor has it."""
+    bandwidth: float
+    """Of its memory, TB/s."""
+    link: float
+    """To the others of its machine, GB/s: NVLink, or PCIe. What collectives may reach of it, roughly; not measured."""
+    network: float
+    """To those of other machines, its share of their network, GB/s."""
+
+
+GPUS: Mapping[str, Gpu] = {
+    "A100-40GB": Gpu("A100-40GB", 39.4, 312, 1.555, 200, 6),
+    "A100-80GB": Gpu("A100-80GB", 79.2, 312, 2.039, 200, 6),
+    "H100": Gpu("H100", 79.2, 989, 3.35, 300, 50),
+    "H200": Gpu("H200", 139.8, 989, 4.8, 300, 50),
+    "A10G": Gpu("A10G", 22.3, 70, 0.6, 10, 1.5),
+    "L4": Gpu("L4", 22.0, 121, 0.3, 10, 1.5),
+    "L40S": Gpu("L40S", 44.4, 362, 0.864, 10, 1.5),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A machine."""
+
+    name: str
+    vcpus: int
+    memory_gib: float
+    usd: float | None = None
+    """An hour of it; None if it has no price."""
+    gpu: Gpu | None = None
+    gpus: int = 0
+    cpu_gflops: float = 0.0
+    """What its processor does in products, if that was measured here."""
+    arm: bool = False
+    """Where the engine packs weights in single precision, too."""
+
+    def priced(self, usd: float | None) -> "Instance":
+        """At another price, if one is given."""
+        return self if usd is None else replace(self, usd=usd)
+
+
+def _family(gpu: str, *rows: tuple[str, int, int, float, float | None]) -> dict[str, Instance]:
+    return {name: Instance(name, vcpus, memory, usd, GPUS[gpu], count) for name, count, vcpus, memory, usd in rows}
+
+
+INSTANCES: Mapping[str, Instance] = {
+    **_family("A100-40GB", ("p4d.24xlarge", 8, 96, 1152, 21.957642)),
+    **_family("A100-80GB", ("p4de.24xlarge", 8, 96, 1152, 27.44705)),
+    **_family("H100", ("p5.4xlarge", 1, 16, 256, 6.88), ("p5.48xlarge", 8, 192, 2048, 55.04)),
+    **_family("H200", ("p5e.48xlarge", 8, 192, 2048, None), ("p5en.48xlarge", 8, 192, 2048, 63.296)),
+    **_family(
+        "A10G",
+        ("g5.xlarge", 1, 4, 16, 1.006),
+        ("g5.2xlarge", 1, 8, 32, 1.212),
+        ("g5.8xlarge", 1, 32, 128, 2.448),
+        ("g5.12xlarge", 4, 48, 192, 5.672),
+        ("g5.48xlarge", 8, 192, 768, 16.288),
+    ),
+    **_family(
+        "L4",
+        ("g6.xlarge", 1, 4, 16, 0.8048),
+        ("g6.4xlarge", 1, 16, 64, 1.3232),
+        ("g6.12xlarge", 4, 48, 192, 4.6016),
+        ("g6.48xlarge", 8, 192, 768, 13.3504),
+    ),
+    **_family(
+        "L40S",
+        ("g6e.xlarge", 1, 4, 32, 1.861),
+        ("g6e.4xlarge", 1, 16, 128, 3.00424),
+        ("g6e.12xlarge", 4, 48, 384, 10.49264),
+        ("g6e.48xlarge", 8, 192, 1536, 30.13118),
+    ),
+    "c7i.4xlarge": Instance("c7i.4xlarge", 16, 32, 0.714),
+    "c7i.12xlarge": Instance("c7i.12xlarge", 48, 96, 2.142),
+    "c7i.48xlarge": Instance("c7i.48xlarge", 192, 384, 8.568),
+    "h200": Instance("h200", 16, 128, None, GPUS["H200"], 1),  # what docs/results was measured on
+}
+
+
+def find_instance(name: str) -> Instance:
+    """By its name, with or without SageMaker's `ml.`."""
+    found = INSTANCES.get(name.removeprefix("ml."))
+    if found is None:
+        near = difflib.get_close_matches(name.removeprefix("ml."), INSTANCES, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"--instance {name} is not known here; {hint}there is {', '.join(INSTANCES)}")
+    return found

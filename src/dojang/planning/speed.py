@@ -1,0 +1,140 @@
+"""Seconds of a step: attempting, judging, learning, publishing. Bounds by memory and arithmetic, times what machines
+have been seen to reach (efficiency.py)."""
+
+import math
+from dataclasses import dataclass
+
+from dojang.planning.activations import layer_bytes
+from dojang.planning.cache import GIB
+from dojang.planning.efficiency import (
+    ACTIVATIONS_MOVED,
+    BANDWIDTH,
+    CPU_BANDWIDTH,
+    CPU_BATCH_S,
+    CPU_GFLOPS,
+    CPU_LEARNING,
+    CPU_ROW_S,
+    CPU_STEP_S,
+    CPU_TOKEN_S,
+    DECODE_PRODUCTS,
+    DECODE_STEP_S,
+    HOST_LINK,
+    LEARN_PRODUCTS,
+    LEARN_STEP_S,
+    NORMS_ALSO,
+    ROWS_MOVED,
+    SCORES_MOVED,
+)
+from dojang.planning.instances import Instance
+from dojang.planning.layout import Layout
+from dojang.planning.memory import Player
+from dojang.planning.shapes import Shape
+from dojang.planning.work import Lengths, Work
+
+__all__ = ["Machine", "generate_s", "learn_s", "optimise_s", "server_slots"]
+
+_SERVED = 256
+"""Sequences that a server decodes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One device, with what it reaches."""
+
+    instance: Instance
+    itemsize: int = 2
+    """Bytes of a number in its arithmetic."""
+
+    @property
+    def bandwidth(self) -> float:
+        gpu = self.instance.gpu
+        return gpu.bandwidth * 1e12 * BANDWIDTH if gpu else CPU_BANDWIDTH * self.instance.vcpus
+
+    @property
+    def flops(self) -> float:
+        """A GPU's peak; what products reach on a processor."""
+        gpu = self.instance.gpu
+        if gpu:
+            return gpu.tflops * 1e12
+        return 1e9 * (self.instance.cpu_gflops or CPU_GFLOPS * self.instance.vcpus)
+
+    def decode_s(self, shape: Shape, rows: int, context: float) -> float:
+        """A token more for each of so many sequences, of so many tokens on average."""
+        cache = rows * context * shape.kv_numbers * self.itemsize / self.bandwidth
+        read, products = self.itemsize * shape.parameters / self.bandwidth, 2 * shape.parameters * rows / self.flops
+        if self.instance.gpu is None:
+            return CPU_STEP_S * shape.layers + CPU_ROW_S * rows + max(read, products) + cache
+        floor = DECODE_STEP_S * shape.layers * (NORMS_ALSO if shape.qk_norm else 1)
+        between = ROWS_MOVED * rows * shape.layers * (8 * shape.hidden + 4 * shape.mlp) / self.bandwidth
+        return floor + max(1.35 * read, products / DECODE_PRODUCTS) + cache + between
+
+    def read_s(self, shape: Shape, tokens: int) -> float:
+        """Prompts."""
+        reached = DECODE_PRODUCTS if self.instance.gpu else 1
+        return 2 * shape.parameters * tokens / (self.flops * reached)
+
+
+def generate_s(machine: Machine, shape: Shape, lengths: Lengths, sequences: int, asked: int, slots: int) -> float:
+    """All answers of a step on one device. Where lengths differ, the longest are written in small company."""
+    rows = max(1, min(slots, sequences))
+    context = lengths.prompt + lengths.answer / 2
+    reading = machine.read_s(shape, asked * lengths.prompt)
+    if lengths.answer >= lengths.longest_answer:
+        whole, rest = divmod(sequences, rows)
+        last = machine.decode_s(shape, rest, context) if rest else 0.0
+        return reading + lengths.answer * (whole * machine.decode_s(shape, rows, context) + last)
+    longest = min(lengths.longest_answer, lengths.answer * (1 + math.log(rows)))
+    full = sequences * lengths.answer / rows * machine.decode_s(shape, rows, context)
+    return reading + full + (longest - lengths.answer) * machine.decode_s(shape, max(1, rows // 4), longest)
+
+
+def server_slots(machine: Machine, shape: Shape, lengths: Lengths) -> int:
+    """How many sequences fit beside the weights on a server's GPU; 0 if not one."""
+    gpu = machine.instance.gpu
+    if gpu is None:
+        return _SERVED
+    free = 0.9 * gpu.memory_gib * GIB - 2 * shape.parameters
+    token = shape.kv_numbers * machine.itemsize
+    return max(0, min(_SERVED, int(free // (token * (lengths.longest_prompt + lengths.longest_answer)))))
+
+
+def learn_s(machine: Machine, player: Player, work: Work, role: str, layout: Layout) -> float:
+    """All gradients of a step, and what has to be known before: the reference's log-probs, M2PO's budget."""
+    shape, train = player.shape, player.config.train
+    tokens, answers = work.read(role), work.answered(role)
+    again = 4 / 3 if train.recompute else 1.0
+    weights = 6 if train.lora is None else 4  # frozen ones have no gradient
+    head = shape.vocabulary * shape.hidden * answers
+    attention = shape.layers * shape.queries * work.contexts(role)
+    flops = again * (weights * shape.projected * tokens + 14 * attention) + 8 * head
+    looks = int(player.reference) + int(player.limit)
+    flops += looks * (2 * shape.projected * tokens + 4 * attention + 2 * head)
+    if player.critic:
+        flops += again * (8 * shape.projected * tokens + 18 * attention)  # asked once, taught once
+    passes = again * (2 if player.critic else 1) + looks / 3
+    data = max(1, layout.ranks // train.sequence_ranks)
+    batches = max(work.updates, math.ceil(tokens / (work.micro[role] * data)))
+    if machine.instance.gpu is None:
+        beside = passes * (CPU_TOKEN_S * tokens + CPU_BATCH_S * batches * shape.layers)
+        return flops / (machine.flops * CPU_LEARNING) + beside
+    layer = layer_bytes(shape, "half", narrow=False, adapted=train.lora is not None)
+    moved = passes * ACTIVATIONS_MOVED * tokens * shape.layers * layer + SCORES_MOVED * answers * shape.vocabulary * 4
+    own = (flops / (machine.flops * LEARN_PRODUCTS) + moved / machine.bandwidth) / layout.ranks
+    return max(own, batches * _exchange_s(player, layout)) + passes * batches * LEARN_STEP_S * shape.layers
+
+
+def _exchange_s(player: Player, layout: Layout) -> float:
+    """Weights gathered twice in half precision, and gradients spread in single, while others compute."""
+    gpu = layout.gpu
+    if layout.ranks == 1 or gpu is None:
+        return 0.0
+    link = 1e9 * (gpu.link if layout.nodes == 1 else min(gpu.link, gpu.network))
+    size = player.shape.parameters * (8 if player.config.train.lora is None else 4)
+    return size * (layout.ranks - 1) / layout.ranks / link
+
+
+def optimise_s(machine: Machine, player: Player, learned: float, layout: Layout) -> float:
+    """The optimiser's step, for so many weights, and what is moved for it."""
+    moved = 28 * learned / layout.ranks
+    away = 16 * learned / layout.ranks / HOST_LINK if "optimiser" in player.config.train.offload else 0.0
+    return moved / machine.bandwidth + (away if machine.instance.gpu else 0.0)

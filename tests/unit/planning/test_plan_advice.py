@@ -1,0 +1,139 @@
+"""What is foreseen, and whether what is advised helps."""
+
+import pytest
+from planned import subject
+
+from dojang import recipe
+from dojang.errors import ConfigError
+from dojang.planning.advice import Finding, foresee, knobs, together
+from dojang.planning.estimate import Subject, estimate
+from dojang.planning.instances import INSTANCES
+
+SOME = (
+    "h200",
+    "p4d.24xlarge",
+    "p4de.24xlarge",
+    "p5en.48xlarge",
+    "g5.xlarge",
+    "g6.12xlarge",
+    "g6e.48xlarge",
+    "c7i.4xlarge",
+)
+
+
+def found(asked: Subject, instance: str, ranks: int | None = None, nodes: int = 1) -> list[Finding]:
+    return list(foresee(asked, estimate(asked, INSTANCES[instance], nodes, ranks)))
+
+
+@pytest.mark.parametrize("name", recipe.shipped())
+def test_every_recipe_can_be_planned_everywhere(name: str) -> None:
+    asked = subject(name)
+    for instance in SOME:
+        for nodes in (1, 2):
+            planned = estimate(asked, INSTANCES[instance], nodes)
+            assert planned.needs.peak > 0
+            assert 0 < planned.times.step < 1e9
+            assert planned.fit in ("yes", "tight", "no")
+            assert all(each.said for each in foresee(asked, planned))
+
+
+def test_recipes_fit_what_they_say_they_want() -> None:
+    for name, instance, nodes in (
+        ("quickstart", "c7i.4xlarge", 1),
+        ("smollm2-code", "h200", 1),
+        ("gsm8k-qwen2.5-0.5b-qlora", "g6.xlarge", 1),
+        ("codefu-7b-stage1", "p4de.24xlarge", 2),
+    ):
+        planned = estimate(subject(name), INSTANCES[instance], nodes)
+        assert planned.needs.peak <= planned.capacity, name
+
+
+def test_what_does_not_fit_is_said_with_what_helps() -> None:
+    asked = subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "train.micro_tokens=16384", "algo.kl=0.1")
+    planned = estimate(asked, INSTANCES["h200"])
+    assert planned.fit == "no"
+    assert any("will probably not fit" in each.said for each in foresee(asked, planned))
+    helps = {each.setting: each for each in knobs(asked, planned)}
+    assert {"train.recompute=true", "train.offload=[reference]", "train.optimiser=adamw8bit"} <= helps.keys()
+    assert {"train.lora={}", "--nodes 2"} <= helps.keys()
+    assert not any(each.fits for each in helps.values())
+    several = together(asked, planned)
+    assert several is not None
+    assert "train.recompute=true" in several.setting
+    settings = several.setting.split()
+    other = estimate(
+        subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "algo.kl=0.1", *settings), INSTANCES["h200"]
+    )
+    assert other.fit == "yes"
+    assert planned.needs.peak - other.needs.peak == several.saves
+
+
+def test_where_nothing_suffices_nothing_is_promised() -> None:
+    asked = subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B")
+    assert together(asked, estimate(asked, INSTANCES["g5.xlarge"])) is None
+
+
+def test_a_knob_saves_what_is_said() -> None:
+    name = ("deepmath-qwen2.5-0.5b", "train.micro_tokens=16384")
+    planned = estimate(subject(*name), INSTANCES["g6.xlarge"])
+    helps = {each.setting: each.saves for each in knobs(subject(*name), planned)}
+    assert len(helps) >= 4
+    for setting, saves in helps.items():
+        if not setting.startswith("--"):
+            other = estimate(subject(*name, setting), INSTANCES["g6.xlarge"])
+            assert planned.needs.peak - other.needs.peak == saves, setting
+
+
+def test_what_can_never_fit_is_a_failure_and_what_may_not_is_none() -> None:
+    never = found(subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B"), "g5.xlarge")
+    assert [each.code for each in never if each.level == "failed"] == [4]
+    asked = subject("deepmath-qwen2.5-0.5b", "rollout.max_tokens=8192", "rollout.kv_gb=0.05")
+    sequence = [each for each in found(asked, "g5.xlarge") if each.level == "failed"]
+    assert "keys and values" in sequence[0].said
+    perhaps = found(subject("deepmath-qwen2.5-0.5b", "train.micro_tokens=200000", "rollout.prompts=512"), "g5.xlarge")
+    assert any("will probably not fit" in each.said for each in perhaps)
+    assert not any(each.level == "failed" for each in perhaps)
+
+
+def test_rows_that_cannot_be_divided_are_failures() -> None:
+    asked = subject("smollm2-code", "train.sequence_ranks=2")
+    assert any("heads" in each.said and each.level == "failed" for each in found(asked, "p4d.24xlarge"))
+    alone = [each.said for each in found(subject("codefu-7b-stage1"), "h200") if each.level == "failed"]
+    assert any("does not divide" in each for each in alone)
+    eight = subject("smollm2-code", "train.optimiser=adamw8bit")
+    assert any("one process" in each.said for each in found(eight, "p4d.24xlarge") if each.level == "failed")
+    assert not any(each.level == "failed" for each in found(eight, "h200"))
+
+
+def test_too_few_cores_for_judging_are_warned_of() -> None:
+    asked = subject("smollm2-code", "task.language=cpp17")
+    (said,) = (each.said for each in found(asked, "g6.xlarge") if each.about == "judge")
+    assert "4 cores" in said
+    assert "judge.url" in said
+    assert not [each for each in found(subject("smollm2-gsm8k"), "g6.xlarge") if each.about == "judge"]
+
+
+def test_gpus_that_wait_are_noted() -> None:
+    assert any("7 wait" in each.said for each in found(subject("smollm2-code"), "p4d.24xlarge"))
+    assert not any("wait" in each.said for each in found(subject("smollm2-code"), "p4d.24xlarge", ranks=1))
+
+
+def test_a_gpu_that_is_asked_for_must_be_there() -> None:
+    asked = subject("smollm2-code", "model.device=cuda")
+    assert any("no GPU" in each.said for each in found(asked, "c7i.4xlarge") if each.level == "failed")
+    with pytest.raises(ConfigError, match="more than the 1 GPUs"):
+        estimate(asked, INSTANCES["h200"], ranks=2)
+
+
+def test_all_ranks_load_the_model_into_the_machines_memory() -> None:
+    asked = subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "algo.kl=0.1")
+    assert any("machine's own memory" in each.said for each in found(asked, "g5.12xlarge"))
+
+
+def test_on_a_ray_cluster_engines_have_gpus_of_their_own() -> None:
+    asked = subject("smollm2-code", "runtime={name: ray, trainers: 2, engines: 6}")
+    planned = estimate(asked, INSTANCES["p4d.24xlarge"])
+    assert (planned.layout.ranks, planned.layout.servers) == (2, 6)
+    assert "engine weights" not in planned.needs.parts
+    assert not any(each.level == "failed" or "wait" in each.said for each in found(asked, "p4d.24xlarge"))
+    assert any("want 8 GPUs" in each.said for each in found(asked, "g5.12xlarge") if each.level == "failed")

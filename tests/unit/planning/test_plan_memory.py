@@ -1,0 +1,269 @@
+"""Formulas of memory against real tensors, and against what was measured on an H200."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from planned import H200_QWEN25, H200_SMOLLM2, subject
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config
+from transformers import Qwen3Config as Qwen3
+
+from dojang.algos.clip import GrpoConfig
+from dojang.engines.decoder import Shape as EngineShape
+from dojang.engines.slots import Slots
+from dojang.engines.torch import TorchEngine
+from dojang.planning.activations import activation_bytes
+from dojang.planning.cache import GIB, key_value_cache
+from dojang.planning.estimate import Estimate, estimate
+from dojang.planning.instances import INSTANCES, Instance
+from dojang.planning.shapes import KNOWN, Shape, shape_of
+from dojang.train.adapters import Adapters
+from dojang.train.config import LoraConfig, TrainConfig
+from dojang.train.torch import TorchTrainer
+from dojang.types import Group
+from dojang.weights.memory import MemoryWeights
+
+CPU = Instance("here", 2, 24.0)
+SMALL: dict[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+TRAINER = ("weights", "gradients", "optimiser", "copies", "activations", "scores")
+
+
+def size(tensors: Iterable[Tensor]) -> int:
+    return sum(each.nbytes for each in tensors)
+
+
+def shaped(model: PreTrainedModel) -> Shape:
+    found = shape_of(model.config.to_dict())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LlamaConfig(**SMALL, tie_word_embeddings=True),
+        LlamaConfig(**SMALL, tie_word_embeddings=False, attention_bias=False),
+        Qwen2Config(**SMALL, tie_word_embeddings=True),
+        Qwen3(**SMALL, head_dim=32),
+    ],
+)
+def test_a_shape_has_as_many_weights_as_its_model(config: Any) -> None:
+    model = AutoModelForCausalLM.from_config(config)
+    assert shaped(model).parameters == sum(each.numel() for each in model.parameters())
+
+
+def test_known_shapes_have_the_published_numbers_of_weights() -> None:
+    published = {
+        "smollm2-135m-instruct": 134_515_008,
+        "Qwen/Qwen2.5-0.5B": 494_032_768,
+        "Qwen/Qwen3-8B": 8_190_735_360,
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512,
+    }
+    assert {name: KNOWN[name].parameters for name in published} == published
+
+
+def test_other_architectures_have_no_shape() -> None:
+    assert shape_of({"model_type": "mamba"}) is None
+
+
+@pytest.fixture
+def trainer(micro_model: Callable[..., PreTrainedModel]) -> tuple[TorchTrainer, PreTrainedModel]:
+    model = micro_model(torch.float32)
+    config = TrainConfig(lr=1e-3, micro_tokens=64)
+    made = TorchTrainer(
+        model,
+        None,
+        None,  # type: ignore[arg-type]  # for saving only
+        GrpoConfig().make(longest=9),
+        MemoryWeights(torch.float32),
+        config,
+        total_updates=10,
+        longest=9,
+        temperature=1.0,
+        compute=torch.float32,
+    )
+    return made, model
+
+
+def test_a_trainer_keeps_what_was_planned(
+    trainer: tuple[TorchTrainer, PreTrainedModel], make_group: Callable[..., Group]
+) -> None:
+    learner, model = trainer
+    planned = estimate(subject(shape=shaped(model)), CPU).needs.parts
+    assert planned["weights"] == size(model.parameters())
+    asyncio.run(learner.forward_backward([make_group((0.0, 1.0), advantage=1.0)]))
+    assert planned["gradients"] == size(each.grad for each in model.parameters() if each.grad is not None)
+    asyncio.run(learner.optim_step())
+    state = [value for each in learner._optimiser.state.values() for value in each.values() if value.dim()]
+    assert planned["optimiser"] == size(state)
+    asyncio.run(learner.publish())
+    store = learner._weights
+    assert isinstance(store, MemoryWeights)
+    assert planned["weight store"] == size(store.fetch(1).values())
+
+
+@pytest.mark.parametrize("targets", [(), ("q_proj", "down_proj")])
+def test_adapters_have_as_many_weights_as_planned(
+    micro_model: Callable[..., PreTrainedModel], targets: tuple[str, ...]
+) -> None:
+    model = micro_model(torch.float32)
+    Adapters(model, LoraConfig(rank=4, targets=targets), "")
+    learned = [each for each in model.parameters() if each.requires_grad]
+    chosen = f"train.lora={{rank: 4, targets: [{', '.join(targets)}]}}"
+    planned = estimate(subject("quickstart", chosen, shape=shaped(micro_model())), CPU).needs.parts
+    assert planned["gradients"] == size(learned)
+    assert planned["weights"] == size(model.parameters())
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize(("most", "length", "budget"), [(8, 100, 1 << 22), (64, 300, 1 << 21), (4, 512, 1 << 26)])
+def test_keys_and_values_take_what_was_planned(
+    micro_model: Callable[..., PreTrainedModel], most: int, length: int, budget: int, scattered: bool
+) -> None:
+    model = micro_model()
+    slots = Slots(
+        EngineShape.of(model.config), torch.float32, torch.device("cpu"), most=most, budget=budget, scattered=scattered
+    )
+    slots.make_room(length, 0)
+    planned = key_value_cache(shaped(model), 4, most, budget, length, all_at_once=scattered)
+    assert (planned.slots, planned.length) == (slots.capacity, slots.length)
+    assert planned.bytes == size([slots.keys_LSKTD, slots.values_LSKTD])
+
+
+def test_a_sequence_that_never_fits_is_foreseen(micro_model: Callable[..., PreTrainedModel]) -> None:
+    assert key_value_cache(shaped(micro_model()), 4, 8, 1000, 100, all_at_once=True).slots == 0
+
+
+def test_the_engine_has_the_weights_that_were_planned(
+    micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    model = micro_model(torch.float32)
+    engine = TorchEngine(model, tokenizer, MemoryWeights(torch.float32), slots=4)
+    planned = estimate(subject(shape=shaped(model)), CPU).needs.parts
+    assert planned["engine weights"] == size(engine._batch.weights.values())
+    packed = estimate(subject(shape=shaped(model)), replace(CPU, arm=True)).needs.parts
+    linears = [each for name, each in engine._batch.weights.items() if "proj" in name]
+    assert packed["engine weights"] - planned["engine weights"] == size(linears) + model.lm_head.weight.nbytes
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_forward_pass_keeps_about_what_was_planned(make_group: Callable[..., Group], recompute: bool) -> None:
+    config = LlamaConfig(**{**SMALL, "num_hidden_layers": 6, "hidden_size": 128, "intermediate_size": 384})
+    model = AutoModelForCausalLM.from_config(config).eval()
+    learner = TorchTrainer(
+        model,
+        None,
+        None,  # type: ignore[arg-type]
+        GrpoConfig().make(longest=300),
+        MemoryWeights(torch.float32),
+        TrainConfig(micro_tokens=4000, recompute=recompute),
+        total_updates=10,
+        longest=300,
+        temperature=1.0,
+        compute=torch.float32,
+    )
+    group = make_group((0.0, 1.0), prompt=range(5, 21), answer=range(5, 261))
+    (batch,) = learner._batches(group.samples)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
+        learner._policy(batch)[0].sum()
+    own = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    measured = sum(nbytes for place, nbytes in kept.items() if place not in own)
+    one = activation_bytes(shaped(model), "single", narrow=False, adapted=False, recompute=recompute)
+    if recompute:  # what is made again is not there yet
+        one -= activation_bytes(
+            replace(shaped(model), layers=1), "single", narrow=False, adapted=False, recompute=False
+        )
+        one += 3 * 4 * 128
+    assert one * len(batch.token_N) == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "micro", "recompute", "measured"),
+    [  # MiB at the peak of an update of 512 samples, or of 8 long ones: docs/training.md
+        (H200_SMOLLM2, 256, 14633, "false", 11_680),
+        (H200_QWEN25, 256, 14624, "false", 23_339),
+        (H200_SMOLLM2, 8192, 8703, "true", 3_723),
+        (H200_QWEN25, 8192, 8703, "true", 9_954),
+    ],
+)
+def test_updates_on_an_h200_took_about_the_memory_that_is_planned(
+    shape: Shape, length: int, micro: int, recompute: str, measured: float
+) -> None:
+    settings = (f"train.micro_tokens={micro}", f"train.recompute={recompute}", f"rollout.max_tokens={length}")
+    prompt = 512 if length == 8192 else 48
+    asked = subject("smollm2-code", *settings, shape=shape, prompt=prompt, longest_prompt=prompt - 1)
+    found = estimate(asked, INSTANCES["h200"]).needs
+    planned = sum(found.parts.get(name, 0) for name in TRAINER)
+    assert planned / 2**20 == pytest.approx(measured, rel=0.08)
+
+
+def peaks(*settings: str, instance: str = "h200", name: str = "smollm2-code") -> int:
+    return estimate(subject(name, *settings), INSTANCES[instance]).needs.peak
+
+
+@pytest.mark.parametrize("instance", ["h200", "g5.12xlarge", "p4de.24xlarge", "c7i.4xlarge"])
+@pytest.mark.parametrize("name", ["smollm2-code", "gsm8k-qwen2.5-0.5b-qlora", "codefu-7b-stage1"])
+def test_more_tokens_at_a_time_never_need_less(name: str, instance: str) -> None:
+    found = [peaks(f"train.micro_tokens={2**power}", instance=instance, name=name) for power in range(6, 20)]
+    assert found == sorted(found)
+
+
+def test_more_of_anything_never_needs_less() -> None:
+    for key, values in {
+        "rollout.kv_gb": (1, 2, 40),
+        "rollout.max_tokens": (64, 512, 4096),
+        "rollout.slots": (1, 64, 512),
+        "algo.kl": (0, 0.1),
+    }.items():
+        found = [peaks(f"{key}={value}", "train.micro_tokens=16384") for value in values]
+        assert found == sorted(found), key
+
+
+def test_ranks_divide_what_is_spread() -> None:
+    def parts(ranks: int) -> dict[str, int]:
+        return dict(estimate(subject("codefu-7b-stage1"), INSTANCES["p4de.24xlarge"], 1, ranks).needs.parts)
+
+    four, eight = parts(4), parts(8)
+    for name in ("weights", "gradients", "optimiser", "reference"):
+        assert four[name] == pytest.approx(2 * eight[name], abs=2)
+    assert four["weight store"] == eight["weight store"]  # the first rank has all of it
+
+
+def test_an_engine_takes_a_third_of_what_is_free_on_a_gpu() -> None:
+    found = estimate(subject("smollm2-code"), INSTANCES["g6e.xlarge"])
+    parts, cache = found.needs.parts, found.needs.cache
+    free = found.capacity - parts["process"] - parts["weights"] - parts["engine weights"]
+    assert cache is not None
+    assert free / 3 - 0.1 * GIB < cache.bytes <= free / 3
+
+
+def test_two_models_take_the_memory_of_two() -> None:
+    both = estimate(subject("code-qwen3-8b-coder-tester"), INSTANCES["p4de.24xlarge"]).needs.parts
+    one = estimate(subject("code-qwen3-8b-m2po-full"), INSTANCES["p4de.24xlarge"]).needs.parts
+    assert both["optimiser"] == pytest.approx(2 * one["optimiser"], abs=2)
+    assert both["gathered"] == one["gathered"]  # one after the other
+
+
+def test_a_critic_is_a_whole_model() -> None:
+    without: Estimate = estimate(subject("smollm2-gsm8k"), INSTANCES["h200"])
+    beside = estimate(subject("smollm2-gsm8k", "algo.name=ppo"), INSTANCES["h200"])
+    assert "critic" not in without.needs.parts
+    assert beside.needs.parts["critic"] == 16 * KNOWN["smollm2-135m-instruct"].parameters

@@ -1,0 +1,123 @@
+"""Seconds against what was measured on an H200, and what they must not do."""
+
+from dataclasses import replace
+
+import pytest
+from planned import H200_QWEN25, H200_SMOLLM2, subject
+
+from dojang.planning.estimate import estimate
+from dojang.planning.instances import INSTANCES, find_instance
+from dojang.planning.shapes import Shape
+from dojang.planning.speed import Machine, generate_s, learn_s, optimise_s
+from dojang.planning.work import Lengths
+
+H200 = INSTANCES["h200"]
+QWEN3_06B = Shape(1024, 28, 16, 8, 128, 3072, 151936, 2048, tied=True, qk_norm=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "context", "ms"),
+    [  # docs/performance.md
+        (H200_SMOLLM2, 1, 256, 0.789),
+        (H200_SMOLLM2, 64, 1024, 1.265),
+        (H200_SMOLLM2, 512, 512, 2.823),
+        (H200_SMOLLM2, 2048, 1024, 13.653),
+        (H200_QWEN25, 8, 512, 0.994),
+        (H200_QWEN25, 512, 1024, 3.657),
+        (H200_QWEN25, 2048, 256, 6.594),
+        (QWEN3_06B, 1, 256, 1.372),
+        (QWEN3_06B, 512, 1024, 15.635),
+    ],
+)
+def test_decoding_steps_took_about_what_is_planned(shape: Shape, rows: int, context: int, ms: float) -> None:
+    assert 1e3 * Machine(H200).decode_s(shape, rows, context) == pytest.approx(ms, rel=0.13)
+
+
+@pytest.mark.parametrize(
+    ("shape", "prompts", "prompt", "length", "micro", "recompute", "seconds"),
+    [  # docs/training.md: 512 samples of 256 tokens, or 8 of 8192
+        (H200_SMOLLM2, 64, 48, 256, 14633, "false", 1.35),
+        (H200_QWEN25, 64, 48, 256, 14624, "false", 2.27),
+        (H200_SMOLLM2, 1, 512, 8192, 8704, "true", 1.19),
+        (H200_QWEN25, 1, 512, 8192, 8704, "true", 1.82),
+    ],
+)
+def test_updates_took_about_what_is_planned(
+    shape: Shape, prompts: int, prompt: int, length: int, micro: int, recompute: str, seconds: float
+) -> None:
+    settings = (f"rollout.prompts={prompts}", f"rollout.max_tokens={length}", f"train.micro_tokens={micro}")
+    asked = subject(
+        "smollm2-code", *settings, f"train.recompute={recompute}", shape=shape, prompt=prompt, longest_prompt=prompt
+    )
+    found, player = estimate(asked, H200), asked.players()["policy"]
+    planned = learn_s(Machine(H200), player, found.work, "policy", found.layout)
+    planned += optimise_s(Machine(H200), player, shape.parameters, found.layout)
+    assert planned == pytest.approx(seconds, rel=0.1)
+
+
+def test_the_rollouts_of_the_benchmark_took_about_what_is_planned() -> None:
+    times = estimate(subject("smollm2-code", "rollout.max_tokens=256", shape=H200_SMOLLM2), H200).times
+    assert times.answered / times.generate == pytest.approx(252_000, rel=0.15)
+
+
+def test_fewer_slots_and_longer_answers_take_longer() -> None:
+    machine, lengths = Machine(H200), Lengths(48, 64, 128, 256)
+    few, many = (generate_s(machine, H200_SMOLLM2, lengths, 512, 64, slots) for slots in (32, 512))
+    assert few > many
+    longer = generate_s(machine, H200_SMOLLM2, replace(lengths, answer=256), 512, 64, 512)
+    assert longer > many
+
+
+def test_a_step_is_the_sum_of_its_parts_and_a_run_of_its_steps() -> None:
+    times = estimate(subject("smollm2-code"), H200).times
+    assert times.step == pytest.approx(times.attempt + times.learn + times.publish)
+    assert times.evaluations == 7
+    assert 3600 * times.hours == pytest.approx(60 * times.step + 7 * times.evaluation)
+    assert times.usd is None
+
+
+def test_cost_is_price_times_hours_times_machines() -> None:
+    asked = subject("codefu-7b-stage1")
+    two = estimate(asked, INSTANCES["p4de.24xlarge"], nodes=2)
+    assert two.times.usd == pytest.approx(2 * 27.44705 * two.times.hours)
+    dear = estimate(asked, INSTANCES["p4de.24xlarge"].priced(100.0), nodes=2)
+    assert dear.times.usd == pytest.approx(200 * two.times.hours)
+
+
+def test_judging_takes_cores() -> None:
+    few, many = (estimate(subject("smollm2-code"), INSTANCES[name]).times for name in ("g6.xlarge", "g6.4xlarge"))
+    assert few.judge == pytest.approx(4 * many.judge)
+    elsewhere = estimate(subject("smollm2-code", "judge.url=[http://there:8642]"), INSTANCES["g6.xlarge"]).times
+    assert elsewhere.judge == 0
+
+
+def test_what_is_judged_while_others_are_written_takes_no_time_of_its_own() -> None:
+    times = estimate(subject("smollm2-code", "rollout.slots=64"), H200).times
+    assert times.waves == 8
+    assert times.attempt == pytest.approx(max(times.judge, times.generate + times.judge / 8))
+
+
+def test_extra_passes_cost_time() -> None:
+    def learn(*settings: str) -> float:
+        return estimate(subject("smollm2-gsm8k", *settings), H200).times.learn
+
+    plain = learn()
+    for setting in (
+        "algo.kl=0.1",
+        "algo.name=m2po",
+        "algo.name=ppo",
+        "train.recompute=true",
+        "train.offload=[optimiser]",
+    ):
+        assert learn(setting) > plain, setting
+    assert learn("train.lora={}", "train.recompute=false") < 1.5 * plain
+
+
+def test_slow_links_are_seen() -> None:
+    asked = subject("codefu-7b-stage1")
+    fast, slow = (estimate(asked, INSTANCES[name]).times.learn for name in ("p5.48xlarge", "g6e.48xlarge"))
+    assert slow > 3 * fast
+
+
+def test_instances_are_found_by_sagemakers_name_too() -> None:
+    assert find_instance("ml.p4de.24xlarge") is INSTANCES["p4de.24xlarge"]
