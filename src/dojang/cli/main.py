@@ -12,6 +12,7 @@ import typer
 from dojang import __version__
 from dojang.cli.data import data
 from dojang.cli.judge import judge
+from dojang.cli.launch import launch
 from dojang.errors import ConfigError, DojangError
 
 __all__ = ["app", "main"]
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.add_typer(judge, name="judge")
 app.add_typer(data, name="data")
+app.add_typer(launch, name="launch")
 
 
 class Precision(StrEnum):

@@ -1,0 +1,71 @@
+"""Waiting for the hosts of a job: until Ray counts a live node on every one of them, or not all came in time."""
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+
+from dojang.errors import ClusterError, Interrupted
+from dojang.launch.muster import Muster
+from dojang.launch.ray_node import RayNode
+from dojang.launch.roll_call import RollCall
+from dojang.launch.stopping import Stop
+
+__all__ = ["Gathering"]
+
+_TICK = 0.2
+
+
+class Gathering:
+    """The head's view of a cluster that is coming together."""
+
+    def __init__(self, head: str, ray: str, muster: Muster, node: RayNode, stop: Stop, timeout: float) -> None:
+        self._head, self._ray, self._muster, self._node, self._stop = head, ray, muster, node, stop
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+
+    def wait(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The address of every host. ClusterError names those that did not come."""
+        self._until(self._listens, lambda: f"Ray on {self._head} has not come up; it said: {self._node.last_words()}")
+        self._muster.announce(self._ray)
+        with closing(RollCall(self._ray, environment)) as calling:
+            self._until(lambda: not self._missing(calling), lambda: self._names_of(self._missing(calling)))
+            return calling.alive()
+
+    def _until(self, done: Callable[[], bool], complaint: Callable[[], str]) -> None:
+        while not done():
+            if self._stop.wait(_TICK):
+                raise Interrupted("told to stop before all hosts were there; the command has not been started")
+            if not self._node.running:
+                raise ClusterError(f"Ray ended on {self._head}; it said: {self._node.last_words()}")
+            for name, reason in self._muster.left().items():
+                raise ClusterError(f"{name} gave up: {reason}")
+            if time.monotonic() > self._deadline:
+                raise ClusterError(f"after {self._timeout:g} s: {complaint()}")
+
+    def _listens(self) -> bool:
+        host, _, port = self._ray.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def _missing(self, calling: RollCall) -> dict[str, str]:
+        """Who is missing, and how far it got."""
+        alive, came, away = calling.alive(), self._muster.addresses(), self._muster.absent()
+        missing = {}
+        for name in (self._head, *self._muster.expected):
+            if name in away:
+                gone = f"was here ({came[name]}), but does not answer any more" if name in came else ""
+                missing[name] = gone or "has not reported to the head"
+            elif name not in alive:
+                missing[name] = "is here, but Ray counts no live node there"
+        return missing
+
+    def _names_of(self, missing: Mapping[str, str]) -> str:
+        each = "; ".join(f"{name} {why}" for name, why in missing.items())
+        return (
+            f"{len(missing)} of {len(self._muster.expected) + 1} hosts did not come: {each}. "
+            f"Each host has to run the same command, and to reach the head on the ports of Ray ({self._ray}) and of the muster ({self._muster.port}); "
+            "--timeout allows more time"
+        )

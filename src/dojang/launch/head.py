@@ -1,0 +1,82 @@
+"""What the head does: gather the hosts, run the command, tell everybody how it ended."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from dojang.errors import ClusterError, DojangError
+from dojang.launch.container import failure_file
+from dojang.launch.gathering import Gathering
+from dojang.launch.muster import Muster
+from dojang.launch.network import free_port, own_address
+from dojang.launch.options import End, Options
+from dojang.launch.ray_node import RayNode, head_command, ray_environment
+from dojang.launch.roster import Roster
+from dojang.launch.running import Running
+from dojang.launch.scrape import write_scrape_config
+from dojang.launch.stopping import Stop
+from dojang.launch.wire import job_secret
+
+__all__ = ["lead"]
+
+_PORT = 6379
+_REASON = 1024  # SageMaker shows no more of a failure
+
+
+def lead(roster: Roster, options: Options, command: Sequence[str], stop: Stop, say: Callable[[str], None]) -> End:
+    """From the first host to the last. Once the command has begun, the exit code is the command's."""
+    environment = ray_environment(roster.interface)
+    address = own_address(roster.me, roster.workers, roster.interface, time.monotonic() + options.timeout)
+    port = options.port or (_PORT if roster.workers else free_port())
+    start = head_command(roster.me, address, port, options)
+    muster_port = options.muster_port if roster.workers else 0
+    muster = Muster(address, muster_port, roster.workers, job_secret(roster.hosts), say, options.patience)
+    end = End(ClusterError.exit_code, f"the bootstrap process of {roster.head} broke down")
+    with closing(muster), RayNode(start, environment) as node:
+        try:
+            end = _run(
+                roster, options, command, stop, say, muster, node, environment | {"RAY_ADDRESS": f"{address}:{port}"}
+            )
+        except DojangError as error:
+            end = End(error.exit_code, str(error))
+        finally:
+            muster.end(end.code, end.text)
+    return end
+
+
+def _run(
+    roster: Roster,
+    options: Options,
+    command: Sequence[str],
+    stop: Stop,
+    say: Callable[[str], None],
+    muster: Muster,
+    node: RayNode,
+    environment: dict[str, str],
+) -> End:
+    ray = environment["RAY_ADDRESS"]
+    addresses = Gathering(roster.head, ray, muster, node, stop, options.timeout).wait(environment)
+    say(f"all {len(addresses)} hosts are there; Ray is at {ray}")
+    if options.prometheus:
+        write_scrape_config(options.prometheus, addresses, options.metrics_port)
+    running = Running(muster, node, stop, say, options.grace)
+    code = running.run(command, environment)
+    if code == 0 and options.wait_shutdown:
+        say(f"done; the cluster stays up for {options.wait_shutdown:g} s (--wait-shutdown)")
+        running.linger(options.wait_shutdown)
+    return End(code, _account(roster, command, code) if code else "")
+
+
+def _account(roster: Roster, command: Sequence[str], code: int) -> str:
+    """What to say of a command that failed: what it wrote itself, if anything. Its arguments may hold secrets."""
+    written = failure_file(os.environ)
+    if written and written.is_file():
+        text = written.read_text(errors="replace").strip()[:_REASON]
+        if text:
+            return text
+    names = {each.value: each.name for each in signal.Signals}
+    by = f", which is {names[code - 128]}" if code - 128 in names else ""
+    return f"{Path(command[0]).name} on {roster.head} ended with exit code {code}{by}"

@@ -1,0 +1,97 @@
+"""The Ray node of this host: the command that starts it, the environment it needs, and its processes.
+
+Ray itself is not imported: its processes are started by its own command, and its node list is read by a process of
+its own (roll_call.py).
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dojang.errors import ConfigError
+from dojang.launch.kept import Kept
+from dojang.launch.network import free_port, network_settings
+from dojang.launch.options import Options
+
+__all__ = ["RayNode", "head_command", "ray_environment", "worker_command"]
+
+_GRACE = 10.0
+_TAIL = 4096
+
+
+def ray_environment(interface: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables for Ray and for all that it starts, which inherits them."""
+    wanted = {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}  # another cluster's, or none
+    wanted |= network_settings(interface, environment)
+    wanted.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    wanted.setdefault("RAY_raylet_start_wait_time_s", "150")  # Ray's 30 s do not suffice where cores are few
+    token = bool(environment.get("RAY_AUTH_TOKEN") or environment.get("RAY_AUTH_TOKEN_PATH"))
+    if not token and environment.get("RAY_AUTH_MODE", "").lower() == "token":
+        raise ConfigError(
+            "RAY_AUTH_MODE is token, but there is none: set RAY_AUTH_TOKEN to the same value on all hosts"
+        )
+    # Left to itself Ray takes a token it finds in the home directory, on some hosts, and the others cannot join.
+    wanted["RAY_AUTH_MODE"] = "token" if token else "disabled"
+    return wanted
+
+
+def head_command(name: str, address: str, port: int, options: Options) -> list[str]:
+    # Ray Client cannot be done without, and is not used: any port but 10001, where another cluster's may be.
+    command = [*_start(name, address, options), "--head", f"--port={port}", f"--ray-client-server-port={free_port()}"]
+    command.append(f"--include-dashboard={str(options.dashboard).lower()}")
+    if options.dashboard:
+        command += [f"--dashboard-host={options.dashboard_host}", f"--dashboard-port={options.dashboard_port}"]
+    return [*command, "--num-cpus=0", "--num-gpus=0"] if options.coordinator else command
+
+
+def worker_command(name: str, address: str, ray: str, options: Options) -> list[str]:
+    return [*_start(name, address, options), f"--address={ray}"]
+
+
+def _start(name: str, address: str, options: Options) -> list[str]:
+    beside = Path(sys.executable).with_name("ray")
+    ray = str(beside) if beside.is_file() else shutil.which("ray")
+    if not ray:
+        raise ConfigError("Ray is not installed on this host: pip install 'dojang[ray]'")
+    ports = [f"--metrics-export-port={options.metrics_port}"] if options.metrics_port else []
+    who = [f"--node-name={name}", f"--node-ip-address={address}"]
+    return [ray, "start", "--block", "--log-style=record", "--log-color=false", *who, *ports]
+
+
+class RayNode:
+    """Ray's processes on this host. They end with this process, whichever way it ends."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 -- closed when the node is stopped
+        self._kept = Kept(command, environment, self._output, _GRACE)
+
+    @property
+    def running(self) -> bool:
+        return self._kept.poll() is None
+
+    @property
+    def age(self) -> float:
+        return self._kept.age
+
+    def last_words(self) -> str:
+        """The end of what it said, in one line: Ray says at length how to use it, and what is wrong comes last."""
+        self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - _TAIL))
+        lines = [line.strip() for line in self._output.read().decode(errors="replace").splitlines()]
+        return " / ".join([line for line in lines if line][-5:]) or "it said nothing"
+
+    def stop(self) -> None:
+        self._kept.stop()
+        self._output.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
