@@ -66,6 +66,6 @@ class Gathering:
         each = "; ".join(f"{name} {why}" for name, why in missing.items())
         return (
             f"{len(missing)} of {len(self._muster.expected) + 1} hosts did not come: {each}. "
-            f"Each host has to run the same command, and to reach the head on the ports of Ray ({self._ray}) and of the muster ({self._muster.port}); "
-            "--timeout allows more time"
+            "Each host has to run the same command, and to reach the head on the ports of Ray "
+            f"({self._ray}) and of the muster ({self._muster.port}); --timeout allows more time"
         )
