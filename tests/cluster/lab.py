@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 __all__ = ["Host", "Lab", "missing_here", "until"]
 
 PREFIX = f"dj{os.getpid()}"
-SETUP = 'mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec "$@"'
+SETUP = 'mount --bind "$1" /etc/hosts && mount --bind "$2" /tmp/ray && hostname "$3" && shift 3 && exec "$@"'
 
 
 def missing_here() -> str:
@@ -50,7 +49,9 @@ class Host:
         self.address = f"10.213.0.{number}"
         self.root = folder / self.name
         self.log, self.failure = self.root / "log", self.root / "output/failure"
-        self.scratch = tempfile.mkdtemp(prefix="dj", dir="/tmp")  # short: Ray makes sockets below it
+        self.scratch = self.root / "ray"  # seen as /tmp/ray: workers of Ray use the folder the head does
+        self.scratch.mkdir(parents=True)
+        Path("/tmp/ray").mkdir(exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
         (self.root / "output").mkdir(parents=True)
         ip("netns", "add", self.space)
@@ -60,9 +61,19 @@ class Host:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SM_", "SLURM"))
         }
-        environment |= {"SAGEMAKER_BASE_DIR": str(self.root), "RAY_TMPDIR": self.scratch, "PYTHONUNBUFFERED": "1"}
+        environment |= {"SAGEMAKER_BASE_DIR": str(self.root), "PYTHONUNBUFFERED": "1"}
         command = ["ip", "netns", "exec", self.space, "unshare", "-m", "-u", "bash", "-c", SETUP, "_"]
-        command += [str(hosts_file), self.name, sys.executable, "-m", "dojang", "launch", "ray-cluster", *arguments]
+        command += [
+            str(hosts_file),
+            str(self.scratch),
+            self.name,
+            sys.executable,
+            "-m",
+            "dojang",
+            "launch",
+            "ray-cluster",
+            *arguments,
+        ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env={**environment, **variables}, start_new_session=True

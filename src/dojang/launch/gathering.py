@@ -19,8 +19,10 @@ _TICK = 0.2
 class Gathering:
     """The head's view of a cluster that is coming together."""
 
-    def __init__(self, head: str, ray: str, muster: Muster, node: RayNode, stop: Stop, timeout: float) -> None:
-        self._head, self._ray, self._muster, self._node, self._stop = head, ray, muster, node, stop
+    def __init__(
+        self, head: str, ray: str, muster: Muster, node: RayNode, stop: Stop, say: Callable[[str], None], timeout: float
+    ) -> None:
+        self._head, self._ray, self._muster, self._node, self._stop, self._say = head, ray, muster, node, stop, say
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
 
     def wait(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -35,8 +37,8 @@ class Gathering:
         while not done():
             if self._stop.wait(_TICK):
                 raise Interrupted("told to stop before all hosts were there; the command has not been started")
-            if not self._node.running:
-                raise ClusterError(f"Ray ended on {self._head}; it said: {self._node.last_words()}")
+            if words := self._node.revive():
+                self._say(f"Ray ended, and is started again; it said: {words}")
             for name, reason in self._muster.left().items():
                 raise ClusterError(f"{name} gave up: {reason}")
             if time.monotonic() > self._deadline:

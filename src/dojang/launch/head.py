@@ -35,7 +35,7 @@ def lead(roster: Roster, options: Options, command: Sequence[str], stop: Stop, s
     muster_port = options.muster_port if roster.workers else 0
     muster = Muster(address, muster_port, roster.workers, job_secret(roster.hosts), say, options.patience)
     end = End(ClusterError.exit_code, f"the bootstrap process of {roster.head} broke down")
-    with closing(muster), RayNode(start, environment) as node:
+    with closing(muster), RayNode(roster.me, start, environment) as node:
         try:
             end = _run(
                 roster, options, command, stop, say, muster, node, environment | {"RAY_ADDRESS": f"{address}:{port}"}
@@ -58,7 +58,7 @@ def _run(
     environment: dict[str, str],
 ) -> End:
     ray = environment["RAY_ADDRESS"]
-    addresses = Gathering(roster.head, ray, muster, node, stop, options.timeout).wait(environment)
+    addresses = Gathering(roster.head, ray, muster, node, stop, say, options.timeout).wait(environment)
     say(f"all {len(addresses)} hosts are there; Ray is at {ray}")
     if options.prometheus:
         write_scrape_config(options.prometheus, addresses, options.metrics_port)

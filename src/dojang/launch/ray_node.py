@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dojang.errors import ConfigError
+from dojang.errors import ClusterError, ConfigError
 from dojang.launch.kept import Kept
 from dojang.launch.network import free_port, network_settings
 from dojang.launch.options import Options
@@ -21,6 +21,8 @@ from dojang.launch.options import Options
 __all__ = ["RayNode", "head_command", "ray_environment", "worker_command"]
 
 _GRACE = 10.0
+_ATTEMPTS = 5  # one does not suffice: Ray gives its own start 30 s, which is little where cores are few
+_SHORT = 60.0  # Ray that ended sooner has not been up
 _TAIL = 4096
 
 
@@ -66,17 +68,30 @@ def _start(name: str, address: str, options: Options) -> list[str]:
 class RayNode:
     """Ray's processes on this host. They end with this process, whichever way it ends."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._name, self._command, self._environment = name, command, environment
+        self._failures = 0
+        self._begin()
+
+    def _begin(self) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 -- closed when the node is stopped
-        self._kept = Kept(command, environment, self._output, _GRACE)
+        self._kept = Kept(self._command, self._environment, self._output, _GRACE)
 
     @property
     def running(self) -> bool:
         return self._kept.poll() is None
 
-    @property
-    def age(self) -> float:
-        return self._kept.age
+    def revive(self) -> str:
+        """Start Ray again if it has ended, and return its last words. ClusterError if it keeps ending."""
+        if self.running:
+            return ""
+        words = self.last_words()
+        self._failures = self._failures + 1 if self._kept.age < _SHORT else 1
+        if self._failures >= _ATTEMPTS:
+            raise ClusterError(f"Ray does not stay up on {self._name}; it said: {words}")
+        self.stop()
+        self._begin()
+        return words
 
     def last_words(self) -> str:
         """The end of what it said, in one line: Ray says at length how to use it, and what is wrong comes last."""

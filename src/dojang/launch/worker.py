@@ -15,8 +15,6 @@ from dojang.launch.wire import job_secret
 __all__ = ["serve"]
 
 _TICK = 0.2
-_ATTEMPTS = 3  # to start Ray
-_SHORT = 60.0  # Ray that ended sooner has not been up
 
 
 def serve(roster: Roster, options: Options, stop: Stop, say: Callable[[str], None]) -> End:
@@ -44,7 +42,6 @@ class _Member:
         self._name = name
         self._link, self._options, self._environment, self._say = link, options, environment, say
         self._node: RayNode | None = None
-        self._failures = 0
 
     def serve(self, stop: Stop) -> End:
         asked = False
@@ -74,16 +71,11 @@ class _Member:
         """Start Ray when the head has; again, should it end: to Ray a host cut off for a while is dead."""
         if not self._link.ray or not self._link.connected:
             return
-        if self._node and not self._node.running:
-            words = self._node.last_words()
-            self._failures = self._failures + 1 if self._node.age < _SHORT else 1
-            self.stop()
-            if self._failures >= _ATTEMPTS:
-                raise ClusterError(f"Ray does not stay up here; it said: {words}")
-            self._tell(f"Ray ended, and is started again; it said: {words}")
         if not self._node:
             command = worker_command(self._name, self._link.address, self._link.ray, self._options)
-            self._node = RayNode(command, self._environment)
+            self._node = RayNode(self._name, command, self._environment)
+        elif words := self._node.revive():
+            self._tell(f"Ray ended, and is started again; it said: {words}")
 
     def _tell(self, text: str) -> None:
         self._say(text)
