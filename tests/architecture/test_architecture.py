@@ -26,7 +26,8 @@ FOR_GPUS = ("engines/graphs.py", "engines/kernels.py")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LIGHT = (
     *("types", "protocols", "errors", "settings", "config", "recipe", "reference", "rundir"),
-    *("runner", "export", "judging", "benchmarks", "doctor", "cli", "rewards", "auditing.command", "planning.command"),
+    *("runner", "export", "judging", "benchmarks", "doctor", "cli", "rewards"),
+    *("auditing.command", "planning.command", "launch.command"),
 )
 
 

@@ -31,7 +31,7 @@ def ray_environment(interface: str, environment: Mapping[str, str] = os.environ)
     wanted = {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}  # another cluster's, or none
     wanted |= network_settings(interface, environment)
     wanted.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    wanted.setdefault("RAY_raylet_start_wait_time_s", "150")  # Ray's 30 s do not suffice where cores are few
+    wanted.setdefault("RAY_raylet_start_wait_time_s", "150")  # its 30 s are little where cores are few
     token = bool(environment.get("RAY_AUTH_TOKEN") or environment.get("RAY_AUTH_TOKEN_PATH"))
     if not token and environment.get("RAY_AUTH_MODE", "").lower() == "token":
         raise ConfigError(

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from dojang.errors import ClusterError, Interrupted
 from dojang.launch.link import Link
@@ -79,5 +78,4 @@ class _Member:
 
     def _tell(self, text: str) -> None:
         self._say(text)
-        with suppress(OSError):
-            self._link.note(text)
+        self._link.note(text)
