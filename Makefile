@@ -11,9 +11,11 @@ VENV_VLLM := .venv-vllm
 READY_VLLM := $(VENV_VLLM)/.ready
 VENV_TRL := .venv-trl
 READY_TRL := $(VENV_TRL)/.ready
+VENV_RAY := .venv-ray
+READY_RAY := $(VENV_RAY)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-prometheus test-trl test-vllm prometheus check bench docs clean
+.PHONY: help install quickstart test test-prometheus test-ray test-trl test-vllm prometheus check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -84,6 +86,16 @@ $(READY_TRL): pyproject.toml constraints.txt tests/with_trl/requirements.txt
 		--requirement tests/with_trl/requirements.txt --editable '.[maths]' pytest
 	@touch $@
 
+test-ray: $(READY_RAY)  ## run the tests with Ray, in an environment of their own; those of several hosts need root
+	$(VENV_RAY)/bin/python -m pytest tests/cluster
+
+$(READY_RAY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV_RAY)
+	$(VENV_RAY)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_RAY)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(VENV_RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' pytest
+	@touch $@
+
 check: $(READY)  ## lint, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -103,4 +115,4 @@ $(READY_DOCS): $(READY)
 	@touch $@
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_TRL) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_TRL) $(VENV_RAY) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
