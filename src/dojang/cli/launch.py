@@ -28,7 +28,7 @@ def ray_cluster(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds until all hosts have to be there.")] = 600,
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds to end in when told to stop; SageMaker kills after 120.")
-    ] = 90,
+    ] = 80,
     reconnect: Annotated[
         float, typer.Option(min=0, help="Seconds a link between hosts may be cut before one counts as lost.")
     ] = 60,

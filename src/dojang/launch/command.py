@@ -26,6 +26,9 @@ def ray_cluster(command: Sequence[str], hosts: Sequence[str], host: str, head_gr
     except DojangError as error:
         _record(str(error))
         raise
+    except Exception as error:  # a mistake of ours is a reason, too
+        _record(f"{type(error).__name__}: {error}")
+        raise
     if end.code:
         _say(end.text)
         _record(end.text)
@@ -33,6 +36,8 @@ def ray_cluster(command: Sequence[str], hosts: Sequence[str], host: str, head_gr
 
 
 def _check(roster: Roster, options: Options, command: Sequence[str]) -> None:
+    if sys.platform != "linux":
+        raise ConfigError("clusters are for Linux: elsewhere nothing could end what Ray leaves behind")
     if not command:
         raise ConfigError("no command: what is to run on the head comes after --, as in `-- dojang train RECIPE`")
     if options.coordinator and not roster.workers:

@@ -20,13 +20,14 @@ class Gathering:
     """The head's view of a cluster that is coming together."""
 
     def __init__(
-        self, head: str, ray: str, muster: Muster, node: RayNode, stop: Stop, say: Callable[[str], None], timeout: float
+        self, head: str, ray: str, muster: Muster, node: RayNode, stop: Stop, say: Callable[[str], None]
     ) -> None:
         self._head, self._ray, self._muster, self._node, self._stop, self._say = head, ray, muster, node, stop, say
-        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        self._timeout, self._deadline = 0.0, 0.0
 
-    def wait(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The address of every host. ClusterError names those that did not come."""
+    def wait(self, environment: Mapping[str, str], timeout: float, deadline: float) -> dict[str, str]:
+        """The address of every host. ClusterError names those that did not come by the deadline."""
+        self._timeout, self._deadline = timeout, deadline
         self._until(self._listens, lambda: f"Ray on {self._head} has not come up; it said: {self._node.last_words()}")
         self._muster.announce(self._ray)
         with closing(RollCall(self._ray, environment)) as calling:

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from dojang.errors import ClusterError, DojangError
@@ -28,18 +29,19 @@ _REASON = 1024  # SageMaker shows no more of a failure
 
 def lead(roster: Roster, options: Options, command: Sequence[str], stop: Stop, say: Callable[[str], None]) -> End:
     """From the first host to the last. Once the command has begun, the exit code is the command's."""
+    deadline = time.monotonic() + options.timeout
     environment = ray_environment(roster.interface)
-    address = own_address(roster.me, roster.workers, roster.interface, time.monotonic() + options.timeout)
+    address = own_address(roster.me, roster.workers, roster.interface, deadline, stop)
     port = options.port or (_PORT if roster.workers else free_port())
     start = head_command(roster.me, address, port, options)
     muster_port = options.muster_port if roster.workers else 0
     muster = Muster(address, muster_port, roster.workers, job_secret(roster.hosts), say, options.patience)
     end = End(ClusterError.exit_code, f"the bootstrap process of {roster.head} broke down")
     with closing(muster), RayNode(roster.me, start, environment) as node:
+        job = _Job(roster, options, stop, say, muster, node, environment | {"RAY_ADDRESS": f"{address}:{port}"})
         try:
-            end = _run(
-                roster, options, command, stop, say, muster, node, environment | {"RAY_ADDRESS": f"{address}:{port}"}
-            )
+            job.gather(deadline)
+            end = job.run(command)
         except DojangError as error:
             end = End(error.exit_code, str(error))
         finally:
@@ -47,27 +49,36 @@ def lead(roster: Roster, options: Options, command: Sequence[str], stop: Stop, s
     return end
 
 
-def _run(
-    roster: Roster,
-    options: Options,
-    command: Sequence[str],
-    stop: Stop,
-    say: Callable[[str], None],
-    muster: Muster,
-    node: RayNode,
-    environment: dict[str, str],
-) -> End:
-    ray = environment["RAY_ADDRESS"]
-    addresses = Gathering(roster.head, ray, muster, node, stop, say, options.timeout).wait(environment)
-    say(f"all {len(addresses)} hosts are there; Ray is at {ray}")
-    if options.prometheus:
-        write_scrape_config(options.prometheus, addresses, options.metrics_port)
-    running = Running(muster, node, stop, say, options.grace)
-    code = running.run(command, environment)
-    if code == 0 and options.wait_shutdown:
-        say(f"done; the cluster stays up for {options.wait_shutdown:g} s (--wait-shutdown)")
-        running.linger(options.wait_shutdown)
-    return End(code, _account(roster, command, code) if code else "")
+@dataclass(frozen=True)
+class _Job:
+    """What the head has at hand once Ray is starting."""
+
+    roster: Roster
+    options: Options
+    stop: Stop
+    say: Callable[[str], None]
+    muster: Muster
+    node: RayNode
+    environment: dict[str, str]
+
+    def gather(self, deadline: float) -> None:
+        ray, options = self.environment["RAY_ADDRESS"], self.options
+        gathering = Gathering(self.roster.head, ray, self.muster, self.node, self.stop, self.say)
+        addresses = gathering.wait(self.environment, options.timeout, deadline)
+        self.say(f"all {len(addresses)} hosts are there; Ray is at {ray}")
+        if options.prometheus:
+            try:
+                write_scrape_config(options.prometheus, addresses, options.metrics_port)
+            except OSError as error:
+                self.say(f"{options.prometheus} cannot be written: {error.strerror}; going on without")
+
+    def run(self, command: Sequence[str]) -> End:
+        running = Running(self.muster, self.node, self.stop, self.say, self.options.grace)
+        code = running.run(command, self.environment)
+        if code == 0 and self.options.wait_shutdown:
+            self.say(f"done; the cluster stays up for {self.options.wait_shutdown:g} s (--wait-shutdown)")
+            running.linger(self.options.wait_shutdown)
+        return End(code, _account(self.roster, command, code) if code else "")
 
 
 def _account(roster: Roster, command: Sequence[str], code: int) -> str:

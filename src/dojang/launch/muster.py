@@ -95,7 +95,7 @@ class Muster:
         for name in lost:
             self._say(f"{name} is lost; going on with {here + 1} of {len(self._hosts) + 1} hosts")
 
-    def end(self, code: int, text: str, seconds: float = 20.0) -> None:
+    def end(self, code: int, text: str, seconds: float = 15.0) -> None:
         """Tell everybody, also those who come back late, how it ended, and wait until they have gone."""
         with self._lock:
             self._end = {"end": code, "text": text}

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dojang.errors import ClusterError
+from dojang.errors import ClusterError, Interrupted
+from dojang.launch.stopping import Stop
 
 __all__ = ["free_port", "network_settings", "own_address", "resolve"]
 
@@ -27,7 +28,7 @@ def resolve(host: str) -> str:
     return socket.gethostbyname(host)
 
 
-def own_address(me: str, peers: Sequence[str], interface: str, deadline: float) -> str:
+def own_address(me: str, peers: Sequence[str], interface: str, deadline: float, stop: Stop) -> str:
     """The address under which the other hosts reach this one. Their names may take a while to be known."""
     if not peers:
         return "127.0.0.1"
@@ -40,7 +41,10 @@ def own_address(me: str, peers: Sequence[str], interface: str, deadline: float) 
                 f"{me} has no address that other hosts could reach: its name means this machine only, and none of "
                 f"{', '.join(peers)} is known here; check the names, or give addresses with --hosts"
             )
-        time.sleep(1)
+        if stop.wait(1):
+            raise Interrupted(
+                "told to stop before the name of any other host was known; the command has not been started"
+            )
 
 
 def _candidates(me: str, peers: Sequence[str], interface: str) -> Iterator[str]:

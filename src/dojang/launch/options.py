@@ -12,7 +12,7 @@ class Options:
 
     coordinator: bool = False
     timeout: float = 600.0
-    grace: float = 90.0
+    grace: float = 80.0
     patience: float = 60.0
     port: int | None = None
     muster_port: int = 6378

@@ -29,7 +29,7 @@ def soon(done: Callable[[], object], seconds: float = 10.0) -> bool:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed at once."""
-    monkeypatch.setattr("dojang.launch.wire.SILENCE", 0.5)
+    monkeypatch.setattr("dojang.launch.wire.SILENCE", 1.5)
     monkeypatch.setattr("dojang.launch.link.BEAT", 0.1)
 
 
@@ -180,7 +180,7 @@ def test_a_host_that_falls_silent_is_named_and_then_lost(field: Field) -> None:
 def test_beats_keep_a_quiet_connection(field: Field) -> None:
     link = field.link("one")
     assert soon(lambda: link.connected)
-    time.sleep(1.5)
+    time.sleep(3.5)
     assert link.connected
     assert field.said == ["one is here (127.0.0.1)"]
 
