@@ -14,6 +14,8 @@ from dojang.launch.worker import serve
 
 __all__ = ["ray_cluster"]
 
+_FOR_WORKERS = range(10002, 20000)
+
 
 def ray_cluster(command: Sequence[str], hosts: Sequence[str], host: str, head_group: str, options: Options) -> int:
     """The exit code for this host."""
@@ -42,8 +44,20 @@ def _check(roster: Roster, options: Options, command: Sequence[str]) -> None:
         raise ConfigError("no command: what is to run on the head comes after --, as in `-- dojang train RECIPE`")
     if options.coordinator and not roster.workers:
         raise ConfigError("--coordinator keeps work off the head, but there is no other host to do it")
+    _check_ports(options)
     if options.prometheus and not options.metrics_port:
         raise ConfigError("--prometheus needs to know where figures are: give --metrics-port a number")
+
+
+def _check_ports(options: Options) -> None:
+    ports = {"--port": options.port or 0, "--muster-port": options.muster_port, "--metrics-port": options.metrics_port}
+    ports |= {"--dashboard-port": options.dashboard_port} if options.dashboard else {}
+    chosen = [port for port in ports.values() if port]
+    for name, port in ports.items():
+        if port in _FOR_WORKERS:
+            raise ConfigError(f"{name} {port}: Ray keeps 10002 to 19999 for its workers; choose another port")
+        if port and chosen.count(port) > 1:
+            raise ConfigError(f"{name} {port}: another one of {', '.join(ports)} is the same; choose another port")
 
 
 def _take_part(roster: Roster, options: Options, command: Sequence[str], stop: Stop) -> End:

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from dojang.errors import ClusterError, DojangError
+from dojang.errors import ClusterError, DojangError, Interrupted
 from dojang.launch.container import failure_file
 from dojang.launch.gathering import Gathering
 from dojang.launch.muster import Muster
@@ -88,6 +88,6 @@ def _account(roster: Roster, command: Sequence[str], code: int) -> str:
         text = written.read_text(errors="replace").strip()[:_REASON]
         if text:
             return text
-    names = {each.value: each.name for each in signal.Signals}
-    by = f", which is {names[code - 128]}" if code - 128 in names else ""
-    return f"{Path(command[0]).name} on {roster.head} ended with exit code {code}{by}"
+    names = {128 + each.value: each.name for each in signal.Signals} | {Interrupted.exit_code: "interrupted"}
+    meaning = f" ({names[code]})" if code in names else ""
+    return f"{Path(command[0]).name} on {roster.head} ended with exit code {code}{meaning}"

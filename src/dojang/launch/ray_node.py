@@ -21,7 +21,7 @@ from dojang.launch.options import Options
 __all__ = ["RayNode", "head_command", "ray_environment", "worker_command"]
 
 _GRACE = 10.0
-_ATTEMPTS = 5  # one does not suffice: Ray gives its own start 30 s, which is little where cores are few
+_ATTEMPTS = 3  # one does not suffice: Ray gives its own start 30 s, which is little where cores are few
 _SHORT = 60.0  # Ray that ended sooner has not been up
 _TAIL = 4096
 
@@ -97,7 +97,7 @@ class RayNode:
         """The end of what it said, in one line: Ray says at length how to use it, and what is wrong comes last."""
         self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - _TAIL))
         lines = [line.strip() for line in self._output.read().decode(errors="replace").splitlines()]
-        return " / ".join([line for line in lines if line][-5:]) or "it said nothing"
+        return " / ".join([line for line in lines if line][-3:])[-600:] or "nothing"
 
     def stop(self) -> None:
         self._kept.stop()
