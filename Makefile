@@ -87,7 +87,7 @@ $(READY_TRL): pyproject.toml constraints.txt tests/with_trl/requirements.txt
 	@touch $@
 
 test-ray: $(READY_RAY)  ## run the tests with Ray, in an environment of their own; those of several hosts need root
-	$(VENV_RAY)/bin/python -m pytest tests/cluster
+	$(VENV_RAY)/bin/python -m pytest tests/on_ray tests/cluster
 
 $(READY_RAY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV_RAY)

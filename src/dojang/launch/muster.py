@@ -146,7 +146,9 @@ class Muster:
             return
         name = ""
         try:
-            name = self._greet(wire)
+            name = self._admit(wire)
+            if name:
+                wire.send(self._end or {"ray": self._ray})
             while name:
                 self._hear(name, wire, wire.receive())
         except Broken:
@@ -156,7 +158,7 @@ class Muster:
             if name:
                 self._broke(name, wire)
 
-    def _greet(self, wire: Wire) -> str:
+    def _admit(self, wire: Wire) -> str:
         """The name of the host, once it has proved to be one of this job. Empty if it is turned away."""
         nonce = secrets.token_hex(16)
         wire.send({"nonce": nonce})
@@ -172,11 +174,9 @@ class Muster:
             before, again = host.wire, host.instance != ""
             host.wire, host.instance, host.address = wire, instance, wire.peer
             host.broken, host.left, host.lost = None, "", False
-            greeting = self._end or {"ray": self._ray}
         if before:
             before.close()
         self._say(f"{name} is back" if again else f"{name} is here ({wire.peer})")
-        wire.send(greeting)
         return name
 
     def _refusal(self, name: str, instance: str, proven: str, nonce: str) -> str:

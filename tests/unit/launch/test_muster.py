@@ -12,7 +12,7 @@ from dojang.errors import ClusterError
 from dojang.launch.link import Link
 from dojang.launch.muster import Muster
 from dojang.launch.options import End
-from dojang.launch.wire import job_secret, proof
+from dojang.launch.wire import Broken, Wire, job_secret, proof
 
 SECRET = job_secret(["head", "one", "two"], {"RAY_AUTH_TOKEN": "a token"})
 
@@ -138,6 +138,21 @@ def test_the_secret_is_not_sent(field: Field) -> None:
         assert json.loads(lines.readline())["nonce"] != first
         replayed.sendall(json.dumps({"hello": "one", "instance": "y", "proof": signed}).encode() + b"\n")
         assert "refused" in json.loads(lines.readline())
+
+
+def test_a_host_that_goes_before_it_is_greeted_can_come_again(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(self: Wire, message: dict[str, object]) -> None:
+        if "ray" in message:
+            raise Broken("gone")
+        whole(self, message)
+
+    whole = Wire.send
+    monkeypatch.setattr(Wire, "send", send)
+    first = field.link("one", patience=20)
+    assert field.heard("one does not answer")
+    monkeypatch.undo()
+    assert soon(lambda: first.connected)
+    assert field.muster.absent() == ["two"]
 
 
 @pytest.mark.usefixtures("quick")
