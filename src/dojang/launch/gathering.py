@@ -28,13 +28,14 @@ class Gathering:
     def wait(self, environment: Mapping[str, str], timeout: float, deadline: float) -> dict[str, str]:
         """The address of every host. ClusterError names those that did not come by the deadline."""
         self._timeout, self._deadline = timeout, deadline
-        self._until(self._listens, lambda: f"Ray on {self._head} has not come up; it said: {self._node.last_words()}")
+        self._until(self._listens, dict)
         self._muster.announce(self._ray)
         with closing(RollCall(self._ray, environment)) as calling:
-            self._until(lambda: not self._missing(calling), lambda: self._names_of(self._missing(calling)))
-            return calling.alive()
+            self._until(lambda: not self._missing(calling.alive()), calling.alive)
+            alive = calling.alive()  # may count nodes that are none of the job's
+            return {name: alive[name] for name in (self._head, *self._muster.expected) if name in alive}
 
-    def _until(self, done: Callable[[], bool], complaint: Callable[[], str]) -> None:
+    def _until(self, done: Callable[[], bool], alive: Callable[[], dict[str, str]]) -> None:
         while not done():
             if self._stop.wait(_TICK):
                 raise Interrupted("told to stop before all hosts were there; the command has not been started")
@@ -43,7 +44,7 @@ class Gathering:
             for name, reason in self._muster.left().items():
                 raise ClusterError(f"{name} gave up: {reason}")
             if time.monotonic() > self._deadline:
-                raise ClusterError(f"after {self._timeout:g} s: {complaint()}")
+                raise ClusterError(f"after {self._timeout:g} s: {self._complaint(self._missing(alive()))}")
 
     def _listens(self) -> bool:
         host, _, port = self._ray.rpartition(":")
@@ -53,9 +54,9 @@ class Gathering:
             return False
         return True
 
-    def _missing(self, calling: RollCall) -> dict[str, str]:
+    def _missing(self, alive: Mapping[str, str]) -> dict[str, str]:
         """Who is missing, and how far it got."""
-        alive, came, away = calling.alive(), self._muster.addresses(), self._muster.absent()
+        came, away = self._muster.addresses(), self._muster.absent()
         missing = {}
         for name in (self._head, *self._muster.expected):
             if name in away:
@@ -65,7 +66,7 @@ class Gathering:
                 missing[name] = "is here, but Ray counts no live node there"
         return missing
 
-    def _names_of(self, missing: Mapping[str, str]) -> str:
+    def _complaint(self, missing: Mapping[str, str]) -> str:
         each = "; ".join(f"{name} {why}" for name, why in missing.items())
         return (
             f"{len(missing)} of {len(self._muster.expected) + 1} hosts did not come: {each}. "
