@@ -87,13 +87,13 @@ $(READY_TRL): pyproject.toml constraints.txt tests/with_trl/requirements.txt
 	@touch $@
 
 test-ray: $(READY_RAY)  ## run the tests with Ray, in an environment of their own; those of several hosts need root
-	$(VENV_RAY)/bin/python -m pytest tests/on_ray tests/cluster
+	$(VENV_RAY)/bin/python -m pytest tests/on_ray tests/contracts tests/cluster
 
 $(READY_RAY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV_RAY)
 	$(VENV_RAY)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_RAY)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(VENV_RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' pytest
+	$(VENV_RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' --group dev
 	@touch $@
 
 check: $(READY)  ## lint, types, import rules

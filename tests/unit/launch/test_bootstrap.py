@@ -140,7 +140,8 @@ def test_who_does_not_come_is_named_everywhere(make_cluster: Callable[..., Clust
     ends = cluster.result()
     assert ends["localhost"] == ends["one"]
     assert ends["one"].code == 9
-    assert "after 2 s: 1 of 3 hosts did not come: two has not reported to the head." in ends["one"].text
+    # The others may be slow to start; of the one that is not there no more can be said.
+    assert re.search(r"after 2 s: \d of 3 hosts did not come: .*two has not reported to the head\.", ends["one"].text)
 
 
 def test_a_host_where_ray_does_not_start_says_why(make_cluster: Callable[..., Cluster]) -> None:
