@@ -26,6 +26,7 @@ __all__ = [
     "DECODE_STEP_S",
     "DISK",
     "HOST_LINK",
+    "LAUNCH_S",
     "LEARN_PRODUCTS",
     "LEARN_STEP_S",
     "NORMS_ALSO",
@@ -55,6 +56,9 @@ SCORES_MOVED: Final = 20.2
 """How often an update moves the scores of all words, in single precision."""
 LEARN_STEP_S: Final = 1.71e-3
 """Seconds a layer and micro-batch, for Python and kernels, in both directions."""
+LAUNCH_S: Final = 3.3e-3
+"""Seconds a layer and micro-batch that it takes to launch its kernels, in both directions, where they are so short that
+the GPU waits: micro-batches of 2048 and 4096 tokens took 2.8 to 4.0 ms."""
 HOST_LINK: Final = 8e9
 """Bytes a second between a GPU and memory that is not pinned. Not measured."""
 DISK: Final = 1e9

@@ -19,6 +19,7 @@ from dojang.planning.efficiency import (
     DECODE_PRODUCTS,
     DECODE_STEP_S,
     HOST_LINK,
+    LAUNCH_S,
     LEARN_PRODUCTS,
     LEARN_STEP_S,
     NORMS_ALSO,
@@ -113,14 +114,15 @@ def learn_s(machine: Machine, player: Player, work: Work, role: str, layout: Lay
         flops += again * (8 * shape.projected * tokens + 18 * attention)  # asked once, taught once
     passes = again * (2 if player.critic else 1) + looks / 3
     data = max(1, layout.ranks // train.sequence_ranks)
-    batches = max(work.updates, math.ceil(tokens / (work.micro[role] * data)))
+    batches = max(work.updates, math.ceil(work.batches(role) / data))
     if machine.instance.gpu is None:
         beside = passes * (CPU_TOKEN_S * tokens + CPU_BATCH_S * batches * shape.layers)
         return flops / (machine.flops * CPU_LEARNING) + beside
     layer = layer_bytes(shape, "half", narrow=False, adapted=train.lora is not None)
     moved = passes * ACTIVATIONS_MOVED * tokens * shape.layers * layer + SCORES_MOVED * answers * shape.vocabulary * 4
     own = (flops / (machine.flops * LEARN_PRODUCTS) + moved / machine.bandwidth) / layout.ranks
-    return max(own, batches * _exchange_s(player, layout)) + passes * batches * LEARN_STEP_S * shape.layers
+    kernels = passes * batches * shape.layers
+    return max(max(own, batches * _exchange_s(player, layout)) + kernels * LEARN_STEP_S, kernels * LAUNCH_S)
 
 
 def _exchange_s(player: Player, layout: Layout) -> float:

@@ -54,6 +54,14 @@ class Work:
         """Tokens of all answers."""
         return self.sequences * self.lengths[role].answer
 
+    def batches(self, role: str) -> int:
+        """Micro-batches of a step, on one of them that learn: samples of a problem stay together where they fit."""
+        lengths, most = self.lengths[role], self.micro[role]
+        group = lengths.prompt + self.samples * lengths.answer
+        if lengths.shared and group <= most:
+            return max(self.updates, -(-self.prompts // (most // group)))
+        return max(self.updates, -(-self.read(role) // most))
+
     def contexts(self, role: str) -> int:
         """How many tokens each of those sees, in all."""
         prompt, answer = self.lengths[role].prompt, self.lengths[role].answer

@@ -51,7 +51,8 @@ def test_a_price_and_a_length_can_be_given() -> None:
     usual = told("quickstart", "--instance", "g5.xlarge", "--problems", "1")["estimate"]["time"]
     other = told("quickstart", "--instance", "g5.xlarge", "--problems", "1", "--price", "2", "--length", "8")
     assert other["estimate"]["time"]["usd"] == pytest.approx(2 * other["estimate"]["time"]["hours"])
-    assert other["estimate"]["time"]["learn_s"] < usual["learn_s"]
+    assert other["estimate"]["time"]["step_s"] < usual["step_s"]
+    assert other["estimate"]["time"]["learn_s"] <= usual["learn_s"]  # kernels of so small a model take no time
 
 
 def test_real_answers_get_full_marks(shared_data: Path) -> None:
