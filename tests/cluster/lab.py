@@ -12,9 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["Host", "Lab", "missing_here", "until"]
+import pytest
+
+__all__ = ["NEEDS_HOSTS", "Host", "Lab", "no_leftovers", "until"]
 
 PREFIX = f"dj{os.getpid()}"
 SETUP = 'mount --bind "$1" /etc/hosts && mount --bind "$2" /tmp/ray && hostname "$3" && shift 3 && exec "$@"'
@@ -39,6 +42,12 @@ def until(done: Callable[[], object], seconds: float, what: Callable[[], str]) -
 
 def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
+
+
+NEEDS_HOSTS = (
+    pytest.mark.skipif(bool(missing_here()), reason=missing_here() or "hosts can be made"),
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: make test-ray"),
+)
 
 
 class Host:
@@ -164,3 +173,8 @@ class Lab:
         for host in self.hosts:
             host.remove()
         ip("netns", "del", self.switch)
+
+
+def no_leftovers(lab: Lab, seconds: float = 15) -> None:
+    """Nothing of any host is left, shortly after its bootstrap process has ended."""
+    until(lambda: not any(host.processes() for host in lab.hosts), seconds, lambda: "all processes gone")

@@ -3,46 +3,20 @@
 Few clusters, and much asked of each: Ray takes its time to start.
 """
 
-import importlib.util
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import yaml
-from lab import Lab, missing_here, until
+from lab import NEEDS_HOSTS, Lab, no_leftovers, until
 
-pytestmark = [
-    pytest.mark.skipif(bool(missing_here()), reason=missing_here() or "hosts can be made"),
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-ray"),
-]
+pytestmark = NEEDS_HOSTS
 
 MUCH = 300.0  # for Ray to start on three hosts that share two cores
 JOB = Path(__file__).with_name("job.py")
 COMMON = ("--timeout", str(MUCH), "--no-dashboard")
-
-
-@pytest.fixture
-def make_lab(tmp_path: Path) -> Iterator[Callable[[int], Lab]]:
-    labs: list[Lab] = []
-
-    def make(count: int) -> Lab:
-        labs.append(Lab(count, tmp_path))
-        return labs[-1]
-
-    yield make
-    for lab in labs:
-        for host in lab.hosts:
-            if host.log.exists():
-                sys.stdout.write(f"--- {host.name} ({host.poll()}), {len(host.processes())} left\n{host.said()}\n")
-        lab.remove()
-
-
-def no_leftovers(lab: Lab, seconds: float = 15) -> None:
-    """Nothing of any host is left, shortly after its bootstrap process has ended."""
-    until(lambda: not any(host.processes() for host in lab.hosts), seconds, lambda: "all processes gone")
 
 
 def test_a_job_outlives_cut_links_and_lost_hosts(make_lab: Callable[[int], Lab], tmp_path: Path) -> None:

@@ -11,34 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from processes import kill, of
 
+from ledgers import ALIKE, Ledger, ledger, steps_done
+
 pytestmark = pytest.mark.slow
-STEPS = 6
 KILLS = int(os.environ.get("DOJANG_KILLS", "4"))
 """How many processes are killed in one run."""
-RECIPE = ["quickstart", f"steps={STEPS}", "eval.every=6", "eval.problems=16", "checkpoint.every=2"]
-RECIPE += ["rollout.prompts=8", "model.dtype=float64"]  # so precisely that no token depends on who draws it
 ON_RAY = ["runtime.name=ray", "runtime.trainers=2", "runtime.engines=2", "runtime.max_failures=100"]
+OURS = ("Engine", "Trainer", "Judge")
 MakeCluster = Callable[..., Any]
 
 
-def ledger(run: Path) -> dict[str, list[dict[str, Any]]]:
-    """Every sample of a run. Probabilities differ in the last place, by who computed them."""
-    files = sorted((run / "rollouts").rglob("*.parquet"))
-    drop = ("logprobs", "seconds")
-    return {
-        path.name: [
-            {key: value for key, value in row.items() if key not in drop} for row in pq.read_table(path).to_pylist()
-        ]
-        for path in files
-    }
-
-
 def train(directory: Path, environment: dict[str, str], *settings: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "dojang", "train", *RECIPE, *settings, "--run-dir", str(directory)]
+    command = [sys.executable, "-m", "dojang", "train", *ALIKE, *settings, "--run-dir", str(directory)]
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory.parent
     )
@@ -53,15 +40,8 @@ def ended(process: "subprocess.Popen[str]") -> Iterator[None]:
         process.communicate()
 
 
-def steps_done(directory: Path) -> int:
-    try:
-        return sum("critic/rewards/mean" in line for line in (directory / "metrics.jsonl").read_text().splitlines())
-    except OSError:
-        return 0
-
-
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     """What the same run gives in one process."""
     directory = tmp_path_factory.mktemp("local") / "run"
     process = train(directory, {**os.environ, "OMP_NUM_THREADS": "1"})
@@ -71,10 +51,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict
 
 
 def test_whatever_is_killed_the_ledger_is_that_of_an_undisturbed_run(
-    make_cluster: MakeCluster,
-    environment: dict[str, str],
-    tmp_path: Path,
-    undisturbed: dict[str, list[dict[str, Any]]],
+    make_cluster: MakeCluster, environment: dict[str, str], tmp_path: Path, undisturbed: Ledger
 ) -> None:
     cluster = make_cluster(2, 2, 2)
     chance = random.Random(0)
@@ -84,7 +61,7 @@ def test_whatever_is_killed_the_ledger_is_that_of_an_undisturbed_run(
     with ended(process):
         while process.poll() is None and len(killed) < KILLS:
             time.sleep(chance.uniform(2, 8))
-            victims = of(cluster.list_all_nodes(), "Engine", "Trainer")
+            victims = of(cluster.list_all_nodes(), *OURS)
             if not victims:
                 continue
             workers = list(cluster.worker_nodes)
@@ -101,14 +78,11 @@ def test_whatever_is_killed_the_ledger_is_that_of_an_undisturbed_run(
     assert len(killed) == KILLS, output
     assert ledger(directory) == undisturbed
     assert json.loads((directory / "summary.json").read_text())["status"] == "finished"
-    assert of(cluster.list_all_nodes(), "Engine", "Trainer", "Judge") == {}
+    assert of(cluster.list_all_nodes(), *OURS) == {}
 
 
 def test_a_driver_that_is_killed_leaves_nobody_behind_and_can_be_resumed(
-    make_cluster: MakeCluster,
-    environment: dict[str, str],
-    tmp_path: Path,
-    undisturbed: dict[str, list[dict[str, Any]]],
+    make_cluster: MakeCluster, environment: dict[str, str], tmp_path: Path, undisturbed: Ledger
 ) -> None:
     cluster = make_cluster(4)
     on = {**environment, "RAY_ADDRESS": cluster.address}
@@ -120,9 +94,9 @@ def test_a_driver_that_is_killed_leaves_nobody_behind_and_can_be_resumed(
             time.sleep(0.2)
     assert steps_done(directory) >= 3
     deadline = time.monotonic() + 60
-    while of(cluster.list_all_nodes(), "Engine", "Trainer", "Judge") and time.monotonic() < deadline:
+    while of(cluster.list_all_nodes(), *OURS) and time.monotonic() < deadline:
         time.sleep(0.5)
-    assert of(cluster.list_all_nodes(), "Engine", "Trainer", "Judge") == {}
+    assert of(cluster.list_all_nodes(), *OURS) == {}
     again = train(directory, on, *ON_RAY, "--resume")
     output, _ = again.communicate(timeout=600)
     assert again.returncode == 0, output
