@@ -208,9 +208,19 @@ def _inputs(given: Sequence[str], wrong: list[str]) -> tuple[dict[str, str], dic
         inputs[channel] = place
         if "." in name or name in SHORT:
             places[SHORT.get(name, name)] = channel
+    wrong += _overlaps(inputs)
     if len(inputs) > 17:
         wrong.append(f"{len(inputs)} inputs are more than the 17 that a job may have besides three of dojang's own")
     return inputs, places
+
+
+def _overlaps(inputs: Mapping[str, str]) -> Iterator[str]:
+    """A channel has all that begins with its place, so what is uploaded must not begin with another's name."""
+    uploaded = [*RESERVED, *(name for name, place in inputs.items() if not place.startswith("s3://"))]
+    for name in uploaded:
+        for longer in uploaded:
+            if longer != name and longer.startswith(name):
+                yield f"--input {longer}: its name begins with that of another one, {name}; use another name"
 
 
 def _environment(given: Sequence[str], here: Mapping[str, str], wrong: list[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ would be sent. Following a job is `following.py`'s.
 
 import logging
 import os
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from typing import Any
 from dojang.errors import ConfigError, DojangError
 from dojang.launch.job import Job
 from dojang.launch.shipment import CHANNEL
-from dojang.launch.source import IGNORED, REQUIREMENTS, stage
+from dojang.launch.source import REQUIREMENTS, stage
 
 __all__ = ["connect", "rehearse", "submit"]
 
 IMAGE = "2.10"
 """Of SageMaker's own images for PyTorch, the newest one its SDK knows of."""
+CODE = "code.tar.gz"
 _QUIET = {"SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
 
 
@@ -85,7 +87,7 @@ def _boto3() -> Any:
         import sagemaker.train  # noqa: F401 -- takes seconds, and is needed next
     except ImportError as error:
         raise ConfigError(f"SageMaker's SDK is missing ({error}): pip install 'dojang[sagemaker]'") from None
-    logging.getLogger("sagemaker").setLevel(logging.WARNING)
+    logging.getLogger("sagemaker").setLevel(logging.ERROR)  # it has much to say of what it does
     return boto3
 
 
@@ -103,12 +105,15 @@ def _check_types(job: Job, boto: Any) -> None:
 
 @contextmanager
 def _uploads(job: Job) -> Iterator[Path]:
-    """A folder with what is uploaded besides the inputs: `code` and `job`."""
+    """A folder with what is uploaded besides the inputs: `job`, and the code as one file, which takes a second where
+    hundreds of files take a minute."""
     with tempfile.TemporaryDirectory(prefix="dojang-launch-") as name:
         folder = Path(name)
         (folder / "code").mkdir()
         (folder / "job").mkdir()
         stage(folder / "code", job.config, job.options.source, job.options.requirements)
+        with tarfile.open(folder / CODE, "w:gz") as archive:
+            archive.add(folder / "code", arcname=".")
         job.shipment.write(folder / "job")
         yield folder
 
@@ -135,7 +140,7 @@ def _session(job: Job, boto: Any, *, pretend: bool = False) -> Any:
 def _trainer(job: Job, session: Any, folder: Path) -> tuple[Any, list[Any]]:
     """The SDK's object for a job, and its inputs."""
     from sagemaker.core import shapes
-    from sagemaker.train import configs
+    from sagemaker.core.training import configs
     from sagemaker.train.model_trainer import ModelTrainer
 
     options = job.options
@@ -152,10 +157,10 @@ def _trainer(job: Job, session: Any, folder: Path) -> tuple[Any, list[Any]]:
         base_job_name=job.name,
         training_image=options.image or _image(job, session.boto_region_name),
         source_code=configs.SourceCode(
-            source_dir=str(folder / "code"),
+            source_dir=str(folder / CODE),
             requirements=REQUIREMENTS,
             command=job.command,
-            ignore_patterns=list(IGNORED),
+            ignore_patterns=[],  # what is staged is all wanted
         ),
         compute=_compute(job),
         networking=configs.Networking(**network) if options.subnets else None,
@@ -173,7 +178,7 @@ def _trainer(job: Job, session: Any, folder: Path) -> tuple[Any, list[Any]]:
 
 
 def _compute(job: Job) -> Any:
-    from sagemaker.train.configs import Compute, InstanceGroup
+    from sagemaker.core.training.configs import Compute, InstanceGroup
 
     options = job.options
     more = {"volume_size_in_gb": options.volume_gb, "enable_managed_spot_training": options.spot or None}

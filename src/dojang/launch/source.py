@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from dojang.config import RunConfig
 from dojang.errors import ConfigError
 
-__all__ = ["IGNORED", "REQUIREMENTS", "extras", "stage"]
+__all__ = ["REQUIREMENTS", "extras", "stage"]
 
 REQUIREMENTS = "dojang-requirements.txt"
 IGNORED = ("__pycache__", "*.pyc", ".*", "runs", "evals", "audits", "*.egg-info", "node_modules")

@@ -13,10 +13,12 @@ __all__ = ["attach", "show", "start"]
 
 def show(recipe: str, overrides: Sequence[str], options: Options) -> None:
     """Print the request that would be sent, as JSON, without secrets."""
-    request = sagemaker.rehearse(plan(recipe, overrides, options))
+    job = plan(recipe, overrides, options)
+    request = sagemaker.rehearse(job)
     told = request.get("Environment", {})
     request["Environment"] = {name: masked(name, value) for name, value in told.items()}
     sys.stdout.write(json.dumps(request, indent=2) + "\n")
+    sys.stderr.write(f"nothing was sent. In every container: {job.command}\n")
 
 
 def start(recipe: str, overrides: Sequence[str], options: Options, *, wait: bool) -> int:
