@@ -1,6 +1,7 @@
 """Jobs through the real SDK, with moto in Amazon's place: what is sent, what is uploaded, and how a job is followed."""
 
 import io
+import itertools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,9 +211,27 @@ def test_an_instance_type_that_is_none_is_found_before_anything_is_uploaded(amaz
     assert uploaded(amazon, f"s3://{BUCKET}/") == before
 
 
-def test_a_refusal_is_a_sentence(amazon: Any) -> None:
-    with pytest.raises(DojangError, match=r"nothing was launched: .*NoSuchBucket"):
-        sagemaker.submit(plan("quickstart", [], options(bucket="nobodys-bucket", output="s3://x-y-z/"), here={}))
+def test_a_refusal_is_a_sentence(amazon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from botocore.exceptions import ClientError
+
+    def refuse(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": "ResourceLimitExceeded", "Message": "none left"}}, "CreateTrainingJob")
+
+    amazon.events.register("provide-client-params.sagemaker.CreateTrainingJob", refuse)
+    monkeypatch.setattr(sagemaker, "connect", lambda *_: amazon)
+    with pytest.raises(DojangError, match=r"nothing was launched: .*ResourceLimitExceeded.*none left"):
+        sagemaker.submit(plan("quickstart", [], options(), here={}))
+
+
+def test_without_credentials_there_is_a_way_to_get_some(
+    amazon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(DojangError, match="no AWS credentials were found; log in"):
+        sagemaker.submit(plan("quickstart", [], options(), here={}))
 
 
 def test_a_dry_run_needs_neither_network_nor_credentials(tmp_path: Path) -> None:
@@ -224,7 +244,7 @@ def test_a_dry_run_needs_neither_network_nor_credentials(tmp_path: Path) -> None
     asked = ["--role", ROLE, "--instance-type", "ml.p4de.24xlarge", "--instance-count", "2", "--region", "eu-west-1"]
     asked += ["--env", "WANDB_API_KEY=abc", "--env", "MLFLOW_TRACKING_URI=https://me:pass@host:5000", "--dry-run"]
     command = [sys.executable, "-m", "dojang", "launch", "sagemaker", "quickstart", "steps=3", *asked]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert result.returncode == 0, result.stderr
     request = json.loads(result.stdout)
     assert request["OutputDataConfig"]["S3OutputPath"].startswith(f"s3://sagemaker-eu-west-1-{ACCOUNT}/")
@@ -249,7 +269,7 @@ def no_endless_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(_: float) -> None:
         assert next(turns, None) is not None, "the job is followed without end"
 
-    monkeypatch.setattr("dojang.launch.following.time.sleep", sleep)
+    monkeypatch.setattr("dojang.launch.following.time", SimpleNamespace(sleep=sleep))
 
 
 @pytest.fixture
@@ -269,7 +289,6 @@ def job(amazon: Any) -> Callable[..., str]:
         )
         held = moto.sagemaker_backends[ACCOUNT][REGION].training_jobs[name]
         for field, value in fields.items():
-            assert hasattr(held, field)
             setattr(held, field, value)
         return name
 
@@ -285,7 +304,7 @@ def test_a_failed_job_says_why(amazon: Any, job: Callable[..., str]) -> None:
 def test_a_failed_job_is_an_exit_code(job: Callable[..., str]) -> None:
     name = job(training_job_status="Failed", failure_reason="AlgorithmError: no data")
     command = [sys.executable, "-m", "dojang", "launch", "follow", name]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 1
     assert "AlgorithmError: no data" in result.stderr
 
@@ -308,14 +327,14 @@ def test_logs_of_all_hosts_are_told_once_and_to_the_end(amazon: Any, job: Callab
     logs.create_log_group(logGroupName=group)
 
     def write(host: str, *lines: str) -> None:
-        events = [{"timestamp": now + number, "message": line} for number, line in enumerate(lines)]
+        events = [{"timestamp": next(clock), "message": line} for line in lines]  # moto sorts by it
         stream = f"{name}/{host}-1700000000"
         if host not in begun:
             logs.create_log_stream(logGroupName=group, logStreamName=stream)
             begun.add(host)
         logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)
 
-    begun, now = set[str](), int(time.time() * 1000)
+    begun, clock = set[str](), itertools.count(int(time.time() * 1000))
     write("algo-1", "step 1", "step 2")
 
     def say(line: str) -> None:
