@@ -106,7 +106,7 @@ $(READY_SAGEMAKER): pyproject.toml constraints.txt tests/sagemaker/requirements.
 	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	# Without our constraints: the SDK has its own opinion on the versions of what it needs.
-	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet --requirement tests/sagemaker/requirements.txt --editable '.[sagemaker]'
+	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet --requirement tests/sagemaker/requirements.txt --editable '.[ray,sagemaker]'
 	@touch $@
 
 check: $(READY)  ## lint, types, import rules

@@ -64,7 +64,11 @@ def codefu(data: Path) -> tuple[str, list[str], Options]:
         security_groups=["sg-1"],
         remote_debug=True,
     )
-    return "codefu-7b-stage1", ["rollout.engine=vllm", "rollout.url=[]", "task.language=cpp17"], wanted
+    return (
+        "codefu-7b-stage1",
+        ["rollout.engine=vllm", "rollout.url=[]", "runtime.trainers=8", "runtime.engines=8"],
+        wanted,
+    )
 
 
 def timeless(request: dict[str, Any]) -> dict[str, Any]:

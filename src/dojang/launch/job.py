@@ -7,6 +7,7 @@ Machines cost from the moment they start, so a mistake should be found here. Kno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from dojang.launch.shipment import CHANNEL, ROOT, Shipment, strays
 
 __all__ = ["InstanceGroup", "Job", "Options", "masked", "plan"]
 
-RUNTIME = "runtime.name=ray"
 PASSED_ON = (
     *("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"),
     *("RAY_PROMETHEUS_HOST", "RAY_PROMETHEUS_NAME"),
@@ -111,7 +111,8 @@ def plan(recipe: str, overrides: Sequence[str], options: Options, here: Mapping[
     tags = dict(_pairs("--tag", options.tags, wrong))
     wrong += [*_places_are_right(options), *_times_are_right(options), *_network_is_right(options)]
     shipment = Shipment(recipe, tuple(overrides), places)
-    config = _config(shipment, wrong)
+    runtime = _runtime(shipment)
+    config = _config(shipment, runtime, wrong)
     if wrong or config is None:
         count = "1 mistake" if len(wrong) == 1 else f"{len(wrong)} mistakes"
         raise ConfigError(f"nothing was uploaded; {count} in what to launch:\n" + "\n".join(f"  - {w}" for w in wrong))
@@ -124,7 +125,7 @@ def plan(recipe: str, overrides: Sequence[str], options: Options, here: Mapping[
         inputs=inputs,
         environment=environment,
         tags=tags,
-        command=_command(groups, options),
+        command=_command(groups, options, runtime),
         options=options,
         hyperparameters={"recipe": _name(Path(recipe).stem), "dojang": __version__},
     )
@@ -135,21 +136,28 @@ def masked(name: str, value: str) -> str:
     return "***" if _SECRET.search(name) else _LOGIN.sub("***", value)
 
 
-def _command(groups: Sequence[InstanceGroup], options: Options) -> str:
+def _command(groups: Sequence[InstanceGroup], options: Options, runtime: Sequence[str]) -> str:
     """What every host runs. `exec`, since SIGTERM goes to the first process of a container: that must be Python."""
     cluster = ["exec python3 -m dojang launch ray-cluster"]
     if len(groups) > 1:
         cluster.append(f"--head-group {options.head_group or groups[0].name}")
     if options.wait_shutdown:
         cluster.append(f"--wait-shutdown {options.wait_shutdown}")
-    return " ".join([*cluster, "-- python3 -m dojang launch inside", RUNTIME])
+    return " ".join([*cluster, "-- python3 -m dojang launch inside", *runtime])
 
 
-def _config(shipment: Shipment, wrong: list[str]) -> RunConfig | None:
+def _runtime(shipment: Shipment) -> list[str]:
+    """What makes a run use the cluster, unless it would anyway."""
+    with suppress(ConfigError):
+        if recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT)]).runtime.name == "ray":
+            return []
+    return ["runtime.name=ray"]
+
+
+def _config(shipment: Shipment, runtime: Sequence[str], wrong: list[str]) -> RunConfig | None:
     """The configuration as the job will find it. Data and models that are only here are mistakes."""
-    extra = [RUNTIME] if "runtime" in RunConfig.model_fields else []
     try:
-        config = recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT), *extra])
+        config = recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT), *runtime])
     except ConfigError as error:
         wrong.append(str(error).replace("\n", "\n    "))
         return None

@@ -27,6 +27,15 @@ def test_one_type_of_instances() -> None:
     )
 
 
+def test_a_run_is_made_to_use_the_cluster_unless_it_would_anyway(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\nruntime: ray\n")
+    assert launch(recipe=str(recipe)).command.endswith("launch inside")
+    job = launch("runtime.trainers=2", "runtime.engines=3")
+    assert job.command.endswith("launch inside runtime.name=ray")
+    assert job.config.runtime.model_dump()["trainers"] == 2
+
+
 def test_groups_have_a_head_and_the_first_is_it_unless_another_is_named() -> None:
     two = {"instance_type": "", "groups": ["trainers=ml.p4de.24xlarge:2", "judges=ml.c7i.24xlarge:4"]}
     job = launch(**two)
@@ -106,8 +115,8 @@ def test_what_cannot_be_launched(
 
 def test_data_that_are_only_here_are_a_mistake_until_they_are_an_input(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data\.path=data/code-contests is a place on this machine.*--input data="):
-        launch(recipe="codefu-7b-stage1")
-    job = launch(recipe="codefu-7b-stage1", inputs=["data=s3://bucket/code-contests"])
+        launch("runtime.trainers=8", recipe="codefu-7b-stage1")
+    job = launch("runtime.trainers=8", recipe="codefu-7b-stage1", inputs=["data=s3://bucket/code-contests"])
     assert str(job.config.data.model_dump()["path"]) == "/opt/ml/input/data/data"
     with pytest.raises(ConfigError, match=rf"model\.name={tmp_path} is a place on this machine"):
         launch(f"model.name={tmp_path}")

@@ -44,7 +44,7 @@ def test_requirements_are_those_of_the_recipe(tmp_path: Path) -> None:
     assert not any(";" in line for line in lines)
 
 
-def test_every_extra_a_recipe_may_need_is_one(tmp_path: Path) -> None:
+def test_every_extra_a_recipe_may_need_is_one() -> None:
     there = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     needed = {name for recipe in recipes.shipped() for name in extras(recipes.load(recipe))}
     assert {"qlora", "maths"} <= needed
