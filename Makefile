@@ -13,9 +13,11 @@ VENV_TRL := .venv-trl
 READY_TRL := $(VENV_TRL)/.ready
 VENV_RAY := .venv-ray
 READY_RAY := $(VENV_RAY)/.ready
+VENV_SAGEMAKER := .venv-sagemaker
+READY_SAGEMAKER := $(VENV_SAGEMAKER)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-prometheus test-ray test-trl test-vllm prometheus check bench docs clean
+.PHONY: help install quickstart test test-prometheus test-ray test-sagemaker test-trl test-vllm prometheus check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -96,6 +98,17 @@ $(READY_RAY): pyproject.toml constraints.txt
 	$(VENV_RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' --group dev
 	@touch $@
 
+test-sagemaker: $(READY_SAGEMAKER)  ## run the tests of SageMaker's jobs, with moto in Amazon's place
+	$(VENV_SAGEMAKER)/bin/python -m pytest tests/sagemaker
+
+$(READY_SAGEMAKER): pyproject.toml constraints.txt tests/sagemaker/requirements.txt
+	$(PYTHON) -m venv $(VENV_SAGEMAKER)
+	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	# Without our constraints: the SDK has its own opinion on the versions of what it needs.
+	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet --requirement tests/sagemaker/requirements.txt --editable '.[ray,sagemaker]'
+	@touch $@
+
 check: $(READY)  ## lint, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -115,4 +128,4 @@ $(READY_DOCS): $(READY)
 	@touch $@
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_TRL) $(VENV_RAY) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_TRL) $(VENV_RAY) $(VENV_SAGEMAKER) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

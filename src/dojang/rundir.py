@@ -7,7 +7,7 @@
       metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
       rollouts/train-000003.parquet   every sample of a training step (ROLLOUT_COLUMNS)
       rollouts/test-000000.parquet    every sample of an evaluation
-      checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimiser/ + state.json
+      checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimiser/ + state.json + files.json
                                       (+ critic/; + tester/, the same of a second model)
       checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
       reward.png                      the reward and the evaluation score over the steps
@@ -40,12 +40,15 @@ __all__ = [
     "RunDir",
     "append_whole",
     "disk_errors",
+    "is_whole",
     "sync_tree",
     "write_atomic",
 ]
 
 LOCK = "run.lock"
 LINKS = ("best", "last")
+FILES = "files.json"
+"""What a checkpoint consists of, with sizes: a copy of it that somebody made file by file can be told to be whole."""
 UNUSABLE = (
     errno.EACCES,
     errno.EPERM,
@@ -201,6 +204,7 @@ class RunDir:
             aside.mkdir(parents=True)
             try:
                 yield aside
+                (aside / FILES).write_text(json.dumps(_sizes(aside)))
                 sync_tree(aside)
             except BaseException as error:
                 # Libraries that write files for us report a full disk in their own ways, so look for ourselves.
@@ -215,6 +219,15 @@ class RunDir:
             os.rename(aside, final)
             _sync(self.checkpoints)
             shutil.rmtree(old, ignore_errors=True)
+
+    def drop_fragments(self) -> list[str]:
+        """Remove what a copy of this directory, made file by file, has of checkpoints that are not whole, and what was
+        a link before it was copied. Names of the checkpoints that are gone."""
+        gone = [path for path in self.saved().values() if not is_whole(path)]
+        links = [path for name in LINKS if not (path := self.checkpoints / name).is_symlink() and path.exists()]
+        for path in [*gone, *links, *self.checkpoints.glob(".step-*.tmp")]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return sorted(path.name for path in gone)
 
     def point(self, name: str, step: int) -> None:
         """Let the link `name` (last, best) lead to the checkpoint of `step`."""
@@ -251,6 +264,20 @@ class RunDir:
                 if int(path.stem.rpartition("-")[2]) > last:
                     path.unlink()
         self.summary.unlink(missing_ok=True)
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether all files of a checkpoint are there, as long as they were when it was written."""
+    try:
+        wanted = json.loads((checkpoint / FILES).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(wanted, dict) and wanted.items() <= _sizes(checkpoint).items()
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = (Path(at) / name for at, _, names in os.walk(folder) for name in names)
+    return {str(path.relative_to(folder)): path.stat().st_size for path in files if path != folder / FILES}
 
 
 def _upto(line: bytes, step: int, evaluated: int) -> bool:

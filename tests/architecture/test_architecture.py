@@ -20,6 +20,7 @@ ROOT = PACKAGE.parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"vllm": "engines/vllm.py", "peft": "train/adapters.py", "bitsandbytes": "train/bits.py"}
 HEAVY |= {"mlflow": "track/mlflow.py", "tensorboard": "track/tensorboard.py"}
+HEAVY |= {"sagemaker": "launch/sagemaker.py", "boto3": "launch/sagemaker.py"}
 RAYS = ("runtime/ray/", "spread.py")
 """What needs Ray, and is itself imported only when it is used."""
 ASKS_RAY = ("track/ray.py", "launch/roll_call.py")
@@ -30,6 +31,7 @@ LIGHT = (
     *("types", "protocols", "errors", "settings", "config", "recipe", "reference", "rundir"),
     *("runner", "export", "judging", "benchmarks", "doctor", "cli", "rewards"),
     *("auditing.command", "planning.command", "launch.command"),
+    *("launch.job", "launch.inside", "launch.sagemaker", "launch.submission"),
 )
 
 

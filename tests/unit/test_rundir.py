@@ -229,7 +229,7 @@ def test_what_a_crash_left_behind_is_not_in_the_way(directory: RunDir) -> None:
     (left / "half").write_text("half")
     assert directory.last_checkpoint() is None
     checkpoint(directory, 2)
-    assert names(directory.checkpoints / "step-000002") == ["model"]
+    assert names(directory.checkpoints / "step-000002") == ["files.json", "model"]
 
 
 @pytest.mark.parametrize("killed_at", ["rmtree", "rename"])
@@ -255,7 +255,7 @@ def test_replacing_a_checkpoint_never_leaves_half_of_it(
     monkeypatch.undo()
     found = directory.last_checkpoint()
     assert found is not None
-    assert names(found) == ["model", "optimiser"]
+    assert names(found) == ["files.json", "model", "optimiser"]
 
 
 def test_the_newest_is_the_last_by_number(directory: RunDir) -> None:
@@ -360,3 +360,22 @@ def test_a_checkpoint_lost_between_two_renames_comes_back(directory: RunDir) -> 
 def test_rewinding_a_fresh_directory_does_nothing(directory: RunDir) -> None:
     directory.rewind(-1, -1)
     assert names(directory.path) == []
+
+
+def test_a_copy_made_file_by_file_loses_what_is_not_whole(directory: RunDir) -> None:
+    for step in (1, 2, 3):
+        checkpoint(directory, step)
+    (directory.checkpoints / "step-000002" / "model").write_text("wei")  # cut short
+    (directory.checkpoints / "step-000003" / "files.json").unlink()  # had not been copied yet
+    (directory.checkpoints / "step-000001" / "notes.txt").write_text("a user's own")
+    (directory.checkpoints / "best").mkdir()  # was a link, and copied as what it led to
+    (directory.checkpoints / ".step-000004.old.tmp").mkdir()
+    assert directory.drop_fragments() == ["step-000002", "step-000003"]
+    assert names(directory.checkpoints) == ["step-000001"]
+
+
+def test_links_that_still_are_some_stay_when_fragments_go(directory: RunDir) -> None:
+    checkpoint(directory, 1)
+    directory.point("last", 1)
+    assert directory.drop_fragments() == []
+    assert names(directory.checkpoints) == ["last", "step-000001"]

@@ -1,0 +1,42 @@
+"""`dojang launch sagemaker` and `dojang launch follow`: what a person reads."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from dojang.launch import sagemaker
+from dojang.launch.following import follow, hints
+from dojang.launch.job import Job, Options, masked, plan
+
+__all__ = ["attach", "show", "start"]
+
+
+def show(recipe: str, overrides: Sequence[str], options: Options) -> None:
+    """Print the request that would be sent, as JSON, without secrets."""
+    job = plan(recipe, overrides, options)
+    request = sagemaker.rehearse(job)
+    told = request.get("Environment", {})
+    request["Environment"] = {name: masked(name, value) for name, value in told.items()}
+    sys.stdout.write(json.dumps(request, indent=2) + "\n")
+    sys.stderr.write(f"nothing was sent. In every container: {job.command}\n")
+
+
+def start(recipe: str, overrides: Sequence[str], options: Options, *, wait: bool) -> int:
+    """Submit the job and, if wanted, follow it; the exit code."""
+    job = plan(recipe, overrides, options)
+    sys.stdout.write(f"{_machines(job)}, for {options.max_hours:g} hours at most; uploading\n")
+    name = sagemaker.submit(job)
+    session = sagemaker.connect(options.region, options.profile)
+    sys.stdout.write(f"job {name}\n{hints(name, session.region_name)}\n")
+    return follow(session, name) if wait else 0
+
+
+def attach(name: str, region: str, profile: str) -> int:
+    """Follow a job that was submitted before; the exit code."""
+    return follow(sagemaker.connect(region, profile), name)
+
+
+def _machines(job: Job) -> str:
+    return " and ".join(
+        f"{group.count} x {group.type}" + (f" ({group.name})" if group.name else "") for group in job.groups
+    )
