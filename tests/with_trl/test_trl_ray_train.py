@@ -1,0 +1,247 @@
+"""examples/trl_ray_train.py: what it trains on, and that it goes on where it was, whoever is killed."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from types import ModuleType
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from dojang.data.rows import to_row
+from dojang.types import Message, Problem
+
+LACKING = [name for name in ("trl", "ray") if find_spec(name) is None]
+
+pytestmark = [
+    pytest.mark.skipif(bool(LACKING), reason=f"not installed here: {', '.join(LACKING)}; make test-trl has it"),
+    pytest.mark.filterwarnings("default"),  # Ray's and TRL's are theirs to mend
+    pytest.mark.slow,
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "trl_ray_train.py"
+STEPS, EVERY, WORKERS, NAME = 40, 4, 2, "sums"
+PATIENCE_S = 240
+ADDS = "```python\nprint(sum(map(int, input().split())))\n```"
+SUM = {"private": [{"input": "1 2\n", "output": "3\n"}, {"input": "5 5\n", "output": "10\n"}]}
+
+
+class Run:
+    """The example as a command, all of whose processes can be told by what is in their environment."""
+
+    def __init__(self, storage: Path) -> None:
+        self.mark, self.folder = f"TRL_RAY_TRAIN={uuid4().hex}", storage / NAME
+        self.metrics = self.folder / "metrics.jsonl"
+        task = {"name": "maths", "workers": 1, "timeout_s": 60}
+        settings = {"steps": STEPS, "save-every": EVERY, "workers": WORKERS, "prompts": 1, "generations": 4}
+        settings |= {"max-tokens": 16, "name": NAME, "storage": storage, "task": json.dumps(task)}
+        self.command = [sys.executable, str(EXAMPLE), *(f"--{key}={value}" for key, value in settings.items())]
+
+    @contextmanager
+    def driver(self) -> Iterator[subprocess.Popen[str]]:
+        """A driver and a cluster of its own, of which nothing is left in the end."""
+        place = tempfile.mkdtemp(prefix="tr", dir="/tmp")  # short: paths of sockets must be
+        name, _, value = self.mark.partition("=")
+        environment = {**os.environ, name: value, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        environment |= {"RAY_ADDRESS": "local", "RAY_TMPDIR": place, "TMPDIR": place, "RAY_AUTH_MODE": "disabled"}
+        # A busy machine takes longer than Ray's 30 and 60 seconds.
+        environment |= {"RAY_raylet_start_wait_time_s": "150", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "200"}
+        with (Path(place) / "log").open("w+") as log:
+            begun = subprocess.Popen(self.command, env=environment, stdout=log, stderr=log, text=True)
+            try:
+                yield begun
+            except BaseException:
+                log.seek(0)
+                sys.stderr.write(log.read()[-8000:])
+                raise
+            finally:
+                self.end()
+                begun.wait()
+                self.said = (Path(place) / "log").read_text()
+                shutil.rmtree(place, ignore_errors=True)
+
+    def end(self) -> None:
+        while left := self.processes():
+            for number in left:
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+            time.sleep(0.2)
+
+    def processes(self, title: str = "") -> dict[int, str]:
+        """Those of the run with this in their command line."""
+        found = {}
+        for folder in Path("/proc").iterdir():
+            try:
+                if not folder.name.isdecimal() or self.mark.encode() not in (folder / "environ").read_bytes():
+                    continue
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue  # it has ended
+            if line and title in line:
+                found[int(folder.name)] = line
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        if not self.metrics.exists():
+            return []
+        return [json.loads(line) for line in self.metrics.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def saved(self) -> int:
+        """The step of the last checkpoint that Ray Train knows of."""
+        with suppress(OSError, ValueError, TypeError, KeyError):  # there is none yet, or it is being written
+            return int(self.snapshot()["latest_checkpoint_result"]["metrics"]["step"])
+        return 0
+
+    def snapshot(self) -> Any:
+        return json.loads((self.folder / "checkpoint_manager_snapshot.json").read_text())
+
+    def await_(self, begun: subprocess.Popen[str], what: Callable[[], bool]) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not what():
+            assert begun.poll() is None, "it ended too early"
+            assert time.monotonic() < until, f"too slow: {[row['step'] for row in self.rows()]}"
+            time.sleep(0.05)
+
+
+def test_it_goes_on_where_it_was_whoever_is_killed(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    with run.driver() as driver:
+        run.await_(driver, lambda: EVERY <= run.saved() < run.rows()[-1]["step"])  # so that something is lost
+        first = run.saved()
+        workers = run.processes("ray::RayTrainWorker")
+        assert len(workers) == WORKERS
+        before = {row["process"] for row in run.rows()}
+        other = next(number for number in workers if number not in before)  # the one that writes no metrics
+        os.kill(other, signal.SIGKILL)
+        run.await_(driver, lambda: run.rows()[-1]["process"] not in before and run.saved() > first)
+        second = run.saved()
+        assert second < STEPS
+        driver.kill()
+        driver.wait()
+    with run.driver() as driver:
+        assert driver.wait(timeout=PATIENCE_S) == 0
+        until = time.monotonic() + 20
+        while left := run.processes("dojang.tasks.verifier"):
+            assert time.monotonic() < until, left
+            time.sleep(0.2)
+
+    rows = run.rows()
+    lives = [[row["step"] for row in life] for _, life in groupby(rows, key=lambda row: row["process"])]
+    assert len(lives) == 3
+    for life in lives:
+        assert life == list(range(life[0], life[-1] + 1))
+    assert (lives[0][0], lives[2][-1]) == (1, STEPS)
+    for begins, seen in ((lives[1][0], first), (lives[2][0], second)):
+        assert begins > seen  # not at step 1, nor before the checkpoint that was there
+        assert begins % EVERY == 1
+    by_step: dict[int, dict[str, Any]] = {}
+    for row in rows:  # what was done again came out the same: weights, optimiser, problems and random numbers
+        once = by_step.setdefault(row["step"], row)
+        assert all(row[key] == once[key] for key in ("reward", "loss", "entropy", "grad_norm", "learning_rate")), row
+    assert len(by_step) == STEPS
+
+    began = min(row["time"] for row in rows if row["process"] == rows[-1]["process"])
+    _check_checkpoints(run, {step: row["reward"] for step, row in by_step.items()}, began)
+
+
+def _check_checkpoints(run: Run, rewards: dict[int, float], began: float) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    printed = re.search(r"^best: (\S+) \(reward (\S+)\)$", run.said, re.MULTILINE)
+    assert printed is not None
+    best = Path(printed[1])
+    since = [fmean(rewards[step - back] for back in range(EVERY)) for step in range(EVERY, STEPS + 1, EVERY)]
+    assert float(printed[2]) == pytest.approx(max(since), abs=1e-3)
+    AutoModelForCausalLM.from_pretrained(best)
+    AutoTokenizer.from_pretrained(best)
+    assert {f"rng_state_{rank}.pth" for rank in range(WORKERS)} < {file.name for file in best.iterdir()}
+    kept = {each["checkpoint_dir_name"] for each in run.snapshot()["checkpoint_results"]}
+    assert best.parent.name in kept
+    assert len(kept) <= 2  # the best and the last
+    for stray in {folder.name for folder in run.folder.glob("checkpoint_*/")} - kept:  # uploads that were cut off
+        assert (run.folder / stray).stat().st_mtime < began, stray
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = spec_from_file_location("trl_ray_train", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def parsed(example: ModuleType, monkeypatch: pytest.MonkeyPatch, *given: str) -> Namespace:
+    monkeypatch.setattr(sys, "argv", ["example", *given])
+    arguments: Namespace = example.parse()
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("ability", "reference", "right", "wrong"),
+    [("math", r"\frac{1}{2}", r"It is \boxed{0.5}.", r"It is \boxed{2}."), ("code", SUM, ADDS, "I cannot.")],
+)
+def test_the_data_says_how_it_is_judged(
+    example: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    ability: str,
+    reference: object,
+    right: str,
+    wrong: str,
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    asked = Problem("it/1", "it", (Message("user", "Well?"),), reference)
+    rows = [to_row(asked, ability=ability, split="train", index=0)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "train.parquet")
+    task = {"code": ["--task", '{"name": "code", "language": "python3"}', "--judge", '{"workers": 1}']}
+    arguments = parsed(example, monkeypatch, "--data", str(tmp_path), *task.get(ability, []))
+    columns = example.problems(vars(arguments)).to_dict()
+    twice = {name: 2 * values for name, values in columns.items()}
+    said = [[{"role": "assistant", "content": each}] for each in (right, wrong)]
+    try:
+        good, bad = arguments.reward(completions=said, prompts=twice.pop("prompt"), **twice)
+    finally:
+        arguments.reward.close()
+    assert good == 1.0
+    assert bad <= 0.0
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (["--storage", "s3://bucket/runs"], "s3://bucket/runs is no directory"),
+        (["--data", "/not/there"], "/not/there is not a directory"),
+        (["--task", "sums"], "sums"),
+        (["--task", "{maths"], "{maths"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(
+    example: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: list[str],
+    complaint: str,
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(example, monkeypatch, *given)
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
