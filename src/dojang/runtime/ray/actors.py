@@ -11,11 +11,11 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from dojang.runtime.ray.places import Place
+from dojang.runtime.ray.places import Node, Place
 
-__all__ = ["Actor", "Host", "Lost", "answer", "gather", "spawn"]
+__all__ = ["Actor", "Host", "Lost", "answer", "gather", "spawn", "spawn_at"]
 
 _AT_A_TIME = 10_000
 """Requests an actor may have under way: how many it really works on is its object's business."""
@@ -31,8 +31,8 @@ class Host:
     def __init__(self) -> None:
         self._held: Any = None
 
-    async def make(self, factory: Callable[[], Any]) -> None:
-        self._held = factory()
+    async def make(self, factory: Callable[..., Any], *arguments: Any) -> None:
+        self._held = factory(*arguments)
 
     async def do(self, verb: str, *arguments: Any) -> Any:
         found = getattr(self._held, verb)(*arguments)
@@ -51,9 +51,10 @@ class Actor:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    def make(self, factory: Callable[[], Any]) -> Any:
-        """Begin to make the object it is to hold; returns what to wait for."""
-        return self._handle.make.remote(factory)
+    def make(self, factory: Callable[..., Any], *arguments: Any) -> Any:
+        """Begin to make the object it is to hold; returns what to wait for. Arguments that are references into the
+        object store arrive as what lies there."""
+        return self._handle.make.remote(factory, *arguments)
 
     def address(self) -> Any:
         return self._handle.address.remote()
@@ -73,11 +74,20 @@ class Actor:
 
 def spawn(place: Place, name: str) -> Actor:
     """A new process there, by which name it is found among others. It does not hold anything yet."""
+    return _spawn(name, place.cpus, place.gpus, PlacementGroupSchedulingStrategy(place.group, place.bundle))
+
+
+def spawn_at(node: Node, name: str) -> Actor:
+    """A new process on that machine. Ray's books know of no processor it uses, so it is in nobody's way."""
+    return _spawn(name, 0.0, 0.0, NodeAffinitySchedulingStrategy(node.id, soft=False))
+
+
+def _spawn(name: str, cpus: float, gpus: float, strategy: Any) -> Actor:
     options = {
-        "num_cpus": place.cpus,
-        "num_gpus": place.gpus,
+        "num_cpus": cpus,
+        "num_gpus": gpus,
         "max_concurrency": _AT_A_TIME,
-        "scheduling_strategy": PlacementGroupSchedulingStrategy(place.group, place.bundle),
+        "scheduling_strategy": strategy,
     }
     return Actor(ray.remote(type(name, (Host,), {})).options(**options).remote())
 

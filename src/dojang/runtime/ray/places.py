@@ -2,17 +2,18 @@
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from dojang.errors import ClusterError
 from dojang.runtime.config import RayConfig
 
-__all__ = ["Node", "Place", "connect", "give_back", "gpus_each", "nodes", "reserve"]
+__all__ = ["Node", "Place", "connect", "give_back", "gpus_each", "nodes", "reserve", "spare"]
 
 logger = logging.getLogger(__name__)
 _WORD_S = 10.0
@@ -107,6 +108,24 @@ def give_back(places: Sequence[Place]) -> None:
     for group in {each.group.id: each.group for each in places if each in _reserved}.values():
         remove_placement_group(group)
     _reserved[:] = [each for each in _reserved if each not in places]
+
+
+def spare() -> list[tuple[Node, int]]:
+    """How many processors trainers and engines of this run leave on each machine; one somewhere in any case.
+    ClusterError if no machine has any."""
+    taken: Counter[str] = Counter()
+    for group in {each.group.id: each.group for each in _reserved}.values():
+        table = placement_group_table(group)
+        for at, node in table["bundles_to_node_id"].items():
+            taken[node] += table["bundles"][at].get("CPU", 0.0)
+    there = nodes()
+    found = {node: max(0, int(node.cpus - taken[node.id])) for node in there}
+    if not any(found.values()):
+        widest = max(there, key=lambda node: node.cpus, default=None)
+        if widest is None or not widest.cpus:
+            raise ClusterError(f"no machine of the cluster has a processor to judge with ({len(there)} are there)")
+        found[widest] = 1
+    return list(found.items())
 
 
 def _there() -> str:
