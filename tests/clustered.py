@@ -6,16 +6,20 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dojang.programs import Judgement, Submission
 from serving import once
 
 if TYPE_CHECKING:
     from dojang.runtime.ray.judges import Juror, RayJudge
 
 __all__ = ["NEEDS_RAY", "TestCluster", "cluster", "judging"]
+
+OWN = Path(__file__).parent / "with_ray"
 
 
 def installed() -> bool:
@@ -40,10 +44,11 @@ class TestCluster:
         import ray
         from ray.cluster_utils import Cluster
 
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="r", dir="/tmp", ignore_cleanup_errors=True
-        )  # socket names are short
+        # Names of sockets must be short.
+        self._folder = tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True)
         os.environ.setdefault("RAY_raylet_start_wait_time_s", "150")
+        # So that its processes find what tests bring along.
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(OWN), *filter(None, [os.environ.get("PYTHONPATH")])])
         options = {"num_cpus": 2, "include_dashboard": False, "temp_dir": self._folder.name}
         with warnings.catch_warnings(action="ignore"):
             self._cluster = Cluster(initialize_head=True, head_node_args=options)
@@ -71,14 +76,14 @@ def cluster(config: pytest.Config) -> TestCluster:
     return once(config, "ray", TestCluster, TestCluster.end)
 
 
-def judging(workers: int = 0, patience_s: float = 120.0) -> "RayJudge":
-    """A judge of the whole cluster."""
+def judging(log: Path | None = None, patience_s: float = 120.0) -> "RayJudge":
+    """A judge of the whole cluster. Its processes write down in the folder `log` what each has judged."""
     from dojang.runtime.ray.judges import RayJudge
 
-    return RayJudge(_juror, most=workers, patience_s=patience_s)
+    return RayJudge(lambda seats: _juror(seats, log), patience_s=patience_s)
 
 
-def _juror(seats: int) -> "Callable[[], Juror]":
+def _juror(seats: int, log: Path | None) -> "Callable[[], Juror]":
     """By value: the processes of the cluster cannot import this file."""
 
     def make() -> "Juror":
@@ -86,6 +91,14 @@ def _juror(seats: int) -> "Callable[[], Juror]":
         from dojang.places import cache_root
         from dojang.runtime.ray.judges import Juror
 
-        return Juror(JudgePool(cache=cache_root(), workers=seats), None)
+        class Noting(JudgePool):
+            async def judge(self, submission: "Submission") -> "Judgement":  # names of this file are not there
+                judgement = await super().judge(submission)
+                if log is not None and judgement.outcome != "judge_error":
+                    with (log / str(os.getpid())).open("a") as file:
+                        file.write(f"{submission.source.splitlines()[-1]}\n")
+                return judgement
+
+        return Juror(Noting(cache=cache_root(), workers=seats), None)
 
     return make

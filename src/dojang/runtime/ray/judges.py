@@ -26,6 +26,8 @@ __all__ = ["Juror", "RayJudge", "RayTask"]
 
 V = TypeVar("V")
 
+_ATTEMPTS = 2
+"""How often a judge may fail before that is what is said. One that has just failed is asked only if no other can be."""
 _LARGE = 1 << 16
 """Characters of an exam that is not sent with every submission."""
 _KEPT = 256 << 20
@@ -111,9 +113,12 @@ class RayJudge:
             size = _size(submission.exam)
             if size > _LARGE:
                 await asyncio.to_thread(lambda: submission.exam.digest)  # megabytes
-            judgement = await self._courts.ask(
-                submission.exam.digest, lambda court: self._judged(court, submission, size)
-            )
+            for _ in range(_ATTEMPTS):
+                judgement = await self._courts.ask(
+                    submission.exam.digest, lambda court: self._judged(court, submission, size)
+                )
+                if judgement.outcome is not Outcome.JUDGE_ERROR:
+                    break
         except Exception as error:  # the promise is a judgement, whatever happens
             words = str(error) or repr(error)
             judgement = Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, words)
