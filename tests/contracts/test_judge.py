@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import pytest
 
-from clustered import NEEDS_RAY, cluster, judging
 from dojang.judge.client import Patience, RemoteJudge
 from dojang.judge.pool import JudgePool
 from dojang.judge.server import serve
@@ -17,6 +16,7 @@ from dojang.places import cache_root
 from dojang.programs import CallTest, Exam, IoTest, Limits, Stop, Submission
 from dojang.protocols import Judge
 from dojang.types import Outcome
+from rays import NEEDS_RAY, alone, judging
 
 T = TypeVar("T")
 PATIENCE = 240.0
@@ -64,8 +64,8 @@ def make_judge(request: pytest.FixtureRequest) -> Iterator[MakeJudge]:
         with service() as url:
             yield lambda: RemoteJudge([url], patience=Patience(total_s=PATIENCE))
     else:
-        cluster(request.config)
-        yield judging
+        with alone(2):
+            yield judging
 
 
 @pytest.fixture(scope="module")

@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """Judging on a cluster whose processes and machines come and go: nothing is lost, and nothing is left behind."""
 
 import asyncio
@@ -9,13 +10,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
-pytest.importorskip("ray.actor", reason="Ray is not installed here; make test-ray has it")
+ray = pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has it")
 
-from clustered import NEEDS_RAY, TestCluster, cluster, judging
 from dojang.config import RunConfig
 from dojang.errors import ClusterError, ConfigError
 from dojang.judge.config import JudgeConfig
@@ -24,6 +24,7 @@ from dojang.runtime.ray.judges import RayJudge
 from dojang.runtime.ray.places import give_back, reserve, spare
 from dojang.spread_judges import make_judge, spread_task
 from dojang.types import Message, Outcome, Problem, Verdict
+from rays import NEEDS_RAY, folder, judging
 
 pytestmark = [*NEEDS_RAY]
 T = TypeVar("T")
@@ -40,12 +41,22 @@ def run(waiting: Awaitable[T]) -> T:
 
 
 @pytest.fixture(scope="module")
-def machines(request: pytest.FixtureRequest) -> TestCluster:
-    return cluster(request.config)
+def machines() -> Iterator[Any]:
+    """A cluster that others may join. Its first machine has two processors."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch, folder() as path:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # it has a task of its own
+        head = {"num_cpus": 2, "include_dashboard": False, "temp_dir": path}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
 
 
 @pytest.fixture
-def judge(machines: TestCluster, tmp_path: Path) -> Iterator[RayJudge]:
+def judge(machines: Any, tmp_path: Path) -> Iterator[RayJudge]:
     made = judging(tmp_path)
     yield made
     run(made.close())
@@ -123,7 +134,7 @@ def test_a_judge_that_is_killed_is_replaced_and_leaves_nothing_behind(judge: Ray
     run(gone(left))
 
 
-def test_closing_leaves_nothing_running(machines: TestCluster, tmp_path: Path) -> None:
+def test_closing_leaves_nothing_running(machines: Any, tmp_path: Path) -> None:
     judge = judging(tmp_path)
 
     async def closed() -> set[int]:
@@ -138,13 +149,13 @@ def test_closing_leaves_nothing_running(machines: TestCluster, tmp_path: Path) -
 
 
 def test_a_machine_that_joins_gets_work_and_one_that_dies_loses_none(
-    judge: RayJudge, machines: TestCluster, tmp_path: Path
+    judge: RayJudge, machines: Any, tmp_path: Path
 ) -> None:
     async def disturb() -> None:
         await until(lambda: judges(tmp_path))
-        added = machines.add(num_cpus=2)  # here: Ray wants to be in the main thread
+        added = machines.add_node(num_cpus=2)  # here: Ray wants to be in the main thread
         await until(lambda: len(judges(tmp_path)) == 2)  # it has judged something
-        machines.remove(added)
+        machines.remove_node(added, allow_graceful=False)
         await until(lambda: len(spare()) == 1)  # Ray has noticed
 
     async def go_on() -> None:
@@ -160,7 +171,7 @@ def test_a_machine_that_joins_gets_work_and_one_that_dies_loses_none(
     assert len(judges(tmp_path)) == 1
 
 
-def test_trainers_and_engines_get_their_places_from_judges(judge: RayJudge, machines: TestCluster) -> None:
+def test_trainers_and_engines_get_their_places_from_judges(judge: RayJudge, machines: Any) -> None:
     async def seats() -> list[int]:
         assert (await judge.judge(submissions(1)[0])).outcome is Outcome.ACCEPTED
         return [court.seats for court in await judge._courts.open()]
@@ -176,7 +187,7 @@ def test_trainers_and_engines_get_their_places_from_judges(judge: RayJudge, mach
     assert run(seats()) == [2]
 
 
-def test_without_anybody_who_can_judge_there_is_a_reason_and_no_verdict(machines: TestCluster) -> None:
+def test_without_anybody_who_can_judge_there_is_a_reason_and_no_verdict(machines: Any) -> None:
     def factory(seats: int) -> Callable[[], object]:
         def broken() -> None:
             raise OSError("the disk is full")
@@ -195,7 +206,7 @@ def test_without_anybody_who_can_judge_there_is_a_reason_and_no_verdict(machines
     run(judge.close())
 
 
-def test_a_machine_that_cannot_judge_is_named(machines: TestCluster, tmp_path: Path) -> None:
+def test_a_machine_that_cannot_judge_is_named(machines: Any, tmp_path: Path) -> None:
     config = ray_config(task={"name": "code"}, judge={"python": str(tmp_path / "none")})
     judge = make_judge(config, {})
     address = spare()[0][0].address
@@ -229,7 +240,7 @@ def graded(config: RunConfig, problems: list[Problem], *answers: str) -> list[Ve
     return run(together())
 
 
-def test_answers_are_verified_elsewhere(machines: TestCluster) -> None:
+def test_answers_are_verified_elsewhere(machines: Any) -> None:
     pytest.importorskip("math_verify")
     problem = Problem("half", "maths", (Message("user", "1/2?"),), "\\frac12")
     config = ray_config(task={"name": "maths"})
@@ -237,7 +248,7 @@ def test_answers_are_verified_elsewhere(machines: TestCluster) -> None:
     assert [each.outcome for each in found] == [Outcome.ACCEPTED, Outcome.WRONG, Outcome.NO_ANSWER]
 
 
-def test_a_task_of_ones_own_has_its_problems_elsewhere_too(machines: TestCluster) -> None:
+def test_a_task_of_ones_own_has_its_problems_elsewhere_too(machines: Any) -> None:
     problem = Problem("mine", "custom", (Message("user", "?"),), "right")
     task = {"name": "custom", "make_with": "own_task:OwnTask", "options": {"bonus": 0.5}}
     right, wrong, raised = graded(ray_config(task=task), [problem], "right", "wrong", "raise")
@@ -247,7 +258,7 @@ def test_a_task_of_ones_own_has_its_problems_elsewhere_too(machines: TestCluster
     assert "cannot grade this" in raised.detail
 
 
-def test_an_answer_that_ends_every_process_is_given_up(machines: TestCluster) -> None:
+def test_an_answer_that_ends_every_process_is_given_up(machines: Any) -> None:
     problem = Problem("mine", "custom", (Message("user", "?"),), "right")
     task = {"name": "custom", "make_with": "own_task:OwnTask", "options": {"bonus": 0.5}}
     (verdict,) = graded(ray_config(task=task), [problem], "end")
