@@ -3,12 +3,17 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from dojang.programs import Judgement, Submission
+    from dojang.runtime.ray.judges import Juror, RayJudge
 
 SOURCES = str(Path(__file__).resolve().parents[1] / "src")
 NEEDS_RAY = (
@@ -49,3 +54,31 @@ def alone(cpus: int) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def judging(log: Path | None = None, patience_s: float = 120.0) -> "RayJudge":
+    """A judge of the whole cluster. Its processes write down in the folder `log` what each has judged."""
+    from dojang.runtime.ray.judges import RayJudge
+
+    return RayJudge(lambda seats: _juror(seats, log), patience_s=patience_s)
+
+
+def _juror(seats: int, log: Path | None) -> "Callable[[], Juror]":
+    """By value: the processes of the cluster cannot import this file."""
+
+    def make() -> "Juror":
+        from dojang.judge.pool import JudgePool
+        from dojang.places import cache_root
+        from dojang.runtime.ray.judges import Juror
+
+        class Noting(JudgePool):
+            async def judge(self, submission: "Submission") -> "Judgement":  # names of this file are not there
+                judgement = await super().judge(submission)
+                if log is not None and judgement.outcome != "judge_error":
+                    with (log / str(os.getpid())).open("a") as file:
+                        file.write(f"{submission.source.splitlines()[-1]}\n")
+                return judgement
+
+        return Juror(Noting(cache=cache_root(), workers=seats), None)
+
+    return make

@@ -1,5 +1,6 @@
 """Real vLLM for tests: an engine in this process and servers beside it, each started once and always ended."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -20,7 +21,6 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.engines.remote import RemoteEngine
-from dojang.engines.served import ServedEngine
 from dojang.engines.vllm import BACKEND, VllmEngine
 from dojang.protocols import Changes, RolloutEngine
 from dojang.types import Completion, Metrics, Sampling
@@ -165,17 +165,19 @@ class VllmServer:
 class Kept:
     """An engine that others use as well: it begins with version 0 each time, and is not closed."""
 
-    def __init__(self, engine: ServedEngine, close: bool) -> None:
+    def __init__(self, engine: RolloutEngine, close: bool) -> None:
         self._engine, self._close, self._fresh = engine, close, True
-        self.abilities = engine.abilities
+        self.abilities = getattr(engine, "abilities", None)
+        self._first = asyncio.Lock()
 
     async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
-        if self._fresh:
-            await self._engine.load(0)
-            self._fresh = False
+        async with self._first:
+            if self._fresh:
+                await self._engine.load(0)
+                self._fresh = False
         return await self._engine.generate(prompt, n, sampling)
 
-    async def load(self, version: int) -> Metrics:
+    async def load(self, version: int) -> Metrics | None:
         self._fresh = False
         return await self._engine.load(version)
 
@@ -243,6 +245,4 @@ def served(config: pytest.Config, tokenizer: PreTrainedTokenizerBase, temporary:
 
 
 def _close(engine: VllmEngine) -> None:
-    import asyncio
-
     asyncio.run(engine.close())

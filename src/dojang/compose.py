@@ -32,7 +32,7 @@ from dojang.loop.evaluate import examine
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
 from dojang.places import cache_root
-from dojang.protocols import Algorithm, Judge, RolloutEngine, Task, Trainer, Workflow
+from dojang.protocols import Algorithm, Judge, RolloutEngine, SpreadJudge, Task, Trainer, Workflow
 from dojang.rundir import RunDir
 from dojang.tasks.code import CodeConfig, CodeTask
 from dojang.track.console import ConsoleTracker
@@ -93,8 +93,9 @@ def prepare(config: RunConfig, *, dry: bool = False) -> Prepared:
         from dojang.runtime.ray.places import connect
 
         connect(config.runtime)
-    judge = config.judge.make(cache_root())
-    task = _make_task(config, judge)
+    data = _load_data(config)
+    judge = _make_judge(config, data, dry=dry)
+    task = _make_task(config, data, judge)
     splits = {split: task.problems(split) for split in ("train", "test")}
     for split, problems in splits.items():
         if not problems:
@@ -120,11 +121,23 @@ def _check_cases(task: CodeTask, problems: Sequence[Problem]) -> None:
         )
 
 
-def _make_task(config: RunConfig, judge: Judge) -> Task:
+def _load_data(config: RunConfig) -> dict[str, Sequence[Problem]]:
     # A test split that a run has looked at all along would say too much of it: where there is another, that is taken.
     held_out = "validation" if isinstance(config.data, Gsm8kConfig) and config.data.validation else "test"
-    problems = {"train": config.data.load("train"), "test": config.data.load(held_out)}
+    return {"train": config.data.load("train"), "test": config.data.load(held_out)}
 
+
+def _make_judge(config: RunConfig, problems: Mapping[str, Sequence[Problem]], *, dry: bool) -> Judge:
+    """Services that were named, else all machines of the cluster, else this one."""
+    services = isinstance(config.task, CodeConfig) and config.judge.url
+    if config.runtime.name == "local" or dry or services:
+        return config.judge.make(cache_root())
+    from dojang.spread_judges import make_judge
+
+    return make_judge(config, problems)
+
+
+def _make_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
     async def make() -> Task:
         try:
             return await _checked_task(config, problems, judge)
@@ -138,7 +151,12 @@ def _make_task(config: RunConfig, judge: Judge) -> Task:
 async def _checked_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
     """With a judge that knows the languages of its problems, if it needs one."""
     if not isinstance(config.task, CodeConfig):
-        return config.task.make(problems)
+        task_here = config.task.make(problems)
+        if not isinstance(judge, SpreadJudge):
+            return task_here
+        from dojang.spread_judges import spread_task
+
+        return await spread_task(task_here, config, judge)
     task = config.task.make(problems, judge)
     for language in sorted(task.languages):
         await config.judge.check(judge, language)

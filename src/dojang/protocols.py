@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from dojang.errors import ConfigError
 from dojang.programs import CallTest, IoTest, Judgement, Submission
@@ -30,6 +30,7 @@ __all__ = [
     "Renderer",
     "RolloutEngine",
     "ServingEngine",
+    "SpreadJudge",
     "Task",
     "TokenBatch",
     "TokenLoss",
@@ -70,6 +71,14 @@ class Judge(Protocol):
 
     async def close(self) -> None:
         """Stop; nothing is left running. Pending submissions end as JUDGE_ERROR."""
+
+
+@runtime_checkable
+class SpreadJudge(Judge, Protocol):
+    """A Judge of several machines."""
+
+    async def everywhere(self, submission: Submission) -> Sequence[tuple[str, Judgement]]:
+        """Have each machine judge a program it must accept; with the machines' addresses."""
 
 
 class TooLong(ConfigError):

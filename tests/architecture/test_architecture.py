@@ -21,7 +21,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"vllm": "engines/vllm.py", "peft": "train/adapters.py", "bitsandbytes": "train/bits.py"}
 HEAVY |= {"mlflow": "track/mlflow.py", "tensorboard": "track/tensorboard.py"}
 HEAVY |= {"sagemaker": "launch/sagemaker.py", "boto3": "launch/sagemaker.py"}
-RAYS = ("runtime/ray/", "spread.py")
+RAYS = ("runtime/ray/", "spread.py", "spread_judges.py")
 """What needs Ray, and is itself imported only when it is used."""
 ASKS_RAY = ("track/ray.py", "launch/roll_call.py")
 """A tracker of runs that may be elsewhere, and a process that counts nodes: they ask for Ray when it is there."""
@@ -112,7 +112,7 @@ def test_ray_is_imported_in_one_folder_and_that_only_when_it_is_used() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if node in tree.body:
-                assert [name for name in names if re.match(r"ray\b|dojang\.(runtime\.ray|spread)\b", name)] == []
+                assert [name for name in names if re.match(r"ray\b|dojang\.(runtime\.ray|spread\w*)\b", name)] == []
             if short(path) not in ASKS_RAY:
                 assert [name for name in names if re.match(r"ray\b", name)] == []
 

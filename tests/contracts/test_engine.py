@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from dojang.engines.torch import TorchEngine
 from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Sampling
 from dojang.weights.memory import MemoryWeights
-from serving import NEEDS_VLLM, served
+from rays import NEEDS_RAY, alone
+from serving import NEEDS_VLLM, Kept, served
 
 Ask = tuple[Sequence[int], int, Sampling]
 MakeTorch = Callable[..., TorchEngine]
@@ -50,11 +52,36 @@ def torch_engine(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrai
     return make
 
 
+@pytest.fixture(scope="module")
+def ray_engine(
+    micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> Iterator[RolloutEngine]:
+    """One for all, since a process that has torch takes a while to begin."""
+    from dojang.runtime.ray.arrays import Held, Shared, lay_down
+    from dojang.runtime.ray.engines import RayEngine, Sampler
+    from dojang.runtime.ray.places import reserve
+
+    class Versions(Shared):
+        def reference(self, version: int) -> Any:
+            return lay_down(dict(micro_model(torch.float64, seed=version).named_parameters()))
+
+    def sampler() -> Sampler:
+        weights = Held()
+        return Sampler(TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=64), weights)
+
+    with alone(1):
+        (place,) = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", patience_s=120)
+        engine = RayEngine(sampler, place, Versions())
+        yield engine
+        asyncio.run(engine.close())
+
+
 @pytest.fixture(
     params=[
         "torch",
         "scripted",
         "fleet",
+        pytest.param("ray", marks=NEEDS_RAY),
         pytest.param("vllm", marks=NEEDS_VLLM),
         pytest.param("remote", marks=NEEDS_VLLM),
     ]
@@ -74,6 +101,7 @@ def make_engine(
         "torch": torch_engine,
         "scripted": lambda: ScriptedEngine(tokenizer, script),
         "fleet": lambda: Fleet([torch_engine(slots=4), torch_engine()]),
+        "ray": lambda: Kept(request.getfixturevalue("ray_engine"), close=False),
         **served(request.config, tokenizer, tmp_path_factory).makers(),
     }
     return makers[request.param]

@@ -10,7 +10,7 @@ from dojang.errors import ConfigError
 from dojang.judge.languages import LANGUAGES
 from dojang.judge.pool import JudgePool
 from dojang.programs import Exam, IoTest, Submission
-from dojang.protocols import Judge
+from dojang.protocols import Judge, SpreadJudge
 from dojang.settings import Section
 from dojang.types import Outcome
 
@@ -24,7 +24,8 @@ class JudgeConfig(Section):
     """What keeps judged programs from the machine. auto takes the strongest it offers and refuses to run without
     any; none runs them with limits only."""
     workers: int = Field(default=0, ge=0, le=4096)
-    """Programs judged at a time; 0 is one per core."""
+    """Programs judged at a time, in a Ray cluster on each machine; 0 is one per core, or what trainers and engines
+    leave of the cluster's."""
     python: str = ""
     """Path of an interpreter for Python programs, which may then import its packages; the one dojang runs on, without
     its packages, if empty."""
@@ -52,14 +53,18 @@ class JudgeConfig(Section):
 
     async def check(self, judge: Judge, language: str) -> None:
         """Judge a trivial program: a machine that cannot is better known before a run than during it."""
-        if isinstance(judge, JudgePool):
+        program = Submission(language, LANGUAGES[language].trivial, Exam((IoTest("", ""),)))
+        if isinstance(judge, SpreadJudge):
+            found = [(f"on {address}", judgement) for address, judgement in await judge.everywhere(program)]
+        elif isinstance(judge, JudgePool):
             judge.premises.how_to_run(language, "")  # says in one sentence what is missing
+            found = [("here", await judge.judge(program))]
         else:
-            judge = self.make(Path(), impatient=True)  # a service that is not there need not be waited for
-        exam = Exam((IoTest("", ""),))
-        judgement = await judge.judge(Submission(language, LANGUAGES[language].trivial, exam))
-        if judgement.outcome is not Outcome.ACCEPTED:
-            raise ConfigError(
-                f"{language} programs cannot be judged {'at ' + ', '.join(self.url) if self.url else 'here'}: "
-                f"{judgement.detail or judgement.outcome}; `dojang judge selftest` says more"
-            )
+            hasty = self.make(Path(), impatient=True)  # a service that is not there need not be waited for
+            found = [(f"at {', '.join(self.url)}", await hasty.judge(program))]
+        for where, judgement in found:
+            if judgement.outcome is not Outcome.ACCEPTED:
+                raise ConfigError(
+                    f"{language} programs cannot be judged {where}: {judgement.detail or judgement.outcome}; "
+                    "`dojang judge selftest` says more"
+                )

@@ -1,9 +1,11 @@
 """Objects in processes of Ray's: made there, asked from here.
 
 What is asked raises what the object raises. If instead the process is gone, or cannot be reached any more, that is
-`Lost`, whatever Ray calls it: whoever asked decides whether to ask another.
+`Lost`, whatever Ray calls it: whoever asked decides whether to ask another. Ray does not always say so of those whose
+machine is gone, so machines are looked at while somebody waits.
 """
 
+import asyncio
 import inspect
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,12 +13,14 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from dojang.runtime.ray.places import Place
+from dojang.runtime.ray.places import Node, Place, alive
 
-__all__ = ["Actor", "Host", "Lost", "answer", "gather", "spawn"]
+__all__ = ["Actor", "Host", "Lost", "answer", "gather", "spawn", "spawn_at"]
 
+_LOOK_S = 5.0
+"""Between two looks at whether the machine of somebody who does not answer is still there."""
 _AT_A_TIME = 10_000
 """Requests an actor may have under way: how many it really works on is its object's business."""
 
@@ -31,12 +35,15 @@ class Host:
     def __init__(self) -> None:
         self._held: Any = None
 
-    async def make(self, factory: Callable[[], Any]) -> None:
-        self._held = factory()
+    async def make(self, factory: Callable[..., Any], *arguments: Any) -> None:
+        self._held = factory(*arguments)
 
     async def do(self, verb: str, *arguments: Any) -> Any:
         found = getattr(self._held, verb)(*arguments)
         return await found if inspect.isawaitable(found) else found
+
+    async def node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
 
     async def address(self) -> tuple[str, int]:
         """Where others can meet this process: its node's address, and a port that is free."""
@@ -50,10 +57,13 @@ class Actor:
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
+        self._node: str | None = None
+        """Its machine, once that is known."""
 
-    def make(self, factory: Callable[[], Any]) -> Any:
-        """Begin to make the object it is to hold; returns what to wait for."""
-        return self._handle.make.remote(factory)
+    def make(self, factory: Callable[..., Any], *arguments: Any) -> Any:
+        """Begin to make the object it is to hold; returns what to wait for. Arguments that are references into the
+        object store arrive as what lies there."""
+        return self._handle.make.remote(factory, *arguments)
 
     def address(self) -> Any:
         return self._handle.address.remote()
@@ -64,7 +74,26 @@ class Actor:
 
     async def do(self, verb: str, *arguments: Any) -> Any:
         """Ask, and wait."""
-        return await answer(self.begin(verb, *arguments))
+        return await self._unless_gone(self.begin(verb, *arguments))
+
+    def locate(self, patience_s: float) -> None:
+        """Find out where it is, once it has found a place."""
+        (self._node,) = gather([self._handle.node.remote()], patience_s)
+
+    async def prepare(self, factory: Callable[..., Any]) -> None:
+        """Have it make the object it is to hold."""
+        self._node = await answer(self._handle.node.remote())  # as soon as it has found a place
+        await self._unless_gone(self.make(factory))
+
+    async def _unless_gone(self, asked: Any) -> Any:
+        waiting = asyncio.ensure_future(answer(asked))
+        try:
+            while not (await asyncio.wait({waiting}, timeout=_LOOK_S))[0]:
+                if self._node is not None and self._node not in await asyncio.to_thread(alive):
+                    raise Lost("its machine is gone")
+            return waiting.result()
+        finally:
+            waiting.cancel()
 
     def kill(self) -> None:
         """The process ends at once."""
@@ -73,11 +102,20 @@ class Actor:
 
 def spawn(place: Place, name: str) -> Actor:
     """A new process there, by which name it is found among others. It does not hold anything yet."""
+    return _spawn(name, place.cpus, place.gpus, PlacementGroupSchedulingStrategy(place.group, place.bundle))
+
+
+def spawn_at(node: Node, name: str) -> Actor:
+    """A new process on that machine. Ray's books know of no processor it uses, so it is in nobody's way."""
+    return _spawn(name, 0.0, 0.0, NodeAffinitySchedulingStrategy(node.id, soft=False))
+
+
+def _spawn(name: str, cpus: float, gpus: float, strategy: Any) -> Actor:
     options = {
-        "num_cpus": place.cpus,
-        "num_gpus": place.gpus,
+        "num_cpus": cpus,
+        "num_gpus": gpus,
         "max_concurrency": _AT_A_TIME,
-        "scheduling_strategy": PlacementGroupSchedulingStrategy(place.group, place.bundle),
+        "scheduling_strategy": strategy,
     }
     return Actor(ray.remote(type(name, (Host,), {})).options(**options).remote())
 

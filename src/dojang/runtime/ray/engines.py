@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from dojang.protocols import RolloutEngine, WeightStore
-from dojang.runtime.ray.actors import Actor, Lost, answer, spawn
+from dojang.runtime.ray.actors import Actor, Lost, spawn
 from dojang.runtime.ray.arrays import Held, Shared, pick_up
 from dojang.runtime.ray.places import Place, give_back
 from dojang.types import Completion, Metrics, Sampling
@@ -62,7 +62,7 @@ class RayEngine:
         if self._actor is None:
             actor = spawn(self._place, "Engine")
             try:
-                await answer(actor.make(self._factory))
+                await actor.prepare(self._factory)
             except BaseException:
                 actor.kill()
                 raise

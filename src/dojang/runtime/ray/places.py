@@ -2,17 +2,19 @@
 
 import logging
 import os
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from dojang.errors import ClusterError
 from dojang.runtime.config import RayConfig
 
-__all__ = ["Node", "Place", "connect", "give_back", "gpus_each", "nodes", "reserve"]
+__all__ = ["Node", "Place", "alive", "connect", "give_back", "gpus_each", "nodes", "reserve", "spare"]
 
 logger = logging.getLogger(__name__)
 _WORD_S = 10.0
@@ -40,6 +42,8 @@ class Node:
 
 
 _reserved: list[Place] = []
+_seen: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
+_MOMENT_S = 2.0
 
 
 def connect(config: RayConfig) -> None:
@@ -75,6 +79,16 @@ def nodes() -> list[Node]:
     ]
 
 
+def alive() -> frozenset[str]:
+    """Their ids, as they were a moment ago: many may ask at the same time."""
+    global _seen
+    at, found = _seen
+    if time.monotonic() - at > _MOMENT_S:
+        found = frozenset(node.id for node in nodes())
+        _seen = time.monotonic(), found
+    return found
+
+
 def gpus_each(config: RayConfig, device: str) -> float:
     """How many GPUs a trainer or engine gets; `device` is model.device."""
     if device == "cpu":
@@ -107,6 +121,24 @@ def give_back(places: Sequence[Place]) -> None:
     for group in {each.group.id: each.group for each in places if each in _reserved}.values():
         remove_placement_group(group)
     _reserved[:] = [each for each in _reserved if each not in places]
+
+
+def spare() -> list[tuple[Node, int]]:
+    """How many processors trainers and engines of this run leave on each machine; one somewhere in any case.
+    ClusterError if no machine has any."""
+    taken: Counter[str] = Counter()
+    for group in {each.group.id: each.group for each in _reserved}.values():
+        table = placement_group_table(group)
+        for at, node in table["bundles_to_node_id"].items():
+            taken[node] += table["bundles"][at].get("CPU", 0.0)
+    there = nodes()
+    found = {node: max(0, int(node.cpus - taken[node.id])) for node in there}
+    if not any(found.values()):
+        widest = max(there, key=lambda node: node.cpus, default=None)
+        if widest is None or not widest.cpus:
+            raise ClusterError(f"no machine of the cluster has a processor to judge with ({len(there)} are there)")
+        found[widest] = 1
+    return list(found.items())
 
 
 def _there() -> str:

@@ -7,7 +7,7 @@ of them is lost the others cannot go on, so all end, and the run begins again at
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import ray
 
 from dojang.errors import DojangError, RanksLost
 from dojang.protocols import Trainer, WeightStore
-from dojang.runtime.ray.actors import Lost, answer, gather, spawn
+from dojang.runtime.ray.actors import Lost, gather, spawn
 from dojang.runtime.ray.arrays import lay_down
 from dojang.runtime.ray.luggage import Luggage, bring, fetch
 from dojang.runtime.ray.places import Place, give_back
@@ -83,6 +83,8 @@ class RayTrainer:
         self._places, self._deliver = places, deliver
         self._ranks = [spawn(place, "Trainer") for place in places]
         try:
+            for each in self._ranks:
+                each.locate(patience_s)
             (address,) = gather([self._ranks[0].address()], patience_s)
             gather([each.make(factory(at, address)) for at, each in enumerate(self._ranks)], patience_s)
         except BaseException as error:
@@ -108,8 +110,7 @@ class RayTrainer:
         return found
 
     async def publish(self) -> int:
-        asked = [each.begin("publish", at == 0) for at, each in enumerate(self._ranks)]
-        version, references = (await self._of(asked))[0]
+        version, references = (await self._of(each.do("publish", at == 0) for at, each in enumerate(self._ranks)))[0]
         self._deliver(version, references[0])
         return int(version)
 
@@ -117,8 +118,8 @@ class RayTrainer:
         if await self._sees(path):
             await self._all("save", path)
             return
-        folders = await self._of([each.begin("unpack") for each in self._ranks])
-        await self._of([each.begin("save", folder) for each, folder in zip(self._ranks, folders, strict=True)])
+        folders = await self._of(each.do("unpack") for each in self._ranks)
+        await self._of(each.do("save", folder) for each, folder in zip(self._ranks, folders, strict=True))
         for each, folder in zip(self._ranks, folders, strict=True):
             await self._safely(fetch(each, folder, path))
 
@@ -126,16 +127,16 @@ class RayTrainer:
         if await self._sees(path):
             await self._all("restore", path)
             return
-        folders = await self._of([each.begin("unpack") for each in self._ranks])
+        folders = await self._of(each.do("unpack") for each in self._ranks)
         await self._safely(bring(path, list(zip(self._ranks, folders, strict=True))))
-        await self._of([each.begin("restore", folder) for each, folder in zip(self._ranks, folders, strict=True)])
-        await self._of([each.begin("discard", folder) for each, folder in zip(self._ranks, folders, strict=True)])
+        await self._of(each.do("restore", folder) for each, folder in zip(self._ranks, folders, strict=True))
+        await self._of(each.do("discard", folder) for each, folder in zip(self._ranks, folders, strict=True))
 
     async def close(self) -> None:
         self._end()
 
     async def _all(self, verb: str, *arguments: Any) -> Any:
-        return (await self._of([each.begin(verb, *arguments) for each in self._ranks]))[0]
+        return (await self._of(each.do(verb, *arguments) for each in self._ranks))[0]
 
     async def _sees(self, path: Path) -> bool:
         """Whether all ranks find the same directory there; if not, files must travel."""
@@ -143,13 +144,13 @@ class RayTrainer:
         sign = path / ".seen"
         sign.write_text(word := os.urandom(8).hex())
         try:
-            return set(await self._of([each.begin("reads", sign) for each in self._ranks])) == {word}
+            return set(await self._of(each.do("reads", sign) for each in self._ranks)) == {word}
         finally:
             sign.unlink()
 
-    async def _of(self, asked: Sequence[Any]) -> list[Any]:
+    async def _of(self, asked: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         """What all answer. If one fails, none is left."""
-        tasks = [asyncio.ensure_future(answer(each)) for each in asked]
+        tasks = [asyncio.ensure_future(each) for each in asked]
         found: list[Any] = await self._safely(_together(tasks))
         return found
 

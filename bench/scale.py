@@ -1,0 +1,151 @@
+"""Judging over Ray beside the local pool with as many workers: programs per second, and what the way there costs.
+
+Both judge the same programs, one side after the other, and the other one first in the next round, so that a busy
+machine slows both alike; of speeds the medians count. Both first judge a few trivial programs. Ray runs all the while,
+and what it uses without being asked is counted on both sides. More workers than the machine has cores show that nothing
+gets in the way, not that it gets faster.
+
+The overhead is measured with a judge that answers at once. Not measured: machines with a network between them.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import ray
+
+from dojang.config import RunConfig
+from dojang.judge.pool import JudgePool
+from dojang.places import cache_root
+from dojang.programs import Exam, IoTest, Isolation, Judgement, Stop, Submission
+from dojang.protocols import Judge
+from dojang.runtime.ray.judges import Juror, RayJudge
+from dojang.spread_judges import make_judge
+from dojang.types import Outcome
+from judge import TRIVIAL, tree_cpu_s
+from judge_workload import TESTS, Language, Workload, mixed, workload
+from machine import Row, arguments, report
+
+NAMES: dict[Language, str] = {"cpp17": "C++", "python3": "Python"}
+SIDES = ("local", "ray")
+INSTANT = 2000
+
+
+@dataclass
+class Side:
+    """What one side has done."""
+
+    rates: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    wrong: int = 0
+
+
+def judge_of(side: str, workers: int) -> Judge:
+    """A new one."""
+    if side == "local":
+        return JudgePool(cache=cache_root(), workers=workers)
+    sections = {"task": {"name": "code"}, "judge": {"workers": workers}, "runtime": {"name": "ray"}}
+    needed = {"model": {"name": "dojang-tiny"}, "data": {"name": "arithmetic"}}
+    return make_judge(RunConfig.model_validate({**needed, **sections}), {})
+
+
+async def judged(judge: Judge, work: Workload, side: Side) -> None:
+    """All programs at once, as a training step hands them in."""
+    await asyncio.gather(*map(judge.judge, trivial(work.language)))
+    used, started = tree_cpu_s(os.getpid()), time.perf_counter()
+    found = await asyncio.gather(
+        *(judge.judge(Submission(work.language, each.source, each.exam, Stop.TIME_LIMIT)) for each in work.programs)
+    )
+    side.rates.append(len(found) / (time.perf_counter() - started))
+    side.cpu_s.append((tree_cpu_s(os.getpid()) - used) / len(found))
+    side.wrong += sum(each.outcome is not one.truth for each, one in zip(found, work.programs, strict=True))
+
+
+def trivial(language: Language) -> list[Submission]:
+    exam = Exam((IoTest("", "0"),))
+    return [Submission(language, text % (at, at), exam) for text in TRIVIAL[language] for at in range(8)]
+
+
+async def compared(language: Language, workers: int, options: argparse.Namespace) -> list[Row]:
+    sides = {side: Side() for side in SIDES}
+    for turn in range(options.rounds):
+        work = workload(language, mixed(language, options.programs), options.seed + 100 * workers + turn)
+        for side in SIDES if turn % 2 else reversed(SIDES):
+            judge = judge_of(side, workers)
+            try:
+                await judged(judge, work, sides[side])
+            finally:
+                await judge.close()
+            print(f"{NAMES[language]}, {workers}, {side}: {sides[side].rates[-1]:.2f}/s", file=sys.stderr, flush=True)
+    case, local, over = f"{NAMES[language]}, workers: {workers}", sides["local"], sides["ray"]
+    notes = (
+        f"{options.programs} programs x {TESTS} tests, {options.rounds} rounds; {over.wrong} wrong, {local.wrong} wrong"
+    )
+    fast, other = statistics.median(over.rates), statistics.median(local.rates)
+    used, less = statistics.median(over.cpu_s), statistics.median(local.cpu_s)
+    return [
+        Row(case, "ray", "local pool", fast, other, "programs/s", fast / other, notes),
+        Row(case, "ray", "local pool", used, less, "CPU s/program", less / used, notes),
+    ]
+
+
+class Instant:
+    """A judge that knows beforehand."""
+
+    async def judge(self, submission: Submission) -> Judgement:
+        return Judgement(Outcome.ACCEPTED, (), len(submission.exam.tests), Isolation.NONE)
+
+    async def close(self) -> None: ...
+
+
+async def overhead(size: int, seats: int) -> Row:
+    """What the way there and back takes."""
+    exam = Exam((IoTest("1 " * (size // 2), "1"),))
+    submissions = [Submission("python3", f"print({number})\n" * 20, exam) for number in range(INSTANT)]
+
+    async def each_us(judge: Callable[[Submission], Awaitable[Judgement]]) -> float:
+        started = time.perf_counter()
+        await asyncio.gather(*map(judge, submissions))
+        return (time.perf_counter() - started) / INSTANT * 1e6
+
+    far = RayJudge(lambda _: lambda: Juror(Instant(), None), most=seats, patience_s=120.0)
+    await asyncio.gather(*map(far.judge, submissions[:100]))
+    try:
+        values = [(await each_us(far.judge), await each_us(Instant().judge)) for _ in range(5)]
+    finally:
+        await far.close()
+    value, base = (statistics.median(each) for each in zip(*values, strict=True))
+    case = f"overhead, {seats} at a time, exam of {size:,} characters"
+    return Row(case, "ray", "a call in this process", value, base, "us/program", base / value, "an instant judge")
+
+
+def main() -> None:
+    parser = arguments((__doc__ or "").partition("\n")[0])
+    parser.add_argument("--programs", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--workers", default="1,2,4")
+    parser.add_argument("--language", choices=("cpp17", "python3", "all"), default="all")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    counts = [int(each) for each in options.workers.split(",")]
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "150")
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        ray.init(num_cpus=max(counts), include_dashboard=False, _temp_dir=folder, configure_logging=False)
+        try:
+            rows = [asyncio.run(overhead(size, max(counts))) for size in (1_000, 1_000_000)]
+            for language in NAMES if options.language == "all" else [options.language]:
+                for workers in counts:
+                    rows += asyncio.run(compared(language, workers, options))
+        finally:
+            ray.shutdown()
+    report("scale", rows, options.json)
+
+
+if __name__ == "__main__":
+    main()
