@@ -47,9 +47,8 @@ OPTIONAL = {
     "vllm": "vLLM rollouts",
     "mlflow-skinny": "runs in MLflow",
     "tensorboard": "its event files",
+    "sagemaker": "launching jobs on Amazon SageMaker",
 }
-USED = ("bitsandbytes", "math-verify", "mlflow-skinny", "peft", "reasoning-gym", "tensorboard", "vllm")
-"""Those of them that do something already."""
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, Windows' Linux
 GIVES = {
     "namespaces": "judged programs get files, processes and a network of their own",
@@ -100,7 +99,7 @@ def findings() -> Iterator[Finding]:
             True if found else None,
             name,
             found or "not installed",
-            f"optional, for {use}" if name in USED else f"optional, for {use}; this version does not use it yet",
+            f"optional, for {use}",
         )
 
 

@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from dojang.doctor import GIVES, NEEDED, OPTIONAL, USED, Finding, examine, findings
+from dojang.doctor import GIVES, NEEDED, OPTIONAL, Finding, examine, findings
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,7 @@ def test_what_these_tests_run_on_is_good(found: dict[str, Finding], name: str) -
 @pytest.mark.parametrize("name", OPTIONAL)
 def test_what_is_optional_is_never_a_fault(found: dict[str, Finding], name: str) -> None:
     assert found[name].good is not False
-    later = "" if name in USED else "; this version does not use it yet"
-    assert found[name].meaning == f"optional, for {OPTIONAL[name]}{later}"
+    assert found[name].meaning == f"optional, for {OPTIONAL[name]}"
 
 
 def test_what_is_missing_comes_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
