@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +25,37 @@ OURS = ("Engine", "Trainer", "Judge")
 MakeCluster = Callable[..., Any]
 
 
-def train(directory: Path, environment: dict[str, str], *settings: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "dojang", "train", *ALIKE, *settings, "--run-dir", str(directory)]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory.parent
-    )
+@dataclass
+class Training:
+    """A run in a process of its own."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def ends_well(self, seconds: float) -> None:
+        assert self.process.wait(seconds) == 0, self.log.read_text()
 
 
 @contextmanager
-def ended(process: "subprocess.Popen[str]") -> Iterator[None]:
+def train(directory: Path, environment: dict[str, str], *settings: str) -> Iterator[Training]:
+    """Into a file: Ray has much to say of what is killed, more than a pipe holds that nobody reads."""
+    command = [sys.executable, "-m", "dojang", "train", *ALIKE, *settings, "--run-dir", str(directory)]
+    log = directory.with_suffix(".log")
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, cwd=directory.parent)
     try:
-        yield
+        yield Training(process, log)
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     """What the same run gives in one process."""
     directory = tmp_path_factory.mktemp("local") / "run"
-    process = train(directory, {**os.environ, "OMP_NUM_THREADS": "1"})
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+    with train(directory, {**os.environ, "OMP_NUM_THREADS": "1"}) as run:
+        run.ends_well(300)
     return ledger(directory)
 
 
@@ -56,11 +65,10 @@ def test_whatever_is_killed_the_ledger_is_that_of_an_undisturbed_run(
     cluster = make_cluster(2, 2, 2)
     chance = random.Random(0)
     directory = tmp_path / "run"
-    process = train(directory, {**environment, "RAY_ADDRESS": cluster.address}, *ON_RAY)
     killed = []
-    with ended(process):
-        while process.poll() is None and len(killed) < KILLS:
-            time.sleep(chance.uniform(2, 8))
+    with train(directory, {**environment, "RAY_ADDRESS": cluster.address}, *ON_RAY) as run:
+        while run.process.poll() is None and len(killed) < KILLS:
+            time.sleep(chance.uniform(2, 12))
             victims = of(cluster.list_all_nodes(), *OURS)
             if not victims:
                 continue
@@ -73,9 +81,8 @@ def test_whatever_is_killed_the_ledger_is_that_of_an_undisturbed_run(
                 number = chance.choice(sorted(victims))
                 kill(number)
                 killed.append(victims[number])
-        output, _ = process.communicate(timeout=900)
-    assert process.returncode == 0, output
-    assert len(killed) == KILLS, output
+        run.ends_well(900)
+    assert len(killed) == KILLS, "the run had ended before"
     assert ledger(directory) == undisturbed
     assert json.loads((directory / "summary.json").read_text())["status"] == "finished"
     assert of(cluster.list_all_nodes(), *OURS) == {}
@@ -87,17 +94,15 @@ def test_a_driver_that_is_killed_leaves_nobody_behind_and_can_be_resumed(
     cluster = make_cluster(4)
     on = {**environment, "RAY_ADDRESS": cluster.address}
     directory = tmp_path / "run"
-    process = train(directory, on, *ON_RAY)
-    with ended(process):
+    with train(directory, on, *ON_RAY) as run:
         deadline = time.monotonic() + 300
-        while steps_done(directory) < 3 and process.poll() is None and time.monotonic() < deadline:
+        while steps_done(directory) < 3 and run.process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
     assert steps_done(directory) >= 3
     deadline = time.monotonic() + 60
     while of(cluster.list_all_nodes(), *OURS) and time.monotonic() < deadline:
         time.sleep(0.5)
     assert of(cluster.list_all_nodes(), *OURS) == {}
-    again = train(directory, on, *ON_RAY, "--resume")
-    output, _ = again.communicate(timeout=600)
-    assert again.returncode == 0, output
+    with train(directory, on, *ON_RAY, "--resume") as again:
+        again.ends_well(600)
     assert ledger(directory) == undisturbed
