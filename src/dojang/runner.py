@@ -96,7 +96,7 @@ def _once(config: RunConfig, console: Console, ending: Ending, settle: Callable[
         except RanksLost as error:
             if not may_fail:
                 raise
-            console.print(f"{error}; beginning again where the run was saved last", highlight=False)
+            console.print(f"{error}; beginning again where the run was saved last", highlight=False, soft_wrap=True)
             return False
     return True
 
