@@ -1,7 +1,7 @@
 """Judging over Ray beside the local pool with as many workers: programs per second, and what the way there costs.
 
 Both judge the same programs, one side after the other, and the other one first in the next round, so that a busy
-machine slows both alike; of speeds the medians count. Both first judge a few trivial programs. Ray runs all the while,
+machine slows both alike; the ratio is the median of the rounds' ratios. Both first judge a few trivial programs. Ray runs all the while,
 and what it uses without being asked is counted on both sides. More workers than the machine has cores show that nothing
 gets in the way, not that it gets faster.
 
@@ -57,7 +57,6 @@ def judge_of(side: str, workers: int) -> Judge:
 
 async def judged(judge: Judge, work: Workload, side: Side) -> None:
     """All programs at once, as a training step hands them in."""
-    await asyncio.gather(*map(judge.judge, trivial(work.language)))
     used, started = tree_cpu_s(os.getpid()), time.perf_counter()
     found = await asyncio.gather(
         *(judge.judge(Submission(work.language, each.source, each.exam, Stop.TIME_LIMIT)) for each in work.programs)
@@ -74,24 +73,32 @@ def trivial(language: Language) -> list[Submission]:
 
 async def compared(language: Language, workers: int, options: argparse.Namespace) -> list[Row]:
     sides = {side: Side() for side in SIDES}
-    for turn in range(options.rounds):
-        work = workload(language, mixed(language, options.programs), options.seed + 100 * workers + turn)
-        for side in SIDES if turn % 2 else reversed(SIDES):
-            judge = judge_of(side, workers)
-            try:
-                await judged(judge, work, sides[side])
-            finally:
-                await judge.close()
-            print(f"{NAMES[language]}, {workers}, {side}: {sides[side].rates[-1]:.2f}/s", file=sys.stderr, flush=True)
-    case, local, over = f"{NAMES[language]}, workers: {workers}", sides["local"], sides["ray"]
+    judges = {side: judge_of(side, workers) for side in SIDES}
+    try:
+        for judge in judges.values():
+            await asyncio.gather(*map(judge.judge, trivial(language)))
+        for turn in range(options.rounds):
+            work = workload(language, mixed(language, options.programs), options.seed + 100 * workers + turn)
+            for side in SIDES if turn % 2 else reversed(SIDES):
+                await judged(judges[side], work, sides[side])
+            rates = ", ".join(f"{name} {side.rates[-1]:.2f}/s" for name, side in sides.items())
+            print(f"{NAMES[language]}, {workers}: {rates}", file=sys.stderr, flush=True)
+    finally:
+        for judge in judges.values():
+            await judge.close()
+    return _rows(f"{NAMES[language]}, workers: {workers}", sides["ray"], sides["local"], options)
+
+
+def _rows(case: str, over: Side, local: Side, options: argparse.Namespace) -> list[Row]:
     notes = (
-        f"{options.programs} programs x {TESTS} tests, {options.rounds} rounds; {over.wrong} wrong, {local.wrong} wrong"
+        f"{options.programs} programs x {TESTS} tests, {options.rounds} rounds; wrong: {over.wrong} and {local.wrong}"
     )
-    fast, other = statistics.median(over.rates), statistics.median(local.rates)
-    used, less = statistics.median(over.cpu_s), statistics.median(local.cpu_s)
+    median = statistics.median
+    faster = median(mine / theirs for mine, theirs in zip(over.rates, local.rates, strict=True))
+    cheaper = median(theirs / mine for mine, theirs in zip(over.cpu_s, local.cpu_s, strict=True))
     return [
-        Row(case, "ray", "local pool", fast, other, "programs/s", fast / other, notes),
-        Row(case, "ray", "local pool", used, less, "CPU s/program", less / used, notes),
+        Row(case, "ray", "local pool", median(over.rates), median(local.rates), "programs/s", faster, notes),
+        Row(case, "ray", "local pool", median(over.cpu_s), median(local.cpu_s), "CPU s/program", cheaper, notes),
     ]
 
 
@@ -127,14 +134,15 @@ async def overhead(size: int, seats: int) -> Row:
 
 def main() -> None:
     parser = arguments((__doc__ or "").partition("\n")[0])
-    parser.add_argument("--programs", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--programs", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--workers", default="1,2,4")
     parser.add_argument("--language", choices=("cpp17", "python3", "all"), default="all")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     counts = [int(each) for each in options.workers.split(",")]
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "150")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 otherwise: whatever else runs here would slow one side alone
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
         ray.init(num_cpus=max(counts), include_dashboard=False, _temp_dir=folder, configure_logging=False)
         try:

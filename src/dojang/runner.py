@@ -96,6 +96,7 @@ def _once(config: RunConfig, console: Console, ending: Ending, settle: Callable[
         except RanksLost as error:
             if not may_fail:
                 raise
+            asyncio.run(prepared.judge.close())  # they may have been lost before the loop began
             console.print(f"{error}; beginning again where the run was saved last", highlight=False, soft_wrap=True)
             return False
     return True

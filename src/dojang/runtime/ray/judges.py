@@ -10,8 +10,9 @@ Equal submissions are judged once on a machine, by the judge there; on two machi
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import ray
@@ -35,26 +36,30 @@ _KEPT = 256 << 20
 
 
 class _Shelf(Generic[V]):
-    """What was used last, up to a size."""
+    """What was used last, up to a size. It is made once for all who wait for it."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[V, int]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[asyncio.Future[V], int]] = OrderedDict()
         self._size = 0
 
-    def get(self, name: str) -> V | None:
-        if name not in self._kept:
-            return None
+    def __contains__(self, name: str) -> bool:
+        return name in self._kept and not self._kept[name][0].cancelled()
+
+    async def get(self, name: str, size: int, make: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        if name not in self:
+            self._discard(name)
+            self._kept[name] = asyncio.ensure_future(make()), size
+            self._size += size
+            while self._size > _KEPT and len(self._kept) > 1:
+                self._discard(next(iter(self._kept)))
         self._kept.move_to_end(name)
-        return self._kept[name][0]
+        try:
+            return await asyncio.shield(self._kept[name][0])
+        except Exception:
+            self._discard(name)
+            raise
 
-    def put(self, name: str, value: V, size: int) -> None:
-        self.discard(name)
-        self._kept[name] = value, size
-        self._size += size
-        while self._size > _KEPT and len(self._kept) > 1:
-            self.discard(next(iter(self._kept)))
-
-    def discard(self, name: str) -> None:
+    def _discard(self, name: str) -> None:
         if name in self._kept:
             self._size -= self._kept.pop(name)[1]
 
@@ -65,7 +70,7 @@ class Juror:
     def __init__(self, judge: Judge, task: Task | None) -> None:
         """`task` grades answers, if they are not programs."""
         self._judge, self._task = judge, task
-        self._exams: _Shelf[asyncio.Future[Exam]] = _Shelf()
+        self._exams: _Shelf[Exam] = _Shelf()
 
     async def judge(self, submission: Submission) -> Judgement:
         return await self._judge.judge(submission)
@@ -74,18 +79,10 @@ class Juror:
         self, language: str, source: str, stop: Stop, digest: str, where: tuple[Any, int] | None
     ) -> Judgement | None:
         """By an exam that it keeps, or can fetch from where it is; None if it can do neither."""
-        fetched = self._exams.get(digest)
-        if fetched is None:
-            if where is None:
-                return None
-            reference, size = where
-            fetched = asyncio.ensure_future(_fetch(reference))
-            self._exams.put(digest, fetched, size)
-        try:
-            exam = await asyncio.shield(fetched)
-        except Exception:
-            self._exams.discard(digest)
-            raise
+        if where is None and digest not in self._exams:
+            return None
+        reference, size = where or (None, 0)
+        exam = await self._exams.get(digest, size, partial(_fetch, reference))
         return await self._judge.judge(Submission(language, source, exam, stop))
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
@@ -173,10 +170,7 @@ class RayJudge:
             judgement: Judgement | None = await court.call(*asked, None)
             if judgement is not None:
                 return judgement
-        reference = self._exams.get(digest)
-        if reference is None:
-            reference = await asyncio.to_thread(ray.put, submission.exam)
-            self._exams.put(digest, reference, size)
+        reference = await self._exams.get(digest, size, partial(asyncio.to_thread, ray.put, submission.exam))
         court.known.add(digest)
         return await court.call(*asked, (reference, size))  # type: ignore[no-any-return]
 
