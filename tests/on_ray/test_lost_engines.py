@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -22,7 +22,7 @@ from dojang.runtime.ray.arrays import Shared
 class Process:
     """In place of an actor; some are gone."""
 
-    made: "list[Process]" = []
+    made: ClassVar[list["Process"]] = []
     gone = 0
 
     def __init__(self) -> None:
@@ -104,5 +104,5 @@ def test_a_gpu_that_was_asked_for_and_is_nowhere_is_a_mistake(monkeypatch: pytes
     from dojang import spread
 
     monkeypatch.setattr(places, "nodes", lambda: [places.Node("1", "here", 8, 0)])
-    with pytest.raises(ConfigError, match="model.device=cuda, but the cluster has no GPU"):
+    with pytest.raises(ConfigError, match=r"model\.device=cuda, but the cluster has no GPU"):
         spread.settled(recipes.load("quickstart", ["runtime.name=ray", "model.device=cuda"]))
