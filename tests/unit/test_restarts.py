@@ -1,4 +1,4 @@
-"""Runs whose trainers are lost: begun again, unless somebody wants them to stop, or there is no way."""
+"""Runs on Ray, seen from the driver: begun again if trainers are lost, unless they are to stop, or there is no way."""
 
 import asyncio
 import json
@@ -53,3 +53,8 @@ def test_a_run_that_cannot_begin_again_leaves_a_summary(monkeypatch: pytest.Monk
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert "--resume" in summary["resume"]
+
+
+def test_a_dry_run_says_what_is_where_on_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    runner.dry_run("quickstart", ["runtime=ray", "runtime.trainers=2", "model.device=cuda"])  # here is none, perhaps
+    assert "on a Ray cluster, runtime.trainers=2, runtime.engines=1" in capsys.readouterr().out
