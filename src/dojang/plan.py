@@ -15,15 +15,13 @@ def describe(config: RunConfig) -> str:
     for role, each in config.roles().items():
         if local := models.local(each.model.name):
             compose.make_renderer(each, prepared, local, role)
-    numeric = compose.numerics(config)
     rollout = config.rollout
-    dtype = str(numeric.compute).removeprefix("torch.")
     passes = config.steps * rollout.prompts / len(prepared.train)
     updates = config.steps * config.train.updates - config.loop.stale_updates
     return "\n".join(
         [
             "would run:",
-            f"  model   {models.check(config.model.name)}; {dtype} on {numeric.device}",
+            f"  model   {models.check(config.model.name)}; {_where(config)}",
             *_second(config),
             f"  data    {config.data.name}: {len(prepared.train):,} training and "
             f"{len(prepared.task.problems('test')):,} held-out problems",
@@ -37,6 +35,16 @@ def describe(config: RunConfig) -> str:
             f"{config.checkpoint.metric} ({config.checkpoint.mode})",
         ]
     )
+
+
+def _where(config: RunConfig) -> str:
+    """What a cluster has is not known here."""
+    runtime = config.runtime
+    if runtime.name == "ray":
+        engines = "" if config.rollout.engine == "remote" else f", runtime.engines={runtime.engines}"
+        return f"on a Ray cluster, runtime.trainers={runtime.trainers}{engines}"
+    numeric = compose.numerics(config)
+    return f"{str(numeric.compute).removeprefix('torch.')} on {numeric.device}"
 
 
 def _second(config: RunConfig) -> list[str]:

@@ -103,6 +103,11 @@ def _override(tree: dict[str, Any], override: str) -> None:
     keys = dotted.split(".")
     if not equals or not all(keys):
         raise ConfigError(f"override {override!r} must have the form key=value or section.key=value")
+    if isinstance(tree.get("runtime"), str):  # short for its name, also beside keys of its own
+        tree["runtime"] = {"name": tree["runtime"]}
+    said = tree.get("runtime", {})
+    if keys == ["runtime"] and isinstance(said, dict) and said.get("name", value) == value and value[:1] != "{":
+        keys = ["runtime", "name"]  # what was said of it before still holds
     *path, last = keys
     for depth, section in enumerate(path, start=1):
         if tree.get(section) is None:

@@ -75,9 +75,17 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
             write_atomic(directory.config, recipes.to_yaml(config).encode())
 
         failures = config.runtime.max_failures if config.runtime.name == "ray" else 0
-        while not _once(config, console, ending, settle, may_fail=failures > 0):
-            failures -= 1
-            settle = _nothing
+        started = time.monotonic()
+        try:
+            while not _once(config, console, ending, settle, may_fail=failures > 0):
+                failures -= 1
+                settle = _nothing
+        except DojangError as error:
+            if settle is not _nothing or directory.summary.exists():
+                raise
+            # It has begun, and could not begin again: a machine is gone, and there is no other.
+            finish(ending, console, status="failed", seconds=time.monotonic() - started)
+            raise type(error)(f"{error}\nresume with: {ending.command}") from error
 
 
 def _once(config: RunConfig, console: Console, ending: Ending, settle: Callable[[], None], *, may_fail: bool) -> bool:
@@ -187,6 +195,12 @@ async def _loop(wired: "Run", state: "State", judge: Judge) -> None:
         loop.add_signal_handler(number, ask_to_stop, number)
     try:
         await train(wired, state, stop)
+    except RanksLost as error:
+        if stop.is_set():  # then to begin again is not what was asked for
+            raise Interrupted(
+                f"stopped, but {error}: what came after the last checkpoint is to be done again"
+            ) from error
+        raise
     finally:
         await wired.engine.close()
         await wired.trainer.close()

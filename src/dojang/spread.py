@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang import models
 from dojang.config import RunConfig
 from dojang.engines.fleet import Fleet
+from dojang.errors import ConfigError
 from dojang.learner import (
     Learner,
     Numerics,
@@ -42,6 +43,8 @@ def settled(config: RunConfig) -> tuple[RunConfig, Numerics]:
     have no GPU."""
     assert isinstance(config.runtime, RayConfig)
     device = "cuda" if gpus_each(config.runtime, config.model.device) else "cpu"
+    if config.model.device == "cuda" and device == "cpu":
+        raise ConfigError("model.device=cuda, but the cluster has no GPU; use model.device=auto, or machines with GPUs")
     numeric = numerics_on(torch.device(device), config)
     dtype = str(numeric.compute).removeprefix("torch.")
     return config.model_copy(

@@ -315,3 +315,18 @@ def test_sections_may_be_merged_from_an_anchor(tmp_path: Path) -> None:
     )
     config = recipes.load(str(recipe))
     assert (config.eval.every, config.checkpoint.every) == (3, 4)
+
+
+def test_a_runtime_s_name_alone_goes_with_keys_of_its_own_in_any_order(recipe_file: Path) -> None:
+    for overrides in (["runtime=ray", "runtime.trainers=3"], ["runtime.trainers=3", "runtime=ray"]):
+        assert recipes.load(str(recipe_file), overrides).runtime.model_dump()["trainers"] == 3
+    recipe_file.write_text(recipe_file.read_text() + "runtime: ray\n")
+    assert recipes.load(str(recipe_file), ["runtime.trainers=3"]).runtime.model_dump()["trainers"] == 3
+    assert recipes.load(str(recipe_file), ["runtime.trainers=3", "runtime=local"]).runtime.name == "local"
+    assert recipes.load(str(recipe_file), ["runtime={name: ray, engines: 2}"]).runtime.model_dump()["engines"] == 2
+    assert "'ry' is not one of local, ray" in complaint(str(recipe_file), "runtime=ry")
+
+
+def test_what_ray_would_not_take_is_refused(recipe_file: Path) -> None:
+    assert "give the head's HOST:PORT" in complaint(str(recipe_file), "runtime=ray", "runtime.address=ray://a:10001")
+    assert "1.5 GPUs cannot be had" in complaint(str(recipe_file), "runtime=ray", "runtime.gpus=1.5")

@@ -51,7 +51,8 @@ def discover(
     job = container.read(environment)
     if hosts:
         _refuse_group(head_group, "--hosts")
-        found = Roster(_checked(hosts), host or _myself(hosts), "--hosts")
+        names = _checked(hosts)
+        found = Roster(names, host or _myself(names), "--hosts")
     elif job:
         found = _from_container(job, host, head_group)
     elif listed := slurm.node_list(environment):

@@ -9,7 +9,6 @@ from dojang.errors import ConfigError, ModelError
 from dojang.planning.budget import judge_core_s
 from dojang.planning.cache import GIB
 from dojang.planning.estimate import Estimate, Subject, estimate
-from dojang.runtime.config import RayConfig
 from dojang.train.config import LoraConfig
 
 __all__ = ["Finding", "Knob", "foresee", "knobs", "together"]
@@ -133,9 +132,9 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if layout.ranks > 1 and config.train.optimiser == "adamw8bit":
         said = "train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway"
         yield Finding("failed", "ranks", said, ConfigError.exit_code)
-    wanted, there = layout.ranks + layout.servers, layout.instance.gpus * layout.nodes
-    if isinstance(config.runtime, RayConfig) and config.runtime.gpus is None and layout.gpu and wanted > there:
-        said = f"runtime.trainers and runtime.engines want {wanted} GPUs, and there are {there}"
+    if layout.crowded:
+        there = layout.instance.gpus * layout.nodes
+        said = f"runtime.trainers and runtime.engines want {layout.wanted} GPUs, and there are {there}"
         yield Finding("failed", "ranks", f"{said}; use more machines, or fewer processes", ConfigError.exit_code)
     if found.certain > found.capacity:
         said = f"weights, gradients and optimiser alone take {_gib(found.certain)} of {_gib(found.capacity)}"

@@ -64,7 +64,7 @@ class Estimate:
     @property
     def fit(self) -> str:
         divided = self.layout.ranks % self.sequence_ranks == 0
-        if not divided or (self.needs.cache is not None and not self.needs.cache.slots):
+        if not divided or self.layout.crowded or (self.needs.cache is not None and not self.needs.cache.slots):
             return "no"
         share = self.needs.peak / self.capacity
         if self.layout.gpu:

@@ -1,5 +1,6 @@
 """Who works where: the processes that learn, the engine, and servers that attempt elsewhere."""
 
+import math
 from dataclasses import dataclass
 
 from dojang.config import RunConfig
@@ -21,6 +22,8 @@ class Layout:
     servers: int
     """GPUs left to rollout servers, or to engines of their own on a Ray cluster; 0 if the engine is beside the trainer,
     or elsewhere."""
+    wanted: int = 0
+    """GPUs that the processes on a Ray cluster have for themselves, as the recipe says."""
 
     @property
     def gpu(self) -> Gpu | None:
@@ -36,6 +39,11 @@ class Layout:
         return -(-self.ranks // self.nodes)
 
     @property
+    def crowded(self) -> bool:
+        """Whether there are fewer GPUs than that."""
+        return self.wanted > self.instance.gpus * self.nodes
+
+    @property
     def usd(self) -> float | None:
         """An hour of all of them."""
         return None if self.instance.usd is None else self.instance.usd * self.nodes
@@ -47,10 +55,12 @@ def lay_out(config: RunConfig, instance: Instance, nodes: int, ranks: int | None
     gpus = (instance.gpus if config.model.device != "cpu" else 0) * nodes
     remote = config.rollout.engine == "remote"
     if isinstance(config.runtime, RayConfig) and ranks is None:
-        engines = config.runtime.engines * len(config.roles())
-        return Layout(
-            instance, nodes, config.runtime.trainers, max(0, gpus - config.runtime.trainers) if remote else engines
-        )
+        runtime, roles = config.runtime, len(config.roles())
+        engines = runtime.engines * roles
+        each = float(gpus > 0) if runtime.gpus is None or config.model.device == "cpu" else runtime.gpus
+        wanted = math.ceil(each * (runtime.trainers * roles + (0 if remote else engines)))
+        servers = max(0, gpus - runtime.trainers) if remote else engines
+        return Layout(instance, nodes, runtime.trainers, servers, wanted)
     if ranks is None:
         ranks = max(1, gpus // 2 if remote else gpus)
         ranks = max(ranks - ranks % config.train.sequence_ranks, 1)

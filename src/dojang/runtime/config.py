@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dojang.settings import Section
 
@@ -36,3 +36,17 @@ class RayConfig(Section):
     judges are replaced without counting."""
     patience_s: float = Field(default=600.0, gt=0)
     """How long to wait for processes to get their place and begin, and for new weights to reach an engine."""
+
+    @field_validator("address")
+    @classmethod
+    def _is_no_client_s(cls, address: str) -> str:
+        if "://" in address:
+            raise ValueError(f"{address!r} is for Ray's client, which a run is not; give the head's HOST:PORT")
+        return address
+
+    @field_validator("gpus")
+    @classmethod
+    def _are_whole(cls, gpus: float | None) -> float | None:
+        if gpus is not None and gpus > 1 and gpus != int(gpus):
+            raise ValueError(f"{gpus:g} GPUs cannot be had: Ray divides one among several, but no more than one")
+        return gpus

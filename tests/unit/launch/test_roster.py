@@ -171,3 +171,8 @@ def test_slurm_tasks_that_cannot_take_part_say_why(tmp_path: Path, changes: dict
     environment = {**nobody(tmp_path), "SLURM_JOB_NODELIST": "gpu[1-2]", "SLURMD_NODENAME": "gpu1"} | changes
     with pytest.raises(ConfigError, match=complaint):
         discover(environment=environment)
+
+
+def test_spaces_between_hosts_do_not_hide_this_one(tmp_path: Path) -> None:
+    me = socket.gethostname()
+    assert discover(["one", f" {me}"], environment=nobody(tmp_path)).me == me

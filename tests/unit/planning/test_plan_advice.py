@@ -137,3 +137,7 @@ def test_on_a_ray_cluster_engines_have_gpus_of_their_own() -> None:
     assert "engine weights" not in planned.needs.parts
     assert not any(each.level == "failed" or "wait" in each.said for each in found(asked, "p4d.24xlarge"))
     assert any("want 8 GPUs" in each.said for each in found(asked, "g5.12xlarge") if each.level == "failed")
+    assert planned.fit == "yes"
+    assert estimate(asked, INSTANCES["g5.12xlarge"]).fit == "no"
+    shared = subject("smollm2-code", "runtime={name: ray, trainers: 2, engines: 6, gpus: 0.5}")
+    assert not estimate(shared, INSTANCES["g5.12xlarge"]).layout.crowded

@@ -145,6 +145,8 @@ def gather(asked: Sequence[Any], patience_s: float) -> list[Any]:
 def _meant(error: RayError) -> Exception:
     if isinstance(error, RayTaskError):
         cause = error.cause
-        return cause if isinstance(cause, Exception) else error
+        if not isinstance(cause, RayError):
+            return cause if isinstance(cause, Exception) else error
+        error = cause  # what it was given is gone, with whoever had it
     first, *_ = str(error).strip().splitlines() or [""]
     return Lost(f"{type(error).__name__}: {first}")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from dojang.errors import RanksLost
 from dojang.protocols import RolloutEngine, WeightStore
 from dojang.runtime.ray.actors import Actor, Lost, spawn
 from dojang.runtime.ray.arrays import Held, Shared, pick_up
@@ -59,14 +60,26 @@ class RayEngine:
 
     async def load(self, version: int) -> Metrics | None:
         reference = self._weights.reference(version)
-        if self._actor is None:
-            actor = spawn(self._place, "Engine")
-            try:
-                await actor.prepare(self._factory)
-            except BaseException:
-                actor.kill()
-                raise
-            self._actor = actor
+        if self._actor is not None:
+            with suppress(Lost):  # since it was asked last: it may be the only engine there is
+                return await self._load(version, reference)
+        try:
+            if self._actor is None:
+                self._actor = await self._begin()
+            return await self._load(version, reference)
+        except Lost as error:  # so is the machine that has the weights, perhaps
+            raise RanksLost(f"an engine could not be given new weights ({error})") from error
+
+    async def _begin(self) -> Actor:
+        actor = spawn(self._place, "Engine")
+        try:
+            await actor.prepare(self._factory)
+        except BaseException:
+            actor.kill()
+            raise
+        return actor
+
+    async def _load(self, version: int, reference: Any) -> Metrics | None:
         figures: Metrics | None = await self._ask("load", version, reference)
         self._version = version
         return figures

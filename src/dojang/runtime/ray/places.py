@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ __all__ = ["Node", "Place", "alive", "connect", "give_back", "gpus_each", "nodes
 
 logger = logging.getLogger(__name__)
 _WORD_S = 10.0
-"""How long to wait for places before saying so."""
+"""How long to wait for places before saying so; and for a cluster to be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,32 @@ def connect(config: RayConfig) -> None:
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "150")  # on a busy machine its 30 are not enough
     try:
         if address:
+            _greet(address)
             ray.init(address=address, log_to_driver=True, configure_logging=False)
-        else:
-            ray.init(include_dashboard=False, log_to_driver=True, configure_logging=False)
+        else:  # without a word Ray would join whatever cluster somebody has started on this machine
+            ray.init(address="local", include_dashboard=False, log_to_driver=True, configure_logging=False)
     except Exception as error:  # of many kinds, with many lines
         first, *_ = str(error).strip().splitlines() or [type(error).__name__]
         where = f"the Ray cluster at {address} cannot be joined" if address else "Ray cannot be started here"
         raise ClusterError(f"{where}: {first}; see runtime.address, RAY_ADDRESS and RAY_AUTH_TOKEN") from error
+
+
+def _greet(address: str) -> None:
+    """OSError if nobody listens there: Ray itself asks for minutes, and does not say what is wrong. Addresses that are
+    words (auto) are Ray's to understand."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    deadline = time.monotonic() + _WORD_S
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_WORD_S).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
+        else:
+            return
 
 
 def nodes() -> list[Node]:

@@ -1,0 +1,60 @@
+"""Runs on Ray, seen from the driver: begun again if trainers are lost, unless they are to stop, or there is no way."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dojang import compose, runner
+from dojang.errors import ClusterError, Interrupted, RanksLost
+
+WORDS = ("quickstart", ["runtime.name=ray", "runtime.max_failures=1"])
+
+
+class Nothing:
+    """A part of a run that does nothing."""
+
+    async def close(self) -> None:
+        return None
+
+
+class Parts:
+    """What the loop closes at the end."""
+
+    engine = trainer = Nothing()
+    tracker = type("Tracker", (), {"close": lambda self: None})()
+
+
+def test_a_run_that_was_told_to_stop_does_not_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def train(run: Any, state: Any, stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stop.wait()
+        raise RanksLost("a trainer was lost (with its machine)")
+
+    monkeypatch.setattr("dojang.loop.sync.train", train)
+    with pytest.raises(Interrupted, match="stopped, but a trainer was lost"):
+        asyncio.run(runner._loop(Parts(), None, Nothing()))  # type: ignore[arg-type]
+
+
+def test_a_run_that_cannot_begin_again_leaves_a_summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lives = iter([RanksLost("a trainer was lost"), ClusterError("no room")])
+
+    def train(*_: Any, **__: Any) -> None:
+        raise next(lives)
+
+    monkeypatch.setattr(compose, "prepare", lambda config: None)
+    monkeypatch.setattr(runner, "_train", train)
+    with pytest.raises(ClusterError, match=r"no room\nresume with: .*--resume"):
+        runner.run(*WORDS, tmp_path / "run", resume=False)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert "--resume" in summary["resume"]
+
+
+def test_a_dry_run_says_what_is_where_on_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    runner.dry_run("quickstart", ["runtime=ray", "runtime.trainers=2", "model.device=cuda"])  # here is none, perhaps
+    assert "on a Ray cluster, runtime.trainers=2, runtime.engines=1" in capsys.readouterr().out
