@@ -1,9 +1,9 @@
 """Judging over Ray beside the local pool with as many workers: programs per second, and what the way there costs.
 
 Both judge the same programs, one side after the other, and the other one first in the next round, so that a busy
-machine slows both alike; the ratio is the median of the rounds' ratios. Both first judge a few trivial programs. Ray runs all the while,
-and what it uses without being asked is counted on both sides. More workers than the machine has cores show that nothing
-gets in the way, not that it gets faster.
+machine slows both alike; the ratio is the median of the rounds' ratios. Both first judge a few trivial programs. Ray
+runs all the while, and what it uses without being asked is counted on both sides. More workers than the machine has
+cores show that nothing gets in the way, not that it gets faster.
 
 The overhead is measured with a judge that answers at once. Not measured: machines with a network between them.
 """

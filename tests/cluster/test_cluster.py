@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from lab import NEEDS_HOSTS, Lab, no_leftovers, until
 
-pytestmark = NEEDS_HOSTS
+pytestmark = [*NEEDS_HOSTS]
 
 MUCH = 300.0  # for Ray to start on three hosts that share two cores
 JOB = Path(__file__).with_name("job.py")
