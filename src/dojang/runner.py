@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import AsyncExitStack, ExitStack, closing, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -202,10 +202,10 @@ async def _loop(wired: "Run", state: "State", judge: Judge) -> None:
             ) from error
         raise
     finally:
-        await wired.engine.close()
-        await wired.trainer.close()
-        await judge.close()
-        wired.tracker.close()
+        async with AsyncExitStack() as closing_up:  # all of it, whatever fails
+            closing_up.callback(wired.tracker.close)
+            for each in (judge, wired.trainer, wired.engine):
+                closing_up.push_async_callback(each.close)
 
 
 def _ignore_signals() -> None:

@@ -29,7 +29,7 @@ from dojang.protocols import Algorithm, RolloutEngine
 from dojang.runtime.config import RayConfig
 from dojang.runtime.ray.arrays import Held, Shared, collect
 from dojang.runtime.ray.engines import RayEngine, Sampler
-from dojang.runtime.ray.places import gpus_each, reserve
+from dojang.runtime.ray.places import Place, gpus_each, reserve
 from dojang.runtime.ray.trainers import Rank, RayTrainer, enter
 from dojang.train.ranks import join
 from dojang.weights.delta import DeltaWeights
@@ -63,36 +63,31 @@ class SpreadLearner:
         kind = DeltaWeights if config.rollout.transfer == "delta" else MemoryWeights
         self.weights: Shared | MemoryWeights = kind(numeric.compute) if self._served else Shared()
         self._gpus = gpus_each(self._runtime, config.model.device)
+        # Before engines, which are one by one and find their places around them.
+        self._places = self._reserve("trainers", self._runtime.trainers)
 
     def make_engine(self) -> RolloutEngine:
         """What samples from it: processes of the cluster, or the servers that were named."""
         if isinstance(self.weights, MemoryWeights):
             return make_servers(self._config, self.tokenizer, self.weights)
-        runtime = self._runtime
         engines = []
-        for at in range(runtime.engines):  # each by itself, so that each can find another place
-            (place,) = reserve(
-                f"engine {at + 1}",
-                1,
-                cpus=runtime.cpus,
-                gpus=self._gpus,
-                strategy="PACK",
-                patience_s=runtime.patience_s,
-            )
+        for at in range(self._runtime.engines):  # each by itself, so that each can find another place
+            (place,) = self._reserve(f"engine {at + 1}", 1)
             engines.append(RayEngine(partial(make_sampler, self._config), place, self.weights))
-        return Fleet(engines, patience_s=runtime.patience_s)
+        return Fleet(engines, patience_s=self._runtime.patience_s)
 
     def make_trainer(self, algorithm: Algorithm) -> RayTrainer:
         """What teaches it. The algorithm is made again by each process."""
-        runtime, world = self._runtime, self._runtime.trainers
-        places = reserve(
-            "trainers", world, cpus=runtime.cpus, gpus=self._gpus, strategy="PACK", patience_s=runtime.patience_s
-        )
+        world = self._runtime.trainers
 
         def factory(rank: int, address: tuple[str, int]) -> "partial[Rank]":
             return partial(make_rank, self._config, rank, world, address)
 
-        return RayTrainer(factory, places, self._deliver, runtime.patience_s)
+        return RayTrainer(factory, self._places, self._deliver, self._runtime.patience_s)
+
+    def _reserve(self, what: str, count: int) -> list[Place]:
+        runtime = self._runtime
+        return reserve(what, count, cpus=runtime.cpus, gpus=self._gpus, strategy="PACK", patience_s=runtime.patience_s)
 
     def _deliver(self, version: int, reference: Any) -> None:
         if isinstance(self.weights, Shared):

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ def test_a_run_that_cannot_begin_again_leaves_a_summary(monkeypatch: pytest.Monk
     def train(*_: Any, **__: Any) -> None:
         raise next(lives)
 
-    monkeypatch.setattr(compose, "prepare", lambda config: None)
+    monkeypatch.setattr(compose, "prepare", lambda config: SimpleNamespace(judge=Nothing()))
     monkeypatch.setattr(runner, "_train", train)
     with pytest.raises(ClusterError, match=r"no room\nresume with: .*--resume"):
         runner.run(*WORDS, tmp_path / "run", resume=False)

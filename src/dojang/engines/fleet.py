@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from dojang.errors import DojangError
+from dojang.errors import ClusterError, DojangError
 from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Metrics, Sampling
 
@@ -124,7 +124,7 @@ class Fleet:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 reasons = "; ".join(f"{ship.name}: {ship.complaint}" for ship in self._ships)
-                raise RuntimeError(f"no engine works, and none has recovered within {self._patience_s:g} s ({reasons})")
+                raise ClusterError(f"no engine works, and none has recovered within {self._patience_s:g} s ({reasons})")
             mending = [ship.catching_up for ship in self._ships if ship.catching_up is not None]
             await asyncio.wait(mending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         raise RuntimeError("the engine is closed")

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from dojang.engines.fleet import Fleet
-from dojang.errors import ModelError
+from dojang.errors import ClusterError, ModelError
 from dojang.types import Completion, Sampling
 
 T = TypeVar("T")
@@ -169,7 +169,7 @@ def test_when_none_recovers_it_says_so_instead_of_waiting_for_ever() -> None:
         await fleet.load(1)
         for each in engines:
             each.error = each.load_error = ConnectionError("gone")
-        with pytest.raises(RuntimeError, match=r"no engine works.*engine 0: ConnectionError: gone"):
+        with pytest.raises(ClusterError, match=r"no engine works.*engine 0: ConnectionError: gone"):
             await fleet.generate((1,), 1, SAMPLING)
 
     run(play)

@@ -89,7 +89,9 @@ class RayTrainer:
             gather([each.make(factory(at, address)) for at, each in enumerate(self._ranks)], patience_s)
         except BaseException as error:
             self._end()
-            if isinstance(error, Lost):
+            if isinstance(error, Lost) or "address already in use" in str(
+                error
+            ):  # somebody was faster to take the port
                 raise RanksLost(f"a trainer ended before it had begun ({error})") from error
             raise
 
