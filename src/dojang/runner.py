@@ -96,6 +96,8 @@ def _once(config: RunConfig, console: Console, ending: Ending, settle: Callable[
     prepared = compose.prepare(config)  # before a directory is made: a mistake here leaves none behind
     later = shlex.join([*_program(), "track", str(ending.directory.path)])
     on_ray = config.runtime.name == "ray"
+    if on_ray:
+        _leave_when_told()
     opened = config.track.open(ending.directory, speaker(console), later, steps=config.steps, on_ray=on_ray)
     with closing(opened) as couriers:
         settle()
@@ -108,6 +110,18 @@ def _once(config: RunConfig, console: Console, ending: Ending, settle: Callable[
             console.print(f"{error}; beginning again where the run was saved last", highlight=False, soft_wrap=True)
             return False
     return True
+
+
+def _leave_when_told() -> None:
+    """Until the loop listens to signals itself. Ray has handlers of its own, which break its calls, and the process,
+    apart; to leave at once costs nothing that was saved, and Ray's processes end with this one."""
+
+    def leave(number: int, _: object) -> None:
+        os.write(2, b"dojang: told to stop while processes were starting; what was saved before can be resumed\n")
+        os._exit(Interrupted.exit_code)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, leave)
 
 
 def _nothing() -> None:

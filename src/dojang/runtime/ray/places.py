@@ -55,6 +55,7 @@ def connect(config: RayConfig) -> None:
         return
     address = config.address or os.environ.get("RAY_ADDRESS", "")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "150")  # on a busy machine its 30 are not enough
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of a cluster begun here: its 15 would starve trainers
     try:
         if address:
             _greet(address)
