@@ -34,12 +34,7 @@ def pick_up(arrays: Arrays) -> dict[str, Tensor]:
     """What was put there."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody will
-        return {
-            name: torch.from_numpy(array).view(getattr(torch, dtype))
-            if dtype == "bfloat16"
-            else torch.from_numpy(array)
-            for name, (array, dtype) in arrays.items()
-        }
+        return {name: torch.from_numpy(array).view(getattr(torch, dtype)) for name, (array, dtype) in arrays.items()}
 
 
 def _array(tensor: Tensor) -> tuple[np.ndarray[Any, Any], str]:

@@ -5,7 +5,6 @@ of them is lost the others cannot go on, so all end, and the run begins again at
 """
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -23,7 +22,6 @@ from dojang.types import Group, Metrics, Sample
 
 __all__ = ["Rank", "RayTrainer", "enter"]
 
-logger = logging.getLogger(__name__)
 _LAST_WORDS_S = 5.0
 """How long to wait, when one rank fails, for another that knows better why."""
 
@@ -34,8 +32,8 @@ Deliver = Callable[[int, Any], None]
 def enter(rank: int, world: int, address: tuple[str, int]) -> None:
     """Say to torch which of the processes this is. Each has GPUs of its own, so each is the first on its machine."""
     host, port = address
-    os.environ.update(RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world), LOCAL_WORLD_SIZE="1", MASTER_ADDR=host)
-    os.environ["MASTER_PORT"] = str(port)
+    os.environ.update(RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world), LOCAL_WORLD_SIZE="1")
+    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
 
 
 class Rank(Luggage):
@@ -121,7 +119,7 @@ class RayTrainer:
             await self._all("save", path)
             return
         folders = await self._of(each.do("unpack") for each in self._ranks)
-        await self._of(each.do("save", folder) for each, folder in zip(self._ranks, folders, strict=True))
+        await self._each("save", folders)
         for each, folder in zip(self._ranks, folders, strict=True):
             await self._safely(fetch(each, folder, path))
 
@@ -131,14 +129,18 @@ class RayTrainer:
             return
         folders = await self._of(each.do("unpack") for each in self._ranks)
         await self._safely(bring(path, list(zip(self._ranks, folders, strict=True))))
-        await self._of(each.do("restore", folder) for each, folder in zip(self._ranks, folders, strict=True))
-        await self._of(each.do("discard", folder) for each, folder in zip(self._ranks, folders, strict=True))
+        await self._each("restore", folders)
+        await self._each("discard", folders)
 
     async def close(self) -> None:
         self._end()
 
     async def _all(self, verb: str, *arguments: Any) -> Any:
         return (await self._of(each.do(verb, *arguments) for each in self._ranks))[0]
+
+    async def _each(self, verb: str, folders: Sequence[Path]) -> None:
+        """With a folder of its own for every rank."""
+        await self._of(each.do(verb, folder) for each, folder in zip(self._ranks, folders, strict=True))
 
     async def _sees(self, path: Path) -> bool:
         """Whether all ranks find the same directory there; if not, files must travel."""
