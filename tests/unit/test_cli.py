@@ -227,7 +227,7 @@ def test_an_unknown_benchmark_is_a_list_of_the_known_ones() -> None:
     result = run("bench", "nosuch")
     assert result.returncode == 2
     assert "dojang: there is no benchmark 'nosuch'; there is " in result.stderr
-    assert "rollout, startup" in result.stderr
+    assert "rollout, scale, startup" in result.stderr
     assert "machine" not in result.stderr  # part of the others
 
 

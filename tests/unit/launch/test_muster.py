@@ -4,7 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
@@ -119,8 +119,9 @@ def test_two_hosts_of_one_name_are_one_too_many(field: Field) -> None:
 )
 def test_strangers_do_no_harm(field: Field, noise: bytes) -> None:
     with socket.create_connection(("127.0.0.1", field.muster.port)) as stranger:
-        stranger.sendall(noise)
-        stranger.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # whoever says too much may have been hung up on before the end
+            stranger.sendall(noise)
+            stranger.shutdown(socket.SHUT_WR)
         link = field.link("one")
         assert soon(lambda: link.connected)
     assert field.muster.absent() == ["two"]
