@@ -44,10 +44,8 @@ class Knob:
 
 def knobs(subject: Subject, found: Estimate) -> list[Knob]:
     """Those that save something here, cheapest first."""
-    layout, tried = found.layout, []
-    for setting, config in _changes(subject.config, found):
-        other = estimate(replace(subject, config=config), layout.instance, layout.nodes, layout.ranks)
-        tried.append((setting, other))
+    layout = found.layout
+    tried = [(setting, _again(subject, config, found)) for setting, config in _changes(subject.config, found)]
     gpus = layout.instance.gpus * layout.nodes
     if gpus > layout.ranks and not layout.servers:
         tried.append((f"--ranks {gpus}", estimate(subject, layout.instance, layout.nodes, gpus)))
@@ -55,25 +53,31 @@ def knobs(subject: Subject, found: Estimate) -> list[Knob]:
         more = estimate(subject, layout.instance, 2 * layout.nodes)
         tried.append((f"--nodes {2 * layout.nodes}", more))
     return [
-        Knob(setting, found.needs.peak - other.needs.peak, other.fit == "yes")
+        Knob(setting, found.peak - other.peak, other.fit == "yes")
         for setting, other in tried
-        if found.needs.peak - other.needs.peak > _WORTH * found.capacity
+        if found.peak - other.peak > _WORTH * found.capacity
     ]
+
+
+def _again(subject: Subject, config: RunConfig, found: Estimate) -> Estimate:
+    """On the same machines with another configuration; on a Ray cluster that says itself how many processes learn."""
+    ranks = None if found.layout.apart else found.layout.ranks
+    return estimate(replace(subject, config=config), found.layout.instance, found.layout.nodes, ranks)
 
 
 def together(subject: Subject, found: Estimate) -> Knob | None:
     """Several of them, the cheapest first, until it fits; None if it never does."""
-    layout, now, chosen = found.layout, found, list[str]()
+    now, chosen = found, list[str]()
     while now.fit != "yes":
         for setting, config in _changes(subject.config, now):
-            other = estimate(replace(subject, config=config), layout.instance, layout.nodes, layout.ranks)
-            if now.needs.peak - other.needs.peak > _WORTH * found.capacity:
+            other = _again(subject, config, now)
+            if now.peak - other.peak > _WORTH * found.capacity:
                 subject, now = replace(subject, config=config), other
                 chosen = [each for each in chosen if each.partition("=")[0] != setting.partition("=")[0]] + [setting]
                 break
         else:
             return None
-    return Knob(" ".join(chosen), found.needs.peak - now.needs.peak, True)
+    return Knob(" ".join(chosen), found.peak - now.peak, True)
 
 
 def _changes(config: RunConfig, found: Estimate) -> Iterator[tuple[str, RunConfig]]:
@@ -92,8 +96,8 @@ def _changes(config: RunConfig, found: Estimate) -> Iterator[tuple[str, RunConfi
         yield f"train.offload=[{','.join(away)}]", _with(config, offload=away)
     if train.optimiser == "adamw" and found.layout.ranks == 1:
         yield "train.optimiser=adamw8bit", _with(config, optimiser="adamw8bit")
-    if found.needs.cache is not None and found.needs.cache.slots > 1:
-        less_kv = round(found.needs.parts["keys and values"] / GIB / 2, 2)
+    if found.cache is not None and found.cache.slots > 1:
+        less_kv = round((found.engine or found.needs).parts["keys and values"] / GIB / 2, 2)
         rollout = config.rollout.model_copy(update={"kv_gb": max(less_kv, 0.01)})
         yield f"rollout.kv_gb={max(less_kv, 0.01):g}", config.model_copy(update={"rollout": rollout})
     if train.lora is None:
@@ -139,7 +143,7 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if found.certain > found.capacity:
         said = f"weights, gradients and optimiser alone take {_gib(found.certain)} of {_gib(found.capacity)}"
         yield Finding("failed", "memory", f"{said}; see what helps below", ModelError.exit_code)
-    cache = found.needs.cache
+    cache = found.cache
     if cache is not None and not cache.slots:
         said = f"not one sequence's keys and values ({_gib(cache.needed)}) fit"
         sure = config.rollout.kv_gb is not None
@@ -149,10 +153,10 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
 
 
 def _memory(subject: Subject, found: Estimate) -> Iterator[Finding]:
-    where = f"{_gib(found.needs.peak)} of {_gib(found.capacity)} while it has to {found.needs.fullest}"
-    if found.needs.peak > found.capacity:
+    where = f"{_gib(found.peak)} of {_gib(found.capacity)} while it has to {_fullest(found)}"
+    if found.peak > found.capacity:
         yield Finding("warning", "memory", f"will probably not fit: {where}")
-    elif found.fit == "tight" and found.needs.peak > 0.92 * found.capacity:
+    elif found.fit == "tight" and found.peak > 0.92 * found.capacity:
         yield Finding("warning", "memory", f"may not fit: {where}")
     host = found.layout.instance.memory_gib * GIB
     if found.layout.gpu and found.host > 0.92 * host:
@@ -164,6 +168,11 @@ def _memory(subject: Subject, found: Estimate) -> Iterator[Finding]:
         if config.rollout.engine == "remote" and gpu and 2 * shape.parameters > 0.9 * gpu.memory_gib * GIB:
             said = f"the {role}'s weights ({_gib(2 * shape.parameters)}) do not fit one such GPU"
             yield Finding("warning", "servers", f"{said}; servers need --tensor-parallel-size")
+
+
+def _fullest(found: Estimate) -> str:
+    engine = found.engine
+    return found.needs.fullest if engine is None or engine.peak <= found.needs.peak else engine.fullest
 
 
 def _judging(subject: Subject, found: Estimate) -> Iterator[Finding]:
@@ -190,7 +199,7 @@ def _idle(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if (refills := getattr(config.algo, "refills", 0)) > 0:
         said = f"algo.refills={refills}: a step may pose up to {1 + refills} times as many problems; reckoned with one"
         yield Finding("note", "refills", said)
-    cache = found.needs.cache
+    cache = found.cache
     if cache is not None and 0 < cache.slots < min(config.rollout.slots, found.work.sequences):
         said = f"keys and values leave room for {cache.slots} sequences at a time, not {config.rollout.slots}"
         yield Finding("note", "memory", f"{said}; a larger rollout.kv_gb decodes faster")

@@ -76,7 +76,7 @@ def reckon(
         itemsize = 4 if layout.gpu is None and player.config.model.dtype != "bfloat16" else 2
         machine = Machine(layout.instance, itemsize)
         slots = _slots(machine, player, work, role, cache)
-        devices = max(1, layout.servers)
+        devices = max(1, layout.servers // len(players))  # each has one model
         sequences = math.ceil(work.sequences / devices)
         waves = max(1, math.ceil(sequences / max(1, slots)))
         asked = math.ceil(work.asked(role) / devices)
@@ -118,7 +118,8 @@ def judge_core_s(config: RunConfig, language: str) -> float:
 def _judge_s(config: RunConfig, layout: Layout, answers: int, language: str) -> float:
     if isinstance(config.task, CodeConfig) and config.judge.url:
         return 0.0  # elsewhere, and nobody knows how fast
-    workers = min(config.judge.workers or layout.cores, layout.cores)
+    machines = layout.nodes if layout.apart else 1
+    workers = min(config.judge.workers * machines or layout.cores, layout.cores)
     return answers * judge_core_s(config, language) / workers
 
 

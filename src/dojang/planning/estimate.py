@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from dojang.config import RunConfig
 from dojang.planning.budget import Times, reckon
-from dojang.planning.cache import GIB
+from dojang.planning.cache import GIB, Cache
 from dojang.planning.instances import Instance
 from dojang.planning.layout import Layout, lay_out
-from dojang.planning.memory import Needs, Player, host_bytes, needs
+from dojang.planning.memory import Needs, Player, engine_needs, host_bytes, needs
 from dojang.planning.shapes import Shape
 from dojang.planning.work import Lengths, Work, measure
 
@@ -50,6 +50,8 @@ class Estimate:
     layout: Layout
     work: Work
     needs: Needs
+    engine: Needs | None
+    """Of each engine, where they have devices of their own."""
     host: int
     """Bytes of the processor's memory, on each machine with GPUs."""
     times: Times
@@ -62,11 +64,26 @@ class Estimate:
         return int((gpu.memory_gib if gpu else self.layout.instance.memory_gib) * GIB)
 
     @property
+    def cache(self) -> Cache | None:
+        """Of the first engine, if it is on these machines."""
+        return (self.engine or self.needs).cache
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the fullest device. Processes on CPUs that are apart share what their machine has."""
+        if self.engine is None:
+            return self.needs.peak
+        if self.layout.gpu:
+            return max(self.needs.peak, self.engine.peak)
+        learning = self.layout.ranks * len(self.work.lengths) * self.needs.peak
+        return (learning + self.layout.servers * self.engine.peak) // self.layout.nodes
+
+    @property
     def fit(self) -> str:
         divided = self.layout.ranks % self.sequence_ranks == 0
-        if not divided or self.layout.crowded or (self.needs.cache is not None and not self.needs.cache.slots):
+        if not divided or self.layout.crowded or (self.cache is not None and not self.cache.slots):
             return "no"
-        share = self.needs.peak / self.capacity
+        share = self.peak / self.capacity
         if self.layout.gpu:
             share = max(share, self.host / (self.layout.instance.memory_gib * GIB))
         return "yes" if share <= _TIGHT else "tight" if share <= 1 else "no"
@@ -83,7 +100,7 @@ def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | 
     layout = lay_out(config, instance, nodes, ranks)
     data_ranks = max(1, layout.ranks // config.train.sequence_ranks)
     work = measure(config, subject.lengths, gpu=layout.gpu is not None, data_ranks=data_ranks)
-    found = needs(players, layout, work)
+    found, engine = needs(players, layout, work), engine_needs(players, layout, work)
     host = host_bytes(players, layout) if layout.gpu else 0
-    times = reckon(config, players, layout, work, found.cache, subject.language)
-    return Estimate(layout, work, found, host, times, config.train.sequence_ranks)
+    times = reckon(config, players, layout, work, (engine or found).cache, subject.language)
+    return Estimate(layout, work, found, engine, host, times, config.train.sequence_ranks)

@@ -24,6 +24,10 @@ class Layout:
     or elsewhere."""
     wanted: int = 0
     """GPUs that the processes on a Ray cluster have for themselves, as the recipe says."""
+    apart: bool = False
+    """Whether each model's trainers and engines are processes of their own: on a Ray cluster."""
+    busy: int = 0
+    """Processors of all machines that those have for themselves; judges get the others."""
 
     @property
     def gpu(self) -> Gpu | None:
@@ -31,8 +35,8 @@ class Layout:
 
     @property
     def cores(self) -> int:
-        """Of all machines; judging is done on the first one's."""
-        return self.instance.vcpus
+        """To judge with: those of the first machine, or on a Ray cluster what is left of all."""
+        return max(1, self.instance.vcpus * self.nodes - self.busy) if self.apart else self.instance.vcpus
 
     @property
     def ranks_per_node(self) -> int:
@@ -58,9 +62,10 @@ def lay_out(config: RunConfig, instance: Instance, nodes: int, ranks: int | None
         runtime, roles = config.runtime, len(config.roles())
         engines = runtime.engines * roles
         each = float(gpus > 0) if runtime.gpus is None or config.model.device == "cpu" else runtime.gpus
-        wanted = math.ceil(each * (runtime.trainers * roles + (0 if remote else engines)))
-        servers = max(0, gpus - runtime.trainers) if remote else engines
-        return Layout(instance, nodes, runtime.trainers, servers, wanted)
+        processes = runtime.trainers * roles + (0 if remote else engines)
+        wanted, busy = math.ceil(each * processes), math.ceil(runtime.cpus * processes)
+        servers = max(0, gpus - runtime.trainers * roles) if remote else engines
+        return Layout(instance, nodes, runtime.trainers, servers, wanted, apart=True, busy=busy)
     if ranks is None:
         ranks = max(1, gpus // 2 if remote else gpus)
         ranks = max(ranks - ranks % config.train.sequence_ranks, 1)

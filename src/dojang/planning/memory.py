@@ -1,7 +1,7 @@
 """Bytes: what a run keeps on each device, by what it is for, and when most of it is there at once.
 
-The figures are those of the first rank, which has the engine as well. Everything follows what train/, engines/ and
-weights/ do; where torch is sharded (FSDP2) that has not been measured.
+The figures are those of the first rank, which has the engine as well unless that is apart. Everything follows what
+train/, engines/ and weights/ do; where torch is sharded (FSDP2) that has not been measured.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from dojang.planning.layout import Layout
 from dojang.planning.shapes import Shape
 from dojang.planning.work import Work
 
-__all__ = ["Needs", "Player", "host_bytes", "needs"]
+__all__ = ["Needs", "Player", "engine_needs", "host_bytes", "needs"]
 
 _CUDA = int(0.9 * GIB)
 """What a process has on a GPU before its first tensor, libraries' workspaces included."""
@@ -45,7 +45,7 @@ class Player:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes of the first rank's device, by name, and which of them are there at the same time."""
+    """Bytes of a process's device, by name, and which of them are there at the same time."""
 
     parts: Mapping[str, int]
     phases: Mapping[str, tuple[str, ...]]
@@ -65,7 +65,34 @@ class Needs:
 
 
 def needs(players: Mapping[str, Player], layout: Layout, work: Work) -> Needs:
-    """Of all models of a run together; only the one at work has activations."""
+    """Of the first rank: of all models of a run together, or where they are apart of the one that needs most."""
+    if not layout.apart:
+        return _together(players, layout, work)
+    return max((_together({role: each}, layout, work) for role, each in players.items()), key=_peak)
+
+
+def engine_needs(players: Mapping[str, Player], layout: Layout, work: Work) -> Needs | None:
+    """Of an engine that is apart, of the model that needs most. None if there is none here."""
+    found = [_Device(player, layout, work.of(role), engine=True) for role, player in players.items()]
+    alone = [_alone(each, layout) for each in found if each.player.config.rollout.engine != "remote"]
+    return max(alone, key=_peak) if layout.apart and alone else None
+
+
+def _peak(found: Needs) -> int:
+    return found.peak
+
+
+def _alone(engine: "_Device", layout: Layout) -> Needs:
+    held = {"process": _CUDA if layout.gpu else _PROCESS, "engine weights": int(engine.engine_weights)}
+    taken = sum(held.values())
+    cache = engine.cache(max(0, int(layout.gpu.memory_gib * GIB) - taken) // 3 if layout.gpu else 0)
+    held |= {"engine work": int(engine.engine_work), "keys and values": cache.bytes}
+    parts = {name: size for name, size in held.items() if size}
+    return Needs(parts, {"attempt": tuple(parts)}, cache)
+
+
+def _together(players: Mapping[str, Player], layout: Layout, work: Work) -> Needs:
+    """Only the model at work has activations."""
     found = [_Device(player, layout, work.of(role)) for role, player in players.items()]
     held = {"process": _CUDA if layout.gpu else _PROCESS}
     for name in ("weights", "gradients", "optimiser", "critic", "reference", "weight store", "engine weights"):
@@ -114,7 +141,10 @@ def _phases(held: Mapping[str, int], first: "_Device", layout: Layout) -> dict[s
 class _Device:
     """One model on the first rank's device."""
 
-    def __init__(self, player: Player, layout: Layout, tokens: "tuple[int, int]") -> None:
+    def __init__(
+        self, player: Player, layout: Layout, tokens: "tuple[int, int]", *, engine: bool | None = None
+    ) -> None:
+        """`engine` says whether there is one; without it, if it is neither remote nor apart."""
         self.player, self.layout = player, layout
         self.micro, self.longest = tokens
         config, shape = player.config, player.shape
@@ -123,7 +153,8 @@ class _Device:
         self.precision = default if player.precision == "auto" else player.precision
         self.compute = _BYTES[self.precision]
         self.master = 8 if self.precision == "double" else 4
-        self.engine_here = self.rollout.engine != "remote" and config.runtime.name == "local"
+        beside = self.rollout.engine != "remote" and not layout.apart
+        self.engine_here = beside if engine is None else engine
 
     @property
     def learned(self) -> int:

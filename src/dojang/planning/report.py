@@ -8,6 +8,7 @@ from dojang.planning.advice import Finding, Knob
 from dojang.planning.cache import GIB
 from dojang.planning.estimate import Estimate
 from dojang.planning.instances import PRICES_NOTED
+from dojang.planning.memory import Needs
 from dojang.planning.shapes import Shape
 
 __all__ = ["Report"]
@@ -84,18 +85,30 @@ def _words(shape: Shape | None) -> str:
 
 
 def _memory(found: Estimate) -> Iterator[str]:
-    layout, needs = found.layout, found.needs
-    gpu = layout.gpu
-    device = f"each of {layout.ranks} x {gpu.name}" if gpu else "the process"
-    yield f"memory of {device} on {layout.nodes} x {layout.instance.name}, {found.capacity / GIB:.4g} GiB:"
+    layout, gpu = found.layout, found.layout.gpu
+    where = f"on {layout.nodes} x {layout.instance.name}, {found.capacity / GIB:.4g} GiB"
+    if layout.apart:
+        device = "one trainer, each on its own GPU" if gpu else "one trainer, a process"
+    else:
+        device = f"each of {layout.ranks} x {gpu.name}" if gpu else "the process"
+    yield f"memory of {device} {where}:"
+    yield from _parts(found.needs)
+    if found.engine is not None:
+        yield f"memory of one engine, {'each on its own GPU' if gpu else 'a process'} {where}:"
+        yield from _parts(found.engine)
+        if not gpu:
+            yield f"memory of all of them, on each machine: {found.peak / GIB:.3f} GiB"
+    if found.host:
+        yield f"    {found.host / GIB:.3g} GiB of the machine's own memory"
+
+
+def _parts(needs: Needs) -> Iterator[str]:
     full = set(needs.phases[needs.fullest])
     for name, size in needs.parts.items():
         yield f"  {'*' if name in full else ' '} {name:<20} {size / GIB:8.3f} GiB"
     yield f"  = {'at most, to ' + needs.fullest:<20} {needs.peak / GIB:8.3f} GiB   (what counts then has a *)"
     if needs.cache is not None:
         yield f"    room for {needs.cache.slots} sequences of {needs.cache.length} tokens at a time"
-    if found.host:
-        yield f"    {found.host / GIB:.3g} GiB of the machine's own memory"
 
 
 def _time(found: Estimate) -> Iterator[str]:
@@ -118,7 +131,7 @@ def _line(found: Estimate) -> str:
     return _ROW.format(
         layout.instance.name,
         gpus,
-        f"{found.needs.peak / GIB:.1f}",
+        f"{found.peak / GIB:.1f}",
         found.fit,
         _s(times.step),
         f"{times.answered / times.generate:,.0f}",
@@ -146,11 +159,12 @@ def _estimate(found: Estimate) -> dict[str, Any]:
         "usd_an_hour": layout.usd,
         "fits": found.fit,
         "capacity_bytes": found.capacity,
-        "peak_bytes": needs.peak,
+        "peak_bytes": found.peak,
         "peak_during": needs.fullest,
         "bytes": dict(needs.parts),
         "phases": {name: needs.during(name) for name in needs.phases},
+        "engine_bytes": None if found.engine is None else dict(found.engine.parts),
         "host_bytes": found.host,
-        "slots": needs.cache.slots if needs.cache else None,
+        "slots": found.cache.slots if found.cache else None,
         "time": found.times.as_json(),
     }

@@ -141,3 +141,21 @@ def test_on_a_ray_cluster_engines_have_gpus_of_their_own() -> None:
     assert estimate(asked, INSTANCES["g5.12xlarge"]).fit == "no"
     shared = subject("smollm2-code", "runtime={name: ray, trainers: 2, engines: 6, gpus: 0.5}")
     assert not estimate(shared, INSTANCES["g5.12xlarge"]).layout.crowded
+
+
+def test_an_engine_that_fills_its_gpu_is_told_what_helps() -> None:
+    asked = subject(
+        "smollm2-code", "runtime={name: ray, trainers: 1, engines: 2}", "rollout.kv_gb=24", "rollout.slots=4096"
+    )
+    planned = estimate(asked, INSTANCES["g6.12xlarge"])
+    assert planned.engine is not None
+    assert planned.fit == "no"
+    assert any("while it has to attempt" in each.said for each in found(asked, "g6.12xlarge"))
+    (knob,) = (each for each in knobs(asked, planned) if each.setting.startswith("rollout.kv_gb"))
+    assert knob.fits
+
+
+def test_judges_on_a_ray_cluster_have_what_is_left_of_all_machines() -> None:
+    asked = subject("smollm2-code", "runtime={name: ray, trainers: 2, engines: 6, cpus: 4}")
+    assert estimate(asked, INSTANCES["p4d.24xlarge"], 2).layout.cores == 2 * 96 - 8 * 4
+    assert estimate(subject("smollm2-code"), INSTANCES["p4d.24xlarge"], 2).layout.cores == 96

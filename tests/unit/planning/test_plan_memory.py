@@ -262,6 +262,37 @@ def test_two_models_take_the_memory_of_two() -> None:
     assert both["gathered"] == one["gathered"]  # one after the other
 
 
+RAY = "runtime={name: ray, trainers: 4, engines: 2}"
+
+
+def test_on_a_ray_cluster_each_model_has_devices_of_its_own() -> None:
+    both = estimate(subject("code-qwen3-8b-coder-tester", RAY), INSTANCES["p4de.24xlarge"], 2)
+    one = estimate(subject("code-qwen3-8b-m2po-full", RAY), INSTANCES["p4de.24xlarge"], 2)
+    assert both.needs.parts["optimiser"] == one.needs.parts["optimiser"]
+    assert both.layout.wanted == 2 * one.layout.wanted
+
+
+def test_an_engine_on_a_ray_cluster_has_a_third_of_what_is_free_on_its_own_gpu() -> None:
+    beside = estimate(subject("smollm2-code"), INSTANCES["p4de.24xlarge"], 1, 1)
+    apart = estimate(subject("smollm2-code", RAY), INSTANCES["p4de.24xlarge"])
+    assert apart.engine is not None
+    assert beside.engine is None
+    parts, cache = apart.engine.parts, apart.engine.cache
+    free = apart.capacity - parts["process"] - parts["engine weights"]
+    assert cache is not None
+    assert free / 3 - 0.1 * GIB < cache.bytes <= free / 3
+    assert parts["engine weights"] == beside.needs.parts["engine weights"]
+    assert apart.cache == cache
+    assert apart.peak == max(apart.needs.peak, apart.engine.peak)
+
+
+def test_processes_on_cpus_share_the_memory_of_their_machine() -> None:
+    asked = subject("quickstart", "runtime={name: ray, trainers: 2, engines: 3}", "model.device=cpu")
+    found = estimate(asked, CPU)
+    assert found.engine is not None
+    assert found.peak == 2 * found.needs.peak + 3 * found.engine.peak
+
+
 def test_a_critic_is_a_whole_model() -> None:
     without: Estimate = estimate(subject("smollm2-gsm8k"), INSTANCES["h200"])
     beside = estimate(subject("smollm2-gsm8k", "algo.name=ppo"), INSTANCES["h200"])
