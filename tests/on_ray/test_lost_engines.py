@@ -3,7 +3,10 @@
 import asyncio
 import os
 import socket
+import subprocess
+import tempfile
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -17,6 +20,7 @@ from dojang.runtime.config import RayConfig
 from dojang.runtime.ray import engines, places
 from dojang.runtime.ray.actors import Lost
 from dojang.runtime.ray.arrays import Shared
+from dojang.runtime.ray.luggage import Luggage
 
 
 class Process:
@@ -96,8 +100,29 @@ def test_without_an_address_the_cluster_is_one_s_own(monkeypatch: pytest.MonkeyP
     asked: list[dict[str, Any]] = []
     monkeypatch.delitem(os.environ, "RAY_ADDRESS", raising=False)
     monkeypatch.setattr(places.ray, "init", lambda **options: asked.append(options))
+    monkeypatch.setattr(places, "_alone", False)
     places.connect(RayConfig())
     assert asked[0]["address"] == "local"
+    # Then nobody else will come, and to wait for more than there is would be in vain.
+    monkeypatch.setattr(places, "nodes", lambda: [places.Node("1", "here", 4, 0)])
+    monkeypatch.setattr(places.ray, "available_resources", lambda: {"CPU": 4.0})
+    with pytest.raises(ClusterError, match=r"trainers need 5 x \(1 CPU\), and this machine has not got that \(free: 4"):
+        places.reserve("trainers", 5, cpus=1, gpus=0, strategy="PACK", patience_s=1e9)
+    with pytest.raises(ClusterError, match=r"engine 1 need 1 x \(1 CPU, 1 GPU\)"):
+        places.reserve("engine 1", 1, cpus=1, gpus=1, strategy="PACK", patience_s=1e9)
+
+
+def test_folders_of_processes_that_were_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine = Luggage().unpack()
+    with subprocess.Popen(["true"]) as process:
+        pass
+    left = tmp_path / mine.name.replace(str(os.getpid()), str(process.pid))
+    (left / "in").mkdir(parents=True)
+    other = tmp_path / "dojang-else"
+    other.mkdir()
+    another = Luggage().unpack()
+    assert sorted(tmp_path.iterdir()) == sorted([mine, another, other])
 
 
 def test_a_gpu_that_was_asked_for_and_is_nowhere_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -354,6 +354,43 @@ def test_logs_of_all_hosts_are_told_once_and_to_the_end(amazon: Any, job: Callab
     assert any(line.startswith("checkpoints  s3://") for line in said)
 
 
+def test_what_is_logged_late_is_told_and_a_throttled_question_is_asked_again(
+    amazon: Any, job: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from botocore.exceptions import ClientError
+
+    name, said, group = job(training_job_status="Completed"), list[str](), "/aws/sagemaker/TrainingJobs"
+    logs, sagemaker_client, asked = amazon.client("logs"), amazon.client("sagemaker"), list[str]()
+    stream = {"logGroupName": group, "logStreamName": f"{name}/algo-1-1700000000"}
+    logs.create_log_group(logGroupName=group)
+    logs.create_log_stream(**stream)
+    now = int(time.time() * 1000)
+    logs.put_log_events(**stream, logEvents=[{"timestamp": now, "message": "step 1"}])
+
+    def throttled(verb: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(**words: Any) -> Any:
+            asked.append(verb)
+            if asked.count(verb) == 1:
+                raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "Rate exceeded"}}, verb)
+            return real(**words)
+
+        return ask
+
+    def sleep(_: float) -> None:
+        if said and said[-1].endswith("step 1"):
+            logs.put_log_events(**stream, logEvents=[{"timestamp": now + 1, "message": "last words"}])
+
+    for client, verb in ((logs, "get_log_events"), (sagemaker_client, "describe_training_job")):
+        monkeypatch.setattr(client, verb, throttled(verb, getattr(client, verb)))
+    clients = {"logs": logs, "sagemaker": sagemaker_client}
+    monkeypatch.setattr("dojang.launch.following.time", SimpleNamespace(sleep=sleep))
+    session = SimpleNamespace(region_name=REGION, client=clients.__getitem__)
+    assert follow(session, name, poll=0.01, say=said.append) == 0
+    assert [line for line in said if line.startswith("algo-")] == ["algo-1  step 1", "algo-1  last words"]
+    assert said[0].startswith("Amazon does not answer")
+    assert not any("cannot be read" in line for line in said)
+
+
 def test_ctrl_c_leaves_the_job_alone(amazon: Any, job: Callable[..., str]) -> None:
     name = job(training_job_status="InProgress")
     said = list[str]()

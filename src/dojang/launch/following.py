@@ -15,6 +15,8 @@ __all__ = ["follow", "hints"]
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 ENDED = ("Completed", "Failed", "Stopped")
+LATE = 6
+"""How often to look for last words of a job that has ended: they may come later than the word that it has."""
 INTERRUPTED = 130
 
 
@@ -47,11 +49,11 @@ def _tell(session: Any, name: str, poll: float, tell: Callable[[str], None]) -> 
     while True:
         try:
             job = client.describe_training_job(TrainingJobName=name)
-        except ClientError as error:
-            raise DojangError(f"{name} cannot be looked at: {error}") from None
-        except BotoCoreError as error:  # no network for a while is no reason to leave
+        except (BotoCoreError, ClientError) as error:
+            if not _passes(error):
+                raise DojangError(f"{name} cannot be looked at: {error}") from None
             if not away:
-                tell(f"Amazon cannot be reached ({error}); trying on")
+                tell(f"Amazon does not answer ({error}); trying on")
             away = True
             time.sleep(poll)
             continue
@@ -59,12 +61,25 @@ def _tell(session: Any, name: str, poll: float, tell: Callable[[str], None]) -> 
         for change in (job.get("SecondaryStatusTransitions") or [])[told:]:
             told += 1
             tell(f"{change['Status']}: {change.get('StatusMessage', '')}".rstrip(": "))
-        for line in logs.news():
-            tell(line)
+        logs.tell_news(tell)
         if job["TrainingJobStatus"] in ENDED:
+            for _ in range(LATE):
+                time.sleep(poll)
+                if not logs.tell_news(tell):
+                    break
             _conclude(job, tell)
             return
         time.sleep(poll)
+
+
+def _passes(error: Exception) -> bool:
+    """No network for a while, too many questions, or trouble at Amazon: no reason to leave."""
+    from botocore.exceptions import ClientError
+
+    if not isinstance(error, ClientError):
+        return True
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return "Throttl" in error.response["Error"]["Code"] or status == 429 or status >= 500
 
 
 def _conclude(job: dict[str, Any], tell: Callable[[str], None]) -> None:
@@ -91,21 +106,25 @@ class _Logs:
         self._read: dict[str, str] = {}
         self._refused = False
 
-    def news(self) -> Iterator[str]:
-        """Lines with the host they come from; none where there is no log yet, or it may not be read."""
+    def tell_news(self, tell: Callable[[str], None]) -> bool:
+        """Lines with the host they come from; none where there is no log yet, or it may not be read. Returns whether
+        there were any."""
         from botocore.exceptions import BotoCoreError, ClientError
 
+        told = False
         if self._refused:
-            return
+            return told
         try:
             for stream in self._streams():
-                yield from self._lines(stream)
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ResourceNotFoundException":  # it is made when a container prints
+                for line in self._lines(stream):
+                    tell(line)
+                    told = True
+        except (BotoCoreError, ClientError) as error:
+            known = error.response["Error"]["Code"] if isinstance(error, ClientError) else ""
+            if known != "ResourceNotFoundException" and not _passes(error):  # it is made when a container prints
                 self._refused = True
-                yield f"the job's log cannot be read: {error}"
-        except BotoCoreError:  # not now; the next time
-            return
+                tell(f"the job's log cannot be read: {error}")
+        return told
 
     def _streams(self) -> list[str]:
         pages = self._client.get_paginator("describe_log_streams").paginate(

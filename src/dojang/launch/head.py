@@ -37,7 +37,7 @@ def lead(roster: Roster, options: Options, command: Sequence[str], stop: Stop, s
     muster_port = options.muster_port if roster.workers else 0
     muster = Muster(address, muster_port, roster.workers, job_secret(roster.hosts), say, options.patience)
     end = End(ClusterError.exit_code, f"the bootstrap process of {roster.head} broke down")
-    with closing(muster), RayNode(roster.me, start, environment) as node:
+    with closing(muster), closing(RayNode(roster.me, start, environment)) as node:
         job = _Job(roster, options, stop, say, muster, node, environment | {"RAY_ADDRESS": f"{address}:{port}"})
         try:
             job.gather(deadline)

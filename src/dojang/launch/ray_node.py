@@ -10,8 +10,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from dojang.errors import ClusterError, ConfigError
 from dojang.launch.kept import Kept
@@ -74,7 +72,7 @@ class RayNode:
         self._begin()
 
     def _begin(self) -> None:
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 -- closed when the node is stopped
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the node
         self._kept = Kept(self._command, self._environment, self._output, _GRACE)
 
     @property
@@ -89,7 +87,7 @@ class RayNode:
         self._failures = self._failures + 1 if self._kept.age < _SHORT else 1
         if self._failures >= _ATTEMPTS:
             raise ClusterError(f"Ray does not stay up on {self._name}; it said: {words}")
-        self.stop()
+        self.close()
         self._begin()
         return words
 
@@ -99,14 +97,6 @@ class RayNode:
         lines = [line.strip() for line in self._output.read().decode(errors="replace").splitlines()]
         return " / ".join([line for line in lines if line][-3:])[-600:] or "nothing"
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._kept.stop()
         self._output.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

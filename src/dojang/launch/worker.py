@@ -63,7 +63,7 @@ class _Member:
 
     def stop(self) -> None:
         if self._node:
-            self._node.stop()
+            self._node.close()
             self._node = None
 
     def _look_after_ray(self) -> None:

@@ -103,6 +103,7 @@ class _Courier:
         self._command = command
         self._thread = threading.Thread(target=self._work, name=f"track-{sink.name}", daemon=True)
         self._wake, self._given_up = threading.Event(), threading.Event()
+        self._keeping = threading.Lock()
         self._status: str | None = None
         self._begun = self._done = False
         self._trouble = ""
@@ -129,7 +130,7 @@ class _Courier:
     def wait(self, seconds: float) -> bool:
         """For the rest to be delivered, but no longer than this. Returns whether all of it was, and says if not."""
         self._thread.join(seconds)
-        self._given_up.set()
+        self._give_up()
         if not self._done:
             self._say(
                 f"{self._sink.name}: {self._left()} not delivered ({self._trouble or 'there was no time left'}); "
@@ -138,9 +139,13 @@ class _Courier:
         return self._done
 
     def close(self) -> None:
-        self._given_up.set()
+        self._give_up()
         self._wake.set()
         self._sink.close()
+
+    def _give_up(self) -> None:
+        with self._keeping:  # what the thread is about to write comes before, or never
+            self._given_up.set()
 
     def _work(self) -> None:
         retry = FIRST_RETRY_S
@@ -198,9 +203,10 @@ class _Courier:
         return rows, place
 
     def _keep(self) -> None:
-        if self._sink.address and not self._given_up.is_set():  # the directory may be somebody else's by then
-            known = {"address": self._sink.address, "bytes": self._place, "memory": self._memory}
-            write_atomic(self._directory.delivered(self._sink.name), json.dumps(known).encode())
+        with self._keeping:
+            if self._sink.address and not self._given_up.is_set():  # the directory may be somebody else's by then
+                known = {"address": self._sink.address, "bytes": self._place, "memory": self._memory}
+                write_atomic(self._directory.delivered(self._sink.name), json.dumps(known).encode())
 
     def _complain(self, error: Exception) -> None:
         first = not self._trouble

@@ -34,7 +34,7 @@ def write(output: Path, targets: Sequence[str]) -> None:
         raise ConfigError(f"OUTPUT_DIR {output} is a file; give a directory")
     for target in targets:
         host, _, port = target.rpartition(":")
-        if not host or not port.isdecimal():
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ConfigError(f"--target {target!r} is no address of an exporter; it looks like 127.0.0.1:9464")
     output = output.resolve()
     provisioning = Path("grafana", "provisioning")

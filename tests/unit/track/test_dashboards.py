@@ -100,7 +100,7 @@ def test_mistakes_are_told_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="is a file; give a directory"):
         write(tmp_path / "file", ["127.0.0.1:9464"])
-    for wrong in ("9464", "host", "host:", ":9464", "http://host:port"):
+    for wrong in ("9464", "host", "host:", ":9464", "http://host:port", "host:99999", "host:0"):
         with pytest.raises(ConfigError, match="is no address of an exporter"):
             write(tmp_path / "out", [wrong])
     assert not (tmp_path / "out").exists()

@@ -1,5 +1,6 @@
 """Files on their way between machines that share no disk, in pieces through Ray's object store."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from dojang.runtime.ray.actors import Actor
 __all__ = ["Luggage", "bring", "fetch"]
 
 _PIECE = 64 << 20
+_NAME = "dojang-luggage-"
 
 
 class Luggage:
@@ -26,8 +28,12 @@ class Luggage:
             return ""
 
     def unpack(self) -> Path:
-        """A new folder for files."""
-        return Path(tempfile.mkdtemp(prefix="dojang-"))
+        """A new folder for files. Those of processes that were killed with theirs are removed."""
+        for folder in Path(tempfile.gettempdir()).glob(f"{_NAME}*"):
+            owner = folder.name.removeprefix(_NAME).partition("-")[0]
+            if not Path("/proc", owner).exists():
+                self.discard(folder)
+        return Path(tempfile.mkdtemp(prefix=f"{_NAME}{os.getpid()}-"))
 
     def contents(self, folder: Path) -> list[tuple[str, int]]:
         """Every file in it, with its size."""

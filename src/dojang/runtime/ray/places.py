@@ -43,6 +43,8 @@ class Node:
 
 
 _reserved: list[Place] = []
+_alone = False
+"""Whether the cluster was begun here, for this run: then no machine will join it."""
 _seen: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
 _MOMENT_S = 2.0
 
@@ -50,6 +52,7 @@ _MOMENT_S = 2.0
 def connect(config: RayConfig) -> None:
     """Join the cluster, or begin one of this machine alone. If that was done already, all places are given back: those
     who had them have failed."""
+    global _alone
     if ray.is_initialized():
         give_back(list(_reserved))
         return
@@ -62,6 +65,7 @@ def connect(config: RayConfig) -> None:
             ray.init(address=address, log_to_driver=True, configure_logging=False)
         else:  # without a word Ray would join whatever cluster somebody has started on this machine
             ray.init(address="local", include_dashboard=False, log_to_driver=True, configure_logging=False)
+            _alone = True
     except Exception as error:  # of many kinds, with many lines
         first, *_ = str(error).strip().splitlines() or [type(error).__name__]
         where = f"the Ray cluster at {address} cannot be joined" if address else "Ray cannot be started here"
@@ -122,19 +126,29 @@ def gpus_each(config: RayConfig, device: str) -> float:
 def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, patience_s: float) -> list[Place]:
     """Room for so many processes. ClusterError if there is none in time, with what there is."""
     bundle = {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
-    group = placement_group([bundle] * count, strategy=strategy)
     wanted = f"{what} need {count} x ({_words(bundle)})"
+    remedy = "see runtime.trainers, runtime.engines, runtime.cpus and runtime.gpus"
+    if _alone and not _can_hold(cpus, gpus, count):
+        raise ClusterError(f"{wanted}, and this machine has not got that ({_there()}); {remedy}")
+    group = placement_group([bundle] * count, strategy=strategy)
     if not group.wait(min(_WORD_S, patience_s)):
         logger.warning("waiting for room in the cluster: %s; %s", wanted, _there())
         if not group.wait(patience_s):
             remove_placement_group(group)
             raise ClusterError(
-                f"{wanted}, and the cluster had no room for that within {patience_s:g} s ({_there()}); see "
-                "runtime.trainers, runtime.engines, runtime.cpus and runtime.gpus"
+                f"{wanted}, and the cluster had no room for that within {patience_s:g} s ({_there()}); {remedy}"
             )
     places = [Place(group, at, cpus, gpus) for at in range(count)]
     _reserved.extend(places)
     return places
+
+
+def _can_hold(cpus: float, gpus: float, count: int) -> bool:
+    """Whether the machines there are could ever, beside what is reserved."""
+    there = nodes()
+    return sum(each.cpus for each in _reserved) + cpus * count <= sum(node.cpus for node in there) and sum(
+        each.gpus for each in _reserved
+    ) + gpus * count <= sum(node.gpus for node in there)
 
 
 def give_back(places: Sequence[Place]) -> None:
