@@ -1,12 +1,15 @@
 """An engine whose process is lost while nobody asks it, and clusters that are not there. No cluster is needed."""
 
 import asyncio
+import itertools
 import os
 import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -17,7 +20,7 @@ from dojang import recipe as recipes
 from dojang.engines.fleet import Fleet
 from dojang.errors import ClusterError, ConfigError, RanksLost
 from dojang.runtime.config import RayConfig
-from dojang.runtime.ray import engines, places
+from dojang.runtime.ray import actors, engines, places
 from dojang.runtime.ray.actors import Lost
 from dojang.runtime.ray.arrays import Shared
 from dojang.runtime.ray.luggage import Luggage
@@ -83,6 +86,24 @@ def test_if_a_new_one_is_lost_too_the_run_can_begin_again(weights: Shared, monke
 
     with pytest.raises(RanksLost, match="an engine could not be given new weights"):
         asyncio.run(play())
+
+
+def test_who_does_not_answer_is_lost_once_the_machine_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: Iterator[frozenset[str]] = iter([frozenset({"1", "2"}), frozenset({"1"})])
+    never = SimpleNamespace(remote=lambda *_: asyncio.get_running_loop().create_future())
+    silent = actors.Actor(SimpleNamespace(do=never))
+    silent._node = "2"
+    monkeypatch.setattr(actors, "_LOOK_S", 0.01)
+    monkeypatch.setattr(actors, "alive", lambda: next(looks))
+    with pytest.raises(Lost, match="its machine is gone"):
+        asyncio.run(silent.do("generate"))
+    looks = iter([frozenset({"1", "2"}), frozenset({"1"})])
+    monkeypatch.setattr(actors.ray, "wait", lambda waiting, timeout: ([], waiting))
+    with pytest.raises(Lost, match="its machine is gone"):
+        actors.gather([silent], ["a reference"], patience_s=100)
+    looks = itertools.repeat(frozenset({"2"}))
+    with pytest.raises(Lost, match="nothing came within"):
+        actors.gather([silent], ["a reference"], patience_s=0.1)
 
 
 def test_a_cluster_that_is_not_there_is_known_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ machine is gone, so machines are looked at while somebody waits.
 import asyncio
 import inspect
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ class Actor:
 
     def locate(self, patience_s: float) -> None:
         """Find out where it is, once it has found a place."""
-        (self._node,) = gather([self._handle.node.remote()], patience_s)
+        (self._node,) = gather([self], [self._handle.node.remote()], patience_s)
 
     async def prepare(self, factory: Callable[..., Any]) -> None:
         """Have it make the object it is to hold."""
@@ -89,11 +90,15 @@ class Actor:
         waiting = asyncio.ensure_future(answer(asked))
         try:
             while not (await asyncio.wait({waiting}, timeout=_LOOK_S))[0]:
-                if self._node is not None and self._node not in await asyncio.to_thread(alive):
-                    raise Lost("its machine is gone")
+                await asyncio.to_thread(self.look)
             return waiting.result()
         finally:
             waiting.cancel()
+
+    def look(self) -> None:
+        """Lost if its machine is gone."""
+        if self._node is not None and self._node not in alive():
+            raise Lost("its machine is gone")
 
     def kill(self) -> None:
         """The process ends at once."""
@@ -128,15 +133,21 @@ async def answer(asked: Awaitable[Any]) -> Any:
         raise _meant(error) from error
 
 
-def gather(asked: Sequence[Any], patience_s: float) -> list[Any]:
-    """What comes of all of it. As soon as one fails, that is raised: the others may wait for it in vain."""
-    waiting = list(asked)
+def gather(actors: Sequence[Actor], asked: Sequence[Any], patience_s: float) -> list[Any]:
+    """What comes of all that those were asked. As soon as one fails, that is raised: the others may wait for it in
+    vain."""
+    waiting, deadline = list(asked), time.monotonic() + patience_s
     try:
         while waiting:
-            done, waiting = ray.wait(waiting, timeout=patience_s)
-            if not done:
+            done, waiting = ray.wait(waiting, timeout=min(_LOOK_S, patience_s))
+            if done:
+                ray.get(done)
+                deadline = time.monotonic() + patience_s
+                continue
+            for each in actors:
+                each.look()
+            if time.monotonic() > deadline:
                 raise GetTimeoutError(f"nothing came within {patience_s:g} s")
-            ray.get(done)
         return list(ray.get(list(asked)))
     except RayError as error:
         raise _meant(error) from error

@@ -83,8 +83,9 @@ class RayTrainer:
         try:
             for each in self._ranks:
                 each.locate(patience_s)
-            (address,) = gather([self._ranks[0].address()], patience_s)
-            gather([each.make(factory(at, address)) for at, each in enumerate(self._ranks)], patience_s)
+            (address,) = gather(self._ranks, [self._ranks[0].address()], patience_s)
+            made = [each.make(factory(at, address)) for at, each in enumerate(self._ranks)]
+            gather(self._ranks, made, patience_s)
         except BaseException as error:
             self._end()
             if isinstance(error, Lost) or "address already in use" in str(
