@@ -47,7 +47,7 @@ def knobs(subject: Subject, found: Estimate) -> list[Knob]:
     layout = found.layout
     tried = [(setting, _again(subject, config, found)) for setting, config in _changes(subject.config, found)]
     gpus = layout.instance.gpus * layout.nodes
-    if gpus > layout.ranks and not layout.servers:
+    if gpus > layout.ranks and not layout.servers and not layout.apart:
         tried.append((f"--ranks {gpus}", estimate(subject, layout.instance, layout.nodes, gpus)))
     if layout.gpu:
         more = estimate(subject, layout.instance, 2 * layout.nodes)
@@ -136,9 +136,8 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if layout.ranks > 1 and config.train.optimiser == "adamw8bit":
         said = "train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway"
         yield Finding("failed", "ranks", said, ConfigError.exit_code)
-    if layout.crowded:
-        there = layout.instance.gpus * layout.nodes
-        said = f"runtime.trainers and runtime.engines want {layout.wanted} GPUs, and there are {there}"
+    if layout.lacks:
+        said = f"runtime.trainers and runtime.engines want {layout.lacks}"
         yield Finding("failed", "ranks", f"{said}; use more machines, or fewer processes", ConfigError.exit_code)
     if found.certain > found.capacity:
         said = f"weights, gradients and optimiser alone take {_gib(found.certain)} of {_gib(found.capacity)}"
@@ -153,7 +152,7 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
 
 
 def _memory(subject: Subject, found: Estimate) -> Iterator[Finding]:
-    where = f"{_gib(found.peak)} of {_gib(found.capacity)} while it has to {_fullest(found)}"
+    where = f"{_gib(found.peak)} of {_gib(found.capacity)} while it has to {found.fullest}"
     if found.peak > found.capacity:
         yield Finding("warning", "memory", f"will probably not fit: {where}")
     elif found.fit == "tight" and found.peak > 0.92 * found.capacity:
@@ -168,11 +167,6 @@ def _memory(subject: Subject, found: Estimate) -> Iterator[Finding]:
         if config.rollout.engine == "remote" and gpu and 2 * shape.parameters > 0.9 * gpu.memory_gib * GIB:
             said = f"the {role}'s weights ({_gib(2 * shape.parameters)}) do not fit one such GPU"
             yield Finding("warning", "servers", f"{said}; servers need --tensor-parallel-size")
-
-
-def _fullest(found: Estimate) -> str:
-    engine = found.engine
-    return found.needs.fullest if engine is None or engine.peak <= found.needs.peak else engine.fullest
 
 
 def _judging(subject: Subject, found: Estimate) -> Iterator[Finding]:
@@ -195,6 +189,9 @@ def _idle(subject: Subject, found: Estimate) -> Iterator[Finding]:
         yield Finding("note", "ranks", f"{said}; rollout.engine=remote uses all")
     if config.rollout.engine == "remote" and not layout.servers and layout.gpu:
         said = "the rollout servers are taken to be elsewhere, on one GPU like this one; they are not in the price"
+        yield Finding("note", "servers", said)
+    if config.rollout.engine == "remote" and layout.apart and "engines" in config.runtime.model_fields_set:
+        said = "runtime.engines counts for nothing with rollout.engine=remote; rollout.url names the servers"
         yield Finding("note", "servers", said)
     if (refills := getattr(config.algo, "refills", 0)) > 0:
         said = f"algo.refills={refills}: a step may pose up to {1 + refills} times as many problems; reckoned with one"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dojang.config import RunConfig
 from dojang.planning.cache import Cache
-from dojang.planning.efficiency import ANSWER_CORE_S, CPU_SAMPLE_S, DISK, PROGRAM_CORE_S, SAMPLE_S
+from dojang.planning.efficiency import ANSWER_CORE_S, CPU_SAMPLE_S, DISK, HOST_LINK, PROGRAM_CORE_S, SAMPLE_S
 from dojang.planning.layout import Layout
 from dojang.planning.memory import Player
 from dojang.planning.speed import Machine, generate_s, learn_s, optimise_s, server_slots
@@ -74,7 +74,7 @@ def reckon(
     waves = 1
     for role, player in players.items():
         itemsize = 4 if layout.gpu is None and player.config.model.dtype != "bfloat16" else 2
-        machine = Machine(layout.instance, itemsize)
+        machine = Machine(layout.device, itemsize)
         slots = _slots(machine, player, work, role, cache)
         devices = max(1, layout.servers // len(players))  # each has one model
         sequences = math.ceil(work.sequences / devices)
@@ -84,7 +84,7 @@ def reckon(
         learned = player.shape.parameters if config.train.lora is None else 0
         learn += learn_s(machine, player, work, role, layout)
         learn += work.updates * optimise_s(machine, player, learned, layout)
-        publish += _publish_s(machine, player)
+        publish += _publish_s(machine, player, layout)
     generate += (SAMPLE_S if layout.gpu else CPU_SAMPLE_S) * work.sequences
     judge = _judge_s(config, layout, work.sequences, language)
     share = config.eval.problems * config.eval.samples / work.sequences
@@ -123,8 +123,11 @@ def _judge_s(config: RunConfig, layout: Layout, answers: int, language: str) -> 
     return answers * judge_core_s(config, language) / workers
 
 
-def _publish_s(machine: Machine, player: Player) -> float:
+def _publish_s(machine: Machine, player: Player, layout: Layout) -> float:
     size = machine.itemsize * player.shape.parameters
+    if layout.apart and layout.gpu and player.config.rollout.engine != "remote":  # by the memory of the machines
+        between = size / (1e9 * layout.gpu.network) if layout.nodes > 1 else 0.0
+        return 2 * size / HOST_LINK + between
     if player.config.rollout.engine == "torch":
         return 4 * size / machine.bandwidth
     if player.config.rollout.transfer == "delta":

@@ -71,22 +71,27 @@ class Estimate:
     @property
     def peak(self) -> int:
         """Bytes of the fullest device. Processes on CPUs that are apart share what their machine has."""
-        if self.engine is None:
-            return self.needs.peak
-        if self.layout.gpu:
-            return max(self.needs.peak, self.engine.peak)
+        engine = self.engine.peak if self.engine else 0
+        if self.layout.gpu or not self.layout.apart:
+            return max(self.needs.peak, engine)
         learning = self.layout.ranks * len(self.work.lengths) * self.needs.peak
-        return (learning + self.layout.servers * self.engine.peak) // self.layout.nodes
+        return -(-(learning + self.layout.servers * engine) // self.layout.nodes)
 
     @property
     def fit(self) -> str:
         divided = self.layout.ranks % self.sequence_ranks == 0
-        if not divided or self.layout.crowded or (self.cache is not None and not self.cache.slots):
+        if not divided or self.layout.lacks or (self.cache is not None and not self.cache.slots):
             return "no"
         share = self.peak / self.capacity
         if self.layout.gpu:
             share = max(share, self.host / (self.layout.instance.memory_gib * GIB))
         return "yes" if share <= _TIGHT else "tight" if share <= 1 else "no"
+
+    @property
+    def fullest(self) -> str:
+        """What the fullest device has to do then."""
+        engine = self.engine
+        return self.needs.fullest if engine is None or engine.peak <= self.needs.peak else engine.fullest
 
     @property
     def certain(self) -> int:

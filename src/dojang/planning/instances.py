@@ -64,6 +64,10 @@ class Instance:
     arm: bool = False
     """Where the engine packs weights in single precision, too."""
 
+    def part(self, cpus: float) -> "Instance":
+        """So many of its processors."""
+        return replace(self, vcpus=max(1, round(cpus)), cpu_gflops=self.cpu_gflops * cpus / self.vcpus)
+
     def priced(self, usd: float | None) -> "Instance":
         """At another price, if one is given."""
         return self if usd is None else replace(self, usd=usd)

@@ -1,7 +1,7 @@
 """Who works where: the processes that learn, the engine, and servers that attempt elsewhere."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dojang.config import RunConfig
 from dojang.errors import ConfigError
@@ -26,8 +26,10 @@ class Layout:
     """GPUs that the processes on a Ray cluster have for themselves, as the recipe says."""
     apart: bool = False
     """Whether each model's trainers and engines are processes of their own: on a Ray cluster."""
+    cpus: float = 0.0
+    """Processors of each of those."""
     busy: int = 0
-    """Processors of all machines that those have for themselves; judges get the others."""
+    """Of all of them; judges get the others."""
 
     @property
     def gpu(self) -> Gpu | None:
@@ -39,13 +41,29 @@ class Layout:
         return max(1, self.instance.vcpus * self.nodes - self.busy) if self.apart else self.instance.vcpus
 
     @property
-    def ranks_per_node(self) -> int:
-        return -(-self.ranks // self.nodes)
+    def machines(self) -> int:
+        """On how many of them trainers are: Ray packs those of a model onto as few as it can."""
+        return min(self.nodes, -(-self.ranks // max(1, self.instance.gpus))) if self.apart and self.gpu else self.nodes
 
     @property
-    def crowded(self) -> bool:
-        """Whether there are fewer GPUs than that."""
-        return self.wanted > self.instance.gpus * self.nodes
+    def ranks_per_node(self) -> int:
+        return -(-self.ranks // self.machines)
+
+    @property
+    def device(self) -> Instance:
+        """What one process has of a machine."""
+        return self.instance.part(self.cpus) if self.apart and self.gpu is None else self.instance
+
+    @property
+    def lacks(self) -> str:
+        """What there are fewer of than processes on a Ray cluster want; empty if nothing."""
+        for wanted, there, what in (
+            (self.wanted, self.instance.gpus, "GPUs"),
+            (self.busy, self.instance.vcpus, "processors"),
+        ):
+            if wanted > there * self.nodes:
+                return f"{wanted} {what}, and there are {there * self.nodes}"
+        return ""
 
     @property
     def usd(self) -> float | None:
@@ -56,16 +74,20 @@ class Layout:
 def lay_out(config: RunConfig, instance: Instance, nodes: int, ranks: int | None = None) -> Layout:
     """All GPUs learn; with the engine remote half of them, and the others serve. Without a GPU there is one process. On
     a Ray cluster the recipe says how many learn and how many sample."""
-    gpus = (instance.gpus if config.model.device != "cpu" else 0) * nodes
+    if config.model.device == "cpu" or (isinstance(config.runtime, RayConfig) and config.runtime.gpus == 0):
+        instance = replace(instance, gpu=None, gpus=0)
+    gpus = instance.gpus * nodes
     remote = config.rollout.engine == "remote"
-    if isinstance(config.runtime, RayConfig) and ranks is None:
+    if isinstance(config.runtime, RayConfig):
+        if ranks is not None:
+            raise ConfigError("--ranks is for runs without Ray; runtime.trainers says how many processes learn")
         runtime, roles = config.runtime, len(config.roles())
         engines = runtime.engines * roles
         each = float(gpus > 0) if runtime.gpus is None or config.model.device == "cpu" else runtime.gpus
         processes = runtime.trainers * roles + (0 if remote else engines)
         wanted, busy = math.ceil(each * processes), math.ceil(runtime.cpus * processes)
         servers = max(0, gpus - runtime.trainers * roles) if remote else engines
-        return Layout(instance, nodes, runtime.trainers, servers, wanted, apart=True, busy=busy)
+        return Layout(instance, nodes, runtime.trainers, servers, wanted, apart=True, cpus=runtime.cpus, busy=busy)
     if ranks is None:
         ranks = max(1, gpus // 2 if remote else gpus)
         ranks = max(ranks - ranks % config.train.sequence_ranks, 1)

@@ -160,7 +160,7 @@ def _estimate(found: Estimate) -> dict[str, Any]:
         "fits": found.fit,
         "capacity_bytes": found.capacity,
         "peak_bytes": found.peak,
-        "peak_during": needs.fullest,
+        "peak_during": found.fullest,
         "bytes": dict(needs.parts),
         "phases": {name: needs.during(name) for name in needs.phases},
         "engine_bytes": None if found.engine is None else dict(found.engine.parts),

@@ -130,7 +130,7 @@ def _exchange_s(player: Player, layout: Layout) -> float:
     gpu = layout.gpu
     if layout.ranks == 1 or gpu is None:
         return 0.0
-    link = 1e9 * (gpu.link if layout.nodes == 1 else min(gpu.link, gpu.network))
+    link = 1e9 * (gpu.link if layout.machines == 1 else min(gpu.link, gpu.network))
     size = player.shape.parameters * (8 if player.config.train.lora is None else 4)
     return size * (layout.ranks - 1) / layout.ranks / link
 

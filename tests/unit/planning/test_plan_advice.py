@@ -140,7 +140,7 @@ def test_on_a_ray_cluster_engines_have_gpus_of_their_own() -> None:
     assert planned.fit == "yes"
     assert estimate(asked, INSTANCES["g5.12xlarge"]).fit == "no"
     shared = subject("smollm2-code", "runtime={name: ray, trainers: 2, engines: 6, gpus: 0.5}")
-    assert not estimate(shared, INSTANCES["g5.12xlarge"]).layout.crowded
+    assert not estimate(shared, INSTANCES["g5.12xlarge"]).layout.lacks
 
 
 def test_an_engine_that_fills_its_gpu_is_told_what_helps() -> None:
@@ -153,6 +153,26 @@ def test_an_engine_that_fills_its_gpu_is_told_what_helps() -> None:
     assert any("while it has to attempt" in each.said for each in found(asked, "g6.12xlarge"))
     (knob,) = (each for each in knobs(asked, planned) if each.setting.startswith("rollout.kv_gb"))
     assert knob.fits
+
+
+def test_processors_must_suffice_too() -> None:
+    asked = subject("smollm2-code", "runtime={name: ray, trainers: 1, engines: 2, cpus: 20}")
+    (failed,) = (each for each in found(asked, "g6.12xlarge") if each.level == "failed")
+    assert "want 60 processors, and there are 48" in failed.said
+    assert estimate(asked, INSTANCES["g6.12xlarge"]).fit == "no"
+    assert estimate(asked, INSTANCES["g6.12xlarge"], 2).fit == "yes"
+
+
+def test_engines_beside_servers_are_noted() -> None:
+    asked = subject("code-qwen3-8b-m2po-full", "runtime={name: ray, trainers: 8, engines: 8}")
+    assert any("runtime.engines counts for nothing" in each.said for each in found(asked, "p4de.24xlarge"))
+    asked = subject("code-qwen3-8b-m2po-full", "runtime={name: ray, trainers: 8}")
+    assert not any("runtime.engines" in each.said for each in found(asked, "p4de.24xlarge"))
+
+
+def test_ranks_are_the_recipe_s_to_say_on_a_ray_cluster() -> None:
+    with pytest.raises(ConfigError, match=r"runtime\.trainers says how many"):
+        estimate(subject("smollm2-code", "runtime=ray"), INSTANCES["p4d.24xlarge"], 1, 4)
 
 
 def test_judges_on_a_ray_cluster_have_what_is_left_of_all_machines() -> None:

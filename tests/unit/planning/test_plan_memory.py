@@ -291,6 +291,26 @@ def test_processes_on_cpus_share_the_memory_of_their_machine() -> None:
     found = estimate(asked, CPU)
     assert found.engine is not None
     assert found.peak == 2 * found.needs.peak + 3 * found.engine.peak
+    served = subject("code-qwen3-8b-m2po-full", "runtime={name: ray, trainers: 8}", "model.device=cpu")
+    alone = estimate(served, INSTANCES["c7i.48xlarge"])
+    assert alone.engine is None
+    assert alone.peak == 8 * alone.needs.peak
+    assert alone.fit == "no"
+
+
+def test_trainers_are_packed_onto_few_machines() -> None:
+    asked = subject("code-qwen3-8b-m2po-full", "runtime={name: ray, trainers: 8}")
+    one, two = (estimate(asked, INSTANCES["p4de.24xlarge"], nodes) for nodes in (1, 2))
+    assert one.host == two.host
+    assert one.times.learn == two.times.learn
+
+
+def test_without_a_gpu_the_machine_s_gpus_count_for_nothing() -> None:
+    for settings in (["model.device=cpu"], ["runtime={name: ray, gpus: 0}"]):
+        found = estimate(subject("quickstart", *settings), INSTANCES["g5.xlarge"])
+        assert found.layout.gpu is None
+        assert found.capacity == 16 * GIB
+        assert found.layout.usd == INSTANCES["g5.xlarge"].usd
 
 
 def test_a_critic_is_a_whole_model() -> None:
