@@ -15,8 +15,8 @@ __all__ = ["follow", "hints"]
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 ENDED = ("Completed", "Failed", "Stopped")
-LATE = 6
-"""How often to look for last words of a job that has ended: they may come later than the word that it has."""
+LATE = 3
+"""How often to look in vain for last words of a job that has ended: they may come later than the word that it has."""
 INTERRUPTED = 130
 
 
@@ -63,10 +63,10 @@ def _tell(session: Any, name: str, poll: float, tell: Callable[[str], None]) -> 
             tell(f"{change['Status']}: {change.get('StatusMessage', '')}".rstrip(": "))
         logs.tell_news(tell)
         if job["TrainingJobStatus"] in ENDED:
-            for _ in range(LATE):
+            looks = 0
+            while looks < LATE:
                 time.sleep(poll)
-                if not logs.tell_news(tell):
-                    break
+                looks = 0 if logs.tell_news(tell) else looks + 1
             _conclude(job, tell)
             return
         time.sleep(poll)
@@ -74,10 +74,10 @@ def _tell(session: Any, name: str, poll: float, tell: Callable[[str], None]) -> 
 
 def _passes(error: Exception) -> bool:
     """No network for a while, too many questions, or trouble at Amazon: no reason to leave."""
-    from botocore.exceptions import ClientError
+    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
 
     if not isinstance(error, ClientError):
-        return True
+        return isinstance(error, ConnectionError | HTTPClientError)  # others are mistakes: no credentials, for one
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return "Throttl" in error.response["Error"]["Code"] or status == 429 or status >= 500
 

@@ -212,7 +212,7 @@ def _inputs(given: Sequence[str], wrong: list[str]) -> tuple[dict[str, str], dic
         if not place.startswith("s3://") and not Path(place).exists():
             wrong.append(f"--input {name}={place}: there is no such file or folder here, and it is no s3://... place")
         elif place.startswith("s3://") and not _PLACE.fullmatch(place):
-            wrong.append(f"--input {name}={place} must look like s3://BUCKET/PREFIX")
+            wrong.append(f"--input {name}={place} must look like s3://my-bucket/prefix, in small letters")
         inputs[channel] = place
         if "." in name or name in SHORT:
             places[SHORT.get(name, name)] = channel
@@ -264,7 +264,7 @@ def _places_are_right(options: Options) -> Iterator[str]:
         yield f"--role {options.role or '(empty)'} must look like arn:aws:iam::123456789012:role/NAME"
     for name, place in (("checkpoints", options.checkpoints), ("output", options.output)):
         if place and not _PLACE.fullmatch(place):
-            yield f"--{name} {place} must look like s3://BUCKET/PREFIX"
+            yield f"--{name} {place} must look like s3://my-bucket/prefix, in small letters"
     if options.bucket and not _PLACE.fullmatch(f"s3://{options.bucket}"):
         yield f"--bucket {options.bucket} is no name of a bucket; leave s3:// and / out"
     for name, path in (("source", options.source), ("requirements", options.requirements)):
