@@ -85,6 +85,9 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
                 raise
             # It has begun, and could not begin again: a machine is gone, and there is no other.
             finish(ending, console, status="failed", seconds=time.monotonic() - started)
+            with closing(_open_trackers(config, console, ending, live=False)) as couriers:
+                couriers.start()
+                couriers.finish("failed", hurry=True)
             raise type(error)(f"{error}\nresume with: {ending.command}") from error
 
 
@@ -93,13 +96,13 @@ def _once(config: RunConfig, console: Console, ending: Ending, settle: Callable[
     it was saved, with everything made anew. `settle` takes the directory once nothing is wrong with the data."""
     from dojang import compose
 
-    prepared = compose.prepare(config)  # before a directory is made: a mistake here leaves none behind
-    later = shlex.join([*_program(), "track", str(ending.directory.path)])
     on_ray = config.runtime.name == "ray"
     if on_ray:
         _leave_when_told()
-    opened = config.track.open(ending.directory, speaker(console), later, steps=config.steps, on_ray=on_ray)
-    with closing(opened) as couriers:
+    prepared = compose.prepare(config)  # before a directory is made: a mistake here leaves none behind
+    if on_ray:
+        _leave_when_told()  # Ray has its own idea of signals
+    with closing(_open_trackers(config, console, ending)) as couriers:
         settle()
         try:
             _train(config, prepared, console, ending, couriers, may_fail=may_fail)
@@ -110,6 +113,13 @@ def _once(config: RunConfig, console: Console, ending: Ending, settle: Callable[
             console.print(f"{error}; beginning again where the run was saved last", highlight=False, soft_wrap=True)
             return False
     return True
+
+
+def _open_trackers(config: RunConfig, console: Console, ending: Ending, *, live: bool = True) -> "Couriers":
+    later = shlex.join([*_program(), "track", str(ending.directory.path)])
+    on_ray = config.runtime.name == "ray"
+    say = speaker(console)
+    return config.track.open(ending.directory, say, later, steps=config.steps, live=live, on_ray=live and on_ray)
 
 
 def _leave_when_told() -> None:

@@ -27,7 +27,8 @@ from dojang.learner import (
 )
 from dojang.protocols import Algorithm, RolloutEngine
 from dojang.runtime.config import RayConfig
-from dojang.runtime.ray.arrays import Held, Shared, collect
+from dojang.runtime.ray.actors import Actor
+from dojang.runtime.ray.arrays import Held, Shared, pick_up
 from dojang.runtime.ray.engines import RayEngine, Sampler
 from dojang.runtime.ray.places import Place, gpus_each, reserve
 from dojang.runtime.ray.trainers import Rank, RayTrainer, enter
@@ -73,7 +74,8 @@ class SpreadLearner:
         engines = []
         for at in range(self._runtime.engines):  # each by itself, so that each can find another place
             (place,) = self._reserve(f"engine {at + 1}", 1)
-            engines.append(RayEngine(partial(make_sampler, self._config), place, self.weights))
+            sampler = partial(make_sampler, self._config)
+            engines.append(RayEngine(sampler, place, self.weights, self._runtime.patience_s))
         return Fleet(engines, patience_s=self._runtime.patience_s)
 
     def make_trainer(self, algorithm: Algorithm) -> RayTrainer:
@@ -89,11 +91,11 @@ class SpreadLearner:
         runtime = self._runtime
         return reserve(what, count, cpus=runtime.cpus, gpus=self._gpus, strategy="PACK", patience_s=runtime.patience_s)
 
-    def _deliver(self, version: int, reference: Any) -> None:
+    async def _deliver(self, version: int, reference: Any, holder: Actor) -> None:
         if isinstance(self.weights, Shared):
             self.weights.announce(version, reference)
         else:
-            self.weights.publish(version, collect(reference))
+            self.weights.publish(version, pick_up(await holder.wait(reference)))
 
 
 def make_rank(config: RunConfig, rank: int, world: int, address: tuple[str, int]) -> Rank:

@@ -59,7 +59,9 @@ def here(config: RunConfig) -> Student:
 
 
 def elsewhere(config: RunConfig) -> Student:
-    from dojang.runtime.ray.arrays import Shared, collect
+    import ray
+
+    from dojang.runtime.ray.arrays import Shared, pick_up
     from dojang.spread import SpreadLearner, settled
 
     config, numeric = settled(config)
@@ -67,7 +69,7 @@ def elsewhere(config: RunConfig) -> Student:
     assert isinstance(learner.weights, Shared)
     weights = learner.weights
     trainer = learner.make_trainer(config.algo.make(config.rollout.max_tokens))
-    return Student(trainer, lambda version: collect(weights.reference(version)))
+    return Student(trainer, lambda version: pick_up(ray.get(weights.reference(version))))
 
 
 @pytest.fixture(params=["torch", pytest.param("ray", marks=NEEDS_RAY), pytest.param("two ranks", marks=NEEDS_RAY)])

@@ -63,7 +63,7 @@ def weights(monkeypatch: pytest.MonkeyPatch) -> Shared:
 
 def test_the_only_engine_is_replaced_if_it_is_lost_while_others_learn(weights: Shared) -> None:
     async def play() -> None:
-        fleet = Fleet([engines.RayEngine(None, None, weights)], patience_s=5)  # type: ignore[arg-type]
+        fleet = Fleet([engines.RayEngine(None, None, weights, 5.0)], patience_s=5)  # type: ignore[arg-type]
         await fleet.load(1)
         Process.made[0].dead = True
         weights.announce(2, "weights")
@@ -78,7 +78,7 @@ def test_if_a_new_one_is_lost_too_the_run_can_begin_again(weights: Shared, monke
     monkeypatch.setattr(Process, "gone", 9)
 
     async def play() -> None:
-        fleet = Fleet([engines.RayEngine(None, None, weights)], patience_s=5)  # type: ignore[arg-type]
+        fleet = Fleet([engines.RayEngine(None, None, weights, 5.0)], patience_s=5)  # type: ignore[arg-type]
         try:
             await fleet.load(1)
         finally:
@@ -131,6 +131,45 @@ def test_without_an_address_the_cluster_is_one_s_own(monkeypatch: pytest.MonkeyP
         places.reserve("trainers", 5, cpus=1, gpus=0, strategy="PACK", patience_s=1e9)
     with pytest.raises(ClusterError, match=r"engine 1 need 1 x \(1 CPU, 1 GPU\)"):
         places.reserve("engine 1", 1, cpus=1, gpus=1, strategy="PACK", patience_s=1e9)
+
+
+def test_gpus_that_were_lost_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [places.Node("1", "here", 8, 0), places.Node("2", "there", 8, 4)]
+    monkeypatch.setattr(places, "_had_gpus", False)
+    monkeypatch.setattr(places, "nodes", lambda: there)
+    assert places.gpus_each(RayConfig(), "auto") == 1
+    del there[1]
+    assert places.gpus_each(RayConfig(), "auto") == 1  # and there will be none, unless they come back
+    assert places.gpus_each(RayConfig(), "cpu") == 0
+
+
+def test_an_engine_is_tried_again_until_ray_has_noticed(weights: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_AGAIN_S", 0.01)
+
+    async def prepare(self: Process, factory: Any) -> None:
+        if self is not Process.made[-1] or len(Process.made) < 4:
+            raise Lost("ActorDiedError")
+
+    monkeypatch.setattr(Process, "prepare", prepare)
+    asyncio.run(engines.RayEngine(None, None, weights, 5.0).load(1))  # type: ignore[arg-type]
+    assert [each.loaded for each in Process.made] == [[], [], [], [1]]
+    monkeypatch.setattr(engines, "NOTICE_S", 0.0)
+    monkeypatch.setattr(Process, "made", [])
+    with pytest.raises(RanksLost, match="ActorDiedError"):
+        asyncio.run(engines.RayEngine(None, None, weights, 5.0).load(1))  # type: ignore[arg-type]
+
+
+def test_one_that_does_not_begin_or_load_in_time_is_lost(weights: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    for verb, said in (("prepare", "did not begin within"), ("do", "weights did not come within")):
+        with monkeypatch.context() as patch:
+            patch.setattr(Process, verb, never)
+            patch.setattr(Process, "made", [])
+            with pytest.raises(RanksLost, match=said):
+                asyncio.run(engines.RayEngine(None, None, weights, 0.05).load(1))  # type: ignore[arg-type]
+            assert all(each.dead for each in Process.made)
 
 
 def test_folders_of_processes_that_were_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

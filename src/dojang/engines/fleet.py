@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from dojang.errors import ClusterError, DojangError
+from dojang.errors import ClusterError, DojangError, RanksLost
 from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Metrics, Sampling
 
@@ -33,6 +33,8 @@ class _Ship:
     """Tokens that may still have to be written."""
     complaint: str = ""
     """Why it is not ready, or was not."""
+    hopeless: bool = False
+    """Whether the weights it needs are gone: only a run that begins again has others."""
     catching_up: "asyncio.Task[None] | None" = field(default=None)
 
 
@@ -121,12 +123,14 @@ class Fleet:
         while not self._closed:
             if ready := [ship for ship in self._ships if ship.ready]:
                 return min(ready, key=lambda ship: ship.load)
+            if all(ship.hopeless for ship in self._ships):
+                raise RanksLost("; ".join(f"{ship.name}: {ship.complaint}" for ship in self._ships))
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 reasons = "; ".join(f"{ship.name}: {ship.complaint}" for ship in self._ships)
                 raise ClusterError(f"no engine works, and none has recovered within {self._patience_s:g} s ({reasons})")
             mending = [ship.catching_up for ship in self._ships if ship.catching_up is not None]
-            await asyncio.wait(mending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(mending, timeout=min(left, self._mend_s), return_when=asyncio.FIRST_COMPLETED)
         raise RuntimeError("the engine is closed")
 
     def _set_aside(
@@ -150,7 +154,9 @@ class Fleet:
                     if version is not None:
                         await self._load(ship, version)
                 ship.ready = version == self._version
+                ship.hopeless = False
             except Exception as error:
+                ship.hopeless = isinstance(error, RanksLost)
                 ship.complaint = f"{type(error).__name__}: {error}"
             loading = None
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from dojang.engines.fleet import Fleet
-from dojang.errors import ClusterError, ModelError
+from dojang.errors import ClusterError, ModelError, RanksLost
 from dojang.types import Completion, Sampling
 
 T = TypeVar("T")
@@ -173,6 +173,22 @@ def test_when_none_recovers_it_says_so_instead_of_waiting_for_ever() -> None:
             await fleet.generate((1,), 1, SAMPLING)
 
     run(play)
+
+
+def test_weights_that_were_lost_are_known_before_patience_ends() -> None:
+    async def play(fleet: Fleet, engines: list[Fake]) -> None:
+        await fleet.load(1)
+        for each in engines:
+            each.error, each.load_error = RuntimeError("gone"), RanksLost("so are the weights")
+        engines[0].load_error = RuntimeError("not yet")
+        asked = asyncio.create_task(fleet.generate((1,), 1, SAMPLING))
+        await asyncio.sleep(0.2)
+        assert not asked.done()  # one of them may still come back
+        engines[0].load_error = RanksLost("so are the weights")
+        await asked
+
+    with pytest.raises(RanksLost, match="engine 0: RanksLost: so are the weights"):
+        run(play, patience_s=15.0)
 
 
 def test_closing_fails_what_is_under_way() -> None:

@@ -56,9 +56,9 @@ class Host:
 class Actor:
     """Somebody to ask."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, node: str | None = None) -> None:
         self._handle = handle
-        self._node: str | None = None
+        self._node = node
         """Its machine, once that is known."""
 
     def make(self, factory: Callable[..., Any], *arguments: Any) -> Any:
@@ -75,18 +75,19 @@ class Actor:
 
     async def do(self, verb: str, *arguments: Any) -> Any:
         """Ask, and wait."""
-        return await self._unless_gone(self.begin(verb, *arguments))
+        return await self.wait(self.begin(verb, *arguments))
 
-    def locate(self, patience_s: float) -> None:
-        """Find out where it is, once it has found a place."""
-        (self._node,) = gather([self], [self._handle.node.remote()], patience_s)
+    def locate(self, others: "Sequence[Actor]", patience_s: float) -> None:
+        """Find out where it is, once it has found a place; those of the others that were found are to stay."""
+        (self._node,) = gather(others, [self._handle.node.remote()], patience_s)
 
     async def prepare(self, factory: Callable[..., Any]) -> None:
         """Have it make the object it is to hold."""
         self._node = await answer(self._handle.node.remote())  # as soon as it has found a place
-        await self._unless_gone(self.make(factory))
+        await self.wait(self.make(factory))
 
-    async def _unless_gone(self, asked: Any) -> Any:
+    async def wait(self, asked: Any) -> Any:
+        """What comes of something that it has, or was asked."""
         waiting = asyncio.ensure_future(answer(asked))
         try:
             while not (await asyncio.wait({waiting}, timeout=_LOOK_S))[0]:
@@ -107,22 +108,22 @@ class Actor:
 
 def spawn(place: Place, name: str) -> Actor:
     """A new process there, by which name it is found among others. It does not hold anything yet."""
-    return _spawn(name, place.cpus, place.gpus, PlacementGroupSchedulingStrategy(place.group, place.bundle))
+    return Actor(_spawn(name, place.cpus, place.gpus, PlacementGroupSchedulingStrategy(place.group, place.bundle)))
 
 
 def spawn_at(node: Node, name: str) -> Actor:
     """A new process on that machine. Ray's books know of no processor it uses, so it is in nobody's way."""
-    return _spawn(name, 0.0, 0.0, NodeAffinitySchedulingStrategy(node.id, soft=False))
+    return Actor(_spawn(name, 0.0, 0.0, NodeAffinitySchedulingStrategy(node.id, soft=False)), node.id)
 
 
-def _spawn(name: str, cpus: float, gpus: float, strategy: Any) -> Actor:
+def _spawn(name: str, cpus: float, gpus: float, strategy: Any) -> Any:
     options = {
         "num_cpus": cpus,
         "num_gpus": gpus,
         "max_concurrency": _AT_A_TIME,
         "scheduling_strategy": strategy,
     }
-    return Actor(ray.remote(type(name, (Host,), {})).options(**options).remote())
+    return ray.remote(type(name, (Host,), {})).options(**options).remote()
 
 
 async def answer(asked: Awaitable[Any]) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dojang.protocols import Changes, Factors
 
-__all__ = ["Held", "Shared", "collect", "lay_down", "pick_up"]
+__all__ = ["Held", "Shared", "lay_down", "pick_up"]
 
 Arrays = dict[str, tuple[np.ndarray[Any, Any], str]]
 
@@ -23,11 +23,6 @@ Arrays = dict[str, tuple[np.ndarray[Any, Any], str]]
 def lay_down(tensors: Mapping[str, Tensor]) -> Any:
     """Put weights into the store."""
     return ray.put({name: _array(tensor) for name, tensor in tensors.items()})
-
-
-def collect(reference: Any) -> dict[str, Tensor]:
-    """Wait for weights, and look at them."""
-    return pick_up(ray.get(reference))
 
 
 def pick_up(arrays: Arrays) -> dict[str, Tensor]:

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import ray
 
 from dojang.errors import ClusterError, DojangError
-from dojang.runtime.ray.actors import Actor, Lost, answer, spawn_at
-from dojang.runtime.ray.places import Node, spare
+from dojang.runtime.ray.actors import Actor, Lost, spawn_at
+from dojang.runtime.ray.places import NOTICE_S, Node, alive, spare
 
 __all__ = ["Court", "Courts"]
 
@@ -61,7 +61,7 @@ class Court:
         """Ask it. Whoever does not wait for the answer any more does not want it."""
         asked = self.actor.begin(verb, *arguments)
         try:
-            return await answer(asked)
+            return await self.actor.wait(asked)
         except asyncio.CancelledError:
             ray.cancel(asked)
             raise
@@ -130,13 +130,24 @@ class Courts:
             self._asked -= 1
 
     async def open(self) -> list[Court]:
-        """Begin wherever it is possible; an error if that fails anywhere, with the machine's address."""
-        await self._look()
-        await asyncio.gather(*self._beginning.values())
-        for trouble in self._trouble.values():
-            kind = type(trouble.error) if isinstance(trouble.error, DojangError) else ClusterError
-            raise kind(f"judging cannot begin on {trouble.node.address}: {trouble.error}") from trouble.error
-        return list(self._courts.values())
+        """Begin wherever it is possible; an error if that fails anywhere, with the machine's address. One that is gone
+        is not missed, once Ray has noticed."""
+        began = time.monotonic()
+        while True:
+            await self._look()
+            await asyncio.gather(*self._beginning.values())
+            there = await asyncio.to_thread(alive)
+            found = [each for each in self._trouble.values() if each.node.id in there]
+            if not found:
+                return list(self._courts.values())
+            serious = [each for each in found if not isinstance(each.error, Lost)]
+            if serious or time.monotonic() - began > NOTICE_S:
+                trouble = (serious or found)[0]
+                kind = type(trouble.error) if isinstance(trouble.error, DojangError) else ClusterError
+                raise kind(f"judging cannot begin on {trouble.node.address}: {trouble.error}") from trouble.error
+            for each in found:
+                del self._trouble[each.node.id]  # to be tried again
+            await asyncio.sleep(_LOOK_S)
 
     async def close(self) -> None:
         """Nothing is left running anywhere."""
@@ -226,7 +237,7 @@ class Courts:
         court = Court(node, seats, actor)
         try:
             async with asyncio.timeout(self._patience_s):
-                await answer(actor.make(self._factory(seats), *self._shared))
+                await actor.wait(actor.make(self._factory(seats), *self._shared))
                 await self._prove(court)
         except BaseException as error:
             actor.kill()

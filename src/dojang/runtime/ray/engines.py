@@ -5,6 +5,7 @@ Until it has the weights it is expected to have, it draws nothing: a new process
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,12 +14,14 @@ from dojang.errors import RanksLost
 from dojang.protocols import RolloutEngine, WeightStore
 from dojang.runtime.ray.actors import Actor, Lost, spawn
 from dojang.runtime.ray.arrays import Held, Shared, pick_up
-from dojang.runtime.ray.places import Place, give_back
+from dojang.runtime.ray.places import NOTICE_S, Place, give_back
 from dojang.types import Completion, Metrics, Sampling
 
 __all__ = ["RayEngine", "Sampler"]
 
 _CLOSE_S = 30.0
+_AGAIN_S = 5.0
+"""Until another process is tried where one was lost."""
 
 
 class Sampler:
@@ -49,8 +52,9 @@ class Sampler:
 class RayEngine:
     """A RolloutEngine whose work is done by a Sampler elsewhere."""
 
-    def __init__(self, factory: Callable[[], Sampler], place: Place, weights: Shared) -> None:
-        self._factory, self._place, self._weights = factory, place, weights
+    def __init__(self, factory: Callable[[], Sampler], place: Place, weights: Shared, patience_s: float) -> None:
+        """`patience_s` is for a process to begin, and for weights to reach it."""
+        self._factory, self._place, self._weights, self._patience_s = factory, place, weights, patience_s
         self._actor: Actor | None = None
         self._version = -1
 
@@ -71,16 +75,30 @@ class RayEngine:
             raise RanksLost(f"an engine could not be given new weights ({error})") from error
 
     async def _begin(self) -> Actor:
-        actor = spawn(self._place, "Engine")
-        try:
-            await actor.prepare(self._factory)
-        except BaseException:
-            actor.kill()
-            raise
-        return actor
+        """A new process. If its machine is lost, another is tried once Ray has noticed."""
+        began = time.monotonic()
+        while True:
+            actor = spawn(self._place, "Engine")
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    await actor.prepare(self._factory)
+            except BaseException as error:
+                actor.kill()
+                if isinstance(error, TimeoutError):
+                    raise Lost(f"it did not begin within {self._patience_s:g} s") from error
+                if not isinstance(error, Lost) or time.monotonic() - began > NOTICE_S:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return actor
 
     async def _load(self, version: int, reference: Any) -> Metrics | None:
-        figures: Metrics | None = await self._ask("load", version, reference)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                figures: Metrics | None = await self._ask("load", version, reference)
+        except TimeoutError as error:
+            self._forget(self._actor)
+            raise Lost(f"weights did not come within {self._patience_s:g} s") from error
         self._version = version
         return figures
 
@@ -99,7 +117,12 @@ class RayEngine:
         try:
             return await actor.do(verb, *arguments)
         except Lost:
-            actor.kill()  # it may only be out of reach, and would come back with what nobody wants any more
-            if self._actor is actor:
-                self._actor = None
+            self._forget(actor)
             raise
+
+    def _forget(self, actor: Actor | None) -> None:
+        """It may only be out of reach, and would come back with what nobody wants any more."""
+        if actor is not None:
+            actor.kill()
+        if self._actor is actor:
+            self._actor = None

@@ -20,7 +20,9 @@ import ray
 from dojang.errors import JudgeError
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Stop, Submission
 from dojang.protocols import Judge, Task
+from dojang.runtime.ray.actors import Lost
 from dojang.runtime.ray.courts import Court, Courts
+from dojang.runtime.ray.places import gone
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["Juror", "RayJudge", "RayTask"]
@@ -100,6 +102,7 @@ class RayJudge:
         self, factory: Callable[[int], Callable[..., Juror]], *shared: Any, most: int = 0, patience_s: float
     ) -> None:
         """As for Courts."""
+        self._patience_s = patience_s
         self._courts = Courts(factory, *shared, prove=self._prove, most=most, patience_s=patience_s)
         self._exams: _Shelf[Any] = _Shelf()
         self._proofs: list[Submission] = []
@@ -125,9 +128,21 @@ class RayJudge:
         """What each machine makes of it, with the machine's address. Those that join later must accept it, or are not
         asked to judge."""
         courts = await self._courts.open()
-        found = await asyncio.gather(*(self._judged(court, submission, _size(submission.exam)) for court in courts))
+        found = await asyncio.gather(*(self._tried(court, submission) for court in courts))
         self._proofs.append(submission)
-        return [(court.node.address, judgement) for court, judgement in zip(courts, found, strict=True)]
+        judged = zip(courts, found, strict=True)
+        return [(court.node.address, judgement) for court, judgement in judged if judgement is not None]
+
+    async def _tried(self, court: Court, submission: Submission) -> Judgement | None:
+        """None if its machine is gone meanwhile."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await self._judged(court, submission, _size(submission.exam))
+        except (Lost, TimeoutError) as error:
+            words = str(error) or f"no answer within {self._patience_s:g} s"
+        if await gone(court.node):
+            return None
+        return Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, words)
 
     async def open(self) -> None:
         """Begin on all machines; an error if one of them cannot."""

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,11 +30,13 @@ class Luggage:
 
     def unpack(self) -> Path:
         """A new folder for files. Those of processes that were killed with theirs are removed."""
-        for folder in Path(tempfile.gettempdir()).glob(f"{_NAME}*"):
-            owner = folder.name.removeprefix(_NAME).partition("-")[0]
+        # Folders may be seen by other machines and containers, where processes have other numbers.
+        ours = f"{_NAME}{socket.gethostname()}-{Path('/proc/self/ns/pid').stat().st_ino}-"
+        for folder in Path(tempfile.gettempdir()).glob(f"{ours}*"):
+            owner = folder.name.removeprefix(ours).partition("-")[0]
             if not Path("/proc", owner).exists():
                 self.discard(folder)
-        return Path(tempfile.mkdtemp(prefix=f"{_NAME}{os.getpid()}-"))
+        return Path(tempfile.mkdtemp(prefix=f"{ours}{os.getpid()}-"))
 
     def contents(self, folder: Path) -> list[tuple[str, int]]:
         """Every file in it, with its size."""

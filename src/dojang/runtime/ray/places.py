@@ -1,5 +1,6 @@
 """The cluster, and places in it."""
 
+import asyncio
 import logging
 import os
 import socket
@@ -15,11 +16,27 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 from dojang.errors import ClusterError
 from dojang.runtime.config import RayConfig
 
-__all__ = ["Node", "Place", "alive", "connect", "give_back", "gpus_each", "nodes", "reserve", "spare"]
+__all__ = [
+    "NOTICE_S",
+    "Node",
+    "Place",
+    "alive",
+    "connect",
+    "give_back",
+    "gone",
+    "gpus_each",
+    "nodes",
+    "reserve",
+    "spare",
+]
 
 logger = logging.getLogger(__name__)
 _WORD_S = 10.0
 """How long to wait for places before saying so; and for a cluster to be there."""
+_SLICE_S = 1.0
+"""Ray hears no signals while it waits, so it waits for so long at a time."""
+NOTICE_S = 75.0
+"""How long Ray may take to notice that a machine is gone: five questions, each of which has ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +60,8 @@ class Node:
 
 
 _reserved: list[Place] = []
+_had_gpus = False
+"""Whether the cluster had any: if it has lost them, that is no reason for a run to go on without."""
 _alone = False
 """Whether the cluster was begun here, for this run: then no machine will join it."""
 _seen: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
@@ -114,13 +133,25 @@ def alive() -> frozenset[str]:
     return found
 
 
+async def gone(node: Node) -> bool:
+    """Whether a machine that somebody was lost with is; Ray may take a while to notice."""
+    deadline = time.monotonic() + NOTICE_S
+    while node.id in await asyncio.to_thread(alive):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(_MOMENT_S)
+    return True
+
+
 def gpus_each(config: RayConfig, device: str) -> float:
     """How many GPUs a trainer or engine gets; `device` is model.device."""
     if device == "cpu":
         return 0.0
     if config.gpus is not None:
         return config.gpus
-    return 1.0 if any(node.gpus for node in nodes()) else 0.0
+    global _had_gpus
+    _had_gpus = _had_gpus or any(node.gpus for node in nodes())
+    return float(_had_gpus)
 
 
 def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, patience_s: float) -> list[Place]:
@@ -131,9 +162,9 @@ def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, p
     if _alone and not _can_hold(cpus, gpus, count):
         raise ClusterError(f"{wanted}, and this machine has not got that ({_there()}); {remedy}")
     group = placement_group([bundle] * count, strategy=strategy)
-    if not group.wait(min(_WORD_S, patience_s)):
+    if not _ready(group, min(_WORD_S, patience_s)):
         logger.warning("waiting for room in the cluster: %s; %s", wanted, _there())
-        if not group.wait(patience_s):
+        if not _ready(group, patience_s):
             remove_placement_group(group)
             raise ClusterError(
                 f"{wanted}, and the cluster had no room for that within {patience_s:g} s ({_there()}); {remedy}"
@@ -141,6 +172,14 @@ def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, p
     places = [Place(group, at, cpus, gpus) for at in range(count)]
     _reserved.extend(places)
     return places
+
+
+def _ready(group: Any, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not group.wait(_SLICE_S):
+        if time.monotonic() > deadline:
+            return False
+    return True
 
 
 def _can_hold(cpus: float, gpus: float, count: int) -> bool:

@@ -14,7 +14,7 @@ import ray
 
 from dojang.errors import DojangError, RanksLost
 from dojang.protocols import Trainer, WeightStore
-from dojang.runtime.ray.actors import Lost, gather, spawn
+from dojang.runtime.ray.actors import Actor, Lost, gather, spawn
 from dojang.runtime.ray.arrays import lay_down
 from dojang.runtime.ray.luggage import Luggage, bring, fetch
 from dojang.runtime.ray.places import Place, give_back
@@ -25,8 +25,8 @@ __all__ = ["Rank", "RayTrainer", "enter"]
 _LAST_WORDS_S = 5.0
 """How long to wait, when one rank fails, for another that knows better why."""
 
-Deliver = Callable[[int, Any], None]
-"""Takes a version, and where in the object store its weights are."""
+Deliver = Callable[[int, Any, Actor], Coroutine[Any, Any, None]]
+"""Takes a version, where in the object store its weights are, and who put them there."""
 
 
 def enter(rank: int, world: int, address: tuple[str, int]) -> None:
@@ -82,7 +82,7 @@ class RayTrainer:
         self._ranks = [spawn(place, "Trainer") for place in places]
         try:
             for each in self._ranks:
-                each.locate(patience_s)
+                each.locate(self._ranks, patience_s)
             (address,) = gather(self._ranks, [self._ranks[0].address()], patience_s)
             made = [each.make(factory(at, address)) for at, each in enumerate(self._ranks)]
             gather(self._ranks, made, patience_s)
@@ -112,7 +112,7 @@ class RayTrainer:
 
     async def publish(self) -> int:
         version, references = (await self._of(each.do("publish", at == 0) for at, each in enumerate(self._ranks)))[0]
-        self._deliver(version, references[0])
+        await self._safely(self._deliver(version, references[0], self._ranks[0]))
         return int(version)
 
     async def save(self, path: Path) -> None:
