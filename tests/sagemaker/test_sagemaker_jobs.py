@@ -10,6 +10,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from cloud import ACCOUNT, BUCKET, REGION, ROLE, uploaded
 
 from dojang.errors import ConfigError, DojangError, Interrupted
 from dojang.launch import sagemaker, submission
-from dojang.launch.following import follow
+from dojang.launch.following import GROUP, follow
 from dojang.launch.job import Options, plan
 
 moto = pytest.importorskip("moto.sagemaker.models", reason="moto is not installed here; make test-sagemaker has it")
@@ -324,11 +325,26 @@ def test_an_unknown_job_is_a_sentence(amazon: Any) -> None:
         follow(amazon, "nobody-s-job")
 
 
+def test_without_credentials_there_is_nothing_to_wait_for(amazon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(DojangError, match="some-job cannot be looked at: Unable to locate credentials"):
+        follow(sagemaker.connect(REGION, ""), "some-job")
+
+
+def log_group(amazon: Any) -> Any:
+    """Where jobs print, as their first container makes it."""
+    logs = amazon.client("logs")
+    with suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_group(logGroupName=GROUP)
+    return logs
+
+
 def test_logs_of_all_hosts_are_told_once_and_to_the_end(amazon: Any, job: Callable[..., str]) -> None:
     name = job(training_job_status="InProgress")
-    logs, said = amazon.client("logs"), list[str]()
-    group = "/aws/sagemaker/TrainingJobs"
-    logs.create_log_group(logGroupName=group)
+    logs, said, group = log_group(amazon), list[str](), GROUP
 
     def write(host: str, *lines: str) -> None:
         events = [{"timestamp": next(clock), "message": line} for line in lines]  # moto sorts by it
@@ -359,10 +375,9 @@ def test_what_is_logged_late_is_told_and_a_throttled_question_is_asked_again(
 ) -> None:
     from botocore.exceptions import ClientError
 
-    name, said, group = job(training_job_status="Completed"), list[str](), "/aws/sagemaker/TrainingJobs"
-    logs, sagemaker_client, asked = amazon.client("logs"), amazon.client("sagemaker"), list[str]()
-    stream = {"logGroupName": group, "logStreamName": f"{name}/algo-1-1700000000"}
-    logs.create_log_group(logGroupName=group)
+    name, said = job(training_job_status="Completed"), list[str]()
+    logs, sagemaker_client, asked = log_group(amazon), amazon.client("sagemaker"), list[str]()
+    stream = {"logGroupName": GROUP, "logStreamName": f"{name}/algo-1-1700000000"}
     logs.create_log_stream(**stream)
     now = int(time.time() * 1000)
     logs.put_log_events(**stream, logEvents=[{"timestamp": now, "message": "step 1"}])
