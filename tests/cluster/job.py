@@ -1,5 +1,6 @@
 """Commands for the head of a cluster: `job.py NAME ARGUMENTS...`."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -8,6 +9,9 @@ import time
 from pathlib import Path
 
 import ray
+
+from dojang.runtime.ray.actors import Lost, gather, spawn_at
+from dojang.runtime.ray.places import nodes
 
 
 def say(text: str) -> None:
@@ -65,7 +69,30 @@ def save(path: str) -> None:
     raise SystemExit(130)
 
 
+class Slow:
+    """Takes its time to answer."""
+
+    async def answer(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "answered"
+
+
+def ask(seconds: str) -> None:
+    """Somebody on another host, who answers after so many seconds."""
+    here = ray.get_runtime_context().get_node_id()
+    actor = spawn_at(next(node for node in nodes() if node.id != here), "Slow")
+    gather([actor], [actor.make(Slow)], 100)
+    say("asked")
+    sys.stdout.flush()
+    began = time.monotonic()
+    try:
+        found = asyncio.run(actor.do("answer", float(seconds)))
+    except Lost as error:
+        found = f"lost: {error}"
+    say(f"after {time.monotonic() - began:.0f} s {found}")
+
+
 if __name__ == "__main__":
     ray.init(log_to_driver=False)
-    {"outlive": outlive, "fail": fail, "save": save}[sys.argv[1]](*sys.argv[2:])
+    {"ask": ask, "outlive": outlive, "fail": fail, "save": save}[sys.argv[1]](*sys.argv[2:])
     sys.stdout.flush()

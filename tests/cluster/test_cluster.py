@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import yaml
 from lab import NEEDS_HOSTS, Lab, no_leftovers, until
 
@@ -68,6 +69,28 @@ def test_a_job_outlives_cut_links_and_lost_hosts(make_lab: Callable[[int], Lab],
     assert not head.failure.exists()
     no_leftovers(lab)
     assert not any("correct-horse-battery-staple" in host.said() for host in lab.hosts)
+
+
+@pytest.mark.parametrize(("patience", "said"), [("120000", "answered"), ("20000", "lost: Actor")])
+def test_who_waits_over_a_link_that_was_cut_does_not_wait_in_vain(
+    make_lab: Callable[[int], Lab], patience: str, said: str
+) -> None:
+    """The answer is sent while the link is cut. The system tries for Ray's own 20 s to deliver it, then forgets the
+    connection; without another question whoever asked would not know for minutes. The two minutes that hosts get from
+    us outlast the cut."""
+    lab = make_lab(2)
+    head, _ = lab.hosts
+    lab.start(
+        *(*COMMON, "--hosts", "algo-1,algo-2", "--", sys.executable, str(JOB), "ask", "8"),
+        **({} if patience == "120000" else {"RAY_grpc_keepalive_timeout_ms": patience}),
+    )
+    head.says("asked", MUCH)
+    time.sleep(3)
+    lab.link(2, "down")
+    time.sleep(45)  # shorter than Ray takes to give the host up
+    lab.link(2, "up")
+    head.says(f" s {said}", 100)
+    assert [host.ends(60) for host in lab.hosts] == [0, 0]
 
 
 def test_a_failure_reaches_every_host(make_lab: Callable[[int], Lab]) -> None:

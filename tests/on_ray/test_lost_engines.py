@@ -91,12 +91,13 @@ def test_if_a_new_one_is_lost_too_the_run_can_begin_again(weights: Shared, monke
 def test_who_does_not_answer_is_lost_once_the_machine_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: Iterator[frozenset[str]] = iter([frozenset({"1", "2"}), frozenset({"1"})])
     never = SimpleNamespace(remote=lambda *_: asyncio.get_running_loop().create_future())
-    silent = actors.Actor(SimpleNamespace(do=never))
-    silent._node = "2"
+    asked = list[str]()
+    silent = actors.Actor(SimpleNamespace(do=never, node=SimpleNamespace(remote=lambda: asked.append("who?"))), "2")
     monkeypatch.setattr(actors, "_LOOK_S", 0.01)
     monkeypatch.setattr(actors, "alive", lambda: next(looks))
     with pytest.raises(Lost, match="its machine is gone"):
         asyncio.run(silent.do("generate"))
+    assert asked == ["who?"]  # by which a connection that broke without a word is known to be broken
     looks = iter([frozenset({"1", "2"}), frozenset({"1"})])
     monkeypatch.setattr(actors.ray, "wait", lambda waiting, timeout: ([], waiting))
     with pytest.raises(Lost, match="its machine is gone"):

@@ -30,6 +30,9 @@ def ray_environment(interface: str, environment: Mapping[str, str] = os.environ)
     wanted |= network_settings(interface, environment)
     wanted.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     wanted.setdefault("RAY_raylet_start_wait_time_s", "150")  # its 30 s are little where cores are few
+    # So long (and not for 20 s) answers are sent again while a link is cut; then the connection is forgotten, which
+    # whoever waits for an answer does not learn for minutes. After two of them Ray has given up the node anyway.
+    wanted.setdefault("RAY_grpc_keepalive_timeout_ms", "120000")
     token = bool(environment.get("RAY_AUTH_TOKEN") or environment.get("RAY_AUTH_TOKEN_PATH"))
     if not token and environment.get("RAY_AUTH_MODE", "").lower() == "token":
         raise ConfigError(

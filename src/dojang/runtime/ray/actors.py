@@ -1,8 +1,9 @@
 """Objects in processes of Ray's: made there, asked from here.
 
 What is asked raises what the object raises. If instead the process is gone, or cannot be reached any more, that is
-`Lost`, whatever Ray calls it: whoever asked decides whether to ask another. Ray does not always say so of those whose
-machine is gone, so machines are looked at while somebody waits.
+`Lost`, whatever Ray calls it: whoever asked decides whether to ask another. Ray does not always say so at once: of a
+machine that is gone, or of a connection that broke while a link was cut and over which nothing more is sent. So
+machines are looked at while somebody waits, and whoever does not answer is asked something else.
 """
 
 import asyncio
@@ -60,6 +61,8 @@ class Actor:
         self._handle = handle
         self._node = node
         """Its machine, once that is known."""
+        self._also: Any = None
+        """What it was asked besides."""
 
     def make(self, factory: Callable[..., Any], *arguments: Any) -> Any:
         """Begin to make the object it is to hold; returns what to wait for. Arguments that are references into the
@@ -97,9 +100,12 @@ class Actor:
             waiting.cancel()
 
     def look(self) -> None:
-        """Lost if its machine is gone."""
+        """Lost if its machine is gone. If only the connection is broken, Ray finds out by what is sent here, and then
+        says so of everything that was asked."""
         if self._node is not None and self._node not in alive():
             raise Lost("its machine is gone")
+        if self._also is None or ray.wait([self._also], timeout=0)[0]:
+            self._also = self._handle.node.remote()
 
     def kill(self) -> None:
         """The process ends at once."""
