@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,15 @@ from dojang import compose, runner
 from dojang.errors import ClusterError, Interrupted, RanksLost
 
 WORDS = ("quickstart", ["runtime.name=ray", "runtime.max_failures=1"])
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """A run takes them; this process goes on."""
+    before = {number: signal.getsignal(number) for number in runner.STOP_SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 class Nothing:
@@ -42,18 +52,31 @@ def test_a_run_that_was_told_to_stop_does_not_begin_again(monkeypatch: pytest.Mo
 
 
 def test_a_run_that_cannot_begin_again_leaves_a_summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    lives = iter([RanksLost("a trainer was lost"), ClusterError("no room")])
+    lives, told = iter([SimpleNamespace(judge=Nothing()), None]), list[str]()
+
+    def prepare(config: Any) -> Any:
+        if (found := next(lives)) is None:
+            raise ClusterError("no room")
+        return found
 
     def train(*_: Any, **__: Any) -> None:
-        raise next(lives)
+        raise RanksLost("a trainer was lost")
 
-    monkeypatch.setattr(compose, "prepare", lambda config: SimpleNamespace(judge=Nothing()))
+    def trackers(*_: Any, live: bool = True) -> Any:
+        def finish(status: str, *, hurry: bool) -> None:
+            told.append(f"{status}, {live=}, {hurry=}")
+
+        return SimpleNamespace(start=lambda: None, finish=finish, close=lambda: None)
+
+    monkeypatch.setattr(compose, "prepare", prepare)
     monkeypatch.setattr(runner, "_train", train)
+    monkeypatch.setattr(runner, "_open_trackers", trackers)
     with pytest.raises(ClusterError, match=r"no room\nresume with: .*--resume"):
         runner.run(*WORDS, tmp_path / "run", resume=False)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert "--resume" in summary["resume"]
+    assert told == ["failed, live=False, hurry=True"]
 
 
 def test_a_dry_run_says_what_is_where_on_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
