@@ -88,13 +88,14 @@ def _memory(found: Estimate) -> Iterator[str]:
     layout, gpu = found.layout, found.layout.gpu
     where = f"on {layout.nodes} x {layout.instance.name}, {found.capacity / GIB:.4g} GiB"
     if layout.apart:
-        device = "one trainer, each on its own GPU" if gpu else "one trainer, a process"
+        where += f" a {'GPU' if gpu else 'machine'}"
+        device = f"each of {layout.ranks * len(found.work.lengths)} trainers"
     else:
         device = f"each of {layout.ranks} x {gpu.name}" if gpu else "the process"
     yield f"memory of {device} {where}:"
     yield from _parts(found.needs)
     if found.engine is not None:
-        yield f"memory of one engine, {'each on its own GPU' if gpu else 'a process'} {where}:"
+        yield f"memory of each of {layout.servers} engines {where}:"
         yield from _parts(found.engine)
         if not gpu:
             yield f"memory of all of them, on each machine: {found.peak / GIB:.3f} GiB"
