@@ -71,7 +71,7 @@ def ray_engine(
 
     with alone(1):
         (place,) = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", patience_s=120)
-        engine = RayEngine(sampler, place, Versions())
+        engine = RayEngine(sampler, place, Versions(), 120.0)
         yield engine
         asyncio.run(engine.close())
 
