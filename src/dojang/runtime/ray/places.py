@@ -185,9 +185,9 @@ def _ready(group: Any, seconds: float) -> bool:
 def _can_hold(cpus: float, gpus: float, count: int) -> bool:
     """Whether the machines there are could ever, beside what is reserved."""
     there = nodes()
-    return sum(each.cpus for each in _reserved) + cpus * count <= sum(node.cpus for node in there) and sum(
-        each.gpus for each in _reserved
-    ) + gpus * count <= sum(node.gpus for node in there)
+    cpus_left = sum(node.cpus for node in there) - sum(each.cpus for each in _reserved)
+    gpus_left = sum(node.gpus for node in there) - sum(each.gpus for each in _reserved)
+    return cpus * count <= cpus_left and gpus * count <= gpus_left
 
 
 def give_back(places: Sequence[Place]) -> None:
