@@ -23,6 +23,8 @@ FIRST_RETRY_S, LONGEST_RETRY_S, LAST_RETRY_S = 1.0, 60.0, 1.0
 """Between attempts to reach a tracker that is down: at first, at most, and once the run has ended."""
 HURRY_S = 5.0
 """For the rest of a run that was stopped or has failed: whoever stopped it may not wait."""
+CLOSE_S = 1.0
+"""For the end of what it is about to do when it is closed."""
 AT_A_TIME = 100
 """Rows handed over in one go; up to which the place is then remembered."""
 
@@ -142,6 +144,8 @@ class _Courier:
         self._give_up()
         self._wake.set()
         self._sink.close()
+        if self._thread.is_alive():  # what it has begun to tell, nobody else should tell at the same time
+            self._thread.join(CLOSE_S)
 
     def _give_up(self) -> None:
         with self._keeping:  # what the thread is about to write comes before, or never
@@ -180,7 +184,7 @@ class _Courier:
         while not self._given_up.is_set():
             if not self._waiting:
                 self._waiting, self._reached = self._read()
-            if not self._waiting:
+            if not self._waiting or self._given_up.is_set():
                 return
             self._sink.tell(self._waiting)
             self._waiting, self._place = [], self._reached
