@@ -6,6 +6,7 @@ train/, engines/ and weights/ do; where torch is sharded (FSDP2) that has not be
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from dojang.config import RunConfig
 from dojang.planning.activations import activation_bytes, score_bytes
@@ -68,24 +69,19 @@ def needs(players: Mapping[str, Player], layout: Layout, work: Work) -> Needs:
     """Of the first rank: of all models of a run together, or where they are apart of the one that needs most."""
     if not layout.apart:
         return _together(players, layout, work)
-    return max((_together({role: each}, layout, work) for role, each in players.items()), key=_peak)
+    return max((_together({role: each}, layout, work) for role, each in players.items()), key=attrgetter("peak"))
 
 
 def engine_needs(players: Mapping[str, Player], layout: Layout, work: Work) -> Needs | None:
     """Of an engine that is apart, of the model that needs most. None if there is none here."""
     found = [_Device(player, layout, work.of(role), engine=True) for role, player in players.items()]
     alone = [_alone(each, layout) for each in found if each.player.config.rollout.engine != "remote"]
-    return max(alone, key=_peak) if layout.apart and alone else None
-
-
-def _peak(found: Needs) -> int:
-    return found.peak
+    return max(alone, key=attrgetter("peak")) if layout.apart and alone else None
 
 
 def _alone(engine: "_Device", layout: Layout) -> Needs:
     held = {"process": _CUDA if layout.gpu else _PROCESS, "engine weights": int(engine.engine_weights)}
-    taken = sum(held.values())
-    cache = engine.cache(max(0, int(layout.gpu.memory_gib * GIB) - taken) // 3 if layout.gpu else 0)
+    (cache,) = _caches([engine], layout, held)
     held |= {"engine work": int(engine.engine_work), "keys and values": cache.bytes}
     parts = {name: size for name, size in held.items() if size}
     return Needs(parts, {"attempt": tuple(parts)}, cache)
@@ -110,7 +106,7 @@ def _first(caches: list[Cache]) -> Cache | None:
 
 def _caches(found: "list[_Device]", layout: Layout, held: Mapping[str, int]) -> list[Cache]:
     """Where nobody has said how much, an engine takes a third of what is free when it is first asked."""
-    taken = sum(held[name] for name in ("process", "weights", "critic", "reference", "engine weights"))
+    taken = sum(held.get(name, 0) for name in ("process", "weights", "critic", "reference", "engine weights"))
     caches = []
     for each in found:
         if not each.engine_here:
