@@ -6,6 +6,9 @@
     otherwise       0.0 to 1.0          `shape` of the fraction of tests passed
     the judge failed            none    JUDGE_ERROR
 
+With task.shape=binary the reward is 1 if all tests pass and 0 for everything else, missing programs and compile errors
+included; a failure of the judge still has none.
+
 Judging may stop early, but only where the reward is settled: if tests are paid by the fraction, at the first one
 over time; if only a full score is paid, at the first one that is not passed. `passed` and the fraction
 in `parts` then count what was run, out of all tests.
@@ -45,8 +48,11 @@ SHOWN = 5
 _SHAPES: Mapping[str, Callable[[float], float]] = {
     "fraction": float,
     "all_or_nothing": math.floor,  # 0 for all but 1
+    "binary": math.floor,
     "fraction_power": lambda fraction: fraction**1.5,
 }
+_FULL_SCORE = ("all_or_nothing", "binary")
+"""Shapes that pay a full score only: judging stops at the first failed test."""
 
 
 class CodeConfig(Rewarded):
@@ -56,9 +62,10 @@ class CodeConfig(Rewarded):
     name: Literal["code"] = "code"
     language: Literal["cpp17", "cpp20", "python3"] = "cpp17"
     """What programs are written in, where a problem does not say."""
-    shape: Literal["fraction", "all_or_nothing", "fraction_power"] = "fraction"
-    """What a program that runs is paid: the fraction of tests passed, 1 only if that is all of them, or the fraction
-    to the power of 1.5."""
+    shape: Literal["fraction", "all_or_nothing", "fraction_power", "binary"] = "fraction"
+    """Reward of a program that runs: the fraction of tests passed, 1 only if that is all of them, or the fraction to
+    the power of 1.5. binary: 1 if all tests pass, else 0, also for no program (otherwise -1) and a compile error
+    (otherwise -0.5)."""
     tests: Literal["private", "public", "all"] = "private"
     """Which of a problem's tests are run. Public ones are shown in the statement, so they can be answered by rote."""
     max_tests: int = Field(default=50, ge=1)
@@ -104,7 +111,7 @@ class CodeTask:
         self._problems = problems
         self._judge = judge
         self._shape = _SHAPES[config.shape]
-        self._stop = Stop.FAILURE if config.shape == "all_or_nothing" else Stop.TIME_LIMIT
+        self._stop = Stop.FAILURE if config.shape in _FULL_SCORE else Stop.TIME_LIMIT
         # Made once, because an exam remembers its digest, and reading every test anew for each attempt is slow.
         self._posed = _pose_all(config, problems)
         self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s, built_in={})
@@ -130,7 +137,7 @@ class CodeTask:
         if program is None:
             return Verdict(
                 Outcome.NO_ANSWER,
-                NO_PROGRAM,
+                0.0 if self._config.shape == "binary" else NO_PROGRAM,
                 total=len(posed.exam.tests),
                 parts={"fraction": 0.0},
                 detail=f"no finished block of {posed.language} code",
@@ -171,7 +178,7 @@ class CodeTask:
 
     def _reward(self, outcome: Outcome, fraction: float) -> float:
         if outcome is Outcome.COMPILE_ERROR:
-            return NOT_COMPILED
+            return 0.0 if self._config.shape == "binary" else NOT_COMPILED
         if outcome is Outcome.TIME_LIMIT:
             return 0.0
         return float(self._shape(fraction))

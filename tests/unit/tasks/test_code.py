@@ -24,7 +24,7 @@ from dojang.protocols import Judge, ProgramTask, Task
 from dojang.tasks.code import CodeConfig, CodeReference, CodeTask
 from dojang.types import Message, Outcome, Problem, Verdict
 
-SHAPES = ("fraction", "all_or_nothing", "fraction_power")
+SHAPES = ("fraction", "all_or_nothing", "fraction_power", "binary")
 ANSWER = "<code>\nint main() {}\n</code>"
 OK, BAD, LATE = Outcome.ACCEPTED, Outcome.WRONG, Outcome.TIME_LIMIT
 
@@ -71,13 +71,13 @@ def grade(judge: Judge, text: str = ANSWER, problem: Problem | None = None, **se
 @pytest.mark.parametrize(
     ("outcomes", "outcome", "passed", "rewards"),
     [
-        ([OK, OK, OK, OK], OK, 4, (1.0, 1.0, 1.0)),
-        ([OK, OK, BAD, OK], BAD, 3, (0.75, 0.0, 0.75**1.5)),
-        ([BAD, BAD, BAD, BAD], BAD, 0, (0.0, 0.0, 0.0)),
-        ([OK, Outcome.RUNTIME_ERROR, OK, BAD], Outcome.RUNTIME_ERROR, 2, (0.5, 0.0, 0.5**1.5)),
-        ([OK, Outcome.MEMORY_LIMIT, OK, OK], Outcome.MEMORY_LIMIT, 3, (0.75, 0.0, 0.75**1.5)),
-        ([OK, Outcome.OUTPUT_LIMIT, OK, OK], Outcome.OUTPUT_LIMIT, 3, (0.75, 0.0, 0.75**1.5)),
-        ([OK, OK, OK, LATE], LATE, 3, (0.0, 0.0, 0.0)),
+        ([OK, OK, OK, OK], OK, 4, (1.0, 1.0, 1.0, 1.0)),
+        ([OK, OK, BAD, OK], BAD, 3, (0.75, 0.0, 0.75**1.5, 0.0)),
+        ([BAD, BAD, BAD, BAD], BAD, 0, (0.0, 0.0, 0.0, 0.0)),
+        ([OK, Outcome.RUNTIME_ERROR, OK, BAD], Outcome.RUNTIME_ERROR, 2, (0.5, 0.0, 0.5**1.5, 0.0)),
+        ([OK, Outcome.MEMORY_LIMIT, OK, OK], Outcome.MEMORY_LIMIT, 3, (0.75, 0.0, 0.75**1.5, 0.0)),
+        ([OK, Outcome.OUTPUT_LIMIT, OK, OK], Outcome.OUTPUT_LIMIT, 3, (0.75, 0.0, 0.75**1.5, 0.0)),
+        ([OK, OK, OK, LATE], LATE, 3, (0.0, 0.0, 0.0, 0.0)),
     ],
 )
 def test_what_a_program_is_paid(
@@ -88,7 +88,7 @@ def test_what_a_program_is_paid(
         assert (verdict.outcome, verdict.reward, verdict.total) == (outcome, reward, 4)
         assert verdict.parts == {"fraction": verdict.passed / 4}
         assert (verdict.detail, verdict.seconds, verdict.isolation) == ("said", 0.25, "landlock")
-        if shape != "all_or_nothing":
+        if shape not in ("all_or_nothing", "binary"):
             assert verdict.passed == passed
 
 
@@ -103,11 +103,18 @@ def test_no_program_is_never_judged(text: str) -> None:
     assert judge.seen == []
 
 
+def test_binary_reward_is_zero_without_a_program() -> None:
+    judge = ScriptedJudge()
+    verdict = grade(judge, "I give up.", shape="binary")
+    assert (verdict.outcome, verdict.reward, judge.seen) == (Outcome.NO_ANSWER, 0.0, [])
+
+
 def test_a_program_that_does_not_compile() -> None:
     reply = Judgement(Outcome.COMPILE_ERROR, (), 4, Isolation.NAMESPACES, "1:1: error")
     for shape in SHAPES:
         verdict = grade(ScriptedJudge(reply=reply), shape=shape)
-        assert (verdict.outcome, verdict.reward, verdict.total) == (Outcome.COMPILE_ERROR, -0.5, 4)
+        reward = 0.0 if shape == "binary" else -0.5
+        assert (verdict.outcome, verdict.reward, verdict.total) == (Outcome.COMPILE_ERROR, reward, 4)
         assert (verdict.detail, verdict.isolation) == ("1:1: error", "namespaces")
 
 
@@ -143,7 +150,7 @@ def test_stopping_early_never_changes_the_reward(shape: str) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "stop"),
-    [("fraction", Stop.TIME_LIMIT), ("fraction_power", Stop.TIME_LIMIT), ("all_or_nothing", Stop.FAILURE)],
+    [("fraction", Stop.TIME_LIMIT), ("fraction_power", Stop.TIME_LIMIT), ("all_or_nothing", Stop.FAILURE), ("binary", Stop.FAILURE)],
 )
 def test_what_the_judge_is_asked(shape: str, stop: Stop) -> None:
     reference = CodeReference(io_tests(3), limits=Limits(cpu_s=1.0), checker=Checker("floats"))
