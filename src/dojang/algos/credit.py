@@ -10,13 +10,17 @@ sample, or all alike) get exactly zero, where the arithmetic might leave a round
     reinforce++-baseline    R - mean of group, then divided by its std over the batch
     maxrl                   (R - mean of group) / mean of group                    0 where that mean is not above 0
     gdpo                    grpo for each part of the reward by itself, their weighted sum whitened over the batch
+
+whiten_tokens normalises once more, over the trained tokens of the batch: (A - mean) / (std + 1e-8), each sample's A
+counted once for each of its tokens.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-__all__ = ["ESTIMATORS", "Estimator", "gdpo"]
+__all__ = ["ESTIMATORS", "Estimator", "gdpo", "whiten_tokens"]
 
 Estimator = Literal["grpo", "mean", "rloo", "reinforce++", "reinforce++-baseline", "maxrl", "gdpo"]
 Rewards = Sequence[Sequence[float]]
@@ -64,6 +68,27 @@ def gdpo(groups: Parts, weights: Mapping[str, float]) -> list[list[float]]:
             for place, own in enumerate(_standardised([parts.get(name, 0.0) for parts in group])):
                 sums[place] += weight * own
     return _whitened(summed, centre=False)  # their mean is nothing already, and zeros stay zeros
+
+
+def whiten_tokens(groups: Rewards, lengths: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Advantages with mean 0 and standard deviation 1 (n - 1) over the tokens of the batch; `lengths` has the number of
+    trained tokens of each sample. Groups of zeros are not trained on: they do not count, and stay zero."""
+    trained = [any(group) for group in groups]
+    pairs = [
+        (each, length)
+        for group, sizes, counts in zip(groups, lengths, trained, strict=True)
+        for each, length in zip(group, sizes, strict=True)
+        if counts and length
+    ]
+    if len({each for each, _ in pairs}) < 2:
+        return [list(group) for group in groups]
+    tokens = sum(length for _, length in pairs)
+    mean = math.fsum(each * length for each, length in pairs) / tokens
+    scale = math.sqrt(math.fsum(length * (each - mean) ** 2 for each, length in pairs) / (tokens - 1)) + _TINIER
+    return [
+        [(each - mean) / scale for each in group] if counts else list(group)
+        for group, counts in zip(groups, trained, strict=True)
+    ]
 
 
 def _centred(rewards: Sequence[float]) -> list[float]:

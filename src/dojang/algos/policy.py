@@ -31,6 +31,9 @@ class PolicyConfig(Section):
     """How rewards become advantages (docs/algorithms.md)."""
     parts: dict[str, float] = Field(default_factory=dict)
     """Weights of the parts of a reward, by name, where `advantage` is gdpo; those not named have 1."""
+    whiten_advantages: bool = False
+    """Whiten advantages over the batch: after `advantage`, subtract their mean over all trained tokens of the step and
+    divide by their standard deviation. Groups of zeros do not count."""
     average: Average = "tokens"
     """tokens: the mean over all tokens. sequences: the mean of each sample's mean. constant: the mean of each sample's
     sum, divided by the longest answer allowed."""
@@ -100,6 +103,9 @@ class Policy:
             found = credit.gdpo(parts, self.config.parts)
         else:
             found = credit.ESTIMATORS[self.config.advantage](list(map(self._rewards, groups)))
+        if self.config.whiten_advantages:
+            lengths = [[sample.response_length for sample in group.samples] for group in groups]
+            found = credit.whiten_tokens(found, lengths)
         return [tuple(each) for each in found]
 
     def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:

@@ -38,6 +38,8 @@ class PpoConfig(ClipConfig):
     """Only for the record of a sample: tokens are credited by the critic."""
     refills: int = Field(default=0, ge=0)
     """Always 0: where there is a critic all problems teach."""
+    whiten_advantages: bool = False
+    """Always false: `whiten` normalises the critic's advantages."""
     gamma: float = Field(default=1.0, gt=0, le=1)
     """What a reward is worth one token earlier."""
     lam: float = Field(default=1.0, ge=0, le=1)
@@ -53,6 +55,13 @@ class PpoConfig(ClipConfig):
         if refills:
             raise ValueError(f"{refills} is more than 0, but with ppo there is nothing to refill: all problems teach")
         return refills
+
+    @field_validator("whiten_advantages")
+    @classmethod
+    def _whitened_by_whiten(cls, whiten_advantages: bool) -> bool:
+        if whiten_advantages:
+            raise ValueError("true, but ppo whitens the advantages of its critic by algo.whiten; leave it out")
+        return whiten_advantages
 
     def make(self, longest: int) -> "Ppo":
         return Ppo(self, longest)
