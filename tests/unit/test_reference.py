@@ -42,7 +42,7 @@ def test_keys_are_written_as_a_user_types_them() -> None:
     assert found["train.lr", ""].kind == "float"
     assert found["train.lr", ""].default == "1e-06"
     assert found["model.name", ""].default == "required"
-    assert found["train.schedule", ""].kind == "constant | cosine"
+    assert found["train.schedule", ""].kind == "constant | linear | cosine"
     assert found["data.load_with", "data.name=custom"].default == "required"
     assert found["data.digits", "data.name=arithmetic"].default == "2"
     assert found["rollout.kv_gb", ""].kind == "float | none"

@@ -1,10 +1,11 @@
 """Settings of the trainer."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dojang.settings import Section
+from dojang.train.schedule import Schedule
 
 __all__ = ["CriticConfig", "LoraConfig", "TrainConfig"]
 
@@ -44,8 +45,12 @@ class TrainConfig(Section):
     """Peak learning rate."""
     warmup: int = Field(default=0, ge=0)
     """Optimiser steps over which the learning rate rises from zero to its peak."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """What the learning rate does after the warm-up; cosine ends at a tenth of the peak."""
+    warmup_ratio: Share = 0.0
+    """Warm-up as a share of all optimiser steps, rounded up; excludes `warmup`."""
+    schedule: Schedule = "constant"
+    """Learning-rate schedule after the warm-up: constant, or a linear or cosine decay to min_lr_ratio of the peak."""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Final learning rate of a decaying schedule, as a share of the peak; 0 decays to zero."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
     betas: tuple[Share, Share] = (0.9, 0.99)
@@ -74,3 +79,16 @@ class TrainConfig(Section):
     """Of the processes that torchrun starts, so many share each row of tokens (Ulysses), for answers too long for one
     GPU; among the others samples are divided (docs/parallel.md)."""
     critic: CriticConfig = CriticConfig()
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> Self:
+        if self.warmup and self.warmup_ratio:
+            raise ValueError(
+                f"warmup={self.warmup} and warmup_ratio={self.warmup_ratio:g} exclude each other; set one of them to 0"
+            )
+        if self.min_lr_ratio and self.schedule == "constant":
+            raise ValueError(
+                f"min_lr_ratio={self.min_lr_ratio:g} has no effect with schedule=constant; set schedule to linear or "
+                "cosine"
+            )
+        return self

@@ -28,7 +28,7 @@ from dojang.train.optimiser import make_optimiser, memory_at, visiting
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import Scorer, check_packed
 from dojang.train.ranks import ALONE, Ranks
-from dojang.train.schedule import learning_rate
+from dojang.train.schedule import learning_rate, warmup_steps
 from dojang.train.shard import shard, whole
 from dojang.train.ulysses import check_heads, part_of
 from dojang.types import Group, Metrics, Sample
@@ -130,12 +130,14 @@ class TorchTrainer:
         norm = float(whole(torch.nn.utils.clip_grad_norm_(self._learned(), self._config.max_grad_norm)))
         norms = {"actor/grad_norm": norm, **(self._critic.clip() if self._critic is not None else {})}
         _check_finite(norms)
+        config, total = self._config, self._total_updates - self._waits
         rate = learning_rate(
             max(0, self._version - self._waits),
-            peak=self._config.lr,
-            warmup=self._config.warmup,
-            total=self._total_updates - self._waits,
-            schedule=self._config.schedule,
+            peak=config.lr,
+            warmup=warmup_steps(total, steps=config.warmup, ratio=config.warmup_ratio),
+            total=total,
+            schedule=config.schedule,
+            min_ratio=config.min_lr_ratio,
         )
         for settings in self._optimiser.param_groups:
             settings["lr"] = rate
