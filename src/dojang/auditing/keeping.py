@@ -17,6 +17,7 @@ from dojang.auditing.findings import Audited
 from dojang.auditing.sources import Item, Source
 from dojang.data.prepare import SCHEMA
 from dojang.data.prepared import PreparedConfig
+from dojang.data.reading import find
 from dojang.data.rows import to_row
 
 __all__ = ["keep"]
@@ -55,12 +56,24 @@ def _filter(folder: Path, kept: Sequence[Item], to: Path) -> None:
     for split, rows in wanted.items():
         first = 0
         for file in PreparedConfig(path=folder).files(split):
+            target = to / file.relative_to(folder)
+            target.parent.mkdir(exist_ok=True)
+            if file.suffix != ".parquet":
+                first = _filter_json(file, target, rows, first)
+                continue
             table = pq.read_table(file)
             mask = pa.array([first + number in rows for number in range(table.num_rows)])
             first += table.num_rows
-            target = to / file.relative_to(folder)
-            target.parent.mkdir(exist_ok=True)
             pq.write_table(table.filter(mask), target)
+
+
+def _filter_json(file: Path, target: Path, kept: Collection[int], first: int) -> int:
+    """Writes the kept rows as JSON lines; returns the number of the first row of the next file."""
+    (source,) = find(str(file.resolve()))
+    rows = [row for _, row in source.rows()]
+    lines = [json.dumps(row) + "\n" for number, row in enumerate(rows, first) if number in kept]
+    (target.parent / f"{target.name.partition('.')[0]}.jsonl").write_text("".join(lines))
+    return first + len(rows)
 
 
 def _write(ability: str, kept: Sequence[Item], to: Path) -> None:

@@ -99,12 +99,11 @@ def _prepared(folder: Path, place: str, settings: Sequence[str], task: str) -> S
     graded_by = {"name": task or rows.grader(splits[0])}
     config = _config(str(folder), {"name": "prepared", "path": str(folder)}, graded_by, settings)
     assert isinstance(config.data, PreparedConfig)
-    tiers = config.data.tiers
     items = [
         Item(problem, split, number)
         for split in splits
         for number, problem in enumerate(rows.all(split))
-        if not tiers or problem.tier in tiers
+        if config.data.wants(problem)
     ]
     if place:
         items = list(_with_known(items, place))

@@ -6,18 +6,16 @@ list of {input, output}. Only problems that Codeforces has rated are kept; the t
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from dojang.data.prepare import Known, Unusable, split_of
+from dojang.data.ratings import TIERS, Tier, tier_of
 from dojang.data.rows import io_tests, limits
 from dojang.settings import Section
 from dojang.types import Message, Problem
 
-__all__ = ["TIERS", "CodeContests"]
+__all__ = ["CodeContests"]
 
-Tier = Literal["easy", "hard", "expert"]
-TIERS: Mapping[Tier, tuple[int, int]] = {"easy": (800, 1000), "hard": (1100, 2200), "expert": (2300, 3500)}
-"""Lowest and highest rating."""
 INSTRUCTION = """\
 Solve this problem with a C++17 program that reads standard input and writes standard output. Think about it first, \
 then answer with the whole program in one ```cpp block."""
@@ -61,8 +59,8 @@ class CodeContests(Section):
     def _tier(self, rating: int | None) -> str:
         if not rating or rating < TIERS["easy"][0]:
             raise Unusable("its rating is below 800, or there is none")
-        tier = next((name for name, (low, high) in TIERS.items() if low <= rating <= high), None)
-        if tier is None:
+        tier = tier_of(rating)
+        if tier not in TIERS:
             raise Unusable("its rating is between tiers, or above all")
         if tier not in self.tiers:
             raise Unusable(f"it is of the tier {tier}, which was not asked for")

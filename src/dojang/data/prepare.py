@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -110,6 +111,17 @@ def prepare(
     training problems that becomes the test split, by their names."""
     files = [file for file in files if not Path(file.path).is_relative_to(output.resolve())]
     progress = _Progress(output, _identity(dataset, files, held_out))
+    try:
+        _read_all(dataset, files, progress, held_out, tell)
+    except DataError:
+        progress.forget_if_empty()
+        raise
+    return progress.finish()
+
+
+def _read_all(
+    dataset: Dataset, files: Sequence[File], progress: "_Progress", held_out: float, tell: Callable[[int, int], None]
+) -> None:
     while not progress.finished(len(files)):
         file = files[progress.file]
         parts, read, size, ended = defaultdict[str, list[dict[str, Any]]](list), 0, 0, True
@@ -132,7 +144,6 @@ def prepare(
                 break
         progress.advance(parts, read, ended=ended)
         tell(progress.file, progress.report.read)
-    return progress.finish()
 
 
 def _written(problem: Problem, ability: str, split: str, index: int) -> dict[str, Any]:
@@ -146,15 +157,28 @@ def _written(problem: Problem, ability: str, split: str, index: int) -> dict[str
 
 def made(dataset: Dataset, file: File, row: Mapping[str, Any], number: int) -> tuple[str, Problem]:
     """The split and the problem of a row; Unusable if there is none, DataError for another dataset's."""
+    if row.keys() >= {"data_source", "prompt", "reward_model"}:
+        raise DataError(already_prepared(file.path, file.root))
     try:
         return dataset.split(file.label, row), dataset.problem(row, f"{file.name}/{number}")
     except KeyError as error:
         raise DataError(
             f"{file.path}, row {number}: there is no {error}, but {', '.join(map(str, list(row)[:12]))}; this is "
-            "another dataset, or a layout of it that is not known"
+            "another dataset, or a layout of it that is not known. The rows of your own files can be trained on with "
+            "data.name=files"
         ) from error
     except (TypeError, ValueError, AttributeError, SyntaxError):
         raise Unusable("a field of it is of another kind than it should be") from None
+
+
+def already_prepared(path: str, root: str) -> str:
+    """Explains how to use rows that are in the prepared layout."""
+    folder = Path(root).parent if root == path else Path(root)
+    return (
+        f"{path} already holds prepared rows (data_source, prompt, reward_model) and needs no preparation; nothing was "
+        f"written. Train on them with data.name=prepared data.path={folder if folder.exists() else 'DIR'}, a local "
+        "directory with train.parquet and test.parquet (or .jsonl), or with directories train and test"
+    )
 
 
 def _identity(dataset: Dataset, files: Sequence[File], held_out: float) -> dict[str, Any]:
@@ -174,6 +198,7 @@ class _Progress:
         self._parts = Counter[str]()
         self.report = Report()
         self._met: set[str] = set()
+        self._made = not output.exists()
         if self._state.is_file():
             self._take_up()
         elif output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -199,6 +224,17 @@ class _Progress:
             for part in range(count):
                 infos = pq.read_table(self._part(split, part), columns=["extra_info"]).column("extra_info")
                 self._met.update(info["id"] for info in infos.to_pylist())
+
+    def forget_if_empty(self) -> None:
+        """Removes the state of a preparation that has read nothing, so that it does not block another try."""
+        if not self.report.read:
+            self._state.unlink(missing_ok=True)
+            self._remove_directory()
+
+    def _remove_directory(self) -> None:
+        if self._made:
+            with suppress(OSError):  # something else is in it
+                self._output.rmdir()
 
     def finished(self, files: int) -> bool:
         return self.file >= files
@@ -232,6 +268,7 @@ class _Progress:
     def finish(self) -> Report:
         if not self.report.kept:
             self._state.unlink()
+            self._remove_directory()
             why = "; ".join(f"{count} x {reason}" for reason, count in self.report.dropped.most_common(5))
             raise DataError(f"not one of {self.report.read} rows could be used ({why or 'there are none'})")
         self._write(self._output / "report.json", {**self._identity, **self.report.as_json()})

@@ -1,6 +1,7 @@
 """Problems that `dojang data prepare` has written, or that others have in the same layout (rows.py)."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -11,57 +12,53 @@ from dojang.types import Problem
 
 __all__ = ["PreparedConfig"]
 
+_KINDS = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.json")
 _COLUMNS = ("data_source", "prompt", "reward_model", "extra_info")
 
 
 class PreparedConfig(Section):
-    """Parquet rows of problems."""
+    """Rows of problems in veRL's layout."""
 
     stop: ClassVar[tuple[str, ...]] = ()
     name: Literal["prepared"] = "prepared"
     path: Path
-    """The directory that holds train and test, each a directory of Parquet files or one file, such as train.parquet."""
+    """The directory that holds train and test, each a directory of files or one file: train.parquet, or train.jsonl."""
     tiers: tuple[str, ...] = ()
-    """Which parts of the dataset, such as easy; all if none is named."""
+    """Which parts of the dataset, such as easy; all if none is named. A row without a tier (in extra_info, or by the
+    cf_rating in its ground truth) belongs to every tier."""
 
     def load(self, split: str) -> list[Problem]:
         """The problems of a split, in the order of the files."""
-        problems = [problem for problem in self.all(split) if not self.tiers or problem.tier in self.tiers]
-        if not problems:
+        found: list[Problem] = []
+        others = Counter[str]()
+        for problem in self.all(split):
+            if self.wants(problem):
+                found.append(problem)
+            else:
+                others[problem.tier] += 1
+        if not found:
+            has = f"; it has {', '.join(f'{count} of {tier}' for tier, count in others.items())}" if others else ""
             wanted = f" of the tiers {', '.join(self.tiers)}" if self.tiers else ""
-            raise DataError(f"the {split} split in {self.path} holds no problems{wanted}")
-        return problems
+            raise DataError(f"the {split} split in {self.path} holds no problems{wanted}{has}")
+        return found
+
+    def wants(self, problem: Problem) -> bool:
+        """Whether a problem is of the chosen tiers; one without a tier belongs to all of them."""
+        return not self.tiers or not problem.tier or problem.tier in self.tiers
 
     def all(self, split: str) -> Iterator[Problem]:
         """Of all tiers, in the order of the files."""
-        import pyarrow as pa  # not before there is something to read: a configuration is checked without it
-        import pyarrow.parquet as pq
-
         for file in self.files(split):
-            try:
-                parquet = pq.ParquetFile(file)
-                columns = [name for name in _COLUMNS if name in parquet.schema_arrow.names]
-                batches = parquet.iter_batches(64, columns=columns)
-                rows: list[dict[str, Any]] = [row for batch in batches for row in batch.to_pylist()]
-            except (OSError, pa.ArrowException) as error:
-                raise DataError(f"{file} cannot be read: {error}") from error
-            for number, row in enumerate(rows):
+            for number, row in _rows(file, _COLUMNS):
                 yield from_row(row, f"{file.name}/{number}")
 
     def grader(self, split: str) -> str:
         """The task that grades a split, by what its first row says is asked for."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         file = self.files(split)[0]
-        try:
-            parquet = pq.ParquetFile(file)
-            if not parquet.metadata.num_rows or "ability" not in parquet.schema_arrow.names:
-                lacking = "column ability" if parquet.metadata.num_rows else "rows"
-                raise DataError(f"{file} does not say what is asked for: it has no {lacking}")
-            ability = str(next(parquet.iter_batches(1, columns=["ability"])).column("ability")[0])
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{file} cannot be read: {error}") from error
+        _, row = next(_rows(file, ("ability", "data_source")), (0, None))
+        if not (row or {}).get("ability"):
+            raise DataError(f"{file} does not say what is asked for: it has no {'column ability' if row else 'rows'}")
+        ability = str((row or {})["ability"])
         for word, task in (("cod", "code"), ("math", "maths")):
             if ability.startswith(word):
                 return task
@@ -73,7 +70,15 @@ class PreparedConfig(Section):
             raise DataError(f"data.path={self.path} is not a directory; `dojang data prepare` makes one")
         if (self.path / "progress.json").exists():
             raise DataError(f"{self.path} is not prepared to the end; run the same `dojang data prepare` once more")
-        found = sorted((self.path / split).glob("*.parquet")) or sorted(self.path.glob(f"{split}*.parquet"))
-        if not found:
-            raise DataError(f"{self.path} has neither {split}/*.parquet nor {split}.parquet")
-        return found
+        for kind in _KINDS:
+            found = sorted((self.path / split).glob(kind)) or sorted(self.path.glob(f"{split}{kind}"))
+            if found:
+                return found
+        raise DataError(f"{self.path} has no {split}/*.parquet, {split}.parquet, {split}/*.jsonl or {split}.jsonl")
+
+
+def _rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    from dojang.data.reading import find  # loads pyarrow: a configuration is checked without it
+
+    for each in find(str(file.resolve())):
+        yield from each.rows(columns=columns)

@@ -8,8 +8,9 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ class File:
     """What all paths begin with."""
 
     @property
+    def root(self) -> str:
+        """The directory or file that was asked for."""
+        return self._stem
+
+    @property
     def name(self) -> str:
         """The path below what was asked for."""
         return self.path.removeprefix(self._stem).lstrip("/") or Path(self.path).name
@@ -46,11 +52,12 @@ class File:
         """The same with the name of what was asked for, which may say what is in it."""
         return str(Path(Path(self._stem).name, self.name)) if self._stem != self.path else self.name
 
-    def rows(self, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """From a row on, each with its number."""
+    def rows(self, start: int = 0, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+        """From a row on, each with its number. `columns` limits what is read of Parquet files."""
         kind = _KINDS.search(self.path)
         assert kind is not None
-        read = {"parquet": self._parquet, "json": self._json, "csv": self._csv}.get(kind[1], self._lines)
+        parquet = partial(self._parquet, columns=columns)
+        read = {"parquet": parquet, "json": self._json, "csv": self._csv}.get(kind[1], self._lines)
         try:
             for number, row in read(start):
                 if not isinstance(row, dict):
@@ -59,13 +66,14 @@ class File:
         except (OSError, ValueError, pa.ArrowInvalid, csv.Error) as error:
             raise DataError(f"{self.path} cannot be read: {error}") from error
 
-    def _parquet(self, start: int) -> Iterator[tuple[int, Any]]:
+    def _parquet(self, start: int, columns: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
         with self._system.open_input_file(self.path) as file:
             parquet, number = pq.ParquetFile(file), 0
+            names = columns and [name for name in columns if name in parquet.schema_arrow.names]
             for group in range(parquet.num_row_groups):
                 count = parquet.metadata.row_group(group).num_rows
                 if number + count > start:
-                    for batch in parquet.iter_batches(_ROWS, row_groups=[group]):
+                    for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=names):
                         for at, row in enumerate(batch.to_pylist(), number):
                             if at >= start:
                                 yield at, row

@@ -8,7 +8,8 @@
 
 The ground truth is JSON, so that rows of all datasets have one schema: an answer, or the tests of a program. Solutions
 are never in it. Rows that others have made are read as well, if their ground truth is an answer, or has tests the way
-CodeFu's rows have them; a chat template that has been written into a prompt already is taken out again.
+CodeFu's rows have them (as an object or as JSON text); a chat template that has been written into a prompt already is
+taken out again. The tier of such a row follows from `cf_rating` in its ground truth.
 """
 
 import json
@@ -18,11 +19,13 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
+from dojang.data.ratings import tier_of
 from dojang.errors import DataError
 from dojang.types import Message, Problem
 
 __all__ = ["from_row", "io_tests", "limits", "reference_in", "share_of", "to_row"]
 
+_SECONDS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:s|sec|seconds?)?\s*", re.IGNORECASE)
 _TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n")
 _MEGABYTE = 10**6
 """Codeforces says 256 MB and means 2**20 each; CodeContests took a megabyte for a million bytes."""
@@ -43,13 +46,14 @@ def from_row(row: Mapping[str, Any], where: str) -> Problem:
     """The problem in a row; DataError, with its place, if there is none."""
     try:
         truth, info = row["reward_model"]["ground_truth"], row.get("extra_info") or {}
-        name = truth.get("name") if isinstance(truth, Mapping) else None
+        value = _decoded(truth)
+        told = value if isinstance(value, Mapping) else {}
         return Problem(
-            id=str(info.get("id") or name or where),
+            id=str(info.get("id") or told.get("name") or where),
             source=str(row["data_source"]),
             messages=_messages(row["prompt"]),
             reference=reference_in(truth),
-            tier=str(info.get("tier") or ""),
+            tier=str(info.get("tier") or tier_of(told.get("cf_rating"))),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
@@ -72,29 +76,62 @@ def io_tests(tests: object) -> list[dict[str, str]]:
     return [{"input": given, "output": wanted} for given, wanted in pairs]
 
 
-def limits(time_limit: Mapping[str, Any], memory_bytes: float) -> dict[str, float]:
-    """Of a judge; ValueError if they are none."""
-    seconds = (time_limit.get("seconds") or 0) + (time_limit.get("nanos") or 0) / 1e9
-    megabytes = int(memory_bytes // _MEGABYTE)
-    if not 0 < seconds <= 3600 or megabytes < 8:
-        raise ValueError(f"{seconds:g} s and {memory_bytes:g} bytes are no limits")
-    return {"cpu_s": seconds, "memory_mb": megabytes}
+def limits(time_limit: object, memory_bytes: float | str | None) -> dict[str, float]:
+    """Time and memory limits of a judge, those that are given; ValueError if one is out of range.
+
+    A time limit is {seconds, nanos}, a number of seconds, or text such as "2.0" or "2 seconds".
+    """
+    found: dict[str, float] = {}
+    seconds = _seconds(time_limit)
+    size = None if memory_bytes in (None, "") else float(memory_bytes or 0)
+    if (seconds is not None and not 0 < seconds <= 3600) or (size is not None and size < 8 * _MEGABYTE):
+        raise ValueError(f"time_limit={time_limit} and memory_limit_bytes={memory_bytes} are no limits")
+    if seconds is not None:
+        found["cpu_s"] = seconds
+    if size is not None:
+        found["memory_mb"] = int(size // _MEGABYTE)
+    return found
+
+
+def _seconds(limit: object) -> float | None:
+    if limit is None or limit == "":
+        return None
+    if isinstance(limit, Mapping):
+        parts = limit.get("seconds"), limit.get("nanos")
+        return None if limit and parts == (None, None) else float(parts[0] or 0) + float(parts[1] or 0) / 1e9
+    if isinstance(limit, str):
+        found = _SECONDS.fullmatch(limit)
+        if found is None:
+            raise ValueError(f"time_limit={limit!r} is not a number of seconds")
+        return float(found[1])
+    if isinstance(limit, bool) or not isinstance(limit, int | float):
+        raise TypeError(f"time_limit={limit!r} is neither a number of seconds nor {{seconds, nanos}}")
+    return float(limit)
 
 
 def reference_in(truth: object) -> object:
     """What a ground truth says: an answer, or tests; KeyError, TypeError or ValueError if it is neither."""
-    if isinstance(truth, Mapping):
+    value = _decoded(truth)
+    if isinstance(value, Mapping) and "private_tests" in value:
+        found = limits(value.get("time_limit"), value.get("memory_limit_bytes"))
         return {
-            "private": io_tests(truth["private_tests"]),
-            "public": io_tests(truth["public_tests"]),
-            "limits": limits(truth["time_limit"], truth["memory_limit_bytes"]),
+            "private": io_tests(value["private_tests"]),
+            "public": io_tests(value.get("public_tests")),
+            **({"limits": found} if found else {}),
         }
-    if not isinstance(truth, str):
+    if isinstance(truth, Mapping) and "private" not in truth:
+        raise KeyError("private_tests")
+    if not isinstance(truth, Mapping | str):
         raise TypeError(f"a ground truth is text or has tests, this is a {type(truth).__name__}")
-    if truth.startswith(('"', "{")):
+    return value
+
+
+def _decoded(truth: object) -> object:
+    """JSON text -> its value; any other text is an answer as it is: 12, or \\frac{1}{2}."""
+    if isinstance(truth, str) and truth.startswith(('"', "{")):
         with suppress(ValueError):  # a set begins like that, too
             return json.loads(truth)
-    return truth  # an answer as it is: 12, or \\frac{1}{2}
+    return truth
 
 
 def _messages(prompt: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:

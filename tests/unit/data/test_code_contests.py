@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
+from typer.testing import CliRunner
 
-from dojang.data.code_contests import TIERS, CodeContests
+from dojang.cli import app
+from dojang.data.code_contests import CodeContests
 from dojang.data.prepare import Unusable
 from dojang.data.prepared import PreparedConfig
+from dojang.data.ratings import TIERS
+from dojang.errors import DataError
 from dojang.tasks.code import CodeReference
 
 HUB: dict[str, Any] = {
@@ -107,3 +111,20 @@ def test_the_rows_of_codefu_are_read_as_they_are(shared_data: Path) -> None:
     assert sum(len(each.private) + len(each.public) for each in references) == 25_878
     assert not any("<|im_" in message.content for problem in problems for message in problem.messages)
     assert all(len(problem.messages) == 1 for problem in problems)
+
+
+def test_the_rows_of_codefu_have_tiers(shared_data: Path) -> None:
+    easy = PreparedConfig(path=shared_data / "code_contests_easy", tiers=("easy",))
+    assert (len(easy.load("train")), len(easy.load("test"))) == (808, 32)
+    hard = PreparedConfig(path=shared_data / "code_contests_easy", tiers=("hard",))
+    with pytest.raises(DataError, match="holds no problems of the tiers hard; it has 808 of easy"):
+        hard.load("train")
+
+
+def test_rows_that_are_prepared_need_no_preparation(shared_data: Path, tmp_path: Path) -> None:
+    rows, output = shared_data / "code_contests_easy", tmp_path / "new" / "out"
+    arguments = ["data", "prepare", "code-contests", "--input", str(rows), "--output", str(output)]
+    for _ in range(2):
+        with pytest.raises(DataError, match=f"needs no preparation.*data.name=prepared data.path={rows.resolve()}"):
+            CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert not output.exists()

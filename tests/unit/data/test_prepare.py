@@ -143,6 +143,26 @@ def test_a_row_of_another_layout_is_told(tmp_path: Path) -> None:
         play(tmp_path / "train.jsonl", tmp_path / "out")
 
 
+@pytest.mark.parametrize("there_before", [False, True])
+def test_an_error_at_the_first_row_leaves_nothing_behind(tmp_path: Path, there_before: bool) -> None:
+    output = tmp_path / "out"
+    if there_before:
+        output.mkdir()
+    (tmp_path / "train.jsonl").write_text('{"digits": 2}')
+    with pytest.raises(DataError, match="there is no 'number'"):
+        play(tmp_path / "train.jsonl", output)
+    assert output.exists() == there_before
+    (tmp_path / "train.jsonl").write_text('{"number": 12}')  # another file, by its size
+    assert play(tmp_path / "train.jsonl", output).kept == {"train": 1}
+
+
+def test_nothing_usable_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"number": 7}')
+    with pytest.raises(DataError, match="not one of 1 rows"):
+        play(tmp_path / "train.jsonl", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_nothing_usable_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"number": 7}\n{"number": 17}')
     with pytest.raises(DataError, match=r"not one of 2 rows could be used \(2 x it ends with seven\)"):

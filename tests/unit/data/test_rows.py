@@ -1,10 +1,12 @@
 """Problems become rows and problems again; rows of others are read, too."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dojang.data.prepared import PreparedConfig
 from dojang.data.rows import from_row, io_tests, limits, to_row
 from dojang.errors import DataError
 from dojang.types import Message, Problem
@@ -99,3 +101,74 @@ def test_a_ground_truth_is_json_whatever_is_in_it() -> None:
     odd = Problem("a", "b", (Message("user", "c"),), {"private": [{"input": "\u2028\ud800", "output": "\x00"}]})
     row = to_row(odd, ability="code", split="test", index=0)
     assert json.loads(row["reward_model"]["ground_truth"]) == odd.reference
+
+
+def with_truth(**changes: Any) -> dict[str, Any]:
+    """The row of the AWS post, with another ground truth; None removes a key."""
+    truth = {**THEIRS["reward_model"]["ground_truth"], **changes}
+    return {key: value for key, value in truth.items() if value is not None}
+
+
+TIME_LIMITS = [
+    (2.0, 2.0),
+    (2, 2.0),
+    ("2.0", 2.0),
+    ("2 seconds", 2.0),
+    ({"seconds": 1, "nanos": 500_000_000}, 1.5),
+    ({"seconds": 2.0, "nanos": None}, 2.0),
+    ({"seconds": None, "nanos": None}, None),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["object", "JSON text"])
+@pytest.mark.parametrize(("time_limit", "seconds"), TIME_LIMITS)
+def test_time_limits_of_published_rows(time_limit: object, seconds: float | None, as_json: bool) -> None:
+    truth = with_truth(time_limit=time_limit)
+    row = {**THEIRS, "reward_model": {"style": "rule", "ground_truth": json.dumps(truth) if as_json else truth}}
+    found = from_row(row, "part/7")
+    expected = {"memory_mb": 256} | ({"cpu_s": seconds} if seconds else {})
+    assert isinstance(found.reference, dict)
+    assert found.reference["limits"] == expected
+    assert (found.id, found.tier, len(found.reference["private"])) == ("1_A. Sum", "easy", 2)
+
+
+def test_a_row_without_limits_and_public_tests_leaves_them_to_the_judge() -> None:
+    truth = with_truth(time_limit=None, memory_limit_bytes=None, public_tests=None)
+    found = from_row({**THEIRS, "reward_model": {"style": "rule", "ground_truth": json.dumps(truth)}}, "part/7")
+    assert isinstance(found.reference, dict)
+    assert found.reference.keys() == {"private", "public"}
+    assert found.reference["public"] == []
+
+
+@pytest.mark.parametrize(
+    ("time_limit", "words"),
+    [("soon", "'soon' is not a number of seconds"), ([2], "neither a number of seconds"), (-1.0, "are no limits")],
+)
+def test_a_time_limit_that_is_none_is_told(time_limit: object, words: str) -> None:
+    row = {**THEIRS, "reward_model": {"ground_truth": with_truth(time_limit=time_limit)}}
+    with pytest.raises(DataError, match=words):
+        from_row(row, "part/7")
+
+
+@pytest.mark.parametrize(
+    ("rating", "tier"),
+    [(800, "easy"), (1000.0, "easy"), ("1100", "hard"), (3500, "expert"), (3600, "rating 3600"), (0, ""), (None, "")],
+)
+def test_the_tier_follows_from_the_rating(rating: object, tier: str) -> None:
+    row = {**THEIRS, "reward_model": {"ground_truth": with_truth(cf_rating=rating)}}
+    assert from_row(row, "part/7").tier == tier
+    assert from_row({**row, "extra_info": {"tier": "mine"}}, "part/7").tier == "mine"
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json", "train/rows.jsonl"])
+def test_rows_in_json_files_are_read(tmp_path: Path, name: str) -> None:
+    rows = [{**THEIRS, "reward_model": {"ground_truth": with_truth(cf_rating=each)}} for each in (800, 1200, None)]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(json.dumps(rows) if name.endswith(".json") else "\n".join(map(json.dumps, rows)))
+    config = PreparedConfig(path=tmp_path)
+    assert [each.tier for each in config.load("train")] == ["easy", "hard", ""]
+    assert [each.tier for each in PreparedConfig(path=tmp_path, tiers=("easy",)).load("train")] == ["easy", ""]
+    assert config.grader("train") == "code"
+    with pytest.raises(DataError, match=r"has no test/\*\.parquet, test\.parquet"):
+        config.load("test")
