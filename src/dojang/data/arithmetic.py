@@ -10,14 +10,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from dojang.data.section import DataSection
 from dojang.errors import DataError
-from dojang.settings import Section
 from dojang.types import Message, Problem
 
 __all__ = ["ArithmeticConfig", "is_held_out", "question"]
 
 
-class ArithmeticConfig(Section):
+class ArithmeticConfig(DataSection):
     """Addition of two numbers."""
 
     stop: ClassVar[tuple[str, ...]] = ()
@@ -30,7 +30,7 @@ class ArithmeticConfig(Section):
     test_size: int = Field(default=256, ge=1, le=512)
     """How many held-out problems there are."""
 
-    def load(self, split: str) -> list[Problem]:
+    def read(self, split: str) -> list[Problem]:
         """The problems of the `train` or `test` split, in an order that never changes."""
         if split not in ("train", "test"):
             raise DataError(f"the arithmetic data has no split {split!r}; use 'train' or 'test'")

@@ -4,14 +4,15 @@ from typing import Literal
 
 from pydantic import field_validator
 
+from dojang.data.section import DataSection
 from dojang.errors import DataError
-from dojang.settings import Section, make_object
+from dojang.settings import make_object
 from dojang.types import Problem
 
 __all__ = ["CustomDataConfig"]
 
 
-class CustomDataConfig(Section):
+class CustomDataConfig(DataSection):
     """The escape hatch of the data room."""
 
     name: Literal["custom"] = "custom"
@@ -27,7 +28,7 @@ class CustomDataConfig(Section):
             raise ValueError("an empty string would end every answer before it begins")
         return stop
 
-    def load(self, split: str) -> list[Problem]:
+    def read(self, split: str) -> list[Problem]:
         """Whatever the user's function returns, checked."""
         problems = make_object(self.load_with, "data.load_with", split)
         if not isinstance(problems, list) or not all(isinstance(each, Problem) for each in problems):

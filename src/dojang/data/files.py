@@ -9,14 +9,14 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from dojang.data.rows import share_of
+from dojang.data.section import DataSection
 from dojang.errors import DataError
-from dojang.settings import Section
 from dojang.types import Message, Problem
 
 __all__ = ["FilesConfig"]
 
 
-class FilesConfig(Section):
+class FilesConfig(DataSection):
     """Files of the user's own."""
 
     name: Literal["files"] = "files"
@@ -52,7 +52,7 @@ class FilesConfig(Section):
             raise ValueError("names of columns go into braces, such as {question}, and at least one is needed")
         return prompt
 
-    def load(self, split: str) -> list[Problem]:
+    def read(self, split: str) -> list[Problem]:
         """The problems of the `train` or `test` split, in the order of the files."""
         if split not in ("train", "test"):
             raise DataError(f"files have no split {split!r}; use 'train' or 'test'")

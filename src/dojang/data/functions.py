@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from dojang.data.function_kinds import KINDS, Constants, Dice, Kind
+from dojang.data.section import DataSection
 from dojang.errors import DataError
 from dojang.programs import CallTest
-from dojang.settings import Section
 from dojang.types import Message, Problem
 
 __all__ = ["FunctionsConfig", "is_held_out"]
@@ -26,7 +26,7 @@ MOST_ALIKE = TESTS // 2 + 1
 """Tests that may have the same answer, the example included: a function that ignores its arguments fails others."""
 
 
-class FunctionsConfig(Section):
+class FunctionsConfig(DataSection):
     """Small Python functions."""
 
     stop: ClassVar[tuple[str, ...]] = ()
@@ -37,7 +37,7 @@ class FunctionsConfig(Section):
     test_size: int = Field(default=256, ge=1, le=256)
     """How many held-out problems there are."""
 
-    def load(self, split: str) -> list[Problem]:
+    def read(self, split: str) -> list[Problem]:
         """The problems of the `train` or `test` split, in an order that never changes."""
         if split not in ("train", "test"):
             raise DataError(f"the functions data has no split {split!r}; use 'train' or 'test'")

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from dojang.data.exemplars import EXEMPLARS
 from dojang.data.rows import share_of
+from dojang.data.section import DataSection
 from dojang.errors import DataError
-from dojang.settings import Section
 from dojang.types import Message, Problem
 
 __all__ = ["INSTRUCTION", "STOP", "Gsm8kConfig"]
@@ -34,7 +34,7 @@ _FINAL_ANSWER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+
 _REMEDY = "GSM8K can be had from github.com/openai/grade-school-math; set data.path=DIR to where it is"
 
 
-class Gsm8kConfig(Section):
+class Gsm8kConfig(DataSection):
     """Grade-school word problems."""
 
     stop: ClassVar[tuple[str, ...]] = STOP
@@ -47,7 +47,7 @@ class Gsm8kConfig(Section):
     """Which share of the training problems a run evaluates on instead of learning from them, so that the test problems
     are left for `dojang eval`. With 0 a run evaluates on the test problems."""
 
-    def load(self, split: str) -> list[Problem]:
+    def read(self, split: str) -> list[Problem]:
         """The problems of the `train`, `validation` or `test` split, in the order of the file."""
         if split not in ("train", "validation", "test"):
             raise DataError(f"gsm8k has no split {split!r}; use 'train' or 'test', or 'validation'")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dojang.data.rows import from_row
+from dojang.data.section import DataSection
 from dojang.errors import DataError
-from dojang.settings import Section
 from dojang.types import Problem
 
 __all__ = ["PreparedConfig"]
@@ -16,7 +16,7 @@ _KINDS = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.json")
 _COLUMNS = ("data_source", "prompt", "reward_model", "extra_info")
 
 
-class PreparedConfig(Section):
+class PreparedConfig(DataSection):
     """Rows of problems in veRL's layout."""
 
     stop: ClassVar[tuple[str, ...]] = ()
@@ -27,7 +27,7 @@ class PreparedConfig(Section):
     """Which parts of the dataset, such as easy; all if none is named. A row without a tier (in extra_info, or by the
     cf_rating in its ground truth) belongs to every tier."""
 
-    def load(self, split: str) -> list[Problem]:
+    def read(self, split: str) -> list[Problem]:
         """The problems of a split, in the order of the files."""
         found: list[Problem] = []
         others = Counter[str]()
@@ -55,10 +55,11 @@ class PreparedConfig(Section):
     def grader(self, split: str) -> str:
         """The task that grades a split, by what its first row says is asked for."""
         file = self.files(split)[0]
-        _, row = next(_rows(file, ("ability", "data_source")), (0, None))
-        if not (row or {}).get("ability"):
-            raise DataError(f"{file} does not say what is asked for: it has no {'column ability' if row else 'rows'}")
-        ability = str((row or {})["ability"])
+        row = next((row for _, row in _rows(file)), None)
+        if row is None or not row.get("ability"):
+            lacking = "rows" if row is None else "column ability"
+            raise DataError(f"{file} does not say what is asked for: it has no {lacking}")
+        ability = str(row["ability"])
         for word, task in (("cod", "code"), ("math", "maths")):
             if ability.startswith(word):
                 return task
@@ -77,7 +78,7 @@ class PreparedConfig(Section):
         raise DataError(f"{self.path} has no {split}/*.parquet, {split}.parquet, {split}/*.jsonl or {split}.jsonl")
 
 
-def _rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(file: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     from dojang.data.reading import find  # loads pyarrow: a configuration is checked without it
 
     for each in find(str(file.resolve())):

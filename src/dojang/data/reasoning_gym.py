@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from dojang.data.section import DataSection
 from dojang.errors import ConfigError, DataError
 from dojang.settings import Section
 from dojang.types import Message, Problem
@@ -42,7 +43,7 @@ class Generator(Section):
         return settings
 
 
-class ReasoningGymConfig(Section):
+class ReasoningGymConfig(DataSection):
     """Puzzles of reasoning-gym."""
 
     stop: ClassVar[tuple[str, ...]] = ()
@@ -61,7 +62,7 @@ class ReasoningGymConfig(Section):
     timeout_s: float = Field(default=600.0, gt=0)
     """Seconds for making the problems of a split."""
 
-    def load(self, split: str) -> list[Problem]:
+    def read(self, split: str) -> list[Problem]:
         """The problems of the `train` or `test` split, in an order that never changes."""
         if split not in ("train", "test"):
             raise DataError(f"reasoning_gym has no split {split!r}; use 'train' or 'test'")

@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from dojang.data.section import DataSection
 from dojang.errors import DataError
-from dojang.settings import Section
 from dojang.types import Message, Problem
 
 __all__ = ["Formula", "TinyProgramsConfig", "formula", "is_held_out", "question"]
@@ -23,7 +23,7 @@ NAMES = "abcdkmnpqtxy"
 TESTS = 4
 
 
-class TinyProgramsConfig(Section):
+class TinyProgramsConfig(DataSection):
     """Tiny Python programs."""
 
     stop: ClassVar[tuple[str, ...]] = ()
@@ -33,7 +33,7 @@ class TinyProgramsConfig(Section):
     test_size: int = Field(default=256, ge=1, le=512)
     """How many held-out problems there are."""
 
-    def load(self, split: str) -> list[Problem]:
+    def read(self, split: str) -> list[Problem]:
         """The problems of the `train` or `test` split, in an order that never changes."""
         if split not in ("train", "test"):
             raise DataError(f"the tiny programs have no split {split!r}; use 'train' or 'test'")

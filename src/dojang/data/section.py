@@ -1,0 +1,41 @@
+"""Base class of the `data:` settings: a dataset, and which of its training problems a run uses."""
+
+from pydantic import Field, model_validator
+
+from dojang.settings import Section
+from dojang.types import Problem
+
+__all__ = ["DataSection"]
+
+
+class DataSection(Section):
+    """Settings of every dataset. A subclass reads a split; `load` applies the limit."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """Keep at most this many training problems: the first ones, or with limit_seed a random choice. Held-out problems
+    are not limited (eval.problems does that)."""
+    limit_seed: int | None = Field(default=None, ge=0)
+    """Seed of a shuffle before the limit: chooses the problems, in the order, that
+    `datasets.Dataset.shuffle(seed=limit_seed).select(range(limit))` chooses of the same training problems."""
+
+    @model_validator(mode="after")
+    def _seed_needs_limit(self) -> "DataSection":
+        if self.limit_seed is not None and self.limit is None:
+            raise ValueError("limit_seed chooses the problems that limit keeps; set data.limit, too")
+        return self
+
+    def load(self, split: str) -> list[Problem]:
+        """Problems of a split; of `train` at most `limit`."""
+        problems = self.read(split)
+        if split != "train" or self.limit is None:
+            return problems
+        if self.limit_seed is None:
+            return problems[: self.limit]
+        import numpy as np  # not before there is something to choose
+
+        order = np.random.default_rng(self.limit_seed).permutation(len(problems))
+        return [problems[at] for at in order[: self.limit]]
+
+    def read(self, split: str) -> list[Problem]:
+        """All problems of a split, in an order that never changes."""
+        raise NotImplementedError
