@@ -150,7 +150,12 @@ def test_stopping_early_never_changes_the_reward(shape: str) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "stop"),
-    [("fraction", Stop.TIME_LIMIT), ("fraction_power", Stop.TIME_LIMIT), ("all_or_nothing", Stop.FAILURE), ("binary", Stop.FAILURE)],
+    [
+        ("fraction", Stop.TIME_LIMIT),
+        ("fraction_power", Stop.TIME_LIMIT),
+        ("all_or_nothing", Stop.FAILURE),
+        ("binary", Stop.FAILURE),
+    ],
 )
 def test_what_the_judge_is_asked(shape: str, stop: Stop) -> None:
     reference = CodeReference(io_tests(3), limits=Limits(cpu_s=1.0), checker=Checker("floats"))
