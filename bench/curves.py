@@ -13,7 +13,9 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-REWARD, SCORE, LOSS = "critic/rewards/mean", "val/score", "actor/loss"
+REWARD, ACCURACY, LOSS = "critic/rewards/mean", "val/accuracy", "actor/loss"
+FORMER_ACCURACY = "val/score"
+"""Its name in the published results of docs/results."""
 EVERY = 10
 
 
@@ -54,7 +56,7 @@ def table(runs: dict[str, Path]) -> str:
         "|---" * (len(steps) + 2) + "|",
     ]
     for name, path in runs.items():
-        values, scores = read(path, REWARD), read(path, SCORE)
+        values, scores = read(path, REWARD), read(path, ACCURACY) or read(path, FORMER_ACCURACY)
         cells = [f"{values[step]:.2f}" if step in values else "" for step in steps]
         held = f"{scores[min(scores)]:.0%}, {scores[max(scores)]:.0%}" if len(scores) > 1 else ""
         lines.append(f"| {name} | {' | '.join(cells)} | {held} |")

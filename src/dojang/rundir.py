@@ -10,7 +10,7 @@
       checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimiser/ + state.json + files.json
                                       (+ critic/; + tester/, the same of a second model)
       checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
-      reward.png                      the reward and the evaluation score over the steps
+      reward.png                      rewards and held-out accuracy over the steps
       summary.json                    written at the end (SUMMARY_KEYS)
       delivered/mlflow.json           how far a tracker outside has been told what is in here
 
@@ -32,10 +32,12 @@ from typing import IO, Any
 from dojang.errors import RunDirError
 
 __all__ = [
+    "ACCURACY",
     "EVALUATION",
+    "REWARD",
     "ROLLOUT_COLUMNS",
-    "SCORE",
-    "SOURCE_SCORE",
+    "SOURCE_ACCURACY",
+    "SOURCE_REWARD",
     "SUMMARY_KEYS",
     "RunDir",
     "append_whole",
@@ -60,10 +62,14 @@ UNUSABLE = (
 """A path nobody can write to; another one must be chosen."""
 EVALUATION = "val/"
 """What the figures of an evaluation, and of nothing else, begin with."""
-SCORE = "val/score"
+ACCURACY = "val/accuracy"
 """Held-out accuracy over all data sources."""
-SOURCE_SCORE = "val/test_score/"
+SOURCE_ACCURACY = "val/accuracy/"
 """Followed by a data source: its held-out accuracy."""
+REWARD = "val/reward"
+"""Mean held-out reward over all data sources."""
+SOURCE_REWARD = "val/test_score/"
+"""Followed by a data source: its mean held-out reward, which is what veRL logs under this name."""
 SUMMARY_KEYS = ("recipe", "steps", "seconds", "eval", "status", "resume")
 
 ROLLOUT_COLUMNS: dict[str, str] = {

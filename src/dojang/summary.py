@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dojang.rundir import SCORE, SUMMARY_KEYS, RunDir, write_atomic
+from dojang.rundir import ACCURACY, REWARD, SUMMARY_KEYS, RunDir, write_atomic
 
 __all__ = ["Ending", "finish"]
 
@@ -37,7 +37,7 @@ def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> 
     """Write summary.json and the chart; tell a person how a finished run went."""
     directory = ending.directory
     rows = list(_read_metrics(directory.metrics)) if directory.metrics.exists() else []
-    scores = {int(row["step"]): row[SCORE] for row in rows if SCORE in row}
+    scores, rewards = ({int(row["step"]): row[name] for row in rows if name in row} for name in (ACCURACY, REWARD))
     done = max((int(row["step"]) for row in rows), default=0)
     evaluation = {
         "before": scores.get(0),
@@ -52,15 +52,18 @@ def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> 
 
         draw_chart(directory.chart, rows, f"{ending.recipe}: {done} of {ending.steps} steps")
     if status == "finished":
-        for line in _report(ending, done, seconds, scores):
+        for line in _report(ending, done, seconds, scores, rewards):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _report(ending: Ending, done: int, seconds: float, scores: dict[int, float]) -> Iterator[str]:
+def _report(
+    ending: Ending, done: int, seconds: float, scores: dict[int, float], rewards: dict[int, float]
+) -> Iterator[str]:
     directory = ending.directory
     yield f"\n{ending.recipe}: {done} steps in {seconds:.0f} s"
     if 0 in scores:  # the record of the first evaluation may have been deleted
         yield f"held-out accuracy: {scores[0]:.1%} before, {scores[max(scores)]:.1%} after"
+        yield f"held-out reward: {rewards[0]:.3f} before, {rewards[max(rewards)]:.3f} after"
         yield from _example(directory, max(scores))
     yield f"\nchart        {directory.chart}"
     yield f"metrics      {directory.metrics}"

@@ -30,7 +30,7 @@ def test_a_run_and_its_resumption_are_told_once(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     seen = EventAccumulator(str(directory / "events"))
     seen.Reload()
-    for name in ("critic/rewards/mean", "val/score"):
+    for name in ("critic/rewards/mean", "val/accuracy"):
         expected = [(row["step"], pytest.approx(row[name])) for row in rows if name in row]
         assert [(each.step, each.value) for each in seen.Scalars(name)] == expected
 

@@ -15,10 +15,10 @@ from dojang.summary import Ending, finish
 def ending(tmp_path: Path) -> Ending:
     directory = RunDir(tmp_path)
     rows = [
-        {"step": 0, "val/score": 0.25, "timing_s/step": 1.0},
+        {"step": 0, "val/accuracy": 0.25, "val/reward": -0.5, "timing_s/step": 1.0},
         {"step": 1, "critic/rewards/mean": 0.5, "timing_s/step": 2.0},
         {"step": 2, "critic/rewards/mean": 0.7, "timing_s/step": 2.0},
-        {"step": 2, "val/score": 0.75, "timing_s/step": 1.0},
+        {"step": 2, "val/accuracy": 0.75, "val/reward": 1.25, "timing_s/step": 1.0},
     ]
     directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for step, answer in ((0, "guess"), (2, "work")):
@@ -43,6 +43,7 @@ def test_a_finished_run_shows_before_and_after(ending: Ending) -> None:
     assert summary["eval"] == {"before": 0.25, "after": 0.75, "metric": "held-out accuracy"}
     assert (summary["steps"], summary["seconds"], summary["status"]) == (2, 6.0, "finished")
     assert "held-out accuracy: 25.0% before, 75.0% after" in output
+    assert "held-out reward: -0.500 before, 1.250 after" in output
     assert "problem      2+2?" in output  # the one that was learned, not the one it knew
     assert "before       guess b   [wrong]" in output
     assert "after        work b   [accepted]" in output

@@ -7,11 +7,11 @@ in a crash, and the metric may be another one when a run is resumed.
 import difflib
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dojang.errors import ConfigError
 from dojang.loop.state import State, load_figures
-from dojang.rundir import EVALUATION, SCORE, RunDir
+from dojang.rundir import ACCURACY, EVALUATION, REWARD, SOURCE_ACCURACY, SOURCE_REWARD, RunDir
 from dojang.types import Metrics, Outcome
 
 __all__ = ["Best"]
@@ -20,22 +20,35 @@ _SOMETIMES = {f"judge/outcome/{outcome}" for outcome in Outcome}
 """Figures that a step may be without, and the next not."""
 
 
+class Rank(NamedTuple):
+    """Sort key of a checkpoint, the best first; each field is negated where more is better."""
+
+    metric: float
+    reward: float
+    latest: int
+
+
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The `count` best by `metric`. A checkpoint whose step has no such figure, or NaN, is not among them."""
+    """Ranks checkpoints by `metric` and keeps the `count` best.
 
-    metric: str = SCORE
+    A checkpoint whose step lacks the metric, or has NaN, is not ranked. Ties go to the higher held-out reward, then to
+    the later step, so a run that solves nothing still ends with the model it trained.
+    """
+
+    metric: str = ACCURACY
     mode: Literal["max", "min"] = "max"
     count: int = 1
 
     def kept(self, directory: RunDir) -> list[int]:
         """Steps of the best checkpoints there are, the best first."""
-        return [step for _, step in self._ranks(directory)[: self.count]]
+        return [-rank.latest for rank in self._ranks(directory)[: self.count]]
 
     def admits(self, state: State, directory: RunDir) -> bool:
         """Whether an evaluation found this state to be among the best, so that it must be saved now.
 
-        Figures of training are no reason to: they come with every step, and a reward that rises would save each.
+        Figures of training are no reason to: they come with every step, and a reward that rises would save each. A tie
+        is saved as the later of the two: at most one checkpoint per evaluation, and the earlier one is deleted for it.
         """
         rank = self._rank(state.step, state.figures)
         if rank is None or not self._of_evaluation:
@@ -62,13 +75,19 @@ class Best:
     def _of_evaluation(self) -> bool:
         return self.metric.startswith(EVALUATION)
 
-    def _ranks(self, directory: RunDir) -> list[tuple[float, int]]:
+    @property
+    def _reward(self) -> str:
+        """The held-out reward that breaks ties: that of the same data source, where the metric is of one."""
+        source = self.metric.removeprefix(SOURCE_ACCURACY)
+        return REWARD if source == self.metric else f"{SOURCE_REWARD}{source}"
+
+    def _ranks(self, directory: RunDir) -> list[Rank]:
         ranks = (self._rank(step, load_figures(path)) for step, path in directory.saved().items())
         return sorted(rank for rank in ranks if rank is not None)
 
-    def _rank(self, step: int, figures: Metrics) -> tuple[float, int] | None:
-        """Less is better; of equals the earliest is the best. None if the figure is not known."""
-        value = figures.get(self.metric, math.nan)
+    def _rank(self, step: int, figures: Metrics) -> Rank | None:
+        """Less is better. None if the figure is not known."""
+        value, reward = (figures.get(name, math.nan) for name in (self.metric, self._reward))
         if not math.isfinite(value):
             return None
-        return (-value if self.mode == "max" else value), step
+        return Rank(-value if self.mode == "max" else value, -reward if math.isfinite(reward) else math.inf, -step)

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from dojang.rundir import SCORE
+from dojang.rundir import ACCURACY, EVALUATION, REWARD
 from dojang.settings import Section
 
 __all__ = ["CheckpointConfig", "EvalConfig", "HealthConfig", "LoopConfig", "RolloutConfig"]
@@ -74,11 +74,18 @@ class CheckpointConfig(Section):
     """Steps between checkpoints. There is also one of the end, and of every evaluation that is among the best."""
     keep: int = Field(default=1, ge=1)
     """How many of the best checkpoints are kept, besides the last."""
-    metric: str = Field(default=SCORE, min_length=1)
-    """What the best are the best by: any figure of metrics.jsonl, of an evaluation (val/test_score/gsm8k) or of a
+    metric: str = Field(default=ACCURACY, min_length=1)
+    """What the best are the best by: any figure of metrics.jsonl, of an evaluation (val/accuracy/gsm8k) or of a
     training step (critic/rewards/mean), which chooses among the checkpoints that there are anyway."""
     mode: Literal["max", "min"] = "max"
     """Whether more of it is better, or less."""
+
+    @field_validator("metric")
+    @classmethod
+    def _renamed(cls, metric: str) -> str:
+        if metric == f"{EVALUATION}score":
+            raise ValueError(f"{metric} was renamed to {ACCURACY}; the mean held-out reward is {REWARD}")
+        return metric
 
 
 class HealthConfig(Section):

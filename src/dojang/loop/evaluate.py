@@ -1,4 +1,7 @@
-"""The policy on held-out problems: how often it is right, per data source. `dojang eval` counts the same way."""
+"""Evaluates the policy on held-out problems: accuracy and mean reward, over all and per data source.
+
+`dojang eval` counts the same way.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -6,7 +9,7 @@ from dataclasses import dataclass
 
 from dojang.loop.scores import Scores
 from dojang.protocols import Workflow
-from dojang.rundir import SCORE, SOURCE_SCORE
+from dojang.rundir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD
 from dojang.types import Group, Metrics, Problem
 
 __all__ = ["Evaluation", "evaluate", "examine"]
@@ -17,7 +20,7 @@ class Evaluation:
     """What an evaluation found."""
 
     score: float
-    """How often judged answers are right, over the problems of all sources."""
+    """Held-out accuracy, over the problems of all sources."""
     metrics: Metrics
     groups: tuple[Group, ...]
 
@@ -39,12 +42,14 @@ async def evaluate(workflow: Workflow, problems: Sequence[Problem]) -> Evaluatio
     """Attempt every problem and count what is accepted; HealthError if nothing could be judged."""
     groups = await examine(workflow, problems)
     scores = Scores.of(groups)
-    judged = [group for group in groups if group.samples]
     metrics = {
-        f"{SOURCE_SCORE}{source}": Scores.of([group for group in judged if group.problem.source == source]).score
-        for source in dict.fromkeys(group.problem.source for group in judged)
+        ACCURACY: scores.score,
+        REWARD: scores.reward,
+        "val/judge_errors": float(scores.judge_errors),
+        "val/response_length/mean": scores.length,
     }
-    metrics[SCORE] = scores.score
-    metrics["val/judge_errors"] = float(scores.judge_errors)
-    metrics["val/response_length/mean"] = scores.length
+    judged = [group for group in groups if group.samples]
+    for source in dict.fromkeys(group.problem.source for group in judged):
+        found = Scores.of([group for group in judged if group.problem.source == source])
+        metrics |= {f"{SOURCE_ACCURACY}{source}": found.score, f"{SOURCE_REWARD}{source}": found.reward}
     return Evaluation(scores.score, metrics, groups)

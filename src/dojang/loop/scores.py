@@ -82,6 +82,7 @@ class Scores:
 
     @property
     def reward(self) -> float:
+        """Mean reward over the problems."""
         return _mean(each.reward for each in self.answers)
 
     @property

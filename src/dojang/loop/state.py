@@ -9,7 +9,7 @@ from typing import Any
 from dojang.errors import RunDirError
 from dojang.loop.health import HealthGate
 from dojang.loop.pending import Batches, dump, load
-from dojang.rundir import SCORE, write_atomic
+from dojang.rundir import ACCURACY, write_atomic
 from dojang.types import Metrics, Problem
 
 __all__ = ["State", "load_figures", "load_state", "write_state"]
@@ -70,5 +70,5 @@ def load_figures(path: Path) -> Metrics:
 def _figures(saved: dict[str, Any]) -> Metrics:
     """Older checkpoints have the score alone."""
     score = saved["scores"].get(str(saved["step"]))
-    figures: Metrics = saved.get("figures") or ({} if score is None else {SCORE: score})
+    figures: Metrics = saved.get("figures") or ({} if score is None else {ACCURACY: score})
     return figures

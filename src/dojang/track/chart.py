@@ -1,29 +1,38 @@
-"""The reward and the evaluation score over the steps, as a PNG."""
+"""Charts of a run as a PNG: rewards over the steps, and held-out accuracy below."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dojang.rundir import SOURCE_SCORE, write_atomic
+from dojang.rundir import SOURCE_ACCURACY, SOURCE_REWARD, write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["draw_chart"]
 
+Rows = Sequence[Mapping[str, float]]
 
-def draw_chart(path: Path, rows: Sequence[Mapping[str, float]], title: str) -> None:
-    """Draw what metrics.jsonl says."""
+
+def draw_chart(path: Path, rows: Rows, title: str) -> None:
+    """Draw the rows of metrics.jsonl: training reward, and held-out reward and accuracy of each data source."""
     from matplotlib.figure import Figure  # 0.3 s to import, needed once, at the very end
 
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
-    rewards = [(row["step"], row["critic/rewards/mean"]) for row in rows if "critic/rewards/mean" in row]
-    if rewards:
-        axes.plot(*zip(*rewards, strict=True), label="mean reward of a training step")
-    sources = sorted({name for row in rows for name in row if name.startswith(SOURCE_SCORE)})
-    for source in sources:
-        scores = [(row["step"], row[source]) for row in rows if source in row]
-        label = f"held-out accuracy, {source.removeprefix(SOURCE_SCORE)}"
-        axes.plot(*zip(*scores, strict=True), marker="o", linestyle="--", label=label)
-    axes.set_xlabel("step")
-    axes.set_title(title)
-    axes.grid(alpha=0.3)
-    axes.legend()
+    figure = Figure(figsize=(8, 6.5), dpi=120, layout="constrained")
+    rewards, accuracies = figure.subplots(2, sharex=True)
+    _draw(rewards, rows, "critic/rewards/mean", "training")
+    for axes, prefix in ((rewards, SOURCE_REWARD), (accuracies, SOURCE_ACCURACY)):
+        for name in sorted({name for row in rows for name in row if name.startswith(prefix)}):
+            _draw(axes, rows, name, f"held-out, {name.removeprefix(prefix)}", marker="o", linestyle="--")
+        if axes.lines:
+            axes.legend()
+        axes.grid(alpha=0.3)
+    rewards.set(title=title, ylabel="mean reward")
+    accuracies.set(xlabel="step", ylabel="accuracy")
     write_atomic(path, lambda aside: figure.savefig(aside, format="png"))
+
+
+def _draw(axes: "Axes", rows: Rows, name: str, label: str, marker: str = "", linestyle: str = "-") -> None:
+    values = [(row["step"], row[name]) for row in rows if name in row]
+    if values:
+        axes.plot(*zip(*values, strict=True), marker=marker, linestyle=linestyle, label=label)

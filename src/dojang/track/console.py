@@ -12,7 +12,7 @@ from statistics import fmean
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 
-from dojang.rundir import SCORE
+from dojang.rundir import ACCURACY, REWARD
 from dojang.types import Group, Metrics
 
 __all__ = ["ConsoleTracker", "speaker"]
@@ -36,10 +36,10 @@ class ConsoleTracker:
         self._progress: Progress | None = None
 
     def metrics(self, step: int, values: Metrics) -> None:
-        if SCORE in values:
-            self._score = values[SCORE]
+        if ACCURACY in values:
+            self._score = values[ACCURACY]
             self._eval_times.append(values.get("timing_s/eval", 0.0))
-            line = f"held-out accuracy {self._score:.1%}"
+            line = f"held-out accuracy {self._score:.1%}  reward {values[REWARD]:.3f}"
         else:
             self._last = values
             self._step_times.append(values.get("timing_s/step", 0.0))

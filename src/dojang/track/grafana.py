@@ -22,7 +22,8 @@ _OVERVIEW = (
     ("Done", 'dojang_step{run=~"$run"} / dojang_steps{run=~"$run"}', "percentunit"),
     ("Since the last step", 'time() - dojang_step_time_seconds{run=~"$run"}', "s"),
     ("Reward", 'dojang_critic_rewards_mean{run=~"$run"}', "none"),
-    ("Held-out score", 'dojang_val_score{run=~"$run"}', "percentunit"),
+    ("Held-out accuracy", 'dojang_val_accuracy{run=~"$run"}', "percentunit"),
+    ("Held-out reward", 'dojang_val_reward{run=~"$run"}', "none"),
     ("Not judged", 'dojang_judge_error_ratio{run=~"$run"}', "percentunit"),
 )
 

@@ -43,7 +43,7 @@ class Figure:
     """A name of metrics.jsonl, or a family of them."""
 
     name: str
-    """What is in angle brackets stands for a name of the run's own: val/test_score/<source>."""
+    """What is in angle brackets stands for a name of the run's own: val/accuracy/<source>."""
     meaning: str
     unit: str = ""
     """None if it is a number without one."""
@@ -248,14 +248,21 @@ ROWS = (
         "Evaluation",
         (
             Panel(
-                "Held-out score",
+                "Held-out accuracy",
                 (
-                    Figure("val/score", "Share of held-out answers that are right, over all data sources.", "share"),
+                    Figure("val/accuracy", "Share of held-out answers that are right, over all data sources.", "share"),
                     Figure(
-                        "val/test_score/<source>",
+                        "val/accuracy/<source>",
                         "Share of held-out answers of one data source that are right.",
                         "share",
                     ),
+                ),
+            ),
+            Panel(
+                "Held-out reward",
+                (
+                    Figure("val/reward", "Mean reward of held-out answers, over all data sources."),
+                    Figure("val/test_score/<source>", "Mean reward of held-out answers of one data source."),
                 ),
             ),
             Panel(

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from dojang.errors import ConfigError
 from dojang.loop.best import Best
-from dojang.loop.config import HealthConfig
+from dojang.loop.config import CheckpointConfig, HealthConfig
 from dojang.loop.health import HealthGate
 from dojang.loop.state import State, load_figures, load_state, write_state
 from dojang.rundir import RunDir
 from dojang.types import Metrics, Problem
 
-SCORE, REWARD = "val/score", "critic/rewards/mean"
+SCORE, HELD_OUT, REWARD = "val/accuracy", "val/reward", "critic/rewards/mean"
 
 
 @pytest.fixture
@@ -43,13 +44,30 @@ def no_problem(ordinal: int) -> Problem:
 # Ranking
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("max", [2, 1, 3, 0]), ("min", [0, 1, 3, 2])])
-def test_the_best_come_first_and_of_equals_the_earliest(directory: RunDir, mode: str, expected: list[int]) -> None:
+@pytest.mark.parametrize(("mode", "expected"), [("max", [2, 3, 1, 0]), ("min", [0, 3, 1, 2])])
+def test_the_best_come_first_and_ties_go_to_the_later_step(directory: RunDir, mode: str, expected: list[int]) -> None:
     for step, value in enumerate([0.1, 0.5, 0.9, 0.5]):
         save(directory, step, {SCORE: value})
     for count in (1, 2, 3, 4):
         assert Best(SCORE, mode, count).kept(directory) == expected[:count]
     assert Best(SCORE, mode, 9).kept(directory) == expected
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_ties_go_to_the_higher_held_out_reward_before_the_later_step(directory: RunDir, mode: str) -> None:
+    for step, reward in enumerate([-0.5, 0.25, 0.25, -1.0, math.nan]):
+        save(directory, step, {SCORE: 0.5, HELD_OUT: reward})
+    assert Best(SCORE, mode, 9).kept(directory) == [2, 1, 0, 3, 4]
+    tied = State(step=5, figures={SCORE: 0.5, HELD_OUT: 0.0})
+    assert not Best(SCORE, mode, 2).admits(tied, directory)
+    assert Best(SCORE, mode, 3).admits(tied, directory)
+    assert Best(SCORE, mode, 1).admits(replace(tied, figures={SCORE: 0.5, HELD_OUT: 0.25}), directory)
+
+
+def test_ties_of_one_data_source_go_to_its_own_reward(directory: RunDir) -> None:
+    save(directory, 1, {"val/accuracy/a": 0.5, "val/test_score/a": 1.0, HELD_OUT: -1.0})
+    save(directory, 2, {"val/accuracy/a": 0.5, "val/test_score/a": 0.0, HELD_OUT: 1.0})
+    assert Best("val/accuracy/a", count=2).kept(directory) == [1, 2]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
@@ -89,9 +107,11 @@ def test_an_evaluation_among_the_best_is_saved_at_once(directory: RunDir) -> Non
         save(directory, step, state.figures)
     late = State(step=3)
     assert not best.admits(late, directory)  # it was not evaluated
-    assert not best.admits(replace(late, figures={SCORE: 0.25}), directory)  # of equals the earliest
+    assert not best.admits(replace(late, figures={SCORE: 0.24}), directory)
+    assert best.admits(replace(late, figures={SCORE: 0.25}), directory)  # ties go to the later step
     assert best.admits(replace(late, figures={SCORE: 0.26}), directory)
-    assert not Best(count=1).admits(replace(late, figures={SCORE: 0.5}), directory)
+    assert Best(count=1).admits(replace(late, figures={SCORE: 0.5}), directory)
+    assert not Best(count=1).admits(replace(late, figures={SCORE: 0.4}), directory)
     assert Best(mode="min", count=1).admits(replace(late, figures={SCORE: 0.2}), directory)
     assert not Best(mode="min", count=1).admits(replace(late, figures={SCORE: 0.3}), directory)
 
@@ -104,14 +124,14 @@ def test_a_reward_that_rises_is_no_reason_to_save(directory: RunDir) -> None:
 
 
 def test_an_unknown_figure_of_evaluations_is_known_after_the_first_one(directory: RunDir) -> None:
-    best = Best("val/scor")
+    best = Best("val/acuracy")
     step, evaluation = {REWARD: 1.0}, {SCORE: 1.0, "timing_s/eval": 3.0}
     record(directory, step)
     best.check(step, directory)  # an evaluation may still have it
     record(directory, evaluation)
     words = (
-        r"checkpoint\.metric=val/scor is no figure of this run.* Did you mean val/score\? "
-        r"There are: critic/rewards/mean, timing_s/eval, val/score$"
+        r"checkpoint\.metric=val/acuracy is no figure of this run.* Did you mean val/accuracy\? "
+        r"There are: critic/rewards/mean, timing_s/eval, val/accuracy$"
     )
     with pytest.raises(ConfigError, match=words):
         best.check(evaluation, directory)
@@ -124,7 +144,7 @@ def test_an_unknown_figure_of_training_is_known_after_the_first_step(directory: 
     best.check(evaluation, directory)
     record(directory, step)
     with pytest.raises(
-        ConfigError, match=r"loss is no figure of this run, .* There are: critic/rewards/mean, val/score$"
+        ConfigError, match=r"loss is no figure of this run, .* There are: critic/rewards/mean, val/accuracy$"
     ):
         best.check(step, directory)
 
@@ -158,3 +178,8 @@ def test_a_checkpoint_without_figures_has_its_score(directory: RunDir, step: int
     state = load_state(path, HealthGate(HealthConfig()), no_problem)
     assert (state.figures, state.scores, state.ordinal) == (figures, {0: 0.25, 4: 0.5}, 8)
     assert Best().kept(directory) == ([4] if figures else [])
+
+
+def test_the_former_name_of_accuracy_is_refused_with_the_new_one() -> None:
+    with pytest.raises(ValidationError, match="val/score was renamed to val/accuracy"):
+        CheckpointConfig(metric="val/score")

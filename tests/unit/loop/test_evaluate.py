@@ -40,15 +40,18 @@ def exam(make_sample: Callable[..., Sample]) -> Callable[..., tuple[Recorded, Ev
     return run
 
 
-def test_the_score_is_the_share_accepted_over_all_and_per_source(
+def test_accuracy_and_mean_reward_over_all_and_per_source(
     exam: Callable[..., tuple[Recorded, Evaluation]],
 ) -> None:
     workflow, found = exam((1.0,), (0.5,), (1.0,), (1.5,))
     assert found.score == 0.75
     assert found.metrics == {
-        "val/score": 0.75,
-        "val/test_score/a": 0.5,
-        "val/test_score/b": 1.0,
+        "val/accuracy": 0.75,
+        "val/accuracy/a": 0.5,
+        "val/accuracy/b": 1.0,
+        "val/reward": 1.0,
+        "val/test_score/a": 0.75,
+        "val/test_score/b": 1.25,
         "val/judge_errors": 0.0,
         "val/response_length/mean": 2.5,
     }
@@ -63,8 +66,8 @@ def test_each_problem_is_posed_once_under_its_place(exam: Callable[..., tuple[Re
 def test_every_problem_counts_once_as_in_dojang_eval(exam: Callable[..., tuple[Recorded, Evaluation]]) -> None:
     """However many of its answers could be judged."""
     _, found = exam((1.0, 0.0, 0.0), (1.0, 1.0, 1.0), (0.0,), ())
-    assert found.metrics["val/test_score/a"] == pytest.approx(4 / 6)
-    assert found.metrics["val/test_score/b"] == 0.0
+    assert found.metrics["val/accuracy/a"] == pytest.approx(4 / 6)
+    assert found.metrics["val/accuracy/b"] == 0.0
     assert found.score == pytest.approx((1 / 3 + 1 + 0) / 3)
 
 

@@ -258,7 +258,7 @@ def test_a_run_learns_and_records_every_step(make_run: Callable[..., Run]) -> No
     assert (state.step, state.ordinal) == (3, 9)
     assert sorted(state.scores) == [0, 2, 3]
     assert [row["step"] for row in training_rows(run)] == [1, 2, 3]
-    assert [row["step"] for row in rows(run) if "val/test_score/toys" in row] == [0, 2, 3]
+    assert [row["step"] for row in rows(run) if "val/accuracy/toys" in row] == [0, 2, 3]
     assert all(row["groups/zero_variance"] < row["groups/total"] == 3 for row in training_rows(run))
     assert any(not torch.equal(value, before[name]) for name, value in parameters(run).items())
     for step in (1, 2, 3):
@@ -504,10 +504,10 @@ def test_last_and_best_are_kept_and_nothing_else(make_run: Callable[..., Run]) -
     run = make_run(script=script, steps=4)
     state = play(run)
     assert state.scores == {0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0, 4: 0.0}
-    assert linked(run, "best") == "step-000001"  # of equals the earliest
+    assert linked(run, "best") == "step-000003"  # ties go to the later step
     assert linked(run, "last") == "step-000004"
     kept = sorted(path.name for path in run.directory.checkpoints.iterdir())
-    assert kept == ["best", "last", "step-000001", "step-000004"]
+    assert kept == ["best", "last", "step-000003", "step-000004"]
 
 
 def test_the_best_step_is_saved_even_when_no_save_is_due(make_run: Callable[..., Run]) -> None:
@@ -522,6 +522,22 @@ def test_the_best_step_is_saved_even_when_no_save_is_due(make_run: Callable[...,
     play(run)
     assert linked(run, "best") == "step-000001"
     assert linked(run, "last") == "step-000003"
+
+
+@pytest.mark.parametrize("answer", ["bad", "good"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_where_accuracy_never_changes_the_model_trained_longest_is_the_best(
+    make_run: Callable[..., Run], answer: str, count: int
+) -> None:
+    run = make_run(
+        script=lambda prompt, index, sampling: answer if sampling.seed == EXAM_SEED else mixed(prompt, index, sampling),
+        steps=3,
+        save_every=100,
+        best=Best(count=count),
+    )
+    play(run)
+    assert linked(run, "best") == linked(run, "last") == "step-000003"
+    assert kept(run) == [2, 3][-count:]
 
 
 def scored(scores: Sequence[int]) -> Script:
@@ -547,10 +563,10 @@ def kept(run: Run) -> list[int]:
     ("best", "first", "survive"),
     [
         (Best(), 3, [3, 6]),
-        (Best(count=2), 3, [1, 3, 6]),  # of three equals the earliest
-        (Best(count=3), 3, [1, 3, 4, 6]),
-        (Best(mode="min", count=2), 2, [0, 2, 6]),
-        (Best("val/test_score/toys", count=2), 3, [1, 3, 6]),
+        (Best(count=2), 3, [3, 5, 6]),  # of three equals the latest
+        (Best(count=3), 3, [3, 4, 5, 6]),
+        (Best(mode="min", count=2), 2, [2, 6]),
+        (Best("val/accuracy/toys", count=2), 3, [3, 5, 6]),
     ],
 )
 def test_as_many_of_the_best_are_kept_as_asked_for(
@@ -563,7 +579,7 @@ def test_as_many_of_the_best_are_kept_as_asked_for(
     assert linked(run, "last") == "step-000006"
 
 
-@pytest.mark.parametrize(("mode", "first", "survive"), [("max", 4, [2, 4, 7]), ("min", 6, [6, 7])])
+@pytest.mark.parametrize(("mode", "first", "survive"), [("max", 4, [2, 4, 7]), ("min", 7, [6, 7])])
 def test_a_figure_of_training_chooses_among_the_checkpoints_there_are(
     make_run: Callable[..., Run], mode: str, first: int, survive: list[int]
 ) -> None:
@@ -607,7 +623,7 @@ def test_a_resumed_run_keeps_what_the_uninterrupted_one_keeps(make_run: Callable
 
 def test_another_metric_chooses_anew_when_a_run_is_resumed(make_run: Callable[..., Run]) -> None:
     play(make_run(script=scored([1, 3, 2]), steps=2, best=Best(count=3)))
-    again = make_run(script=scored([2]), steps=3, best=Best("val/score", "min", 1))
+    again = make_run(script=scored([2]), steps=3, best=Best("val/accuracy", "min", 1))
     found = again.directory.last_checkpoint()
     assert found is not None
     state = load_state(found, again.gate, again.problem)
@@ -615,7 +631,7 @@ def test_another_metric_chooses_anew_when_a_run_is_resumed(make_run: Callable[..
     play(replace(again, steps=2), state)
     assert linked(again, "best") == "step-000000"  # at once, and nothing is deleted yet
     assert kept(again) == [0, 1, 2]
-    again = make_run(script=scored([2]), steps=3, best=Best("val/score", "min", 1))
+    again = make_run(script=scored([2]), steps=3, best=Best("val/accuracy", "min", 1))
     asyncio.run(again.trainer.restore(found))
     play(again, state)
     assert kept(again) == [0, 3]
@@ -645,9 +661,9 @@ def test_a_metric_that_nothing_on_disk_has_leaves_the_old_best_where_it_is(make_
 @pytest.mark.parametrize(
     ("metric", "steps", "words"),
     [
-        ("val/test_score/toy", [0], "Did you mean val/test_score/toys"),
+        ("val/accuracy/toy", [0], "Did you mean val/accuracy/toys"),
         ("critic/reward/mean", [0, 1], "Did you mean critic/rewards/mean"),
-        ("nonsense", [0, 1], "There are: actor/.* val/score"),
+        ("nonsense", [0, 1], "There are: actor/.* val/accuracy"),
     ],
 )
 def test_a_metric_there_is_not_ends_the_run_as_soon_as_it_is_known(

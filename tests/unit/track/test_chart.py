@@ -1,5 +1,8 @@
 from pathlib import Path
 
+import pytest
+from matplotlib.figure import Figure
+
 from dojang.track.chart import draw_chart
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -7,10 +10,10 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def test_a_chart_of_steps_and_scores(tmp_path: Path) -> None:
     rows = [
-        {"step": 0, "val/test_score/sums": 0.2},
+        {"step": 0, "val/accuracy/sums": 0.2},
         {"step": 1, "critic/rewards/mean": 0.1},
         {"step": 2, "critic/rewards/mean": 0.3},
-        {"step": 2, "val/test_score/sums": 0.4},
+        {"step": 2, "val/accuracy/sums": 0.4},
     ]
     draw_chart(tmp_path / "full.png", rows, "a run")
     draw_chart(tmp_path / "start.png", rows[:1], "a run")
@@ -19,3 +22,17 @@ def test_a_chart_of_steps_and_scores(tmp_path: Path) -> None:
     assert start.startswith(PNG)
     assert len(full) > len(start)  # the reward's line is in it
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full.png", "start.png"]
+
+
+def test_rewards_and_accuracies_of_each_source_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, format: (figures.append(self), path.write_bytes(PNG)))
+    held_out = {"val/accuracy": 0.5, "val/accuracy/a": 1.0, "val/accuracy/b": 0.0}
+    rewards = {"val/reward": -0.25, "val/test_score/a": 0.5, "val/test_score/b": -1.0}
+    draw_chart(tmp_path / "run.png", [{"step": 0, **held_out, **rewards}, {"step": 1, "critic/rewards/mean": 0.1}], "")
+    (figure,) = figures
+    drawn = [{line.get_label(): list(line.get_ydata()) for line in axes.lines} for axes in figure.axes]
+    assert drawn == [
+        {"training": [0.1], "held-out, a": [0.5], "held-out, b": [-1.0]},
+        {"held-out, a": [1.0], "held-out, b": [0.0]},
+    ]

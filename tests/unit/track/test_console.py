@@ -8,7 +8,7 @@ from rich.console import Console
 from dojang.track.console import ConsoleTracker
 
 STEP = {"critic/rewards/mean": 0.4321, "perf/tokens_per_s": 12345.6, "timing_s/step": 10.0}
-EXAM = {"val/score": 0.25, "val/test_score/sums": 0.25, "timing_s/eval": 30.0}
+EXAM = {"val/accuracy": 0.25, "val/reward": 0.75, "val/accuracy/sums": 0.25, "timing_s/eval": 30.0}
 
 
 def tracker(console: Console, **settings: int) -> ConsoleTracker:
@@ -23,7 +23,7 @@ def test_plain_lines_where_a_line_cannot_be_redrawn(settings: dict) -> None:
     shown.metrics(1, STEP)
     shown.close()
     lines = output.getvalue().splitlines()
-    assert lines[0] == "step 0/4  held-out accuracy 25.0%"
+    assert lines[0] == "step 0/4  held-out accuracy 25.0%  reward 0.750"
     assert lines[1] == "step 1/4  reward 0.432  eval 25.0%  12,346 tok/s  ETA 1:30"
     assert "\x1b" not in output.getvalue()
 

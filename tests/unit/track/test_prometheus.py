@@ -30,14 +30,14 @@ def ask(sink: PrometheusSink) -> list[str]:
 def test_the_newest_figures_are_there_to_be_fetched(sink: PrometheusSink) -> None:
     assert ask(sink) == []
     sink.tell([Row(1, {"critic/rewards/mean": 0.25, "perf/x": 1.0}, 5.0), Row(2, {"critic/rewards/mean": 0.5}, 6.0)])
-    sink.tell([Row(2, {"val/score": 0.75}, 7.0)])
+    sink.tell([Row(2, {"val/accuracy": 0.75}, 7.0)])
     assert ask(sink) == [
         'dojang_step{run="quickstart-1"} 2.0',
         'dojang_steps{run="quickstart-1"} 40.0',
         'dojang_step_time_seconds{run="quickstart-1"} 7.0',
         'dojang_critic_rewards_mean{figure="critic/rewards/mean",run="quickstart-1"} 0.5',
         'dojang_perf_x{figure="perf/x",run="quickstart-1"} 1.0',
-        'dojang_val_score{figure="val/score",run="quickstart-1"} 0.75',
+        'dojang_val_accuracy{figure="val/accuracy",run="quickstart-1"} 0.75',
     ]
 
 

@@ -71,7 +71,7 @@ def test_families_and_roles_are_found() -> None:
     assert name("critic/rewards/mypackage.rewards:brevity/mean") == "critic/rewards/<part>/mean"
     assert all(name(f"judge/outcome/{outcome}") for outcome in Outcome)
     assert name("tester/actor/grad_norm") == "actor/grad_norm"
-    assert name("tester/val/score") is None, "there is one evaluation"
+    assert name("tester/val/accuracy") is None, "there is one evaluation"
     assert name("actor/nothing") is None
     assert name("val/test_score/") is None
 

@@ -25,10 +25,10 @@ def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_every_figure_is_a_curve(tmp_path: Path) -> None:
     sink = TensorboardSink(tmp_path / "events")
-    sink.tell([Row(0, {"val/score": 0.25}, 5.0), Row(1, {"reward": 0.5, "loss": -1.0}, 6.0)])
+    sink.tell([Row(0, {"val/accuracy": 0.25}, 5.0), Row(1, {"reward": 0.5, "loss": -1.0}, 6.0)])
     sink.tell([Row(2, {"reward": 0.75}, 7.0)])
     assert read(tmp_path / "events") == {
-        "val/score": [(0, 0.25)],
+        "val/accuracy": [(0, 0.25)],
         "reward": [(1, 0.5), (2, 0.75)],
         "loss": [(1, -1.0)],
     }
@@ -36,8 +36,8 @@ def test_every_figure_is_a_curve(tmp_path: Path) -> None:
 
 def test_steps_done_again_replace_those_of_before(tmp_path: Path) -> None:
     first = TensorboardSink(tmp_path)
-    first.tell([Row(step, {"reward": float(step)}, 5.0) for step in (1, 2, 3)] + [Row(2, {"val/score": 0.5}, 5.0)])
-    TensorboardSink(tmp_path).tell([Row(2, {"val/score": 0.25}, 6.0), Row(3, {"reward": 30.0}, 6.0)])
+    first.tell([Row(step, {"reward": float(step)}, 5.0) for step in (1, 2, 3)] + [Row(2, {"val/accuracy": 0.5}, 5.0)])
+    TensorboardSink(tmp_path).tell([Row(2, {"val/accuracy": 0.25}, 6.0), Row(3, {"reward": 30.0}, 6.0)])
     assert read(tmp_path)["reward"] == [(1, 1.0), (2, 2.0), (3, 30.0)]
 
 
