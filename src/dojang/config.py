@@ -236,6 +236,17 @@ class RunConfig(Section):
             )
         return wrong
 
+    @model_validator(mode="after")
+    def _default_trainers(self) -> Self:
+        """One group of sequence-parallel trainers is the fewest that work. The field stays unset: `dojang plan` and
+        `dojang launch` choose larger numbers by the machines."""
+        runtime = self.runtime
+        if isinstance(runtime, RayConfig) and "trainers" not in runtime.model_fields_set:
+            filled = runtime.model_copy(update={"trainers": self.train.sequence_ranks})
+            filled.model_fields_set.discard("trainers")
+            self.__dict__["runtime"] = filled
+        return self
+
     def roles(self) -> "dict[str, RunConfig]":
         """The models of the run by their roles, the first one first, and what each is configured with."""
         if self.tester is None:

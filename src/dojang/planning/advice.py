@@ -9,9 +9,11 @@ from dojang.errors import ConfigError, ModelError
 from dojang.planning.budget import judge_core_s
 from dojang.planning.cache import GIB
 from dojang.planning.estimate import Estimate, Subject, estimate
+from dojang.planning.layout import Layout
+from dojang.planning.split import split_gpus
 from dojang.train.config import LoraConfig
 
-__all__ = ["Finding", "Knob", "foresee", "knobs", "together"]
+__all__ = ["Finding", "Knob", "foresee", "knobs", "split_findings", "together"]
 
 _WORTH = 0.01
 """Of the device: what saves less is not worth naming."""
@@ -182,8 +184,24 @@ def _judging(subject: Subject, found: Estimate) -> Iterator[Finding]:
         )
 
 
+def split_findings(config: RunConfig, layout: Layout) -> Iterator[Finding]:
+    """Notes of the counts that were chosen for a Ray cluster, and of GPUs that no process uses."""
+    gpus = layout.instance.gpus * layout.nodes
+    if not layout.apart or not gpus:
+        return
+    if chosen := split_gpus(config, gpus):
+        settings = " ".join(f"runtime.{name}={count:g}" for name, count in chosen.items())
+        said = f"{settings} chosen for the {gpus} GPUs, since the recipe does not set them"
+        yield Finding("note", "ranks", f"{said}; `dojang train` needs them typed")
+    idle = gpus - layout.wanted
+    if idle > 0 and config.rollout.engine != "remote":
+        remedy = "" if chosen else "; raise runtime.trainers or runtime.engines, or set neither to have them chosen"
+        yield Finding("warning", "ranks", f"{idle} of {gpus} GPUs stay idle{remedy}")
+
+
 def _idle(subject: Subject, found: Estimate) -> Iterator[Finding]:
     config, layout = subject.config, found.layout
+    yield from split_findings(config, layout)
     if layout.ranks > 1 and config.rollout.engine == "torch" and not layout.servers:
         said = f"the engine torch attempts on one GPU while {layout.ranks - 1} wait"
         yield Finding("note", "ranks", f"{said}; rollout.engine=remote uses all")

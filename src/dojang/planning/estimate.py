@@ -1,7 +1,7 @@
 """Memory, time and money of a configuration on some machines: everything else here in one call."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dojang.config import RunConfig
 from dojang.planning.budget import Times, reckon
@@ -10,6 +10,7 @@ from dojang.planning.instances import Instance
 from dojang.planning.layout import Layout, lay_out
 from dojang.planning.memory import Needs, Player, engine_needs, host_bytes, needs
 from dojang.planning.shapes import Shape
+from dojang.planning.split import with_split
 from dojang.planning.work import Lengths, Work, measure
 
 __all__ = ["Estimate", "Subject", "estimate"]
@@ -100,7 +101,8 @@ class Estimate:
 
 
 def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | None = None) -> Estimate:
-    """What it would take there."""
+    """What it would take there; on a Ray cluster with GPUs split by `split_gpus` if the recipe does not say how."""
+    subject = replace(subject, config=with_split(subject.config, instance.gpus * nodes))
     config, players = subject.config, subject.players()
     layout = lay_out(config, instance, nodes, ranks)
     data_ranks = max(1, layout.ranks // config.train.sequence_ranks)

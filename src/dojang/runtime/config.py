@@ -23,7 +23,8 @@ class RayConfig(Section):
     """Of the cluster's head, HOST:PORT. If empty, that of RAY_ADDRESS, or a cluster of this machine alone, which ends
     with the run."""
     trainers: int = Field(default=1, ge=1)
-    """Processes that train together; the model is spread over them."""
+    """Processes that train together; the model is spread over them. Without it as many as train.sequence_ranks;
+    `dojang launch sagemaker` and `dojang plan` split the GPUs between trainers and engines."""
     engines: int = Field(default=1, ge=1)
     """Processes that sample, of each model."""
     cpus: float = Field(default=1.0, gt=0)

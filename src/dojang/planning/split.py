@@ -1,0 +1,60 @@
+"""Splits the GPUs of a Ray cluster between trainers and engines, where the recipe leaves the numbers open.
+
+Half of the GPUs train and half sample. Trainers come in multiples of train.sequence_ranks, engines take
+rollout.tensor_parallel_size GPUs each, every model of the run gets the same share, adamw8bit trains in one process, and
+with rollout.engine=remote all GPUs train. On a single GPU one trainer and one engine share it.
+"""
+
+from dojang.config import RunConfig
+from dojang.runtime.config import RayConfig
+
+__all__ = ["split_gpus", "with_split"]
+
+
+def with_split(config: RunConfig, gpus: int) -> RunConfig:
+    """Returns the configuration with the counts that `split_gpus` chooses."""
+    chosen = split_gpus(config, gpus)
+    return config.model_copy(update={"runtime": config.runtime.model_copy(update=chosen)}) if chosen else config
+
+
+def split_gpus(config: RunConfig, gpus: int) -> dict[str, int | float]:
+    """Chooses `trainers`, `engines` and (on a single GPU) `gpus` of the runtime section, as far as they are not set;
+    empty if nothing is to be chosen, or no choice fits."""
+    runtime = config.runtime
+    if not isinstance(runtime, RayConfig) or not gpus or config.model.device == "cpu" or runtime.gpus == 0:
+        return {}
+    unset = {"trainers", "engines"} - runtime.model_fields_set
+    chosen = _counts(config, runtime, int(gpus / (runtime.gpus or 1)) // len(config.roles()), unset)
+    if chosen or unset != {"trainers", "engines"} or runtime.gpus is not None:
+        return chosen
+    each = min(0.5, gpus / (2 * len(config.roles())))
+    shared = _counts(config, runtime, int(gpus / each) // len(config.roles()), unset)
+    one_gpu_suffices = config.train.sequence_ranks == 1 and _width(config) == 1
+    return {**shared, "gpus": each} if shared and one_gpu_suffices else {}
+
+
+def _counts(config: RunConfig, runtime: RayConfig, share: int, unset: set[str]) -> dict[str, int | float]:
+    """For one model, with `share` places of one GPU (or part of one) each."""
+    group, width = config.train.sequence_ranks, _width(config)
+    most = max(1, config.rollout.prompts // config.train.updates) * group  # more would have no prompt to learn from
+    if config.train.optimiser == "adamw8bit":
+        most = 1
+    if config.rollout.engine == "remote":
+        trainers = min(most, share // group * group)
+        return {"trainers": trainers} if "trainers" in unset and trainers else {}
+    if "trainers" not in unset:
+        trainers = runtime.trainers
+    elif "engines" not in unset:
+        trainers = min(most, (share - width * runtime.engines) // group * group)
+    else:
+        trainers = min(most, max(group, share // 2 // group * group))
+    engines = (share - trainers) // width if "engines" in unset else runtime.engines
+    if trainers < 1 or engines < 1:
+        return {}
+    counts: dict[str, int | float] = {"trainers": trainers, "engines": engines}
+    return {name: count for name, count in counts.items() if name in unset}
+
+
+def _width(config: RunConfig) -> int:
+    """GPUs of one engine."""
+    return int(getattr(config.rollout, "tensor_parallel_size", 1))
