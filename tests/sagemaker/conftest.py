@@ -1,10 +1,13 @@
 """Amazon as moto plays it, on this machine, with the real SDK talking to it."""
 
+import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from cloud import BUCKET, REGION
 
@@ -45,8 +48,16 @@ def amazon(address: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder as `dojang data prepare` leaves it; what is in it does not matter to whoever uploads it."""
+    """A folder as `dojang data prepare` leaves it: one easy problem in each split."""
     for split in ("train", "test"):
+        truth = {"private": [{"input": "1\n", "output": "1\n"}]}
+        row = {
+            "data_source": "code_contests",
+            "prompt": [{"role": "user", "content": "Print the number."}],
+            "ability": "code",
+            "reward_model": {"style": "rule", "ground_truth": json.dumps(truth)},
+            "extra_info": {"id": f"{split}/1", "split": split, "index": 0, "tier": "easy"},
+        }
         (tmp_path / "data" / split).mkdir(parents=True)
-        (tmp_path / "data" / split / "0.parquet").write_bytes(b"rows")
+        pq.write_table(pa.Table.from_pylist([row]), tmp_path / "data" / split / "0.parquet")
     return tmp_path / "data"

@@ -191,7 +191,8 @@ def test_what_a_container_needs_is_uploaded(amazon: Any, data: Path, tmp_path: P
         "places": {"data.path": "data"},
     }
     script = uploaded(amazon, places["sm_drivers"])["sm_train.sh"].decode()
-    assert "\nexec python3 -m dojang launch ray-cluster -- python3 -m dojang launch inside runtime.name=ray\n" in script
+    inside = "python3 -m dojang launch inside runtime.name=ray runtime.trainers=4 runtime.engines=4"
+    assert f"\nexec python3 -m dojang launch ray-cluster -- {inside}\n" in script
     assert "'" not in "".join(job["HyperParameters"].values())
 
 

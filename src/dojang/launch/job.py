@@ -15,7 +15,9 @@ from dojang import __version__
 from dojang import recipe as recipes
 from dojang.config import RunConfig
 from dojang.errors import ConfigError
+from dojang.launch.preflight import Preflight, gpus_of, preflight
 from dojang.launch.shipment import CHANNEL, ROOT, Shipment, strays
+from dojang.planning.split import split_gpus
 
 __all__ = ["InstanceGroup", "Job", "Options", "masked", "plan"]
 
@@ -95,6 +97,8 @@ class Job:
     command: str
     options: Options
     hyperparameters: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """Choices that were made, warnings, and what could not be checked."""
 
     @property
     def account(self) -> str:
@@ -111,8 +115,10 @@ def plan(recipe: str, overrides: Sequence[str], options: Options, here: Mapping[
     tags = dict(_pairs("--tag", options.tags, wrong))
     wrong += [*_places_are_right(options), *_times_are_right(options), *_network_is_right(options)]
     shipment = Shipment(recipe, tuple(overrides), places)
-    runtime = _runtime(shipment)
+    runtime = _runtime(shipment, groups)
     config = _config(shipment, runtime, wrong)
+    checked = Preflight() if config is None else _checked(shipment, runtime, inputs, groups, options)
+    wrong += checked.wrong
     if wrong or config is None:
         count = "1 mistake" if len(wrong) == 1 else f"{len(wrong)} mistakes"
         raise ConfigError(f"nothing was uploaded; {count} in what to launch:\n" + "\n".join(f"  - {w}" for w in wrong))
@@ -128,6 +134,7 @@ def plan(recipe: str, overrides: Sequence[str], options: Options, here: Mapping[
         command=_command(groups, options, runtime),
         options=options,
         hyperparameters={"recipe": _name(Path(recipe).stem), "dojang": __version__},
+        notes=tuple(checked.notes),
     )
 
 
@@ -146,12 +153,36 @@ def _command(groups: Sequence[InstanceGroup], options: Options, runtime: Sequenc
     return " ".join([*cluster, "-- python3 -m dojang launch inside", *runtime])
 
 
-def _runtime(shipment: Shipment) -> list[str]:
-    """What makes a run use the cluster, unless it would anyway."""
+def _runtime(shipment: Shipment, groups: Sequence[InstanceGroup]) -> list[str]:
+    """Overrides that make a run use the cluster, and all of its GPUs, as far as it would not anyway."""
+    named = list[str]()
     with suppress(ConfigError):
-        if recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT)]).runtime.name == "ray":
-            return []
-    return ["runtime.name=ray"]
+        local = recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT)]).runtime.name != "ray"
+        named = ["runtime.name=ray"] if local else []
+        config = recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT), *named])
+        chosen = split_gpus(config, gpus_of(groups) or 0)
+        return [*named, *(f"runtime.{setting}={count:g}" for setting, count in chosen.items())]
+    return named or ["runtime.name=ray"]
+
+
+def _checked(
+    shipment: Shipment,
+    runtime: Sequence[str],
+    inputs: Mapping[str, str],
+    groups: Sequence[InstanceGroup],
+    options: Options,
+) -> Preflight:
+    """Checks of the job with its local inputs in the place of what they become."""
+    here = [
+        f"{setting}={Path(inputs[channel]).resolve()}"
+        for setting, channel in shipment.places.items()
+        if channel in inputs and Path(inputs[channel]).exists()
+    ]
+    config = recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT), *here, *runtime])
+    found = preflight(config, groups, options.source)
+    if chosen := [setting for setting in runtime if setting != "runtime.name=ray"]:
+        found.notes.insert(0, f"{' '.join(chosen)} chosen for the {gpus_of(groups)} GPUs of the job")
+    return found
 
 
 def _config(shipment: Shipment, runtime: Sequence[str], wrong: list[str]) -> RunConfig | None:
@@ -178,11 +209,11 @@ def _groups(options: Options, wrong: list[str]) -> tuple[InstanceGroup, ...]:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or not (count.isdecimal() and int(count)):
             wrong.append(f"--group {text} must look like NAME=TYPE:COUNT, such as trainers=ml.p4de.24xlarge:2")
             continue
-        groups.append(InstanceGroup(name, kind, int(count)))
+        groups.append(InstanceGroup(name, _type(kind), int(count)))
     if options.groups and options.instance_type:
         wrong.append("--group and --instance-type exclude each other: a job has groups, or instances of one type")
     if not options.groups and options.instance_type:
-        groups = [InstanceGroup("", options.instance_type, options.instance_count)]
+        groups = [InstanceGroup("", _type(options.instance_type), options.instance_count)]
     if not options.groups and not options.instance_type:
         wrong.append("give --instance-type, such as ml.p4de.24xlarge, or several --group")
     names = [group.name for group in groups]
@@ -198,6 +229,11 @@ def _groups(options: Options, wrong: list[str]) -> tuple[InstanceGroup, ...]:
         if not _TYPE.fullmatch(group.type)
     ]
     return tuple(groups)
+
+
+def _type(name: str) -> str:
+    """SageMaker's name of an instance type, which has `ml.` before EC2's."""
+    return name if name.startswith("ml.") else f"ml.{name}"
 
 
 def _inputs(given: Sequence[str], wrong: list[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -18,12 +18,14 @@ def show(recipe: str, overrides: Sequence[str], options: Options) -> None:
     told = request.get("Environment", {})
     request["Environment"] = {name: masked(name, value) for name, value in told.items()}
     sys.stdout.write(json.dumps(request, indent=2) + "\n")
+    _tell_notes(job)
     sys.stderr.write(f"nothing was sent. In every container: {job.command}\n")
 
 
 def start(recipe: str, overrides: Sequence[str], options: Options, *, wait: bool) -> int:
     """Submit the job and, if wanted, follow it; the exit code."""
     job = plan(recipe, overrides, options)
+    _tell_notes(job)
     sys.stdout.write(f"{_machines(job)}, for {options.max_hours:g} hours at most; uploading\n")
     name = sagemaker.submit(job)
     session = sagemaker.connect(options.region, options.profile)
@@ -34,6 +36,11 @@ def start(recipe: str, overrides: Sequence[str], options: Options, *, wait: bool
 def attach(name: str, region: str, profile: str) -> int:
     """Follow a job that was submitted before; the exit code."""
     return follow(sagemaker.connect(region, profile), name)
+
+
+def _tell_notes(job: Job) -> None:
+    """On stderr: the request alone is on stdout."""
+    sys.stderr.writelines(f"note: {each}\n" for each in job.notes)
 
 
 def _machines(job: Job) -> str:

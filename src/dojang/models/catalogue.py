@@ -76,7 +76,8 @@ def _directory(name: str) -> Path | None:
 
 
 def _looks_like_path(name: str) -> bool:
-    return name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1 or "\\" in name
+    # huggingface.co/models/ is a page of the hub: no organisation can have that name, and recipes call a folder so.
+    return name.startswith(("/", ".", "~", "models/")) or name.endswith("/") or name.count("/") > 1 or "\\" in name
 
 
 def _is_hub_id(name: str) -> bool:

@@ -12,7 +12,7 @@ from dojang.planning.advice import Finding, foresee, knobs, together
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.instances import INSTANCES, Instance, find_instance
 from dojang.planning.report import Report
-from dojang.planning.shapes import find_shape
+from dojang.planning.shapes import KNOWN, find_shape
 
 __all__ = ["Asked", "plan"]
 
@@ -48,7 +48,8 @@ def _plan(recipe: str, overrides: Sequence[str], asked: Asked) -> Report:
             shapes[role] = find_shape(each.model.name)
         except DojangError as error:
             findings.append(Finding("failed", "model", str(error), error.exit_code))
-            shapes[role] = None, "it cannot be found"
+            shape = KNOWN.get(each.model.name)
+            shapes[role] = shape, "the table of known shapes" if shape else "it cannot be found"
     from dojang.planning.checks import check_data  # loads torch
 
     checked = check_data(config, {role: shape for role, (shape, _) in shapes.items()}, asked.length, asked.problems)

@@ -104,8 +104,11 @@ INSTANCES: Mapping[str, Instance] = {
         ("g6e.12xlarge", 4, 48, 384, 10.49264),
         ("g6e.48xlarge", 8, 192, 1536, 30.13118),
     ),
+    "m5.2xlarge": Instance("m5.2xlarge", 8, 32, 0.384),
+    "m5.12xlarge": Instance("m5.12xlarge", 48, 192, 2.304),
     "c7i.4xlarge": Instance("c7i.4xlarge", 16, 32, 0.714),
     "c7i.12xlarge": Instance("c7i.12xlarge", 48, 96, 2.142),
+    "c7i.24xlarge": Instance("c7i.24xlarge", 96, 192, 4.284),
     "c7i.48xlarge": Instance("c7i.48xlarge", 192, 384, 8.568),
     "h200": Instance("h200", 16, 128, None, GPUS["H200"], 1),  # what docs/results was measured on
 }

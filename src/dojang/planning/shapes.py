@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dojang import models
+from dojang.errors import ModelError
 
 __all__ = ["KNOWN", "Shape", "find_shape", "shape_of"]
 
@@ -87,7 +88,12 @@ KNOWN: Mapping[str, Shape] = {
 
 def find_shape(name: str) -> tuple[Shape | None, str]:
     """The shape of a model, if it can be known, and where it is from."""
-    directory = models.local(name)
+    try:
+        directory = models.local(name)
+    except ModelError:
+        if name in KNOWN:
+            return KNOWN[name], "the table of known shapes"
+        raise
     if directory is not None:
         return _read(Path(directory) / "config.json"), "its config.json"
     if name in KNOWN:

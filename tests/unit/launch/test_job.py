@@ -23,14 +23,15 @@ def test_one_type_of_instances() -> None:
     assert job.account == "123456789012"
     assert job.config.steps == 3
     assert job.command == (
-        "exec python3 -m dojang launch ray-cluster -- python3 -m dojang launch inside runtime.name=ray"
+        "exec python3 -m dojang launch ray-cluster -- python3 -m dojang launch inside "
+        "runtime.name=ray runtime.trainers=8 runtime.engines=8"
     )
 
 
 def test_a_run_is_made_to_use_the_cluster_unless_it_would_anyway(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\nruntime: ray\n")
-    assert launch(recipe=str(recipe)).command.endswith("launch inside")
+    assert launch(recipe=str(recipe), instance_type="ml.c7i.4xlarge").command.endswith("launch inside")
     job = launch("runtime.trainers=2", "runtime.engines=3")
     assert job.command.endswith("launch inside runtime.name=ray")
     assert job.config.runtime.model_dump()["trainers"] == 2
@@ -50,7 +51,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
             "stps=3",
             "train.lr=much",
             role="Trainer",
-            instance_type="p4de.24xlarge",
+            instance_type="p4de.24",
             checkpoints="bucket/run",
             inputs=["data=/nosuch", "model=s3:/bucket", "sm_drivers=s3://bucket/x", "nonsense"],
             environment=["1X=2", "NOSUCH"],
@@ -67,7 +68,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         "stps: no such key; did you mean steps?",
         "train.lr",
         "--role Trainer must look like arn:aws:iam::",
-        "'p4de.24xlarge' is no instance type",
+        "'ml.p4de.24' is no instance type",
         "--checkpoints bucket/run must look like s3://",
         "--input data=/nosuch: there is no such file",
         "--input model=s3:/bucket: there is no such file",
@@ -116,10 +117,13 @@ def test_what_cannot_be_launched(
 def test_data_that_are_only_here_are_a_mistake_until_they_are_an_input(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data\.path=data/code-contests is a place on this machine.*--input data="):
         launch("runtime.trainers=8", recipe="codefu-7b-stage1")
-    job = launch("runtime.trainers=8", recipe="codefu-7b-stage1", inputs=["data=s3://bucket/code-contests"])
+    engines = ["rollout.engine=vllm", "rollout.url=[]"]
+    job = launch(*engines, recipe="codefu-7b-stage1", inputs=["data=s3://bucket/code-contests"])
     assert str(job.config.data.model_dump()["path"]) == "/opt/ml/input/data/data"
     with pytest.raises(ConfigError, match=rf"model\.name={tmp_path} is a place on this machine"):
         launch(f"model.name={tmp_path}")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
     assert launch(inputs=[f"model={tmp_path}"]).config.model.name == "/opt/ml/input/data/model"
 
 

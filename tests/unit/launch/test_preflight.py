@@ -1,0 +1,167 @@
+"""Jobs that cannot work are refused before anything is uploaded."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dojang.errors import ConfigError
+from dojang.launch.job import Job, Options, plan
+
+ROLE = "arn:aws:iam::123456789012:role/Trainer"
+ENGINES = ("rollout.engine=vllm", "rollout.url=[]")
+QLORA = "gsm8k-qwen2.5-0.5b-qlora"
+
+
+def launch(recipe: str, *overrides: str, **more: Any) -> Job:
+    given = {"role": ROLE, "instance_type": "ml.p4de.24xlarge", **more}
+    return plan(recipe, overrides, Options(**given), here={})
+
+
+def refused(recipe: str, *overrides: str, **more: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        launch(recipe, *overrides, **more)
+    assert str(caught.value).startswith("nothing was uploaded; ")
+    return str(caught.value)
+
+
+def rows(folder: Path, tier: str) -> Path:
+    """Prepared problems of one tier."""
+    truth = {"private": [{"input": "1\n", "output": "1\n"}]}
+    for split in ("train", "test"):
+        row = {
+            "data_source": "code_contests",
+            "prompt": [{"role": "user", "content": "Print the number."}],
+            "ability": "code",
+            "reward_model": {"style": "rule", "ground_truth": json.dumps(truth)},
+            "extra_info": {"id": f"{split}/1", "split": split, "index": 0, "tier": tier},
+        }
+        (folder / split).mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist([row]), folder / split / "0.parquet")
+    return folder
+
+
+def gsm8k(folder: Path) -> Path:
+    folder.mkdir()
+    for split in ("train", "test"):
+        lines = [json.dumps({"question": f"What is {n} + {n}?", "answer": f"It is.\n#### {2 * n}"}) for n in range(50)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_an_empty_data_folder_is_refused(tmp_path: Path) -> None:
+    assert "has neither train/*.parquet" in refused("codefu-7b-stage1", *ENGINES, inputs=[f"data={tmp_path}"])
+    assert "train.jsonl" in refused(QLORA, inputs=[f"data={tmp_path}"])
+
+
+def test_rows_without_the_tier_that_is_asked_for_are_refused(tmp_path: Path) -> None:
+    said = refused("codefu-7b-stage1", *ENGINES, inputs=[f"data={rows(tmp_path / 'data', 'hard')}"])
+    assert "holds no problems of the tiers easy" in said
+
+
+def test_programs_whose_tests_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    data = rows(tmp_path / "data", "easy")
+    table = pq.read_table(data / "train" / "0.parquet").to_pylist()
+    table[0]["reward_model"]["ground_truth"] = json.dumps({"nonsense": 1})
+    pq.write_table(pa.Table.from_pylist(table), data / "train" / "0.parquet")
+    assert "data: " in refused("codefu-7b-stage1", *ENGINES, inputs=[f"data={data}"])
+
+
+def test_servers_at_localhost_are_refused_with_what_to_type(tmp_path: Path) -> None:
+    data = rows(tmp_path / "data", "easy")
+    said = refused("codefu-7b-stage1", inputs=[f"data={data}"])
+    assert "rollout.engine=remote at http://127.0.0.1:8000" in said
+    assert "add rollout.engine=vllm rollout.url=[] for engines in the job" in said
+    job = launch("codefu-7b-stage1", *ENGINES, inputs=[f"data={data}"], instance_count=2)
+    assert job.command.endswith("runtime.name=ray runtime.trainers=8 runtime.engines=8")
+    launch("codefu-7b-stage1", "rollout.url=[http://10.0.0.7:8000]", inputs=[f"data={data}"])
+
+
+def test_a_judge_at_localhost_is_refused() -> None:
+    assert "add judge.url=[]" in refused("quickstart-code", "judge.url=[http://localhost:8642]")
+
+
+def test_more_processes_than_gpus_are_refused(tmp_path: Path) -> None:
+    data = f"data={gsm8k(tmp_path / 'data')}"
+    said = refused(QLORA, "runtime.name=ray", "runtime.trainers=8", "runtime.engines=4", inputs=[data])
+    assert "want 12 GPUs, and there are 8" in said
+    unknown_size = ["model.name=some-org/some-model", "runtime.trainers=8", "runtime.engines=4"]
+    assert "want 12 GPUs" in refused(QLORA, *unknown_size, inputs=[data])
+
+
+@pytest.mark.parametrize("instance", ["ml.m5.2xlarge", "ml.c7i.48xlarge"])
+def test_seven_billion_parameters_on_a_cpu_instance_are_refused(instance: str, tmp_path: Path) -> None:
+    data = rows(tmp_path / "data", "easy")
+    said = refused("codefu-7b-stage1", *ENGINES, instance_type=instance, inputs=[f"data={data}"])
+    assert f"7.62B parameters, and {instance} has no GPU" in said
+
+
+def test_weights_that_can_never_fit_are_refused() -> None:
+    said = refused("quickstart", "model.name=Qwen/Qwen3-8B", instance_type="ml.g5.2xlarge")
+    assert "weights, gradients and optimiser alone take" in said
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere", "models/codefu-7b-stage1"])
+def test_a_model_folder_that_does_not_exist_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = refused("quickstart", f"model.name={name}")
+    assert f"model directory '{name}' does not exist" in said
+    assert "--input model=" in said
+
+
+def test_an_input_for_the_model_must_be_one(tmp_path: Path) -> None:
+    assert "has no config.json" in refused("quickstart", inputs=[f"model={tmp_path}"])
+
+
+def test_places_that_only_the_job_sees_are_said_to_be_unchecked() -> None:
+    job = launch(QLORA, inputs=["data=s3://bucket/gsm8k", "model=s3://bucket/model"])
+    said = "\n".join(job.notes)
+    assert "not checked: data.path=/opt/ml/input/data/data" in said
+    assert "not checked: model.name=/opt/ml/input/data/model" in said
+
+
+def test_an_instance_type_without_figures_is_said_to_be_unchecked() -> None:
+    job = launch("quickstart", instance_type="ml.trn1.2xlarge")
+    assert any("ml.trn1.2xlarge is not in the plan's table" in note for note in job.notes)
+    assert job.command.endswith("inside runtime.name=ray")
+
+
+def test_all_gpus_of_the_instances_are_used(tmp_path: Path) -> None:
+    data = f"data={gsm8k(tmp_path / 'data')}"
+    job = launch(QLORA, instance_type="ml.g6.48xlarge", inputs=[data])
+    assert job.command.endswith("launch inside runtime.name=ray runtime.trainers=4 runtime.engines=4")
+    assert job.config.runtime.model_dump()["trainers"] == 4
+    assert job.notes[0] == "runtime.trainers=4 runtime.engines=4 chosen for the 8 GPUs of the job"
+    one = launch(QLORA, instance_type="ml.g6.xlarge", inputs=[data])
+    assert one.command.endswith("runtime.trainers=1 runtime.engines=1 runtime.gpus=0.5")
+
+
+def test_gpus_that_stay_idle_are_told(tmp_path: Path) -> None:
+    data = f"data={gsm8k(tmp_path / 'data')}"
+    job = launch(QLORA, "runtime.name=ray", "runtime.trainers=1", "runtime.engines=1", inputs=[data])
+    assert any("6 of 8 GPUs stay idle" in note for note in job.notes)
+
+
+def test_groups_count_together() -> None:
+    groups = ["trainers=ml.p4de.24xlarge:2", "judges=ml.c7i.24xlarge:4"]
+    job = launch("quickstart-code", instance_type="", groups=groups)
+    assert "runtime.trainers=8 runtime.engines=8" in job.command
+    mixed = launch("quickstart-code", instance_type="", groups=["a=ml.p4de.24xlarge:1", "b=ml.g6.12xlarge:1"])
+    assert "runtime.trainers=6 runtime.engines=6" in mixed.command
+
+
+def test_the_checks_load_no_torch() -> None:
+    code = (
+        "import sys; from dojang.launch.job import Options, plan;"
+        f"plan('quickstart-code', [], Options(role={ROLE!r}, instance_type='p4de.24xlarge'), here={{}});"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
