@@ -1,6 +1,8 @@
 """`dojang data prepare`: a dataset by its name, from where it is to where it is wanted."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,15 @@ from dojang.data.humaneval import HumanEval
 from dojang.data.livecodebench import LiveCodeBench
 from dojang.data.math500 import Math500
 from dojang.data.mbpp import Mbpp
-from dojang.data.prepare import Dataset, Report
+from dojang.data.prepare import Dataset, Report, Unusable, made
 from dojang.data.prepare import prepare as write
+from dojang.data.prepared import PreparedConfig
 from dojang.data.reading import find
+from dojang.data.subsets import choose
 from dojang.errors import ConfigError, DataError
+from dojang.types import Problem
 
-__all__ = ["DATASETS", "make_dataset", "prepare"]
+__all__ = ["DATASETS", "Options", "make_dataset", "prepare", "read_held_out"]
 
 DATASETS: Mapping[str, Any] = {
     "code-contests": CodeContests,
@@ -37,10 +42,25 @@ DATASETS: Mapping[str, Any] = {
 }
 
 
-def prepare(name: str, where: str, output: Path, settings: Sequence[str], held_out: float) -> None:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a dataset is prepared, beside its own settings."""
+
+    held_out: float = 0.0
+    """Share of the training problems that becomes the test split."""
+    subsets: Sequence[str] = ()
+    """Directories of the dataset to read; those it reads by default if none is named."""
+    against: Sequence[str] = ()
+    """Held-out sets: directories of prepared rows, or NAME=PLACE."""
+    keep_overlap: bool = False
+    """Report training problems that overlap with held-out ones, and keep them."""
+
+
+def prepare(name: str, where: str, output: Path, settings: Sequence[str], options: Options) -> None:
     """Write the rows, showing how far it is, and say what was kept and what was not."""
     dataset = make_dataset(name, settings)
-    files = find(where)
+    files, left_out = choose(find(where), options.subsets, dataset)
+    against = {each: read_held_out(each) for each in options.against}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("files"))
     with Progress(*columns, TextColumn("{task.fields[rows]:,} rows"), TimeElapsedColumn()) as progress:
         bar = progress.add_task(name, total=len(files), rows=0)
@@ -49,10 +69,40 @@ def prepare(name: str, where: str, output: Path, settings: Sequence[str], held_o
             progress.update(bar, completed=done, rows=rows)
 
         try:
-            report = write(dataset, files, output, held_out=held_out, tell=tell)
+            report = write(
+                dataset,
+                files,
+                output,
+                held_out=options.held_out,
+                against=against,
+                keep_overlap=options.keep_overlap,
+                tell=tell,
+            )
         except OSError as error:
             raise DataError(f"{output} cannot be written: {error}") from error
-    _print(report, output)
+    _print(report, output, left_out)
+
+
+def read_held_out(place: str) -> list[Problem]:
+    """Problems of an evaluation set: the test split of prepared rows, or of NAME=PLACE; all of it without one."""
+    folder = Path(place)
+    if folder.is_dir():
+        rows = PreparedConfig(path=folder)
+        return rows.read("test" if rows.has("test") else "train")
+    name, equals, where = place.partition("=")
+    if not equals:
+        raise ConfigError(f"--against {place} is no directory of prepared rows; give one, or NAME=PLACE")
+    dataset = make_dataset(name, [])
+    found: dict[str, list[Problem]] = {}
+    for file in choose(find(where), (), dataset)[0]:
+        for number, row in file.rows():
+            with suppress(Unusable):
+                split, problem = made(dataset, file, row, number)
+                found.setdefault(split, []).append(problem)
+    problems = found.get("test") or [each for some in found.values() for each in some]
+    if not problems:
+        raise DataError(f"--against {place} has no problems")
+    return problems
 
 
 def make_dataset(name: str, settings: Sequence[str]) -> Dataset:
@@ -79,7 +129,7 @@ def make_dataset(name: str, settings: Sequence[str]) -> Dataset:
     return dataset
 
 
-def _print(report: Report, output: Path) -> None:
+def _print(report: Report, output: Path, left_out: Sequence[str]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(justify="right")
     table.add_column(overflow="fold")
@@ -90,5 +140,10 @@ def _print(report: Report, output: Path) -> None:
         table.add_row(f"{count:,}", f"of the tier {tier}")
     for reason, count in report.dropped.most_common():
         table.add_row(f"{count:,}", f"dropped: {reason}")
+    if report.overlap and not any("overlaps" in reason for reason in report.dropped):
+        table.add_row(f"{len(report.overlap):,}", "kept, though they overlap with held-out problems (report.json)")
     Console().print(table, markup=False, highlight=False)
+    if left_out:
+        said = f"not read: {', '.join(left_out)}, evaluation sets; --subset {left_out[0]} prepares one as a test split"
+        Console().print(said, markup=False, highlight=False)
     Console().print(f"train on them with data.name=prepared data.path={output}", markup=False, highlight=False)

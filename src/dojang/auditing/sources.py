@@ -10,6 +10,7 @@ from dojang.config import RunConfig
 from dojang.data.prepare import Dataset, Known, Unusable, made
 from dojang.data.prepared import PreparedConfig
 from dojang.data.reading import File, find
+from dojang.data.subsets import choose
 from dojang.errors import ConfigError, DataError
 from dojang.preparing import DATASETS, make_dataset
 from dojang.recipe import resolve
@@ -77,7 +78,7 @@ def _published(name: str, place: str, settings: Sequence[str], task: str) -> Sou
     config = _config(name, {"name": "arithmetic"}, graded_by, others)  # some data, which nobody looks at
     rows, seen = Counter[str](), set[str]()
     items = []
-    for file, number, row in _rows(place):
+    for file, number, row in _rows(choose(find(place), (), dataset)[0]):
         try:
             split, problem = made(dataset, file, row, number)
             if problem.id in seen:
@@ -93,7 +94,7 @@ def _published(name: str, place: str, settings: Sequence[str], task: str) -> Sou
 
 def _prepared(folder: Path, place: str, settings: Sequence[str], task: str) -> Source:
     rows = PreparedConfig(path=folder)
-    splits = [split for split in SPLITS if _has(rows, split)]
+    splits = [split for split in SPLITS if rows.has(split)]
     if not splits:
         raise DataError(f"{folder} has no rows of problems: no train/*.parquet, train.parquet, test.parquet ...")
     graded_by = {"name": task or rows.grader(splits[0])}
@@ -108,15 +109,6 @@ def _prepared(folder: Path, place: str, settings: Sequence[str], task: str) -> S
     if place:
         items = list(_with_known(items, place))
     return Source(str(folder), items, config, "code" if config.task.name == "code" else "math", folder)
-
-
-def _has(rows: PreparedConfig, split: str) -> bool:
-    try:
-        return bool(rows.files(split))
-    except DataError:
-        if (rows.path / "progress.json").exists():
-            raise
-        return False
 
 
 def _own(name: str, place: str, settings: Sequence[str], task: str) -> Source:
@@ -163,7 +155,7 @@ def _with_known(items: Sequence[Item], place: str) -> Iterator[Item]:
 
 
 def _solutions(dataset: Dataset, place: str) -> Iterator[tuple[str, Known]]:
-    for file, number, row in _rows(place):
+    for file, number, row in _rows(find(place)):
         try:
             yield made(dataset, file, row, number)[1].id, _known(dataset, row)
         except Unusable:
@@ -177,7 +169,7 @@ def _known(dataset: Dataset, row: Mapping[str, Any]) -> Known:
         return Known()
 
 
-def _rows(place: str) -> Iterator[tuple[File, int, dict[str, Any]]]:
-    for file in find(place):
+def _rows(files: Sequence[File]) -> Iterator[tuple[File, int, dict[str, Any]]]:
+    for file in files:
         for number, row in file.rows():
             yield file, number, row

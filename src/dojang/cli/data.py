@@ -15,7 +15,9 @@ def data_prepare(
     name: Annotated[str, typer.Argument(help="Which dataset; an unknown name lists all there are.")],
     where: Annotated[
         str,
-        typer.Option("--input", metavar="PLACE", help="A file, a directory, s3://..., or a dataset's id on the hub."),
+        typer.Option(
+            "--input", metavar="PLACE", help="A file, a directory, s3://..., or on the hub org/name or org/name/subset."
+        ),
     ],
     output: Annotated[Path, typer.Option(help="A directory that is not there yet, or holds what was interrupted.")],
     settings: Annotated[
@@ -24,11 +26,29 @@ def data_prepare(
     held_out: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the training problems that becomes the test split.")
     ] = 0.0,
+    subset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Read only this directory of the dataset, e.g. primeintellect; repeatable."),
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DATA",
+            help="An evaluation set whose problems must not be trained on: prepared rows, or NAME=PLACE; repeatable.",
+        ),
+    ] = None,
+    keep_overlap: Annotated[
+        bool, typer.Option("--keep-overlap", help="Keep training problems that held-out sets have, too; only report.")
+    ] = False,
 ) -> None:
-    """Write a dataset as Parquet rows to train on. If interrupted, the same command goes on with it."""
-    from dojang.preparing import prepare
+    """Write a dataset as Parquet rows to train on. If interrupted, the same command goes on with it.
 
-    prepare(name, where, output, settings or [], held_out)
+    Training problems that are also in the test split, or in a set given by --against, are dropped and counted.
+    """
+    from dojang.preparing import Options, prepare
+
+    options = Options(held_out, subset or (), against or (), keep_overlap)
+    prepare(name, where, output, settings or [], options)
 
 
 @data.command("audit")

@@ -1,17 +1,18 @@
 """DeepCoder-Preview: programming problems in Python, with tests of text in and text out or of a function.
 
-Reads the subsets `primeintellect` (rows of problem, solutions and tests) and `codeforces` (tests without a type). The
-tests of a row have to be of one kind.
+The dataset has four subsets. Those for training are `primeintellect` and `taco`. `lcbv5` (LiveCodeBench) and
+`codeforces` are evaluation sets: they are read only if they are named, and then become the test split.
 """
 
 import json
 import re
 from collections.abc import Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, ClassVar
 
 from dojang.data.prepare import Known, Unusable, split_of
-from dojang.data.python_tests import LIMITS, call, text
+from dojang.data.python_tests import LIMITS, read_tests
 from dojang.settings import Section
 from dojang.types import Message, Problem
 
@@ -29,31 +30,21 @@ class DeepCoder(Section):
 
     ability: ClassVar[str] = "code"
     source: ClassVar[str] = "deepcoder"
+    only_if_named: ClassVar[tuple[str, ...]] = ("lcbv5", "codeforces")
 
     def split(self, file: str, row: Mapping[str, Any]) -> str:
-        return split_of(file)
+        return "test" if set(Path(file).parts) & set(self.only_if_named) else split_of(file)
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         statement = (row["problem"] or "").strip()
         if not statement:
             raise Unusable("it has no statement")
-        tests = _parsed(row["tests"])
-        kinds = {each.get("type", "stdin_stdout") for each in tests}
-        names = {each.get("fn_name") or "" for each in tests}
-        if len(kinds) != 1 or len(names) != 1:
-            raise Unusable("its tests are of several kinds")
-        (kind,), (name,) = kinds, names
-        if kind == "function_call" and name:
-            private = [call(name, each["input"], _result(each["output"])) for each in tests]
-        elif kind == "stdin_stdout" and not name:
-            private = [text(each["input"], each["output"]) for each in tests]
-        else:
-            raise Unusable("its tests are of a kind that is not known")
+        name, private = read_tests(row["tests"], _function(row))
         return Problem(
             # The rows have no names; what is asked is one.
             id=f"{self.source}/{sha256(statement.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}",
             source=self.source,
-            messages=ask(statement, name),
+            messages=ask(statement, name, row.get("starter_code") or ""),
             reference={"private": private, "limits": LIMITS, "language": "python3"},
         )
 
@@ -65,6 +56,7 @@ class Codeforces(DeepCoder):
     """DeepCoder's problems of Codeforces, for evaluation."""
 
     source: ClassVar[str] = "codeforces"
+    preferred: ClassVar[str] = "codeforces"
 
     def split(self, file: str, row: Mapping[str, Any]) -> str:
         return "test"
@@ -83,13 +75,8 @@ def _program(solution: str) -> str:
     return found[1] if found else solution
 
 
-def _parsed(tests: object) -> list[Mapping[str, Any]]:
-    found = json.loads(tests) if isinstance(tests, str) else tests
-    if not isinstance(found, list) or not found:
-        raise Unusable("it has no tests")
-    return found
-
-
-def _result(output: Any) -> Any:
-    """Results are published as a list of one."""
-    return output[0] if isinstance(output, list) and len(output) == 1 else output
+def _function(row: Mapping[str, Any]) -> str:
+    """Function that the tests of a `lcbv5` row call."""
+    about = row.get("metadata")
+    about = json.loads(about) if isinstance(about, str) and about else about
+    return str((about or {}).get("func_name") or "")

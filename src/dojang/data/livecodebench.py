@@ -1,7 +1,8 @@
 """LiveCodeBench: contest problems with the date they were first posed, for evaluation.
 
-Reads the rows of code_generation_lite. Private tests are packed there, by base64, zlib and pickle; of a pickle nothing
-but a string is taken. `since` and `until` choose problems by their date: v5 is everything up to 2025-02-01.
+Reads the rows of code_generation_lite, and those of AReaL-boba-2-RL-Code (`question`, `input_output`), which AstraFlow
+evaluates on. Private tests of the former are packed, by base64, zlib and pickle; of a pickle nothing but a string is
+taken. `since` and `until` choose problems by their date: v5 is everything up to 2025-02-01.
 """
 
 import base64
@@ -12,11 +13,12 @@ import pickle
 import zlib
 from collections.abc import Mapping
 from datetime import date, datetime
+from hashlib import sha256
 from typing import Any, ClassVar
 
 from dojang.data.deepcoder import ask
 from dojang.data.prepare import Known, Unusable
-from dojang.data.python_tests import LIMITS, call, text
+from dojang.data.python_tests import LIMITS, read_tests
 from dojang.settings import Section
 from dojang.types import Problem
 
@@ -27,6 +29,7 @@ class LiveCodeBench(Section):
     """Contest problems by date."""
 
     ability: ClassVar[str] = "code"
+    preferred: ClassVar[str] = "lcb_v5"
     since: date | None = None
     """The first day a problem may be of."""
     until: date | None = None
@@ -36,9 +39,9 @@ class LiveCodeBench(Section):
         return "test"
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
-        day = datetime.fromisoformat(str(row["contest_date"])).date()
-        if (self.since and day < self.since) or (self.until and day > self.until):
-            raise Unusable("it is of another time")
+        self._check_date(row.get("contest_date") if "input_output" in row else row["contest_date"])
+        if "input_output" in row:
+            return _in_areals_layout(row)
         name = str((_json(row["metadata"]) or {}).get("func_name") or "")
         public, private = (_tests(row[f"{kind}_test_cases"], name) for kind in ("public", "private"))
         if not private:
@@ -51,21 +54,38 @@ class LiveCodeBench(Section):
             tier=str(row["difficulty"]),
         )
 
+    def _check_date(self, day: object) -> None:
+        if not (self.since or self.until) and not day:
+            return
+        if not day:
+            raise Unusable("it has no date, by which since and until choose")
+        posed = datetime.fromisoformat(str(day)).date()
+        if (self.since and posed < self.since) or (self.until and posed > self.until):
+            raise Unusable("it is of another time")
+
     def known(self, row: Mapping[str, Any]) -> Known:
         return Known()
 
 
+def _in_areals_layout(row: Mapping[str, Any]) -> Problem:
+    """A row of `question` and `input_output`, with all tests in one list; starter code stands in the question."""
+    question = (row["question"] or "").strip()
+    if not question:
+        raise Unusable("it has no statement")
+    name, private = read_tests(row["input_output"])
+    known = row.get("question_id") or sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return Problem(
+        id=f"livecodebench/{known}",
+        source="livecodebench",
+        messages=ask(question, name),
+        reference={"private": private, "limits": LIMITS, "language": "python3"},
+        tier=str(row.get("difficulty") or ""),
+    )
+
+
 def _tests(packed: str, name: str) -> list[dict[str, str]]:
-    found = []
-    for each in _json(packed):
-        if each["testtype"] == "functional":
-            if not name:
-                raise Unusable("it has tests of a function, but no name for it")
-            arguments = [json.loads(line) for line in each["input"].split("\n") if line.strip()]
-            found.append(call(name, arguments, json.loads(each["output"])))
-        else:
-            found.append(text(each["input"], each["output"]))
-    return found
+    found = _json(packed)
+    return read_tests(found, name)[1] if found else []
 
 
 def _json(value: Any) -> Any:

@@ -76,22 +76,26 @@ class Texts:
         return Overlap(shares[best], best)
 
 
-def stripped(problems: Sequence[Problem]) -> list[list[str]]:
-    """The words of each problem, without those that all of its source begin or end with."""
+def stripped(problems: Sequence[Problem], believed: int = _BELIEVED) -> list[list[str]]:
+    """The words of each problem, without those that all of its source begin or end with, if these are `believed`
+    problems or more."""
     words = [_WORD.findall(statement(each).lower()) for each in problems]
     sources: defaultdict[str, list[list[str]]] = defaultdict(list)
     for problem, text in zip(problems, words, strict=True):
         sources[problem.source].append(text)
-    ends = {source: (_alike(texts), _alike([each[::-1] for each in texts])) for source, texts in sources.items()}
+    ends = {
+        source: (_alike(texts, believed), _alike([each[::-1] for each in texts], believed))
+        for source, texts in sources.items()
+    }
     return [
         text[ends[problem.source][0] : len(text) - ends[problem.source][1]]
         for problem, text in zip(problems, words, strict=True)
     ]
 
 
-def _alike(texts: Sequence[Sequence[str]]) -> int:
+def _alike(texts: Sequence[Sequence[str]], believed: int) -> int:
     """With how many words all begin alike; none, if there are few of them, or if nothing else would be left."""
-    if len(texts) < _BELIEVED:
+    if len(texts) < believed:
         return 0
     count = sum(1 for _ in takewhile(lambda each: len(set(each)) == 1, zip(*texts, strict=False)))
     return count if count < min(map(len, texts)) else 0

@@ -4,14 +4,15 @@
     OUTPUT/report.json                     how many were kept, and why others were dropped
     OUTPUT/progress.json                   until it is finished: how far it is, so that it can be taken up again
 
-A part is written whole or not at all, and counted after that. Memory is bounded by one part.
+A part is written whole or not at all, and counted after that. Memory is bounded by one part, and by the statements
+of all problems: in the end, training problems that are in the test split too, or in other held-out sets, are dropped.
 """
 
 import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dojang.data.decontaminate import overlapping, statements
 from dojang.data.reading import File
 from dojang.data.rows import share_of, to_row
 from dojang.errors import DataError
@@ -88,6 +90,8 @@ class Report:
     tiers: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows, by why."""
+    overlap: list[dict[str, Any]] | None = None
+    """Training problems that a held-out set has, too: id, where, and the share of the statement. None: not looked."""
 
     def as_json(self) -> dict[str, Any]:
         return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
@@ -105,17 +109,27 @@ def split_of(file: str) -> str:
 
 
 def prepare(
-    dataset: Dataset, files: Sequence[File], output: Path, *, held_out: float = 0.0, tell: Callable[[int, int], None]
+    dataset: Dataset,
+    files: Sequence[File],
+    output: Path,
+    *,
+    held_out: float = 0.0,
+    against: Mapping[str, Sequence[Problem]] | None = None,
+    keep_overlap: bool = False,
+    tell: Callable[[int, int], None],
 ) -> Report:
     """All rows of the files. `tell` is told how many files and rows have been read; `held_out` is a share of the
-    training problems that becomes the test split, by their names."""
+    training problems that becomes the test split, by their names. Training problems that overlap with the test split
+    or with a set of `against` are dropped, or with `keep_overlap` only reported."""
+    against = against or {}
     files = [file for file in files if not Path(file.path).is_relative_to(output.resolve())]
-    progress = _Progress(output, _identity(dataset, files, held_out))
+    progress = _Progress(output, _identity(dataset, files, held_out, sorted(against), keep_overlap))
     try:
         _read_all(dataset, files, progress, held_out, tell)
     except DataError:
         progress.forget_if_empty()
         raise
+    progress.check_overlap(against, keep=keep_overlap)
     return progress.finish()
 
 
@@ -181,9 +195,16 @@ def already_prepared(path: str, root: str) -> str:
     )
 
 
-def _identity(dataset: Dataset, files: Sequence[File], held_out: float) -> dict[str, Any]:
+def _identity(
+    dataset: Dataset, files: Sequence[File], held_out: float, against: Sequence[str], keep_overlap: bool
+) -> dict[str, Any]:
     """What makes another preparation another one."""
-    settings = {**getattr(dataset, "model_dump", dict)(mode="json"), "held_out": held_out}
+    settings = {
+        **getattr(dataset, "model_dump", dict)(mode="json"),
+        "held_out": held_out,
+        "against": list(against),
+        "keep_overlap": keep_overlap,
+    }
     given = [[each.path, each.size] for each in files]
     return {"dataset": type(dataset).__name__, "settings": settings, "files": given}
 
@@ -220,6 +241,7 @@ class _Progress:
         self.file, self.row, self._parts = state["file"], state["row"], Counter(state["parts"])
         told = state["report"]
         self.report = Report(told["read"], *(Counter(told[name]) for name in ("kept", "tiers", "dropped")))
+        self.report.overlap = told["overlap"]
         for split, count in self._parts.items():
             for part in range(count):
                 infos = pq.read_table(self._part(split, part), columns=["extra_info"]).column("extra_info")
@@ -248,15 +270,50 @@ class _Progress:
     def advance(self, made: Mapping[str, Sequence[Mapping[str, Any]]], read: int, *, ended: bool) -> None:
         """A part has been read, and that may have been the end of the file."""
         for split, rows in made.items():
-            part = self._part(split, self._parts[split])
-            part.parent.mkdir(exist_ok=True)
-            new = part.with_suffix(".new")
-            pq.write_table(pa.Table.from_pylist(list(rows), SCHEMA), new, row_group_size=_ROW_GROUP)
-            new.replace(part)
+            self._write_part(self._part(split, self._parts[split]), pa.Table.from_pylist(list(rows), SCHEMA))
             self._parts[split] += 1
         self.report.read += read
         self.file, self.row = (self.file + 1, 0) if ended else (self.file, self.row + read)
         self._keep()
+
+    def check_overlap(self, against: Mapping[str, Sequence[Problem]], *, keep: bool) -> None:
+        """Looks for training problems in held-out sets, and drops them unless `keep`. Decided once: what was decided is
+        in the state before any part is written anew."""
+        if self.report.overlap is None:
+            own = {f"the {split} split": self._statements(split) for split in ("test", "validation")}
+            train = self._statements("train")
+            self.report.overlap = overlapping(train, {**own, **against})
+            if not keep:
+                self._count_dropped(train)
+            self._keep()
+        if not keep and self.report.overlap:
+            self._drop({each["id"] for each in self.report.overlap})
+
+    def _statements(self, split: str) -> list[Problem]:
+        return [problem for part in range(self._parts[split]) for problem in statements(self._part(split, part))]
+
+    def _count_dropped(self, train: Sequence[Problem]) -> None:
+        found = {each["id"]: each["in"] for each in self.report.overlap or ()}
+        for problem in train:
+            if problem.id in found:
+                self.report.kept["train"] -= 1
+                self.report.tiers.subtract([problem.tier] if problem.tier else [])
+                self.report.dropped[f"it overlaps with a problem of {found[problem.id]}"] += 1
+
+    def _drop(self, names: Collection[str]) -> None:
+        for number in range(self._parts["train"]):
+            part = self._part("train", number)
+            table = pq.read_table(part)
+            kept = [info["id"] not in names for info in table.column("extra_info").to_pylist()]
+            if not all(kept):
+                self._write_part(part, table.filter(pa.array(kept, pa.bool_())))
+
+    @staticmethod
+    def _write_part(part: Path, table: pa.Table) -> None:
+        part.parent.mkdir(exist_ok=True)
+        new = part.with_suffix(".new")
+        pq.write_table(table, new, row_group_size=_ROW_GROUP)
+        new.replace(part)
 
     def _part(self, split: str, number: int) -> Path:
         return self._output / split / f"part-{number:05}.parquet"

@@ -54,16 +54,25 @@ class PreparedConfig(DataSection):
 
     def grader(self, split: str) -> str:
         """The task that grades a split, by what its first row says is asked for."""
-        file = self.files(split)[0]
-        row = next((row for _, row in _rows(file)), None)
+        files = self.files(split)
+        row = next((row for each in files for _, row in _rows(each)), None)
         if row is None or not row.get("ability"):
             lacking = "rows" if row is None else "column ability"
-            raise DataError(f"{file} does not say what is asked for: it has no {lacking}")
+            raise DataError(f"{files[0]} does not say what is asked for: it has no {lacking}")
         ability = str(row["ability"])
         for word, task in (("cod", "code"), ("math", "maths")):
             if ability.startswith(word):
                 return task
-        raise DataError(f"{file}: nobody here grades the ability {ability!r}")
+        raise DataError(f"{files[0]}: nobody here grades the ability {ability!r}")
+
+    def has(self, split: str) -> bool:
+        """Whether there are files of a split; DataError if the preparation is not finished."""
+        try:
+            return bool(self.files(split))
+        except DataError:
+            if (self.path / "progress.json").exists():
+                raise
+            return False
 
     def files(self, split: str) -> list[Path]:
         """What a split is read from."""

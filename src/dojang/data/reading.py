@@ -23,7 +23,8 @@ from dojang.errors import DataError
 __all__ = ["File", "find"]
 
 _KINDS = re.compile(r"\.(parquet|jsonl|ndjson|json|csv)(\.gz|\.zst|\.bz2)?$")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)*")
+"""org/name, or a directory in it: org/name/subset."""
 _ROWS = 64
 
 
@@ -118,7 +119,8 @@ def find(where: str) -> list[File]:
     except DataError:
         raise
     except Exception as error:  # the hub's client raises many kinds
-        raise DataError(f"{where} cannot be looked at: {error}") from error
+        hub = "" if not root.startswith("datasets/") else " (no such local path, so looked for on the Hugging Face hub)"
+        raise DataError(f"{where} cannot be looked at{hub}: {error}") from error
     files = [
         File(each.path, each.size or 0, system, root)
         for each in sorted(found, key=lambda each: each.path)
@@ -142,4 +144,6 @@ def _place(where: str) -> tuple[Any, str]:
         from huggingface_hub import HfFileSystem
 
         return fs.PyFileSystem(fs.FSSpecHandler(HfFileSystem())), f"datasets/{where}"
-    raise DataError(f"{where} does not exist, and is no s3://... or id of a dataset (org/name) either")
+    raise DataError(
+        f"{where} does not exist, and is no s3://... or id of a dataset (org/name or org/name/subset) either"
+    )

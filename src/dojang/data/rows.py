@@ -23,7 +23,7 @@ from dojang.data.ratings import tier_of
 from dojang.errors import DataError
 from dojang.types import Message, Problem
 
-__all__ = ["from_row", "io_tests", "limits", "reference_in", "share_of", "to_row"]
+__all__ = ["from_row", "io_tests", "limits", "reference_in", "share_of", "statement_of", "to_row"]
 
 _SECONDS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:s|sec|seconds?)?\s*", re.IGNORECASE)
 _TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n")
@@ -60,6 +60,12 @@ def from_row(row: Mapping[str, Any], where: str) -> Problem:
             f"{where}: not a row of data_source, prompt, ability, reward_model and extra_info "
             f"({type(error).__name__}: {error}); `dojang data prepare` makes such rows"
         ) from error
+
+
+def statement_of(row: Mapping[str, Any]) -> Problem:
+    """A prepared row without its ground truth."""
+    info = row["extra_info"]
+    return Problem(info["id"], row["data_source"], _messages(row["prompt"]), None, info["tier"] or "")
 
 
 def share_of(name: str) -> float:

@@ -35,6 +35,39 @@ FUNCTION = {
 CODEFORCES = {"problem": "Add two numbers.", "tests": json.dumps([{"input": "1 2", "output": "3"}])}
 
 
+TACO = {
+    "problem": "Add two numbers.",
+    "solutions": [],
+    "tests": json.dumps({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}),
+}
+TACO_FUNCTION = {
+    "problem": "Pair a number with itself.",
+    "tests": json.dumps({"fn_name": "pair", "inputs": [[1], [2]], "outputs": [[[1, 1]], [[2, 2]]]}),
+}
+LCBV5: dict[str, Any] = {
+    "problem": "Add two numbers.",
+    "starter_code": "class Solution:\n    def add(self, a: int, b: int) -> int:\n        ",
+    "tests": json.dumps(
+        [{"input": f"{a}\n2", "output": f"{a + 2}", "testtype": "functional", "metadata": {}} for a in (1, 5)]
+    ),
+    "metadata": {"func_name": "add"},
+}
+ADD = "class Solution:\n    def add(self, a, b):\n        return a + b"
+SUBTRACT = "class Solution:\n    def add(self, a, b):\n        return a - b"
+AREAL: dict[str, Any] = {
+    "question": "Add two numbers.",
+    "input_output": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"], "remote": False}),
+    "query_id": "0",
+}
+AREAL_FUNCTION: dict[str, Any] = {
+    "question": "Add two numbers, in a method `add` of `Solution`.",
+    "input_output": json.dumps({"inputs": ["1\n2", "5\n6"], "outputs": ["3", "11"], "fn_name": "add"}),
+    "question_id": "3700",
+    "contest_date": "2024-06-01T00:00:00",
+    "difficulty": "hard",
+}
+
+
 def packed(tests: object) -> str:
     return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(tests)))).decode()
 
@@ -74,8 +107,23 @@ def outcome(problem: Problem, program: str) -> Outcome:
             "class Solution:\n    def add(self, a, b):\n        return a + b",
             "class Solution:\n    def add(self, a, b):\n        return b",
         ),
+        (DeepCoder().problem(TACO, ""), "print(sum(map(int, input().split())))", "print(3)"),
+        (DeepCoder().problem(TACO_FUNCTION, ""), "def pair(a): return [a, a]", "def pair(a): return [a]"),
+        (DeepCoder().problem(LCBV5, ""), ADD, SUBTRACT),
+        (LiveCodeBench().problem(AREAL, ""), "print(sum(map(int, input().split())))", "print(2)"),
+        (LiveCodeBench().problem(AREAL_FUNCTION, ""), ADD, SUBTRACT),
     ],
-    ids=["stdin", "function", "codeforces", "livecodebench"],
+    ids=[
+        "stdin",
+        "function",
+        "codeforces",
+        "livecodebench",
+        "taco",
+        "taco function",
+        "lcbv5",
+        "areal",
+        "areal function",
+    ],
 )
 def test_right_programs_are_accepted_and_wrong_ones_are_not(problem: Problem, right: str, wrong: str) -> None:
     assert "solutions" not in repr(problem)
@@ -95,6 +143,22 @@ def test_where_they_belong_and_how_they_are_named() -> None:
     assert LIVE["starter_code"].strip() in live.messages[0].content
 
 
+@pytest.mark.parametrize("file", ["lcbv5/train-0.parquet", "hub/codeforces/test-0.parquet", "lcbv5/test-0.parquet"])
+def test_evaluation_subsets_of_deepcoder_are_never_trained_on(file: str) -> None:
+    assert DeepCoder().split(file, LCBV5) == "test"
+
+
+def test_the_layout_of_areal() -> None:
+    one, other = LiveCodeBench().problem(AREAL, ""), LiveCodeBench().problem(AREAL_FUNCTION, "")
+    assert one.id.startswith("livecodebench/")
+    assert (other.id, other.tier) == ("livecodebench/3700", "hard")
+    assert "function called add" in other.messages[0].content
+    with pytest.raises(Unusable, match="it has no date"):
+        LiveCodeBench(since=date(2024, 6, 1)).problem(AREAL, "")
+    with pytest.raises(Unusable, match="of another time"):
+        LiveCodeBench(since=date(2024, 6, 2)).problem(AREAL_FUNCTION, "")
+
+
 MIXED = [
     {"type": "stdin_stdout", "input": "1", "output": "1"},
     {"type": "function_call", "fn_name": "f", "input": [1], "output": [1]},
@@ -108,6 +172,10 @@ MIXED = [
         ({"problem": "Add.", "tests": "[]"}, "no tests"),
         ({"problem": "Add.", "tests": json.dumps(MIXED)}, "of several kinds"),
         ({"problem": "Add.", "tests": json.dumps([{"type": "by hand", "input": "", "output": ""}])}, "not known"),
+        ({"problem": "Add.", "tests": {"inputs": [], "outputs": []}}, "no tests"),
+        ({**LCBV5, "metadata": None}, "no name for it"),
+        ({**TACO_FUNCTION, "tests": {"fn_name": "f", "inputs": ["one"], "outputs": ["1"]}}, "not JSON"),
+        ({**TACO_FUNCTION, "tests": {"fn_name": "f", "inputs": [{"a": 1}], "outputs": [1]}}, "no list"),
     ],
 )
 def test_what_deepcoder_has_that_is_of_no_use(row: Mapping[str, Any], why: str) -> None:

@@ -1,0 +1,36 @@
+"""Subsets of a dataset: directories of its files, as on the Hugging Face hub (`main/train-00000.parquet`)."""
+
+from collections.abc import Collection, Sequence
+from pathlib import PurePosixPath
+
+from dojang.data.prepare import Dataset
+from dojang.data.reading import File
+from dojang.errors import DataError
+
+__all__ = ["choose"]
+
+
+def choose(files: Sequence[File], wanted: Collection[str], dataset: Dataset) -> tuple[list[File], list[str]]:
+    """Files of the wanted subsets, and the names of subsets that were left out because nobody named them.
+
+    With none wanted, a dataset may prefer a subset (`preferred`), and may leave out those that have to be named
+    (`only_if_named`).
+    """
+    there = sorted({part for file in files for part in _directories(file)})
+    if unknown := [name for name in wanted if name not in there]:
+        has = f"there are {', '.join(there)}" if there else "its files are in no directories"
+        raise DataError(f"--subset {', '.join(unknown)}: no such directory in {files[0].root}; {has}")
+    if wanted:
+        return [file for file in files if _directories(file) & set(wanted)], []
+    preferred = getattr(dataset, "preferred", "")
+    if preferred in there:
+        return [file for file in files if preferred in _directories(file)], []
+    left_out = [name for name in there if name in getattr(dataset, "only_if_named", ())]
+    kept = [file for file in files if not _directories(file) & set(left_out)]
+    if not kept:
+        raise DataError(f"{files[0].root} has only {', '.join(left_out)}, to be named with --subset")
+    return kept, left_out
+
+
+def _directories(file: File) -> set[str]:
+    return set(PurePosixPath(file.name).parent.parts)
