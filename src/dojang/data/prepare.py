@@ -240,8 +240,8 @@ class _Progress:
             )
         self.file, self.row, self._parts = state["file"], state["row"], Counter(state["parts"])
         told = state["report"]
-        self.report = Report(told["read"], *(Counter(told[name]) for name in ("kept", "tiers", "dropped")))
-        self.report.overlap = told["overlap"]
+        kept, tiers, dropped = (Counter[str](told[name]) for name in ("kept", "tiers", "dropped"))
+        self.report = Report(told["read"], kept, tiers, dropped, told["overlap"])
         for split, count in self._parts.items():
             for part in range(count):
                 infos = pq.read_table(self._part(split, part), columns=["extra_info"]).column("extra_info")

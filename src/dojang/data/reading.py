@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ _KINDS = re.compile(r"\.(parquet|jsonl|ndjson|json|csv)(\.gz|\.zst|\.bz2)?$")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)*")
 """org/name, or a directory in it: org/name/subset."""
 _ROWS = 64
+_Reader = Callable[[int], Iterator[tuple[int, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,9 @@ class File:
         """From a row on, each with its number. `columns` limits what is read of Parquet files."""
         kind = _KINDS.search(self.path)
         assert kind is not None
-        parquet = partial(self._parquet, columns=columns)
-        read = {"parquet": parquet, "json": self._json, "csv": self._csv}.get(kind[1], self._lines)
+        parquet: _Reader = partial(self._parquet, columns=columns)
+        readers: dict[str, _Reader] = {"parquet": parquet, "json": self._json, "csv": self._csv}
+        read = readers.get(kind[1], self._lines)
         try:
             for number, row in read(start):
                 if not isinstance(row, dict):
