@@ -48,9 +48,14 @@ class Run:
         self.mark, self.folder = f"TRL_RAY_TRAIN={uuid4().hex}", storage / NAME
         self.metrics = self.folder / "metrics.jsonl"
         task = {"name": "maths", "workers": 1, "timeout_s": 60}
-        settings = {"steps": STEPS, "save-every": EVERY, "workers": WORKERS, "prompts": 1, "generations": 4}
+        settings = {"steps": STEPS, "save-every": EVERY, "workers": WORKERS, "generations": 4}
+        settings |= {"per-device-train-batch-size": 4}
         settings |= {"max-tokens": 16, "name": NAME, "storage": storage, "task": json.dumps(task)}
-        self.command = [sys.executable, str(EXAMPLE), *(f"--{key}={value}" for key, value in settings.items())]
+        self.settings, self.environment = settings, dict[str, str]()
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, str(EXAMPLE), *(f"--{key}={value}" for key, value in self.settings.items())]
 
     @contextmanager
     def driver(self) -> Iterator[subprocess.Popen[str]]:
@@ -58,6 +63,7 @@ class Run:
         place = tempfile.mkdtemp(prefix="tr", dir="/tmp")  # short: paths of sockets must be
         name, _, value = self.mark.partition("=")
         environment = {**os.environ, name: value, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+        environment |= self.environment
         environment |= {"RAY_ADDRESS": "local", "RAY_TMPDIR": place, "TMPDIR": place, "RAY_AUTH_MODE": "disabled"}
         # A busy machine takes longer than Ray's 30 and 60 seconds.
         environment |= {"RAY_raylet_start_wait_time_s": "150", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "200"}
@@ -213,7 +219,8 @@ def test_the_data_says_how_it_is_judged(
     rows = [to_row(asked, ability=ability, split="train", index=0)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "train.parquet")
     task = {"code": ["--task", '{"name": "code", "language": "python3"}', "--judge", '{"workers": 1}']}
-    arguments = parsed(example, monkeypatch, "--data", str(tmp_path), *task.get(ability, []))
+    one_prompt = ["--workers", "1", "--per-device-train-batch-size", "8"]
+    arguments = parsed(example, monkeypatch, "--data", str(tmp_path), *one_prompt, *task.get(ability, []))
     columns = example.problems(vars(arguments)).to_dict()
     twice = {name: 2 * values for name, values in columns.items()}
     said = [[{"role": "assistant", "content": each}] for each in (right, wrong)]
@@ -228,8 +235,29 @@ def test_the_data_says_how_it_is_judged(
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (["--storage", "s3://bucket/runs"], "s3://bucket/runs is no directory"),
         (["--data", "/not/there"], "/not/there is not a directory"),
+        (["--storage", "s3://"], "s3:// names no bucket; write s3://BUCKET/PATH"),
+        (["--storage", "nfs://host/runs"], "nfs://host/runs cannot be used"),
+        (["--workers", "-1"], "--workers: -1 is too small; it must be 1 or more"),
+        (["--workers", "two"], "--workers: two is not a whole number"),
+        (["--steps", "0"], "--steps: 0 is too small"),
+        (["--epochs", "0"], "--epochs: 0 is too small"),
+        (["--epochs", "2", "--steps", "4"], "not allowed with"),
+        (["--generations", "1"], "--generations: 1 is too small; it must be 2 or more"),
+        (["--per-device-train-batch-size", "0"], "--per-device-train-batch-size: 0 is too small"),
+        (["--per-device-train-batch-size", "3"], "--generations 8 does not divide the 6 completions of a step"),
+        (["--max-tokens", "-16"], "--max-tokens: -16 is too small"),
+        (["--lr", "0"], "--lr: 0 must be greater than 0"),
+        (["--lr", "nan"], "--lr: nan must be greater than 0"),
+        (["--seed", "-1"], "--seed: -1 is too small"),
+        (["--save-every", "0"], "--save-every: 0 is too small"),
+        (["--keep", "0"], "--keep: 0 is too small"),
+        (["--max-failures", "-2"], "--max-failures: -2 is too small"),
+        (["--limit", "0"], "--limit: 0 is too small"),
+        (["--limit", "1000000"], "--limit 1000000: there are only"),
+        (["--limit", "4"], "a step needs 16 prompts, and there are only 4 rows"),
+        (["--vllm-gpu-memory-utilization", "1.5"], "must be greater than 0 and at most 1"),
+        (["--vllm"], "pip install 'trl[vllm]'"),
         (["--task", "sums"], "sums"),
         (["--task", "{maths"], "{maths"),
     ],
@@ -245,3 +273,84 @@ def test_what_is_wrong_is_said_before_anything_starts(
         parsed(example, monkeypatch, *given)
     assert ended.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_the_published_numbers(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 rows, 4 workers x 4 completions, groups of 8: 50 steps an epoch, as TRL's sampler counts them."""
+    from trl.trainer.utils import RepeatSampler
+
+    given = ["--limit=100", "--epochs=2", "--workers=4", "--per-device-train-batch-size=4", "--generations=8"]
+    arguments = parsed(example, monkeypatch, *given)
+    dataset = example.problems(vars(arguments))
+    assert len(dataset) == 100
+    whole = example.problems({**vars(arguments), "limit": None})
+    assert dataset[:] == whole.shuffle(seed=42).select(range(100))[:]
+    assert arguments.steps == 2 * len(RepeatSampler(dataset, mini_repeat_count=8, batch_size=2)) / 16 == 100
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "used"),
+    [(["--gpus"], True, True), (["--gpus", "--no-vllm"], True, False), (["--gpus"], False, False), ([], True, False)],
+)
+def test_vllm_is_used_on_gpus_where_it_is_installed(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: list[str], there: bool, used: bool
+) -> None:
+    monkeypatch.setattr(example, "find_spec", lambda name: Namespace(origin="vllm/__init__.py") if there else None)
+    arguments = parsed(example, monkeypatch, *given)
+    assert arguments.vllm is used
+    made = example.settings({**vars(arguments), "gpus": False}, str(tmp_path))  # bfloat16 is refused without a GPU
+    assert made.use_vllm is used
+    assert (made.vllm_mode, made.vllm_gpu_memory_utilization) == ("colocate", 0.3)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A bucket of moto's, with the environment that leads pyarrow and its workers there."""
+    pytest.importorskip("moto", reason="moto is not installed here; make test-trl has it")
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    told = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    for name, value in {**told, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    made = boto3.resource("s3").Bucket("runs")
+    made.create()
+    yield made
+    server.stop()
+
+
+def test_a_bucket_that_does_not_exist_is_refused(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bucket: Any
+) -> None:
+    with pytest.raises(SystemExit):
+        parsed(example, monkeypatch, "--storage", "s3://other/a?region=us-east-1")
+    assert "there is no bucket other" in capsys.readouterr().err
+    assert list(bucket.objects.all()) == []
+
+
+def test_a_run_in_a_bucket_is_resumed(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # nothing is created here
+    run = Run(tmp_path)
+    run.settings |= {"storage": "s3://runs/trl?region=us-east-1", "steps": 4, "save-every": 2, "workers": 1}
+
+    def metrics() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in bucket.Object(f"trl/{NAME}/metrics.jsonl").get()["Body"].iter_lines()]
+
+    with run.driver() as driver:
+        assert driver.wait(timeout=PATIENCE_S) == 0
+    once = metrics()
+    assert [row["step"] for row in once] == [1, 2, 3, 4]
+    best = re.search(r"^best: s3://runs/(\S+) \(reward", run.said, re.MULTILINE)
+    assert best is not None
+    kept = {item.key for item in bucket.objects.all()}
+    assert f"{best[1]}/model.safetensors" in kept
+    run.settings["steps"] = 6
+    with run.driver() as driver:
+        assert driver.wait(timeout=PATIENCE_S) == 0
+    again = metrics()
+    assert again[:4] == once
+    assert [row["step"] for row in again[4:]] == [5, 6]
+    assert list(tmp_path.iterdir()) == []
