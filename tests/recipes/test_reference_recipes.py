@@ -25,6 +25,7 @@ TINY = [
     "rollout.engine=torch",
     "rollout.url=[]",
     "rollout.transfer=full",
+    "runtime=local",
     "train.warmup=0",
     "train.sequence_ranks=1",
     "train.updates=1",
@@ -65,9 +66,11 @@ def rows(name: str) -> dict[str, list[dict[str, object]]]:
     params=[
         "gsm8k-qwen2.5-0.5b-qlora",
         "deepmath-qwen2.5-0.5b",
+        "codefu-7b-post",
         "codefu-7b-stage1",
         "codefu-7b-stage2",
         "code-qwen3-8b-coder-tester",
+        "code-qwen3-8b-m2po-baseline",
         "code-qwen3-8b-m2po-delta",
         "code-qwen3-8b-m2po-full",
     ]

@@ -49,7 +49,8 @@ def test_recipes_fit_what_they_say_they_want() -> None:
 
 
 def test_what_does_not_fit_is_said_with_what_helps() -> None:
-    asked = subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "train.micro_tokens=16384", "algo.kl=0.1")
+    large = ("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "rollout.prompts=16", "algo.kl=0.1")
+    asked = subject(*large, "train.micro_tokens=16384")
     planned = estimate(asked, INSTANCES["h200"])
     assert planned.fit == "no"
     assert any("will probably not fit" in each.said for each in foresee(asked, planned))
@@ -61,9 +62,7 @@ def test_what_does_not_fit_is_said_with_what_helps() -> None:
     assert several is not None
     assert "train.recompute=true" in several.setting
     settings = several.setting.split()
-    other = estimate(
-        subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "algo.kl=0.1", *settings), INSTANCES["h200"]
-    )
+    other = estimate(subject(*large, *settings), INSTANCES["h200"])
     assert other.fit == "yes"
     assert planned.needs.peak - other.needs.peak == several.saves
 
@@ -98,7 +97,9 @@ def test_what_can_never_fit_is_a_failure_and_what_may_not_is_none() -> None:
 def test_rows_that_cannot_be_divided_are_failures() -> None:
     asked = subject("smollm2-code", "train.sequence_ranks=2")
     assert any("heads" in each.said and each.level == "failed" for each in found(asked, "p4d.24xlarge"))
-    alone = [each.said for each in found(subject("codefu-7b-stage1"), "h200") if each.level == "failed"]
+    alone = [
+        each.said for each in found(subject("codefu-7b-stage1", "runtime=local"), "h200") if each.level == "failed"
+    ]
     assert any("does not divide" in each for each in alone)
     eight = subject("smollm2-code", "train.optimiser=adamw8bit")
     assert any("one process" in each.said for each in found(eight, "p4d.24xlarge") if each.level == "failed")
@@ -164,9 +165,10 @@ def test_processors_must_suffice_too() -> None:
 
 
 def test_engines_beside_servers_are_noted() -> None:
-    asked = subject("code-qwen3-8b-m2po-full", "runtime={name: ray, trainers: 8, engines: 8}")
+    served = ("code-qwen3-8b-m2po-full", "rollout.engine=remote", "rollout.url=[http://there:8000]")
+    asked = subject(*served, "runtime={name: ray, trainers: 8, engines: 8}")
     assert any("runtime.engines counts for nothing" in each.said for each in found(asked, "p4de.24xlarge"))
-    asked = subject("code-qwen3-8b-m2po-full", "runtime={name: ray, trainers: 8}")
+    asked = subject(*served, "runtime={name: ray, trainers: 8}")
     assert not any("runtime.engines" in each.said for each in found(asked, "p4de.24xlarge"))
 
 

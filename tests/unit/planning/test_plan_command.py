@@ -99,7 +99,7 @@ def test_all_mistakes_in_a_configuration_are_told_at_once() -> None:
 
 
 def test_data_that_are_not_there_fail_but_the_rest_is_reckoned() -> None:
-    found = told("codefu-7b-stage1", "--instance", "p4de.24xlarge", "--nodes", "2", code=3)
+    found = told("codefu-7b-post", "--instance", "p4de.24xlarge", "--nodes", "2", code=3)
     assert found["ok"] is False
     assert any("data.path" in each["said"] for each in found["findings"] if each["level"] == "failed")
     assert found["estimate"]["ranks"] == found["estimate"]["servers"] == 8

@@ -239,7 +239,9 @@ def test_more_of_anything_never_needs_less() -> None:
 
 def test_ranks_divide_what_is_spread() -> None:
     def parts(ranks: int) -> dict[str, int]:
-        return dict(estimate(subject("codefu-7b-stage1"), INSTANCES["p4de.24xlarge"], 1, ranks).needs.parts)
+        return dict(
+            estimate(subject("codefu-7b-stage1", "runtime=local"), INSTANCES["p4de.24xlarge"], 1, ranks).needs.parts
+        )
 
     four, eight = parts(4), parts(8)
     for name in ("weights", "gradients", "optimiser", "reference"):
@@ -263,11 +265,12 @@ def test_two_models_take_the_memory_of_two() -> None:
 
 
 RAY = "runtime={name: ray, trainers: 4, engines: 2}"
+SERVED = ("rollout.engine=remote", "rollout.url=[http://there:8000]")
 
 
 def test_on_a_ray_cluster_each_model_has_devices_of_its_own() -> None:
     both = estimate(subject("code-qwen3-8b-coder-tester", RAY), INSTANCES["p4de.24xlarge"], 2)
-    one = estimate(subject("code-qwen3-8b-m2po-full", RAY), INSTANCES["p4de.24xlarge"], 2)
+    one = estimate(subject("code-qwen3-8b-m2po-full", RAY, *SERVED), INSTANCES["p4de.24xlarge"], 2)
     assert both.needs.parts["optimiser"] == one.needs.parts["optimiser"]
     assert both.layout.wanted == 2 * one.layout.wanted
 
@@ -291,7 +294,7 @@ def test_processes_on_cpus_share_the_memory_of_their_machine() -> None:
     found = estimate(asked, CPU)
     assert found.engine is not None
     assert found.peak == 2 * found.needs.peak + 3 * found.engine.peak
-    served = subject("code-qwen3-8b-m2po-full", "runtime={name: ray, trainers: 8}", "model.device=cpu")
+    served = subject("code-qwen3-8b-m2po-full", *SERVED, "runtime={name: ray, trainers: 8}", "model.device=cpu")
     alone = estimate(served, INSTANCES["c7i.48xlarge"])
     assert alone.engine is None
     assert alone.peak == 8 * alone.needs.peak

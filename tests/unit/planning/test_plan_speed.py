@@ -114,7 +114,7 @@ def test_extra_passes_cost_time() -> None:
 
 
 def test_slow_links_are_seen() -> None:
-    asked = subject("codefu-7b-stage1")
+    asked = subject("codefu-7b-post", "runtime={name: ray, trainers: 4, engines: 4}")
     fast, slow = (estimate(asked, INSTANCES[name]).times.learn for name in ("p5.48xlarge", "g6e.48xlarge"))
     assert slow > 3 * fast
 
