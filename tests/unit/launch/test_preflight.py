@@ -55,7 +55,7 @@ def gsm8k(folder: Path) -> Path:
 
 
 def test_an_empty_data_folder_is_refused(tmp_path: Path) -> None:
-    assert "has neither train/*.parquet" in refused("codefu-7b-stage1", *ENGINES, inputs=[f"data={tmp_path}"])
+    assert "has no train/*.parquet" in refused("codefu-7b-stage1", *ENGINES, inputs=[f"data={tmp_path}"])
     assert "train.jsonl" in refused(QLORA, inputs=[f"data={tmp_path}"])
 
 
@@ -74,12 +74,13 @@ def test_programs_whose_tests_cannot_be_read_are_refused(tmp_path: Path) -> None
 
 def test_servers_at_localhost_are_refused_with_what_to_type(tmp_path: Path) -> None:
     data = rows(tmp_path / "data", "easy")
-    said = refused("codefu-7b-stage1", inputs=[f"data={data}"])
+    served = ("codefu-7b-stage1", "runtime=ray", "rollout.engine=remote")
+    said = refused(*served, "rollout.url=[http://127.0.0.1:8000]", inputs=[f"data={data}"])
     assert "rollout.engine=remote at http://127.0.0.1:8000" in said
     assert "add rollout.engine=vllm rollout.url=[] for engines in the job" in said
-    job = launch("codefu-7b-stage1", *ENGINES, inputs=[f"data={data}"], instance_count=2)
+    job = launch("codefu-7b-stage1", "runtime=local", inputs=[f"data={data}"], instance_count=2)
     assert job.command.endswith("runtime.name=ray runtime.trainers=8 runtime.engines=8")
-    launch("codefu-7b-stage1", "rollout.url=[http://10.0.0.7:8000]", inputs=[f"data={data}"])
+    launch(*served, "rollout.url=[http://10.0.0.7:8000]", inputs=[f"data={data}"])
 
 
 def test_a_judge_at_localhost_is_refused() -> None:

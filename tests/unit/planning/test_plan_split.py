@@ -58,7 +58,7 @@ def test_without_ray_nothing_is_split() -> None:
 
 
 def test_trainers_default_to_one_sequence_parallel_group() -> None:
-    config = recipe.load("codefu-7b-stage1", [RAY, *OWN_ENGINES])
+    config = recipe.load("codefu-7b-stage1", ["runtime={name: ray}", *OWN_ENGINES])
     assert config.runtime.model_dump()["trainers"] == 4
     assert "trainers" not in config.runtime.model_fields_set
     assert dict(split_gpus(config, 16)) == {"trainers": 8, "engines": 8}
