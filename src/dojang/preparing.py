@@ -16,6 +16,8 @@ from rich.table import Table
 from dojang.data.code_contests import CodeContests
 from dojang.data.deepcoder import Codeforces, DeepCoder
 from dojang.data.deepmath import DeepMath
+from dojang.data.gsm8k import Gsm8kConfig
+from dojang.data.gsm8k_files import Gsm8kFiles
 from dojang.data.humaneval import HumanEval
 from dojang.data.livecodebench import LiveCodeBench
 from dojang.data.math500 import Math500
@@ -40,6 +42,8 @@ DATASETS: Mapping[str, Any] = {
     "math500": Math500,
     "mbpp": Mbpp,
 }
+GSM8K = "gsm8k"
+"""Prepared into files of its own layout, not into rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Options:
 
 def prepare(name: str, where: str, output: Path, settings: Sequence[str], options: Options) -> None:
     """Write the rows, showing how far it is, and say what was kept and what was not."""
+    if name == GSM8K:
+        return _prepare_gsm8k(where, output, settings, options)
     dataset = make_dataset(name, settings)
     files, left_out = choose(find(where), options.subsets, dataset)
     against = {each: read_held_out(each) for each in options.against}
@@ -83,6 +89,21 @@ def prepare(name: str, where: str, output: Path, settings: Sequence[str], option
     _print(report, output, left_out)
 
 
+def _prepare_gsm8k(where: str, output: Path, settings: Sequence[str], options: Options) -> None:
+    if settings or options.held_out or options.against:
+        raise ConfigError(
+            "gsm8k is prepared as it is published: it has no settings, no --held-out (a run holds some back with "
+            "data.validation=0.1) and no --against"
+        )
+    dataset = Gsm8kFiles()
+    files, _ = choose(find(where), options.subsets, dataset)
+    try:
+        report = dataset.write(files, output)
+    except OSError as error:
+        raise DataError(f"{output} cannot be written: {error}") from error
+    _print(report, output, (), trained_on=f"data.name=gsm8k data.path={output}")
+
+
 def read_held_out(place: str) -> list[Problem]:
     """Problems of an evaluation set: the test split of prepared rows, or of NAME=PLACE; all of it without one."""
     folder = Path(place)
@@ -92,6 +113,8 @@ def read_held_out(place: str) -> list[Problem]:
     name, equals, where = place.partition("=")
     if not equals:
         raise ConfigError(f"--against {place} is no directory of prepared rows; give one, or NAME=PLACE")
+    if name == GSM8K:
+        return Gsm8kConfig(path=Path(where)).read("test")
     dataset = make_dataset(name, [])
     found: dict[str, list[Problem]] = {}
     for file in choose(find(where), (), dataset)[0]:
@@ -108,9 +131,9 @@ def read_held_out(place: str) -> list[Problem]:
 def make_dataset(name: str, settings: Sequence[str]) -> Dataset:
     """A dataset by its name, with key=value settings."""
     if name not in DATASETS:
-        near = get_close_matches(name, DATASETS, n=1)
+        near = get_close_matches(name, [*DATASETS, GSM8K], n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"there is no dataset {name!r}; {hint}There are {', '.join(DATASETS)}")
+        raise ConfigError(f"there is no dataset {name!r}; {hint}There are {', '.join(sorted([*DATASETS, GSM8K]))}")
     given = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -129,7 +152,7 @@ def make_dataset(name: str, settings: Sequence[str]) -> Dataset:
     return dataset
 
 
-def _print(report: Report, output: Path, left_out: Sequence[str]) -> None:
+def _print(report: Report, output: Path, left_out: Sequence[str], trained_on: str = "") -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(justify="right")
     table.add_column(overflow="fold")
@@ -146,4 +169,5 @@ def _print(report: Report, output: Path, left_out: Sequence[str]) -> None:
     if left_out:
         said = f"not read: {', '.join(left_out)}, evaluation sets; --subset {left_out[0]} prepares one as a test split"
         Console().print(said, markup=False, highlight=False)
-    Console().print(f"train on them with data.name=prepared data.path={output}", markup=False, highlight=False)
+    trained_on = trained_on or f"data.name=prepared data.path={output}"
+    Console().print(f"train on them with {trained_on}", markup=False, highlight=False)

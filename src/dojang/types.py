@@ -5,7 +5,7 @@ Problem ──► Completion ──► Verdict ──► Sample ──► Group
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
@@ -22,6 +22,7 @@ __all__ = [
     "Sampling",
     "Span",
     "Verdict",
+    "plain_prompt",
 ]
 
 Metrics = Mapping[str, float]
@@ -30,10 +31,20 @@ Finish = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
+    """One turn of a conversation, or a piece of a plain-text prompt."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "text"]
+    """`text` is for prompts without a chat template: the model continues the pieces, joined as they are. All messages
+    of such a prompt are text; the last one is the question."""
     content: str
+
+
+def plain_prompt(messages: Sequence[Message]) -> str | None:
+    """Text of a plain-text prompt; None if the messages are a conversation. ValueError if they are both."""
+    kinds = {message.role == "text" for message in messages}
+    if len(kinds) > 1:
+        raise ValueError("a plain-text prompt (role text) cannot be mixed with the turns of a conversation")
+    return "".join(message.content for message in messages) if True in kinds else None
 
 
 @dataclass(frozen=True, slots=True)

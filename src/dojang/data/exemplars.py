@@ -1,12 +1,22 @@
-"""Worked examples for prompts, written for this project so that they are part of no dataset.
+"""Worked examples for few-shot prompts: those shipped here, or those of a file.
 
-They show a model how to lay out a solution and how to end it. A prompt uses the first few, so each kind of
-answer comes early: plain, with decimals, with a thousands comma, negative.
+The shipped ones were written for this project, so that they are part of no dataset. A prompt uses the first few, so
+each kind of answer comes early: plain, with decimals, with a thousands comma, negative.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-__all__ = ["EXEMPLARS", "Exemplar"]
+from dojang.errors import DataError
+
+__all__ = ["EXEMPLARS", "Exemplar", "read_exemplars"]
+
+_CALCULATOR = re.compile(r"<<.*?>>")
+"""GSM8K's annotations of calculations."""
+_FINAL = re.compile(r"####\s*(?:The final answer is\s*)?(.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +26,41 @@ class Exemplar:
     question: str
     solution: str
     """Ends with the line `#### The final answer is N`."""
+
+    @property
+    def plain(self) -> str:
+        """Steps in one line, then the line of the answer."""
+        *steps, final = self.solution.split("\n")
+        return " ".join(f"{step.rstrip('.')}." for step in steps) + f"\n{final}"
+
+
+def read_exemplars(file: Path) -> tuple[Exemplar, ...]:
+    """Exemplars of a file with rows of `question` and `answer` (GSM8K's own: steps, then `#### N`), or of `question`,
+    `solution` (the steps) and `answer` (N)."""
+    from dojang.data.reading import find  # not before there is something to read
+
+    if not file.is_file():
+        raise DataError(f"data.exemplars={file} is no file; give rows of question and answer, such as GSM8K's")
+    found = tuple(
+        _exemplar(row, f"{file}, row {number}") for each in find(str(file.resolve())) for number, row in each.rows()
+    )
+    if not found:
+        raise DataError(f"data.exemplars={file} holds no rows")
+    return found
+
+
+def _exemplar(row: Mapping[str, Any], where: str) -> Exemplar:
+    question, answer, solution = (str(row.get(key) or "").strip() for key in ("question", "answer", "solution"))
+    lines = [_CALCULATOR.sub("", line).strip() for line in (solution or answer).splitlines()]
+    steps = [line for line in lines if line and not _FINAL.fullmatch(line)]
+    final = _FINAL.fullmatch(lines[-1]) if lines else None
+    number = final[1].strip() if final else answer if solution else ""
+    if not question or not steps or not number:
+        raise DataError(
+            f"{where}: an exemplar needs a question and an answer of steps that end with the line '#### N', or a "
+            f"question, a solution and an answer; there is {', '.join(map(str, row)) or 'nothing'}"
+        )
+    return Exemplar(question, "\n".join([*steps, f"#### The final answer is {number}"]))
 
 
 EXEMPLARS = (

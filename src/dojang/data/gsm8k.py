@@ -1,27 +1,33 @@
 """GSM8K: grade-school word problems with a number for an answer.
 
-Reads the two files as their authors publish them. Only the question and the final answer are used; the worked
-solutions never reach a prompt, the examples shown there are this project's own.
+Reads the two files as their authors publish them (`dojang data prepare gsm8k` writes them from other layouts). Only the
+question and the final answer are used; the worked solutions never reach a prompt, unless a file of exemplars has them.
 
-Every question is posed as a turn that begins with "Question:". A base model tends to run on into a question
-of its own invention, so completions are cut where the next one begins (`stop`).
+A question is asked in a chat, or as plain text that the model continues:
+
+    Question: ...
+    Solution: Let's think step by step. ...
+    #### The final answer is 12
+
+Both begin with "Question:". A base model tends to run on into a question of its own invention, so completions are cut
+where the next one begins (`stop`).
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dojang.data.exemplars import EXEMPLARS
+from dojang.data.exemplars import EXEMPLARS, Exemplar, read_exemplars
 from dojang.data.rows import share_of
 from dojang.data.section import DataSection
 from dojang.errors import DataError
 from dojang.types import Message, Problem
 
-__all__ = ["INSTRUCTION", "STOP", "Gsm8kConfig"]
+__all__ = ["INSTRUCTION", "LEAD", "STOP", "Gsm8kConfig", "read_row"]
 
 STOP = ("Question:",)
 
@@ -30,6 +36,7 @@ Work out the answer to the question step by step. Then finish with one more line
 where N is the answer as a number without units:
 #### The final answer is N"""
 
+LEAD = "Solution: Let's think step by step."
 _FINAL_ANSWER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
 _REMEDY = "GSM8K can be had from github.com/openai/grade-school-math; set data.path=DIR to where it is"
 
@@ -41,18 +48,33 @@ class Gsm8kConfig(DataSection):
     name: Literal["gsm8k"] = "gsm8k"
     path: Path = Path("data/gsm8k")
     """The directory that holds train.jsonl and test.jsonl."""
-    shots: int = Field(default=0, ge=0, le=len(EXEMPLARS))
-    """How many worked examples precede the question."""
+    style: Literal["chat", "plain"] = "chat"
+    """Prompt format: chat is a conversation in the model's chat template; plain is few-shot text without a template, in
+    which the model continues after "Solution: Let's think step by step."."""
+    shots: int = Field(default=0, ge=0)
+    """How many worked examples precede the question: up to 8, or up to the number in data.exemplars."""
+    exemplars: Path | None = None
+    """File of worked examples to use instead of the shipped ones: rows of question and answer, such as GSM8K's own. A
+    prompt has the first ones, but never its own question."""
     validation: float = Field(default=0.0, ge=0, lt=1)
     """Which share of the training problems a run evaluates on instead of learning from them, so that the test problems
     are left for `dojang eval`. With 0 a run evaluates on the test problems."""
+
+    @model_validator(mode="after")
+    def _enough_exemplars(self) -> "Gsm8kConfig":
+        if self.exemplars is None and self.shots > len(EXEMPLARS):
+            raise ValueError(
+                f"shots={self.shots} is more than the {len(EXEMPLARS)} shipped examples; set exemplars=FILE"
+            )
+        return self
 
     def read(self, split: str) -> list[Problem]:
         """The problems of the `train`, `validation` or `test` split, in the order of the file."""
         if split not in ("train", "validation", "test"):
             raise DataError(f"gsm8k has no split {split!r}; use 'train' or 'test', or 'validation'")
         file = "test" if split == "test" else "train"
-        opening = _opening(self.shots)
+        exemplars = self._exemplars()
+        prompt = _plain if self.style == "plain" else _chat
         rows = list(enumerate(_rows(self.path, f"{file}.jsonl")))
         if not rows:
             raise DataError(f"{self.path / file}.jsonl holds no problems; {_REMEDY}")
@@ -60,7 +82,7 @@ class Gsm8kConfig(DataSection):
             Problem(
                 id=f"gsm8k/{file}/{number}",
                 source="gsm8k",
-                messages=(*opening, Message("user", _ask(question))),
+                messages=prompt(question, [each for each in exemplars if each.question != question][: self.shots]),
                 reference=answer,
             )
             for number, (question, answer) in rows
@@ -73,21 +95,31 @@ class Gsm8kConfig(DataSection):
             )
         return problems
 
+    def _exemplars(self) -> Sequence[Exemplar]:
+        if self.exemplars is None or not self.shots:
+            return EXEMPLARS
+        found = read_exemplars(self.exemplars)
+        if self.shots > len(found):
+            raise DataError(f"data.shots={self.shots} is more than the {len(found)} exemplars in {self.exemplars}")
+        return found
+
     def _is_validation(self, question: str) -> bool:
         """By its words alone, so that neither order nor other problems matter."""
         return share_of(question) < self.validation
 
 
-def _opening(shots: int) -> tuple[Message, ...]:
-    """The turns before the question: how to answer, and examples of it."""
+def _chat(question: str, exemplars: Sequence[Exemplar]) -> tuple[Message, ...]:
+    """Conversation: how to answer, examples of it, and the question."""
     turns = [Message("system", INSTRUCTION)]
-    for exemplar in EXEMPLARS[:shots]:
-        turns += [Message("user", _ask(exemplar.question)), Message("assistant", exemplar.solution)]
-    return tuple(turns)
+    for exemplar in exemplars:
+        turns += [Message("user", f"Question: {exemplar.question}"), Message("assistant", exemplar.solution)]
+    return (*turns, Message("user", f"Question: {question}"))
 
 
-def _ask(question: str) -> str:
-    return f"Question: {question}"
+def _plain(question: str, exemplars: Sequence[Exemplar]) -> tuple[Message, ...]:
+    """Text that ends where the solution begins."""
+    shown = [Message("text", f"Question: {each.question}\n{LEAD} {each.plain}\n\n") for each in exemplars]
+    return (*shown, Message("text", f"Question: {question}\n{LEAD}"))
 
 
 def _rows(folder: Path, name: str) -> Iterator[tuple[str, str]]:
@@ -119,10 +151,15 @@ def _row(line: bytes, where: str) -> tuple[str, str]:
         raise DataError(f"{where}: not JSON ({error}); {_REMEDY}") from error
     if not isinstance(row, dict):
         raise DataError(f"{where}: a JSON object was expected, this is a {type(row).__name__}; {_REMEDY}")
+    return read_row(row, where)
+
+
+def read_row(row: Mapping[str, object], where: str) -> tuple[str, str]:
+    """Question and final answer of a published row."""
     return _text(row, "question", where), _final_answer(_text(row, "answer", where), where)
 
 
-def _text(row: dict[str, object], key: str, where: str) -> str:
+def _text(row: Mapping[str, object], key: str, where: str) -> str:
     if key not in row:
         raise DataError(f"{where}: the key {key!r} is missing; {_REMEDY}")
     value = row[key]

@@ -157,6 +157,6 @@ def _messages(prompt: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:
 
 
 def _message(role: str, content: str) -> Message:
-    if role not in ("system", "user", "assistant"):
+    if role not in ("system", "user", "assistant", "text"):
         raise ValueError(f"a turn of {role!r}")
     return Message(role, content)  # type: ignore[arg-type]

@@ -3,14 +3,13 @@
 from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath
 
-from dojang.data.prepare import Dataset
 from dojang.data.reading import File
 from dojang.errors import DataError
 
 __all__ = ["choose"]
 
 
-def choose(files: Sequence[File], wanted: Collection[str], dataset: Dataset) -> tuple[list[File], list[str]]:
+def choose(files: Sequence[File], wanted: Collection[str], dataset: object) -> tuple[list[File], list[str]]:
     """Files of the wanted subsets, and the names of subsets that were left out because nobody named them.
 
     With none wanted, a dataset may prefer a subset (`preferred`), and may leave out those that have to be named

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from dojang.errors import ConfigError
-from dojang.types import Problem
+from dojang.types import Problem, plain_prompt
 
 __all__ = ["COLUMNS", "NOT_APPLICABLE", "Completions", "Reward", "adapted"]
 
@@ -121,6 +121,9 @@ def _verl(function: Callable[..., Any], accepted: frozenset[str]) -> Reward:
 
 
 def _prompt(problem: Problem, completions: Completions) -> object:
+    plain = plain_prompt(problem.messages)
+    if plain is not None:
+        return plain
     if completions == "messages":
         return [{"role": each.role, "content": each.content} for each in problem.messages]
     return "\n\n".join(each.content for each in problem.messages)

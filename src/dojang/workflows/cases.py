@@ -66,7 +66,7 @@ class Case:
 
 def ask(problem: Problem, answer: str, *, count: int, function: str, strip: bool) -> tuple[Message, ...]:
     """For cases that tell whether an answer is right; `function` is what they call, "" for text in and text out."""
-    task = "\n\n".join(turn.content for turn in problem.messages if turn.role == "user")
+    task = "\n\n".join(turn.content for turn in problem.messages if turn.role in ("user", "text"))
     task = without_examples(task) if strip else task
     meaning = _CALL.format(name=function) if function else _TEXT
     return (Message("user", _ASK.format(task=task.strip(), answer=answer.strip(), count=count, meaning=meaning)),)

@@ -1,4 +1,7 @@
-"""Messages -> prompt tokens, by the model's own chat template or, for a base model, as plain text."""
+"""Messages -> prompt tokens, by the model's own chat template or, for a base model, as plain text.
+
+A prompt that is plain text itself (messages of the role `text`) is tokenised as it is, whatever the model has.
+"""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -10,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.errors import ConfigError
 from dojang.protocols import TooLong
-from dojang.types import Message
+from dojang.types import Message, plain_prompt
 
 __all__ = ["ChatRenderer"]
 
@@ -52,6 +55,12 @@ class ChatRenderer:
         return tokens
 
     def _tokens(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        try:
+            plain = plain_prompt(messages)
+        except ValueError as error:
+            raise ConfigError(f"{error}; workflows with several turns need a conversation (data.style=chat)") from error
+        if plain is not None:  # with the tokens that the tokenizer begins every text with, such as BOS
+            return tuple(self._tokenizer.encode(plain))
         if self._tokenizer.chat_template is None:
             return tuple(self._tokenizer.encode(plain_text(messages)))
         try:

@@ -1,13 +1,17 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from dojang.cli import app
 from dojang.data.exemplars import EXEMPLARS
-from dojang.data.gsm8k import INSTRUCTION, STOP, Gsm8kConfig
-from dojang.errors import DataError
-from dojang.types import Message, Problem
+from dojang.data.gsm8k import INSTRUCTION, LEAD, STOP, Gsm8kConfig
+from dojang.errors import ConfigError, DataError
+from dojang.types import Message, Problem, plain_prompt
 
 GOOD = {"question": "What is 9 * 2?", "answer": "9 * 2 = <<9*2=18>>18\n#### 18"}
 SOURCE = "github.com/openai/grade-school-math; set data.path=DIR"
@@ -201,3 +205,132 @@ def test_the_real_thing(shared_data: Path) -> None:
     aside = Gsm8kConfig(path=shared_data / "gsm8k", validation=0.1)
     assert [len(aside.load(split)) for split in ("train", "validation", "test")] == [6731, 742, 1319]
     assert not set(questions(aside, "validation")) & set(questions(aside, "train"))
+
+
+# ---- plain text ------------------------------------------------------------------------------------------------------
+
+OWN = {"question": "Two and two?", "answer": "2 + 2 = <<2+2=4>>4\nThat is all\n#### 4"}
+OWN_PLAIN = (
+    "Question: Two and two?\nSolution: Let's think step by step. 2 + 2 = 4. That is all.\n"
+    "#### The final answer is 4\n\n"
+)
+
+
+def exemplars(folder: Path, *rows: dict[str, str]) -> Path:
+    (folder / "shown.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder / "shown.jsonl"
+
+
+def test_a_plain_prompt_is_text_up_to_the_solution(tmp_path: Path) -> None:
+    write(tmp_path, row())
+    (problem,) = Gsm8kConfig(path=tmp_path, style="plain").load("train")
+    assert plain_prompt(problem.messages) == "Question: What is 9 * 2?\nSolution: Let's think step by step."
+    assert problem.messages[-1].content.startswith(STOP)
+
+
+def test_plain_exemplars_come_before_the_question(tmp_path: Path) -> None:
+    write(tmp_path, row())
+    file = exemplars(tmp_path, OWN)
+    (problem,) = Gsm8kConfig(path=tmp_path, style="plain", shots=1, exemplars=file).load("train")
+    question = "Question: What is 9 * 2?\nSolution: Let's think step by step."
+    assert plain_prompt(problem.messages) == OWN_PLAIN + question
+    assert problem.messages[-1].content == question
+
+
+@pytest.mark.parametrize("shots", [1, 8])
+def test_the_shipped_exemplars_in_plain_text(tmp_path: Path, shots: int) -> None:
+    write(tmp_path, row())
+    (problem,) = Gsm8kConfig(path=tmp_path, style="plain", shots=shots).load("train")
+    text = plain_prompt(problem.messages)
+    assert text is not None
+    assert text.count("Question: ") == text.count(LEAD) == shots + 1
+    assert text.count("\n#### The final answer is ") == shots
+    assert ".." not in text
+
+
+def test_exemplars_of_a_file_in_a_chat(tmp_path: Path) -> None:
+    write(tmp_path, row())
+    (problem,) = Gsm8kConfig(path=tmp_path, shots=1, exemplars=exemplars(tmp_path, OWN)).load("train")
+    assert problem.messages[1:3] == (
+        Message("user", "Question: Two and two?"),
+        Message("assistant", "2 + 2 = 4\nThat is all\n#### The final answer is 4"),
+    )
+
+
+def test_a_solution_and_an_answer_apart(tmp_path: Path) -> None:
+    write(tmp_path, row())
+    file = exemplars(tmp_path, {"question": "Two and two?", "solution": "2 + 2 = 4\nThat is all.", "answer": "4"})
+    (problem,) = Gsm8kConfig(path=tmp_path, style="plain", shots=1, exemplars=file).load("train")
+    assert problem.messages[0].content == OWN_PLAIN
+
+
+def test_a_question_is_never_its_own_exemplar(tmp_path: Path) -> None:
+    write(tmp_path, row(), row(question="Other?"))
+    file = exemplars(tmp_path, GOOD, OWN)
+    own, other = Gsm8kConfig(path=tmp_path, style="plain", shots=1, exemplars=file).load("train")
+    assert own.messages[0].content == OWN_PLAIN
+    assert other.messages[0].content.startswith("Question: What is 9 * 2?")
+
+
+def test_more_shots_than_shipped_with_a_file(tmp_path: Path) -> None:
+    write(tmp_path, row())
+    file = exemplars(tmp_path, *({**OWN, "question": f"Number {n}?"} for n in range(12)))
+    assert len(Gsm8kConfig(path=tmp_path, style="plain", shots=12, exemplars=file).load("train")[0].messages) == 13
+    with pytest.raises(DataError, match=r"data\.shots=13 is more than the 12 exemplars in .*shown\.jsonl"):
+        Gsm8kConfig(path=tmp_path, shots=13, exemplars=file).load("train")
+
+
+@pytest.mark.parametrize(
+    "bad", [{"question": "Why?"}, {"question": "", "answer": "a\n#### 1"}, {"question": "Why?", "answer": "Because."}]
+)
+def test_what_is_no_exemplar_is_told(tmp_path: Path, bad: dict[str, str]) -> None:
+    write(tmp_path, row())
+    config = Gsm8kConfig(path=tmp_path, shots=1, exemplars=exemplars(tmp_path, bad))
+    with pytest.raises(DataError, match=r"shown\.jsonl, row 0: an exemplar needs a question and an answer"):
+        config.load("train")
+    with pytest.raises(DataError, match=r"data\.exemplars=.*nowhere\.jsonl is no file"):
+        Gsm8kConfig(path=tmp_path, shots=1, exemplars=tmp_path / "nowhere.jsonl").load("train")
+
+
+# ---- dojang data prepare gsm8k ---------------------------------------------------------------------------------------
+
+
+def typed(where: Path, output: Path, *options: str) -> str:
+    arguments = ["data", "prepare", "gsm8k", "--input", str(where), "--output", str(output), *options]
+    return " ".join(CliRunner().invoke(app, arguments, catch_exceptions=False).output.split())
+
+
+def test_the_layout_of_the_hub_is_prepared(tmp_path: Path) -> None:
+    for subset, mark in (("main", "18"), ("socratic", "99")):
+        (tmp_path / "hub" / subset).mkdir(parents=True)
+        for split in ("train", "test"):
+            rows = [{"question": f"{split} {n}?", "answer": f"So.\n#### {mark}"} for n in range(3)]
+            pq.write_table(pa.Table.from_pylist(rows), tmp_path / "hub" / subset / f"{split}-00000-of-00001.parquet")
+    told = typed(tmp_path / "hub", tmp_path / "out")
+    assert "6 rows read" in told
+    assert "train on them with data.name=gsm8k data.path=" in told
+    found = Gsm8kConfig(path=tmp_path / "out")
+    assert [each.reference for split in ("train", "test") for each in found.load(split)] == ["18"] * 6
+    assert found.load("test")[2].messages[-1].content == "Question: test 2?"
+    typed(tmp_path / "hub", tmp_path / "other", "--subset", "socratic")
+    assert Gsm8kConfig(path=tmp_path / "other").load("test")[0].reference == "99"
+
+
+def test_the_published_files_are_prepared_as_they_are(shared_data: Path, tmp_path: Path) -> None:
+    told = typed(shared_data / "gsm8k", tmp_path / "out")
+    assert "7,473 problems in" in told
+    assert "2 kept, though they overlap with held-out problems" in told
+    published, prepared = Gsm8kConfig(path=shared_data / "gsm8k"), Gsm8kConfig(path=tmp_path / "out")
+    assert all(published.load(split) == prepared.load(split) for split in ("train", "test"))
+
+
+def test_what_gsm8k_cannot_be_prepared_from(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(row())
+    with pytest.raises(DataError, match=r"rows\.jsonl: its file says nothing of a split; name it train or test"):
+        typed(tmp_path / "rows.jsonl", tmp_path / "out")
+    (tmp_path / "train.jsonl").write_text(row(answer="18"))
+    with pytest.raises(DataError, match=r"train\.jsonl, row 0: the answer does not end with a final answer line"):
+        typed(tmp_path / "train.jsonl", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConfigError, match="no --held-out"):
+        typed(tmp_path / "train.jsonl", tmp_path / "out", "--held-out", "0.1")

@@ -172,3 +172,8 @@ def test_rows_in_json_files_are_read(tmp_path: Path, name: str) -> None:
     assert config.grader("train") == "code"
     with pytest.raises(DataError, match=r"has no test/\*\.parquet, test\.parquet"):
         config.load("test")
+
+
+def test_a_plain_text_prompt_comes_back_as_it_was() -> None:
+    problem = Problem("a", "b", (Message("text", "Question: "), Message("text", "1+1?")), "2")
+    assert from_row(to_row(problem, ability="math", split="train", index=0), "here") == problem

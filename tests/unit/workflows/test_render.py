@@ -36,6 +36,19 @@ def test_a_base_model_gets_plain_text(base_tokenizer: PreTrainedTokenizerBase) -
     assert base_tokenizer.decode(tokens) == "be brief\n\nwhat is 1+1?\n\n"
 
 
+@pytest.mark.parametrize("pick", ["tokenizer", "base_tokenizer"])
+def test_a_plain_text_prompt_is_sent_without_a_template(pick: str, request: pytest.FixtureRequest) -> None:
+    chosen: PreTrainedTokenizerBase = request.getfixturevalue(pick)
+    pieces = (Message("text", "Question: 1+1?\nSolution: 2\n\n"), Message("text", "Question: 2+2?\nSolution:"))
+    tokens = ChatRenderer(chosen, context=512, max_tokens=10).render(pieces)
+    assert tokens == tuple(chosen.encode("Question: 1+1?\nSolution: 2\n\nQuestion: 2+2?\nSolution:"))
+
+
+def test_text_and_turns_do_not_mix(tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(ConfigError, match="cannot be mixed with the turns of a conversation"):
+        ChatRenderer(tokenizer, context=512, max_tokens=10).render((*CHAT, Message("text", "Solution:")))
+
+
 def test_rendering_is_a_tuple_of_ints_and_repeats(tokenizer: PreTrainedTokenizerBase) -> None:
     renderer = ChatRenderer(tokenizer, context=512, max_tokens=10)
     tokens = renderer.render(CHAT)
