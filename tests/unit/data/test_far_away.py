@@ -39,7 +39,8 @@ class Shop(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, query = unquote(urlsplit(self.path).path), parse_qs(urlsplit(self.path).query)
         if path.startswith("/api/datasets/made/small"):
-            entries = [self._entry(name) for name in sorted(self.files)]
+            below = re.sub(r"^.*/tree/[^/]+/?", "", path) if "/tree/" in path else ""
+            entries = [self._entry(name) for name in sorted({*self.files, "data"}) if name.startswith(below)]
             about = {"id": "made/small", "sha": "0" * 40, "siblings": [{"rfilename": each["path"]} for each in entries]}
             self._say(json.dumps(entries if "/tree/" in path else about).encode())
         elif "list-type" in query:
@@ -51,9 +52,11 @@ class Shop(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paths"]
-        self._say(json.dumps([self._entry(name) for name in wanted if name in self.files]).encode())
+        self._say(json.dumps([self._entry(name) for name in wanted if name in {*self.files, "data"}]).encode())
 
     def _entry(self, name: str) -> dict[str, Any]:
+        if name not in self.files:
+            return {"type": "directory", "path": name, "size": 0, "oid": "1" * 40}
         return {"type": "file", "path": name, "size": len(self.files[name]), "oid": "1" * 40}
 
     def _listed(self, prefix: str) -> bytes:
@@ -139,6 +142,14 @@ def test_from_a_hub(shop: str, tmp_path: Path) -> None:
     result = prepare("made/small", tmp_path / "out", HF_ENDPOINT=f"http://{shop}")
     assert result.returncode == 0, result.stdout + result.stderr
     assert ids(tmp_path / "out") == [row["task_id"] for row in ROWS]
+
+
+def test_a_subset_from_a_hub(shop: str, tmp_path: Path) -> None:
+    result = prepare("made/small/data", tmp_path / "out", HF_ENDPOINT=f"http://{shop}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert ids(tmp_path / "out") == [row["task_id"] for row in ROWS]
+    result = prepare("made/small/other", tmp_path / "none", HF_ENDPOINT=f"http://{shop}")
+    assert (result.returncode, "made/small/other" in result.stderr) == (3, True)
 
 
 def test_from_s3(shop: str, tmp_path: Path) -> None:
