@@ -90,7 +90,8 @@ def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[str
         return request.param, [f"data.path={raw}"]
     if name == "deepmath":  # names are those of the questions
         (raw / "test.jsonl").write_text(json.dumps({"question": "What is 9 plus 9?", "final_answer": "18"}))
-    prepare(DATASETS[name](), find(str(raw)), tmp_path / "prepared", tell=lambda *_: None)
+    # The contests of both splits are one problem under several names.
+    prepare(DATASETS[name](), find(str(raw)), tmp_path / "prepared", keep_overlap=True, tell=lambda *_: None)
     return request.param, [f"data.path={tmp_path / 'prepared'}"]
 
 

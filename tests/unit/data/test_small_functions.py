@@ -55,12 +55,26 @@ def alone(row: Mapping[str, Any]) -> str:
 
 def test_mbpp_prepared_and_its_solutions_accepted(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "mbpp" / "mbpp.jsonl"
-    report = prepare(Mbpp(), find(str(source)), tmp_path / "out", tell=lambda *_: None)
+    report = prepare(Mbpp(), find(str(source)), tmp_path / "out", keep_overlap=True, tell=lambda *_: None)
     assert report.kept == {"train": 374, "validation": 90, "test": 500}
     assert report.dropped == {"it is one of those for prompts": 10}
+    assert len(report.overlap or ()) == 23
     problems = PreparedConfig(path=tmp_path / "out").load("train")
     solutions = {f"mbpp/{row['task_id']}": row["code"] for row in map(json.loads, source.read_text().splitlines())}
     assert graded(problems[:40], solutions) == {Outcome.ACCEPTED: 40}
+
+
+def test_training_problems_that_are_in_the_test_split_of_mbpp_are_dropped(shared_data: Path, tmp_path: Path) -> None:
+    report = prepare(Mbpp(), find(str(shared_data / "mbpp" / "mbpp.jsonl")), tmp_path / "out", tell=lambda *_: None)
+    assert report.kept == {"train": 351, "validation": 90, "test": 500}
+    assert report.dropped == {
+        "it is one of those for prompts": 10,
+        "it overlaps with a problem of the test split": 15,
+        "it overlaps with a problem of the validation split": 8,
+    }
+    left = {problem.id for problem in PreparedConfig(path=tmp_path / "out").load("train")}
+    assert len(left) == 351
+    assert not left & {each["id"] for each in report.overlap or ()}
 
 
 def test_the_sanitised_rows_are_read_too(shared_data: Path) -> None:
