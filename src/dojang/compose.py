@@ -19,16 +19,13 @@ from dojang.learner import (
     Learner,
     Numerics,
     has_critic,
-    load_model,
     load_tokenizer,
-    make_engine,
     numerics,
     prepare_torch,
     renderer_for,
 )
 from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
-from dojang.loop.evaluate import examine
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
 from dojang.places import cache_root
@@ -42,8 +39,7 @@ from dojang.train import team
 from dojang.train.ranks import ALONE, Ranks, check_world, join
 from dojang.train.roles import Roles
 from dojang.train.team import Team
-from dojang.types import Group, Problem, Sampling
-from dojang.weights.memory import MemoryWeights
+from dojang.types import Problem, Sampling
 from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, Speaker, ask_tester
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
@@ -51,7 +47,17 @@ from dojang.workflows.single_turn import SingleTurn
 if TYPE_CHECKING:
     from dojang.spread import SpreadLearner
 
-__all__ = ["Examiner", "Numerics", "Prepared", "build", "follow", "make_renderer", "numerics", "prepare"]
+__all__ = [
+    "Numerics",
+    "Prepared",
+    "build",
+    "checked_task",
+    "eval_sampling",
+    "follow",
+    "make_renderer",
+    "numerics",
+    "prepare",
+]
 
 EVAL_STREAM, TESTER_STREAM, RETRY_STREAM = 2**32, 2**33, 2**34
 """Added to the seed, which is smaller, so that evaluations never share random numbers with training, nor a tester, nor
@@ -140,7 +146,7 @@ def _make_judge(config: RunConfig, problems: Mapping[str, Sequence[Problem]], *,
 def _make_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
     async def make() -> Task:
         try:
-            return await _checked_task(config, problems, judge)
+            return await checked_task(config, problems, judge)
         except BaseException:
             await judge.close()
             raise
@@ -148,7 +154,7 @@ def _make_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], jud
     return asyncio.run(make())
 
 
-async def _checked_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
+async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
     """With a judge that knows the languages of its problems, if it needs one."""
     if not isinstance(config.task, CodeConfig):
         task_here = config.task.make(problems)
@@ -211,7 +217,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
             prepared.task,
             leading.renderer,
             samples=config.eval.samples,
-            sampling=_exam_sampling(config),
+            sampling=eval_sampling(config),
         ),
         engine=engine,
         algorithm=prepared.algorithm,
@@ -312,39 +318,10 @@ def _sampling(config: RunConfig, seed: int, stop: tuple[str, ...] = ()) -> Sampl
     return Sampling(config.rollout.temperature, config.rollout.max_tokens, seed=seed, stop=stop)
 
 
-def _exam_sampling(config: RunConfig) -> Sampling:
+def eval_sampling(config: RunConfig) -> Sampling:
+    """How held-out problems are answered."""
     seed = config.seed + EVAL_STREAM
     return Sampling(config.eval.temperature, config.rollout.max_tokens, seed=seed, stop=config.data.stop)
-
-
-class Examiner:
-    """A model and what it is asked with, for one evaluation after the other."""
-
-    def __init__(self, config: RunConfig) -> None:
-        numeric = numerics(config)
-        prepare_torch(numeric.device)
-        source = models.resolve(config.model.name)
-        self._tokenizer, self._settings = load_tokenizer(source)
-        weights = MemoryWeights(numeric.compute)
-        model = load_model(source, numeric.compute, numeric.device)
-        self._engine = make_engine(config, numeric, source, model, self._tokenizer, weights)
-
-    async def examine(self, config: RunConfig, told: Callable[[int], None]) -> tuple[Group, ...]:
-        """Pose the first problems of the test split; whenever one is done, how many there are is told."""
-        judge = config.judge.make(cache_root())
-        try:
-            problems = config.data.load("test")[: config.eval.problems]
-            task = await _checked_task(config, {"test": problems}, judge)
-            renderer = renderer_for(config, self._tokenizer, self._settings, [each.messages for each in problems])
-            workflow = SingleTurn(
-                self._engine, task, renderer, samples=config.eval.samples, sampling=_exam_sampling(config)
-            )
-            return await examine(workflow, problems, lambda: told(len(problems)))
-        finally:
-            await judge.close()
-
-    async def close(self) -> None:
-        await self._engine.close()
 
 
 def follow(config: RunConfig) -> None:

@@ -6,31 +6,28 @@ written is written aside and renamed. An adapter is merged into its base model.
 Importing this is cheap; torch is loaded once it is clear what to export and where to.
 """
 
-import json
 import os
 import shutil
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dojang import models
 from dojang.errors import ConfigError, DojangError, ModelError, RunDirError
+from dojang.models import ADAPTER
 from dojang.rundir import RunDir, sync_tree
 
 if TYPE_CHECKING:
-    from torch import Tensor, dtype, nn
+    from torch import dtype
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["export"]
 
-MODEL, ADAPTER = "config.json", "adapter_config.json"
+MODEL = "config.json"
 TESTER = "tester"
 """Where a checkpoint of two models holds the second."""
-_SAME = 1e-3
-"""How far scores may be apart after merging, as a share of the largest."""
 
 
 def export(source: Path, output: Path, *, precision: str, which: str | None) -> None:
@@ -119,98 +116,25 @@ def _read(checkpoint: Path, precision: str) -> "tuple[PreTrainedModel, PreTraine
     from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
+    from dojang.train.merging import load_whole, merge
+
     disable_progress_bar()  # type: ignore[no-untyped-call]
     wanted: dtype = getattr(torch, precision)
     words = str(checkpoint)
     if (checkpoint / ADAPTER).is_file():
-        base = _base(checkpoint)
+        base = models.base_of(checkpoint)
         if not (checkpoint / "tokenizer_config.json").is_file():
             words = base
-        model = _merge(checkpoint, base)
+        model = merge(checkpoint, base)
         torch.nn.Module.to(model, wanted)
     else:
-        model = _load(str(checkpoint), wanted)
+        model = load_whole(str(checkpoint), wanted)
     if bad := [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]:
         raise ModelError(
             f"{bad[0]} of {checkpoint} is not finite in {precision}; try --dtype=float32, and if that says the same, "
             "the model is lost: export an earlier checkpoint"
         )
     return model, AutoTokenizer.from_pretrained(words)
-
-
-def _load(source: str, wanted: "dtype") -> "PreTrainedModel":
-    """The model, if it is all there: transformers would make up what is missing."""
-    from transformers import AutoModelForCausalLM
-
-    loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=wanted, output_loading_info=True)
-    model: PreTrainedModel
-    model, report = loaded
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{len(missing)} weights are missing, such as {missing[0]}")
-    model.train(False)
-    return model
-
-
-def _base(checkpoint: Path) -> str:
-    """What the adapter in a checkpoint is for: a directory or a hub id."""
-    name = json.loads((checkpoint / ADAPTER).read_text())["base_model_name_or_path"]
-    try:
-        return models.resolve(str(name))
-    except ModelError as error:
-        raise ModelError(f"the base model that {checkpoint / ADAPTER} names cannot be found: {error}") from error
-
-
-def _merge(checkpoint: Path, source: str) -> "PreTrainedModel":
-    """The base model in full precision, changed by the adapter."""
-
-    from dojang.train.adapters import load_peft
-
-    peft = load_peft(f"{checkpoint} holds an adapter, and merging it into its base model")
-    try:
-        base = _under(checkpoint, source)
-    except Exception as error:
-        raise ModelError(f"the base model {source} of {checkpoint} cannot be loaded: {error}") from error
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what peft warns of is looked at here
-        adapted = peft.PeftModel.from_pretrained(base, str(checkpoint))
-        report = adapted.load_adapter(str(checkpoint), "default")  # again, for its report
-        if wrong := [*report.missing_keys, *report.unexpected_keys]:
-            raise ValueError(f"{len(wrong)} weights are missing, or of no use to {source}, such as {wrong[0]}")
-        before_TV = _scores(adapted)
-        merged: PreTrainedModel = adapted.merge_and_unload()
-    gap = float((_scores(merged) - before_TV).abs().max() / before_TV.abs().max())
-    if not gap <= _SAME:
-        raise ModelError(
-            f"the adapter in {checkpoint} cannot be merged: scores would change by {gap:.1%}. Most likely it changes "
-            f"the embedding or the head, which are one in {source}"
-        )
-    return merged
-
-
-def _under(checkpoint: Path, source: str) -> "PreTrainedModel":
-    """The base model, in full precision, but no more precise than it was under the adapter."""
-    import torch
-
-    from dojang.train.adapters import BASE
-    from dojang.train.bits import coarsened
-
-    base = _load(source, torch.float32)
-    if (checkpoint / BASE).is_file():  # adapters from elsewhere have none
-        known = json.loads((checkpoint / BASE).read_text())
-        dtype: torch.dtype = getattr(torch, known["dtype"])
-        if known["bits"] == 4:
-            base.load_state_dict(coarsened(source, dtype), strict=False)  # the head may be the embedding
-        else:
-            torch.nn.Module.to(torch.nn.Module.to(base, dtype), torch.float32)
-    return base
-
-
-def _scores(model: "nn.Module") -> "Tensor":
-    import torch
-
-    with torch.no_grad():
-        logits_TV: Tensor = model(input_ids=torch.arange(1, 17)[None]).logits[0]
-    return logits_TV
 
 
 def _write(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", output: Path) -> int:

@@ -19,7 +19,7 @@ from dojang.config import RunConfig, sections
 from dojang.errors import ConfigError
 from dojang.settings import flatten
 
-__all__ = ["differences", "load", "resolve", "shipped", "to_yaml"]
+__all__ = ["differences", "load", "read", "resolve", "shipped", "to_tree", "to_yaml"]
 
 
 def shipped() -> list[str]:
@@ -30,7 +30,12 @@ def shipped() -> list[str]:
 
 def load(recipe: str, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration of a shipped recipe or a YAML file, with overrides applied."""
-    return resolve(recipe, _parse(recipe, _read(recipe)), overrides)
+    return resolve(recipe, read(recipe), overrides)
+
+
+def read(recipe: str) -> dict[str, Any]:
+    """The settings of a shipped recipe or a YAML file as they are written, unchecked."""
+    return _parse(recipe, _read(recipe))
 
 
 def resolve(recipe: str, tree: dict[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
@@ -48,7 +53,12 @@ def resolve(recipe: str, tree: dict[str, Any], overrides: Sequence[str] = ()) ->
 
 def to_yaml(config: RunConfig) -> str:
     """The whole resolved configuration; `load` reads it back."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return yaml.safe_dump(to_tree(config), sort_keys=False)
+
+
+def to_tree(config: RunConfig) -> dict[str, Any]:
+    """The whole resolved configuration as plain values."""
+    return config.model_dump(mode="json")
 
 
 def differences(saved: RunConfig, wanted: RunConfig) -> dict[str, tuple[Any, Any]]:

@@ -34,6 +34,7 @@ from dojang.errors import RunDirError
 __all__ = [
     "ACCURACY",
     "EVALUATION",
+    "LINKS",
     "REWARD",
     "ROLLOUT_COLUMNS",
     "SOURCE_ACCURACY",

@@ -3,13 +3,17 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from dojang.cli import app
-from dojang.errors import ConfigError, DataError
-from dojang.evaluating import _plot, _report, numbers
+from dojang.errors import ConfigError, DataError, ModelError
+from dojang.evaluating.cases import numbers
+from dojang.evaluating.report import plot_shots, report
 
 ASKED = ["eval", "dojang-tiny", "--data", "arithmetic", "--max-tokens", "24", "--device", "cpu"]
 
@@ -35,7 +39,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def results(folder: Path) -> dict[str, object]:
+def results(folder: Path) -> dict[str, Any]:
     (only,) = json.loads((folder / "results.json").read_text())["results"]
     assert isinstance(only, dict)
     return only
@@ -71,15 +75,58 @@ def test_two_evaluations_beside_each_other(greedy: Path, sampled: Path) -> None:
     assert "+0.0% [+0.0%, +0.0%] | 1 |" in run("eval", "--compare", str(greedy), str(greedy))
 
 
+def with_shots(folder: Path, found: dict[str, Any], model: str, trained_from: str, rights: list[int]) -> Path:
+    """An evaluation of 50 problems with 0, 2 and 8 shots."""
+    results = [
+        {
+            "data": "gsm8k",
+            "shots": shots,
+            "answers": [{**found["answers"][0], "id": str(at), "attempts": 1, "right": at < right} for at in range(50)],
+        }
+        for shots, right in zip((0, 2, 8), rights, strict=True)
+    ]
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps({"model": model, "trained_from": trained_from, "results": results}))
+    return folder
+
+
+@pytest.mark.parametrize("trained_from", ["smollm2", ""])
+def test_a_comparison_is_written_and_drawn_over_shots(
+    greedy: Path, tmp_path: Path, trained_from: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *told, **more: (figures.append(self), save(self, *told, **more))
+    )
+    first = with_shots(tmp_path / "a", results(greedy), "smollm2", "", [5, 10, 20])
+    second = with_shots(tmp_path / "b", results(greedy), "runs/mine-1", trained_from, [15, 20, 25])
+    told = run("eval", "--compare", str(first), str(second), "--output", str(tmp_path / "out"))
+    labels = ["base: smollm2", "trained: runs/mine-1"] if trained_from else ["smollm2", "runs/mine-1"]
+    assert {each.name for each in (tmp_path / "out").iterdir()} == {"comparison.md", "comparison.png"}
+    text = (tmp_path / "out" / "comparison.md").read_text()
+    assert f"| {labels[0]} | {labels[1]} | difference | p |" in text
+    assert "| gsm8k, 8 shots | 50 | 40.0% | 50.0% | +10.0%" in text
+    assert "gsm8k, 8 shots" in told
+    (axes,) = figures[0].axes
+    lines = {each.get_label(): each.lines[0].get_xydata().tolist() for each in axes.containers}
+    assert lines == {labels[0]: [[0, 0.1], [2, 0.2], [8, 0.4]], labels[1]: [[0, 0.3], [2, 0.4], [8, 0.5]]}
+    with pytest.raises(ConfigError, match="is not empty"):
+        run("eval", "--compare", str(first), str(second), "--output", str(tmp_path / "out"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
         (["eval"], ConfigError, "give a MODEL and --data NAME, or --compare A B"),
-        (["eval", "dojang-tiny"], ConfigError, "give a MODEL and --data NAME"),
-        (["eval", "dojang-tiny", "--data", "sums"], ConfigError, "--data sums is neither gsm8k"),
+        (["eval", "dojang-tiny"], ConfigError, "no dataset to evaluate on; give --data NAME or --recipe R"),
+        (["eval", "dojang-tiny", "--data", "sums"], ConfigError, "--data sums is neither arithmetic, functions, gsm8k"),
         (["eval", "dojang-tiny", "--data", "arithmetic", "--shots", "2"], ConfigError, "--shots is for gsm8k"),
         (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "two"], ConfigError, "must be numbers with commas"),
-        (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "99"], ConfigError, "data.gsm8k.shots"),
+        (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "99"], ConfigError, "data.shots: input should be"),
+        ([*ASKED, "data.style=prose"], ConfigError, "data.style: no such key"),
+        ([*ASKED, "eval.samples=4"], ConfigError, "greedy answers would all be the same"),
+        ([*ASKED, "--recipe", "nothing"], ConfigError, "there is no recipe 'nothing'"),
         (["eval", "--compare", "/none", "/none"], DataError, "is not what `dojang eval --output` writes"),
     ],
 )
@@ -93,20 +140,52 @@ def test_results_are_not_written_over(greedy: Path) -> None:
         run(*ASKED, "--output", str(greedy))
 
 
-def test_an_adapter_has_to_be_merged_first(tmp_path: Path) -> None:
-    (tmp_path / "run" / "checkpoints" / "best").mkdir(parents=True)
-    (tmp_path / "run" / "checkpoints" / "best" / "adapter_config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="holds an adapter; `dojang export"):
-        run("eval", str(tmp_path / "run"), "--data", "arithmetic", "--output", str(tmp_path / "x"))
+@pytest.fixture(scope="module", params=[16, 4], ids=["lora", "qlora"])
+def adapter_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step that trained adapters, of which the checkpoint after it is the best."""
+    if request.param == 4:
+        pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    folder = tmp_path_factory.mktemp("adapter") / "run"
+    settings = [
+        *("model.device=cpu", "steps=1", "seed=3", "rollout.prompts=6", "rollout.samples=6", "rollout.max_tokens=40"),
+        *(f"train.lora={{rank: 4, bits: {request.param}}}", "train.lr=0.02", "eval.problems=40"),
+    ]
+    run("train", "quickstart", *settings, "--run-dir", str(folder))
+    return folder
+
+
+def graded(parquet: Path) -> dict[str, float]:
+    """Rewards by problem."""
+    return {row["problem"]: row["reward"] for row in pq.read_table(parquet).to_pylist()}
+
+
+@pytest.mark.parametrize("of", ["run", "checkpoint"])
+def test_an_adapter_is_evaluated_as_its_training_run_sampled_it(adapter_run: Path, of: str, tmp_path: Path) -> None:
+    """Without --data: the run's own dataset, task and max_tokens."""
+    step = adapter_run / "checkpoints" / "step-000001"
+    asked = adapter_run if of == "run" and (adapter_run / "checkpoints" / "best").resolve() == step else step
+    run("eval", str(asked), "--device", "cpu", "--problems", "40", "--output", str(tmp_path / "out"))
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    (result,) = found["results"]
+    trained = graded(adapter_run / "rollouts" / "test-000001.parquet")
+    assert {each["id"]: each["reward"] for each in result["answers"]} == trained
+    assert trained != graded(adapter_run / "rollouts" / "test-000000.parquet")  # the adapter has changed the answers
+    assert (found["trained_from"], found["settings"]["max_tokens"], result["data"]) == ("dojang-tiny", 40, "arithmetic")
+
+
+def test_an_adapter_without_its_base_model_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "/nowhere/model"}')
+    with pytest.raises(ModelError, match=r"base model that .*adapter_config.json names cannot be found.*/nowhere"):
+        run("eval", str(tmp_path), "--data", "arithmetic", "--output", str(tmp_path / "x"))
 
 
 def test_a_sweep_over_shots_is_drawn_and_told(sampled: Path, tmp_path: Path) -> None:
     found = json.loads((sampled / "results.json").read_text())
     (one,) = found["results"]
     found["results"] = [{**one, "data": "gsm8k", "shots": shots} for shots in (0, 2, 8)]
-    _plot(tmp_path / "shots.png", found)
+    plot_shots(tmp_path / "shots.png", found)
     assert (tmp_path / "shots.png").read_bytes().startswith(b"\x89PNG")
-    assert "| gsm8k, 8 shots | 30 |" in _report(found)
+    assert "| gsm8k, 8 shots | 30 |" in report(found)
     assert numbers("0,2,8") == [0, 2, 8]
 
 

@@ -19,6 +19,7 @@ from dojang.errors import ConfigError, ModelError, RunDirError
 from dojang.export import export
 from dojang.models import resolve
 from dojang.rundir import RunDir
+from dojang.train import merging
 
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]])
 FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -225,7 +226,7 @@ def test_weights_that_do_not_fit_are_a_sentence(run: RunDir, out: Path) -> None:
 def test_a_checkpoint_that_goes_while_it_is_read_is_a_sentence(
     run: RunDir, out: Path, monkeypatch: pytest.MonkeyPatch, late: bool, again: bool
 ) -> None:
-    load = exporting._load
+    load = merging.load_whole
 
     def interrupted(source: str, wanted: torch.dtype) -> PreTrainedModel:
         model = load(source, wanted) if late else None
@@ -235,7 +236,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_a_sentence(
             (run.checkpoints / "step-000015").rename(source)
         return model or load(source, wanted)
 
-    monkeypatch.setattr(exporting, "_load", interrupted)
+    monkeypatch.setattr(merging, "load_whole", interrupted)
     with pytest.raises(RunDirError, match=r"step-000005 was deleted or replaced while it was being read.* Try again"):
         write(run.path, out)
     assert names(out.parent) == {"run"}

@@ -97,14 +97,26 @@ def train(
 @app.command("eval")
 def evaluate(
     model: Annotated[
-        str | None, typer.Argument(help="A model's name, a directory, or a run, which stands for its best checkpoint.")
+        str | None,
+        typer.Argument(help="A model's name, a model or adapter directory, or a run: its best checkpoint."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. data.style=plain task.max_tests=50."),
     ] = None,
     on: Annotated[
         str,
         typer.Option(
             "--data",
             metavar="NAME,...",
-            help="gsm8k=DIR, reasoning_gym=GENERATOR+..., arithmetic, functions, tiny_programs, or prepared folders.",
+            help="gsm8k=DIR, reasoning_gym=GENERATOR+..., arithmetic, functions, tiny_programs, or prepared folders; "
+            "not needed with --recipe or for a run, which have a dataset.",
+        ),
+    ] = "",
+    recipe: Annotated[
+        str,
+        typer.Option(
+            metavar="R", help="Take dataset, task, chat template and rollout settings from a recipe, not from the run."
         ),
     ] = "",
     samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,
@@ -113,7 +125,10 @@ def evaluate(
     ] = None,
     shots: Annotated[str, typer.Option(metavar="N,...", help="Examples to show, for gsm8k: 0,2,4,8.")] = "",
     problems: Annotated[int, typer.Option(min=1, help="How many problems of each dataset: the first so many.")] = 10**9,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 512,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of an answer; as the recipe or the run says, else 512.", show_default=False),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides every sampled token.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
@@ -122,20 +137,32 @@ def evaluate(
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="A B", help="Compare two evaluations, by their directories, instead.", show_default=False),
+        typer.Option(
+            metavar="A B",
+            help="Compare two evaluations, by their directories, instead; with --output, also a chart.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Measure a model: accuracy, pass@k, intervals, tiers, outcomes."""
-    from dojang import evaluating
+    from dojang.evaluating import cases, command
 
     if compare is not None:
-        evaluating.compare(*compare)
+        command.compare(*compare, output)
         return
-    if model is None or not on:
+    if model is None:
         raise ConfigError("give a MODEL and --data NAME, or --compare A B; `dojang eval --help` says more")
     heat = temperature if temperature is not None else float(samples > 1)
-    settings = evaluating.Settings(samples, heat, problems, max_tokens, seed, device, dtype)
-    evaluating.evaluate(model, on.split(","), evaluating.numbers(shots), settings, output)
+    options = cases.Options(samples, heat, problems, max_tokens, seed, device, dtype)
+    command.evaluate(
+        model,
+        options,
+        data=on.split(",") if on else (),
+        shots=cases.numbers(shots),
+        recipe=recipe,
+        overrides=overrides or (),
+        output=output,
+    )
 
 
 @app.command()

@@ -12,6 +12,7 @@ is not checked: that would need the network.
 """
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Callable
@@ -21,8 +22,10 @@ from dojang.errors import ModelError
 from dojang.models import smollm2
 from dojang.places import absolute, cache_root
 
-__all__ = ["KNOWN", "TINY", "check", "local", "resolve"]
+__all__ = ["ADAPTER", "KNOWN", "TINY", "base_of", "check", "local", "resolve"]
 
+ADAPTER = "adapter_config.json"
+"""File that makes a directory a LoRA adapter; peft's name for it."""
 TINY = "dojang-tiny"
 SHIPPED = {TINY: "tiny", "dojang-tiny-code": "tiny_code"}
 KNOWN = (*SHIPPED, smollm2.NAME)
@@ -53,6 +56,19 @@ def local(name: str) -> str | None:
     """The model's directory if it is on this machine already; None if it would have to be fetched."""
     directory = smollm2.converted(cache_root()) if name == smollm2.NAME else _directory(name)
     return None if directory is None or not directory.is_dir() else str(directory)
+
+
+def base_of(adapter: Path) -> str:
+    """The base model of an adapter directory, for `from_pretrained`."""
+    file = adapter / ADAPTER
+    try:
+        name = str(json.loads(file.read_text())["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{file} does not name a base model ({error!r})") from error
+    try:
+        return resolve(name)
+    except ModelError as error:
+        raise ModelError(f"the base model that {file} names cannot be found: {error}") from error
 
 
 def _directory(name: str) -> Path | None:
@@ -87,7 +103,7 @@ def _is_hub_id(name: str) -> bool:
 def _model_directory(path: Path, remedy: str) -> Path:
     """`path`, if it holds a whole model: an interrupted copy should be found before a run starts."""
     if not (path / "config.json").is_file():
-        if (path / "adapter_config.json").is_file():
+        if (path / ADAPTER).is_file():
             remedy = "it holds an adapter; `dojang export` merges it into its base model"
         raise ModelError(f"model directory {path} has no config.json: {remedy}")
     if not any(any(path.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):

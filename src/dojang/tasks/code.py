@@ -68,8 +68,9 @@ class CodeConfig(Rewarded):
     (otherwise -0.5)."""
     tests: Literal["private", "public", "all"] = "private"
     """Which of a problem's tests are run. Public ones are shown in the statement, so they can be answered by rote."""
-    max_tests: int = Field(default=50, ge=1)
-    """Of more tests than this, so many are drawn, the same ones every time."""
+    max_tests: int | None = Field(default=50, ge=1)
+    """Maximum number of tests to run per program, drawn at random but the same every time; null runs all. Evaluations
+    on benchmarks (`dojang eval`, eval.benchmarks) run all unless told otherwise."""
     test_seed: int = 0
     """Decides which ones."""
 
@@ -224,7 +225,7 @@ def pose(config: CodeConfig, problem: Problem) -> Posed:
         )
     if language != "python3" and any(isinstance(test, CallTest) for test in tests):
         raise ValueError(f"its tests call Python functions, but programs are in {language}; use task.language=python3")
-    chosen = sampled(tests, config.max_tests, _seed(config.test_seed, problem.id))
+    chosen = sampled(tests, config.max_tests or len(tests), _seed(config.test_seed, problem.id))
     return Posed(language, reference.prefix, Exam(chosen, reference.limits, reference.checker))
 
 

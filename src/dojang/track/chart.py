@@ -20,19 +20,20 @@ def draw_chart(path: Path, rows: Rows, title: str) -> None:
 
     figure = Figure(figsize=(8, 6.5), dpi=120, layout="constrained")
     rewards, accuracies = figure.subplots(2, sharex=True)
-    _draw(rewards, rows, "critic/rewards/mean", "training")
+    _draw(rewards, rows, "critic/rewards/mean", "training", "C0")
     for axes, prefix in ((rewards, SOURCE_REWARD), (accuracies, SOURCE_ACCURACY)):
-        for name in sorted({name for row in rows for name in row if name.startswith(prefix)}):
-            _draw(axes, rows, name, f"held-out, {name.removeprefix(prefix)}", marker="o", linestyle="--")
+        for at, name in enumerate(sorted({name for row in rows for name in row if name.startswith(prefix)}), start=1):
+            _draw(axes, rows, name, f"held-out, {name.removeprefix(prefix)}", f"C{at}", marker="o", linestyle="--")
         if axes.lines:
             axes.legend()
         axes.grid(alpha=0.3)
     rewards.set(title=title, ylabel="mean reward")
     accuracies.set(xlabel="step", ylabel="accuracy")
+    accuracies.yaxis.set_major_formatter("{x:.0%}")
     write_atomic(path, lambda aside: figure.savefig(aside, format="png"))
 
 
-def _draw(axes: "Axes", rows: Rows, name: str, label: str, marker: str = "", linestyle: str = "-") -> None:
+def _draw(axes: "Axes", rows: Rows, name: str, label: str, color: str, marker: str = "", linestyle: str = "-") -> None:
     values = [(row["step"], row[name]) for row in rows if name in row]
     if values:
-        axes.plot(*zip(*values, strict=True), marker=marker, linestyle=linestyle, label=label)
+        axes.plot(*zip(*values, strict=True), color=color, marker=marker, linestyle=linestyle, label=label)

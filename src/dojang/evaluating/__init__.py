@@ -1,0 +1,1 @@
+"""`dojang eval`: measures a model on held-out problems, and compares two evaluations."""

@@ -1,0 +1,133 @@
+"""Runs `dojang eval`: evaluates the cases, prints and writes the results.
+
+OUTPUT/results.json       everything, problem by problem: what --compare reads
+OUTPUT/results.csv        a line for each problem
+OUTPUT/report.md          the tables
+OUTPUT/shots.png          accuracy over the number of shots, if several were asked for
+OUTPUT/comparison.{md,png}  of --compare A B: the table of differences, and accuracy of both models
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dojang.evaluating.cases import Case, Options, find_subject, make_cases
+from dojang.evaluating.comparison import Comparison
+from dojang.evaluating.report import name_of, plot_shots, report, write_csv
+from dojang.loop.scores import Scores
+from dojang.places import check_vacant, claim
+from dojang.recipe import to_tree
+
+if TYPE_CHECKING:
+    from dojang.evaluating.examiner import Examiner
+
+__all__ = ["compare", "evaluate"]
+
+_KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def evaluate(
+    model: str,
+    options: Options,
+    *,
+    data: Sequence[str] = (),
+    shots: Sequence[int] = (),
+    recipe: str = "",
+    overrides: Sequence[str] = (),
+    output: Path | None = None,
+) -> None:
+    """Evaluates the model on every dataset with every number of shots; writes to evals/MODEL-N without `output`."""
+    if output is not None:
+        check_vacant("--output", output)
+    console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    subject = find_subject(model, recipe)
+    cases = make_cases(subject, data, shots, options, overrides, say)
+    output = output or claim(Path("evals"), Path(model).name)
+    output.mkdir(parents=True, exist_ok=True)
+    from dojang.runner import load_rooms
+
+    load_rooms()
+    from dojang.evaluating.examiner import Examiner
+
+    results = asyncio.run(_examine(Examiner(cases[0].config), cases, console))
+    found = {
+        "model": model,
+        "trained_from": subject.trained_from,
+        "recipe": recipe,
+        "overrides": list(overrides),
+        "settings": _settings(cases[0]),
+        "results": [_result(case, scores) for case, scores in zip(cases, results, strict=True)],
+    }
+    (output / "results.json").write_text(json.dumps(found, indent=1) + "\n")
+    write_csv(output / "results.csv", found)
+    text = report(found)
+    (output / "report.md").write_text(text)
+    if len(shots) > 1:
+        plot_shots(output / "shots.png", found)
+    say(text)
+    say(f"written to {output}")
+
+
+def compare(first: Path, second: Path, output: Path | None = None) -> None:
+    """Prints how much better the second evaluation is on the problems both have; draws both if there is an `output`."""
+    if output is not None:
+        check_vacant("--output", output)
+    found = Comparison.of(first, second)
+    console = Console()
+    console.print(found.table(), markup=False, highlight=False, soft_wrap=True)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "comparison.md").write_text(f"{found.table()}\n![accuracy of both models](comparison.png)\n")
+        found.plot(output / "comparison.png")
+        console.print(f"written to {output}", markup=False, highlight=False)
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    config = case.config
+    return {
+        "samples": config.eval.samples,
+        "temperature": config.eval.temperature,
+        "problems": config.eval.problems,
+        "max_tokens": config.rollout.max_tokens,
+        "seed": config.seed,
+        "device": config.model.device,
+        "dtype": config.model.dtype,
+    }
+
+
+def _result(case: Case, scores: Scores) -> dict[str, Any]:
+    ks = [k for k in _KS if k <= case.config.eval.samples]
+    return {
+        "data": case.data,
+        "shots": case.shots,
+        **scores.as_json(ks),
+        "config": to_tree(case.config),
+        "answers": list(map(asdict, scores.answers)),
+    }
+
+
+async def _examine(examiner: "Examiner", cases: Sequence[Case], console: Console) -> list[Scores]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=console, transient=True) as progress:
+            results = []
+            for case in cases:
+                bar = progress.add_task(name_of({"data": case.data, "shots": case.shots}), total=None)
+
+                def told(total: int, bar: Any = bar) -> None:
+                    progress.update(bar, total=total, advance=1)
+
+                results.append(Scores.of(await examiner.examine(case.config, told)))
+            return results
+    finally:
+        await examiner.close()

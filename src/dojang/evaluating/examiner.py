@@ -1,0 +1,69 @@
+"""Loads a model into a rollout engine and evaluates it on one dataset after another."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang import models
+from dojang.compose import checked_task, eval_sampling
+from dojang.config import RunConfig
+from dojang.learner import Numerics, load_model, load_tokenizer, make_engine, numerics, prepare_torch, renderer_for
+from dojang.loop.evaluate import examine
+from dojang.places import cache_root
+from dojang.train.merging import merge
+from dojang.types import Group
+from dojang.weights.memory import MemoryWeights
+from dojang.workflows.single_turn import SingleTurn
+
+__all__ = ["Examiner"]
+
+
+class Examiner:
+    """A model in an engine. An adapter is merged into its base model in memory, as training publishes it."""
+
+    def __init__(self, config: RunConfig) -> None:
+        numeric = numerics(config)
+        prepare_torch(numeric.device)
+        folder = Path(config.model.name)
+        adapter = (folder / models.ADAPTER).is_file()
+        source = models.base_of(folder) if adapter else models.resolve(config.model.name)
+        self._tokenizer, self._settings = load_tokenizer(source)
+        if adapter and (folder / "tokenizer_config.json").is_file():
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+            self._tokenizer = tokenizer
+        here = config.rollout.engine == "torch"
+        device = numeric.device if here else torch.device("cpu")  # other engines load the model for themselves
+        model = _merged(folder, source, numeric, device) if adapter else load_model(source, numeric.compute, device)
+        weights = MemoryWeights(numeric.compute)
+        self._publish = not here and (adapter or config.rollout.engine == "remote")
+        if self._publish:
+            weights.publish(1, dict(model.named_parameters()))
+        self._engine = make_engine(config, numeric, source, model, self._tokenizer, weights)
+
+    async def examine(self, config: RunConfig, told: Callable[[int], None]) -> tuple[Group, ...]:
+        """Answers and grades the first problems of the test split; calls `told` with their number after each."""
+        if self._publish:
+            await self._engine.load(1)
+            self._publish = False
+        judge = config.judge.make(cache_root())
+        try:
+            problems = config.data.load("test")[: config.eval.problems]
+            task = await checked_task(config, {"test": problems}, judge)
+            renderer = renderer_for(config, self._tokenizer, self._settings, [each.messages for each in problems])
+            workflow = SingleTurn(
+                self._engine, task, renderer, samples=config.eval.samples, sampling=eval_sampling(config)
+            )
+            return await examine(workflow, problems, lambda: told(len(problems)))
+        finally:
+            await judge.close()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+def _merged(adapter: Path, source: str, numeric: Numerics, device: torch.device) -> PreTrainedModel:
+    model = merge(adapter, source)
+    torch.nn.Module.to(model, device=device, dtype=numeric.compute)
+    return model
