@@ -30,6 +30,11 @@ from dojang.train.shard import whole
 from dojang.train.torch import TorchTrainer
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
 from dojang.weights.memory import MemoryWeights
+from precision import in_double
+
+EPSILON = 1e-2
+"""Of AdamW, as large as the learning rate: lr g / (|g| + eps) then differs by no more than the gradients g do. With the
+usual 1e-8 it is a million times as much where g is nearly zero, and rounding errors decide."""
 
 CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
     "grpo": (GrpoConfig(kl=0.1), {}),
@@ -57,7 +62,7 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
             tie_word_embeddings=seed == 0,
             initializer_range=0.2,
         )
-        return LlamaForCausalLM(config).double().eval()
+        return in_double(LlamaForCausalLM(config).double().eval())
 
     lora = settings.get("lora")
     policy, compute = model(0), torch.float64
@@ -67,7 +72,7 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
             policy.config.to_json_file(f"{folder}/config.json")  # save_pretrained is for the first rank only
             save_file(dict(policy.named_parameters()), f"{folder}/model.safetensors", metadata={"format": "pt"})
             policy = load_quantised(folder, compute, torch.device("cpu"))
-    algorithm, config = algo.make(longest=12), TrainConfig(lr=1e-2, weight_decay=0.1, **settings)
+    algorithm, config = algo.make(longest=12), TrainConfig(lr=1e-2, eps=EPSILON, weight_decay=0.1, **settings)
     critic = None
     if algorithm.needs_critic:
         critic = Critic(model(2), algorithm, config, compute=compute, ranks=ranks)

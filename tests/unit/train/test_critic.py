@@ -19,6 +19,7 @@ from dojang.train.critic import Critic
 from dojang.train.torch import TorchTrainer
 from dojang.types import Group, Metrics, Problem, Sample
 from dojang.weights.memory import MemoryWeights
+from precision import EQUAL, assert_equal, in_double
 
 CLIP = 0.2
 
@@ -73,10 +74,12 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
         **settings: object,
     ) -> Pair:
         """`skewed`: a critic whose head has learned something already; `alone`: no critic."""
-        model = micro_model(dtype, seed=seed)
+        model, valuer = micro_model(dtype, seed=seed), micro_model(dtype, seed=seed + 10)
+        if dtype is torch.float64:
+            model, valuer = in_double(model), in_double(valuer)
         config = TrainConfig(**{"lr": 1e-2, "critic": critic, **settings})
         algorithm = PpoConfig(value_clip=CLIP, lam=0.9).make(longest=12)
-        beside = None if alone else Critic(micro_model(dtype, seed=seed + 10), algorithm, config, compute=dtype)
+        beside = None if alone else Critic(valuer, algorithm, config, compute=dtype)
         if skewed and beside is not None:
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
@@ -170,7 +173,9 @@ def value_loss(critic: Critic, groups: Sequence[Group]) -> Tensor:
     total, samples = torch.zeros((), dtype=torch.float64), all_samples(groups)
     for sample in samples:
         value = alone(critic, sample)
-        old, wanted = (torch.tensor(chosen(sample, each)).double() for each in (sample.values, sample.returns))
+        old, wanted = (
+            torch.tensor(chosen(sample, each), dtype=torch.float64) for each in (sample.values, sample.returns)
+        )
         kept = torch.minimum(torch.maximum(value, old - CLIP), old + CLIP)
         total = total + torch.maximum((value - wanted) ** 2, (kept - wanted) ** 2).sum() / 2
     return total / sum(sample.response_length for sample in samples)
@@ -191,9 +196,9 @@ def test_loss_and_gradient_are_those_of_the_sum_over_samples(make: Make, moved: 
     wanted = gradient(pair.critic)
     pair.critic._optimiser.zero_grad()
     found = asyncio.run(pair.trainer.forward_backward(moved))
-    assert found["critic/vf_loss"] == pytest.approx(expected.item(), rel=1e-8)
+    assert found["critic/vf_loss"] == pytest.approx(expected.item(), rel=EQUAL)
     assert 0 < found["critic/vf_clipfrac"] < 1
-    torch.testing.assert_close(gradient(pair.critic), wanted, rtol=1e-5, atol=1e-7)
+    assert_equal(gradient(pair.critic), wanted)
 
 
 def test_neither_figures_nor_gradients_depend_on_the_micro_batch(make: Make, moved: list[Group]) -> None:
@@ -206,9 +211,9 @@ def test_neither_figures_nor_gradients_depend_on_the_micro_batch(make: Make, mov
         found.append((metrics, gradient(pair.critic), policy))
     (metrics, critic, policy), *others = found
     for each in others:
-        assert each[0] == pytest.approx(metrics, rel=1e-6, abs=1e-9)
-        torch.testing.assert_close(each[1], critic, rtol=1e-5, atol=1e-7)
-        torch.testing.assert_close(each[2], policy, rtol=1e-5, atol=1e-7)
+        assert each[0] == pytest.approx(metrics, rel=EQUAL, abs=EQUAL)
+        assert_equal(each[1], critic)
+        assert_equal(each[2], policy)
 
 
 def test_figures_are_of_the_values_that_gave_credit(make: Make, moved: list[Group]) -> None:

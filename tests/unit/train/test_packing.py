@@ -24,6 +24,7 @@ from dojang.train.layers import recompute
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import check_packed, token_logprobs
 from dojang.types import Sample
+from precision import EQUAL, assert_equal, in_double
 
 CPU = torch.device("cpu")
 
@@ -152,7 +153,7 @@ def alone(model: PreTrainedModel, tokens: Sequence[int], temperature: float = 1.
 def test_log_probs_and_gradients_are_those_of_each_sample_alone(
     samples: list[Sample], micro_model: Callable[..., PreTrainedModel], budget: int, temperature: float
 ) -> None:
-    packed, plain = micro_model(torch.float64), micro_model(torch.float64)
+    packed, plain = in_double(micro_model(torch.float64)), in_double(micro_model(torch.float64))
     see_packed(packed)
     random = torch.Generator().manual_seed(0)
     weights = {id(sample): torch.randn(64, generator=random, dtype=torch.float64) for sample in samples}
@@ -163,15 +164,12 @@ def test_log_probs_and_gradients_are_those_of_each_sample_alone(
         for sample, row_T, mask_T in zip(batch.samples, logp_BT, batch.mask_BT, strict=True):
             mine_T = row_T[mask_T]
             expected_T = alone(plain, sample.tokens, temperature)[-len(mine_T) :]
-            torch.testing.assert_close(mine_T, expected_T, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(mine_T, expected_T, rtol=EQUAL, atol=EQUAL)
             (expected_T * weights[id(sample)][: len(mine_T)]).sum().backward()
         total = torch.stack([weights[id(sample)][: logp_BT.shape[1]] for sample in batch.samples])
         (logp_BT * total).sum().backward()
-    for mine, theirs in zip(packed.parameters(), plain.parameters(), strict=True):
-        assert mine.grad is not None
-        assert theirs.grad is not None
-        # transformers normalises in single precision, and here the sums of its roundings have another order.
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-5, atol=1e-5)
+    found, expected = ([each.grad for each in model.parameters()] for model in (packed, plain))
+    assert_equal(found, expected)
 
 
 def test_recomputing_activations_changes_nothing(

@@ -1,0 +1,90 @@
+"""Error bounds that follow from the arithmetic and not from the processor.
+
+Processors and libraries add the terms of a sum in different orders, with or without fused multiply-add, so two correct
+results differ by rounding errors. Two ways to bound the difference:
+
+- Equality is the claim: compute in float64 throughout (`in_double`) and compare with `EQUAL`; where only float32 can be
+  had, with `CLOSE`.
+- Precision is the claim: measure the error against float64, and compare with `rounding_noise`.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm
+from transformers import PreTrainedModel
+
+U32 = 2.0**-24
+"""Unit roundoff of float32: the largest relative error of one operation."""
+U64 = 2.0**-53
+"""Unit roundoff of float64."""
+UBF16 = 2.0**-8
+"""Unit roundoff of bfloat16."""
+
+EQUAL = 2.0**16 * U64
+"""Bound, about 7e-12, on the difference of two float64 results that are equal but for the order of their sums, relative
+to the largest terms of those sums. A sum of n terms is off by at most n U64 of the sum of their absolute values. The
+models of these tests have up to 3 layers of 7 products with n <= 300 terms, forward and backward: 42 times 300 is
+2^13.6; norms, softmaxes and the loss multiply relative errors by a few at most. A single float32 operation in between
+is still found: U32 is 2^29 U64."""
+CLOSE = 2.0**10 * U32
+"""Bound, about 6e-5, on the difference of two float32 results, likewise. Rounding errors of one sum are independent, so
+they grow as sqrt(n): 42 times sqrt(300) is 2^9.5."""
+
+
+def in_double(model: PreTrainedModel) -> PreTrainedModel:
+    """Lets a float64 model of transformers compute its norms in float64, too, where transformers takes float32."""
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = MethodType(_norm, module)
+    return model
+
+
+def _norm(module: Any, x: Tensor) -> Tensor:
+    return rms_norm(x, module.weight.shape, module.weight, module.variance_epsilon)
+
+
+@torch.no_grad()
+def rounding_noise(
+    make: Callable[[], PreTrainedModel], scores: Callable[[PreTrainedModel], Tensor], unit: float, draws: int = 3
+) -> float:
+    """Root mean square of the error that rounding to `unit` can give the scores of a float64 model.
+
+    A product of n terms in floating point is the exact product with other weights: each term goes through up to n
+    roundings, so its weight is off by n unit at most, and by about sqrt(n) unit when rounding errors are independent
+    (Higham and Mary, 2019). This multiplies each weight by 1 + sqrt(n + 8) unit r, r uniform in [-1, 1], and takes the
+    scores in float64. The 8: roundings of a number between two products (residual sum, norm, rotation, gate).
+
+    For terms of size s that gives a product an error of n unit s / sqrt(3). Adding one term after another, the order
+    with the largest error, rounds partial sums of size sqrt(k) s, together n unit s / sqrt(6) if each error were
+    uniform in [-unit, unit] of its sum; it is about 0.7 of that, since unit is the worst case over mantissas.
+    So sums in sequence reach half of the bound, and blocked sums or fused multiply-adds less.
+    """
+    exact, squares = scores(make()), []
+    for seed in range(draws):
+        draw = torch.Generator().manual_seed(seed)
+        model = make()
+        factors = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Linear)}
+        for weight in model.parameters():
+            terms = weight.shape[-1] if id(weight) in factors else 0
+            noise = torch.rand(weight.shape, generator=draw, dtype=weight.dtype).mul_(2).sub_(1)
+            weight.mul_(1 + math.sqrt(terms + 8) * unit * noise)
+        squares.append(scores(model).sub(exact).square().mean())
+    return float(torch.stack(squares).mean().sqrt())
+
+
+def rms(errors: Tensor) -> float:
+    """Root mean square."""
+    return float(errors.double().square().mean().sqrt())
+
+
+def assert_equal(found: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
+    """Asserts that float64 tensors differ by at most `EQUAL` times the largest number in all of them."""
+    pairs = list(zip(found, expected, strict=True))
+    scale = max(float(theirs.abs().max()) for _, theirs in pairs)
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=EQUAL * scale)
