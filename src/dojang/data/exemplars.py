@@ -35,12 +35,12 @@ class Exemplar:
 
 
 def read_exemplars(file: Path) -> tuple[Exemplar, ...]:
-    """Exemplars of a file with rows of `question` and `answer` (GSM8K's own: steps, then `#### N`), or of `question`,
-    `solution` (the steps) and `answer` (N)."""
+    """Exemplars of a file, or of a directory of files. Rows have `question` and `answer` (GSM8K's own: steps, then
+    `#### N`), or `question`, `solution` (the steps) and `answer` (N)."""
     from dojang.data.reading import find  # not before there is something to read
 
-    if not file.is_file():
-        raise DataError(f"data.exemplars={file} is no file; give rows of question and answer, such as GSM8K's")
+    if not file.exists():
+        raise DataError(f"data.exemplars={file} does not exist; give a file of questions and answers, such as GSM8K's")
     found = tuple(
         _exemplar(row, f"{file}, row {number}") for each in find(str(file.resolve())) for number, row in each.rows()
     )

@@ -257,6 +257,14 @@ def test_exemplars_of_a_file_in_a_chat(tmp_path: Path) -> None:
     )
 
 
+def test_exemplars_in_a_directory_as_a_job_has_its_inputs(tmp_path: Path) -> None:
+    write(tmp_path, row())
+    (tmp_path / "channel").mkdir()
+    exemplars(tmp_path / "channel", OWN)
+    (problem,) = Gsm8kConfig(path=tmp_path, style="plain", shots=1, exemplars=tmp_path / "channel").load("train")
+    assert problem.messages[0].content == OWN_PLAIN
+
+
 def test_a_solution_and_an_answer_apart(tmp_path: Path) -> None:
     write(tmp_path, row())
     file = exemplars(tmp_path, {"question": "Two and two?", "solution": "2 + 2 = 4\nThat is all.", "answer": "4"})
@@ -288,7 +296,7 @@ def test_what_is_no_exemplar_is_told(tmp_path: Path, bad: dict[str, str]) -> Non
     config = Gsm8kConfig(path=tmp_path, shots=1, exemplars=exemplars(tmp_path, bad))
     with pytest.raises(DataError, match=r"shown\.jsonl, row 0: an exemplar needs a question and an answer"):
         config.load("train")
-    with pytest.raises(DataError, match=r"data\.exemplars=.*nowhere\.jsonl is no file"):
+    with pytest.raises(DataError, match=r"data\.exemplars=.*nowhere\.jsonl does not exist"):
         Gsm8kConfig(path=tmp_path, shots=1, exemplars=tmp_path / "nowhere.jsonl").load("train")
 
 
