@@ -47,11 +47,10 @@ def cluster() -> Iterator[None]:
 
 
 def configured(*settings: str) -> RunConfig:
-    """With AdamW's eps as large as the learning rate, so that weights differ by no more than gradients do: it divides by
-    gradients, and where those are nearly zero, rounding errors would decide."""
-    return recipes.load(
-        "quickstart", ["model.dtype=float64", "train.lr=1e-3", "train.eps=1e-3", "train.warmup=0", *settings]
-    )
+    # AdamW divides by gradients: where they are nearly zero, rounding errors would decide. With an eps as large as the
+    # learning rate, weights differ by no more than gradients do.
+    steps = ("train.lr=1e-3", "train.eps=1e-3", "train.warmup=0")
+    return recipes.load("quickstart", ["model.dtype=float64", *steps, *settings])
 
 
 def here(config: RunConfig) -> Student:
