@@ -4,11 +4,12 @@ Each room declares its own section beside its code; this file assembles them and
 across rooms. A union lists what there is to choose from: its members are the registry.
 """
 
+import math
 import types
 import typing
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dojang.algos.cispo import CispoConfig
 from dojang.algos.clip import (
@@ -129,7 +130,9 @@ class RunConfig(Section):
     algo: Algorithm = GrpoConfig()
     """How graded attempts become a loss."""
     steps: int = Field(default=100, ge=1, le=10**9)
-    """Turns of the loop."""
+    """Turns of the loop; excludes `epochs`."""
+    epochs: float | None = Field(default=None, gt=0, le=10**6)
+    """Passes over the training problems, instead of `steps`: epochs * problems / rollout.prompts steps, rounded up."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Decides the order of problems and every sampled token."""
     rollout: RolloutConfig = RolloutConfig()
@@ -155,7 +158,21 @@ class RunConfig(Section):
         }
         if isinstance(tree.get("runtime"), str):
             named["runtime"] = {"name": tree["runtime"]}
-        return {**tree, **named}
+        return {key: value for key, value in {**tree, **named}.items() if key != "steps" or value is not None}
+
+    @model_serializer(mode="wrap")
+    def _unresolved_steps(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """`steps` is not known while there are `epochs`, and must not be read back beside them."""
+        tree: dict[str, Any] = serialise(self)
+        return tree if self.epochs is None else {**tree, "steps": None}
+
+    def with_steps(self, problems: int) -> "RunConfig":
+        """The same configuration with `epochs` resolved to `steps`, for this number of training problems."""
+        if self.epochs is None:
+            return self
+        steps = max(1, math.ceil(self.epochs * problems / self.rollout.prompts - 1e-9))
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return RunConfig.model_validate({**given, "steps": steps, "epochs": None})
 
     def _graders_agree(self) -> list[str]:
         data, task, wrong = self.data.name, self.task.name, list[str]()
@@ -281,7 +298,17 @@ class RunConfig(Section):
                     f"algo.parts has a weight for {', '.join(sorted(unknown))}, but task.rewards has "
                     f"{', '.join(sorted(known))}"
                 )
-        wrong += self._training_agrees()
+        wrong += self._training_agrees() + self._length_agrees()
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        return self
+
+    def _length_agrees(self) -> list[str]:
+        wrong = list[str]()
+        if self.epochs is not None:  # the rest is checked once the number of steps is known
+            if "steps" in self.model_fields_set:
+                wrong.append(f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out")
+            return wrong
         stale, rest = divmod(self.loop.stale_updates, self.train.updates)
         if rest or stale >= self.steps:
             wrong.append(
@@ -294,6 +321,4 @@ class RunConfig(Section):
                 f"train.critic.warmup={self.train.critic.warmup} leaves none of the run's {updates} optimiser steps to "
                 "the policy; lower it or raise steps"
             )
-        if wrong:
-            raise ValueError("\n".join(wrong))
-        return self
+        return wrong

@@ -22,6 +22,9 @@ from dojang.settings import flatten
 __all__ = ["differences", "load", "read", "resolve", "shipped", "to_tree", "to_yaml"]
 
 
+_EXCLUSIVE = (("steps", "epochs"), ("train.warmup", "train.warmup_ratio"))
+
+
 def shipped() -> list[str]:
     """Names of the recipes that come with dojang."""
     folder = resources.files("dojang") / "recipes"
@@ -42,6 +45,7 @@ def resolve(recipe: str, tree: dict[str, Any], overrides: Sequence[str] = ()) ->
     """The configuration in a tree of settings, with overrides applied; the name is what mistakes are said to be in."""
     for override in overrides:
         _override(tree, override)
+    _drop_replaced(tree, [override.partition("=")[0] for override in overrides])
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
@@ -130,6 +134,14 @@ def _override(tree: dict[str, Any], override: str) -> None:
         tree[last] = yaml.safe_load(value)
     except yaml.YAMLError:
         tree[last] = value
+
+
+def _drop_replaced(tree: dict[str, Any], given: Sequence[str]) -> None:
+    """An override of one of two settings that exclude each other replaces the recipe's other one."""
+    for pair in _EXCLUSIVE:
+        for key, other in (pair, pair[::-1]):
+            if key in given and other not in given:
+                _remove(tree, other.split("."))
 
 
 def _default_mapping(keys: Sequence[str]) -> dict[str, Any]:

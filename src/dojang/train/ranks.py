@@ -8,7 +8,7 @@ spread over all (shard.py).
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -57,6 +57,14 @@ class Ranks:
         found: list[Any] = [None] * self.data
         dist.all_gather_object(found, thing, group=self.data_group)
         return found
+
+    def of_first(self, thing: T) -> T:
+        """The first rank's value, on all ranks. All of them must ask."""
+        if self.world == 1:
+            return thing
+        box: list[Any] = [thing]
+        dist.broadcast_object_list(box, src=0, group=self.orders)
+        return cast(T, box[0])
 
 
 ALONE = Ranks()
