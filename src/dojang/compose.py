@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import ValidationError
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
@@ -22,15 +23,16 @@ from dojang.learner import (
     load_tokenizer,
     numerics,
     prepare_torch,
-    renderer_for,
 )
 from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
 from dojang.places import cache_root
+from dojang.prompts import measure
 from dojang.protocols import Algorithm, Judge, RolloutEngine, SpreadJudge, Task, Trainer, Workflow
 from dojang.rundir import RunDir
+from dojang.settings import complaints
 from dojang.tasks.code import CodeConfig, CodeTask
 from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
@@ -40,7 +42,7 @@ from dojang.train.ranks import ALONE, Ranks, check_world, join
 from dojang.train.roles import Roles
 from dojang.train.team import Team
 from dojang.types import Problem, Sampling
-from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, Speaker, ask_tester
+from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, Speaker
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
 
@@ -54,7 +56,7 @@ __all__ = [
     "checked_task",
     "eval_sampling",
     "follow",
-    "make_renderer",
+    "measure_prompts",
     "numerics",
     "prepare",
 ]
@@ -69,8 +71,10 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2}
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What can go wrong cheaply, made first: data, task and algorithm."""
+    """What can go wrong cheaply, made first: data, task, algorithm and prompts."""
 
+    config: RunConfig
+    """As it was given, with `epochs` resolved to `steps`."""
     task: Task
     algorithms: Mapping[str, Algorithm]
     """Of each model, by its role."""
@@ -78,6 +82,10 @@ class Prepared:
     held_out: Sequence[Problem]
     judge: Judge
     """Whoever is done with this closes it."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Number of overlong prompts that were left out, by split; empty where they are not filtered."""
+    renderers: Mapping[str, tuple[PreTrainedTokenizerBase, ChatRenderer]] = field(default_factory=dict)
+    """Of each model, by its role; without those that a dry run would have to download."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -86,9 +94,9 @@ class Prepared:
         return ByRole(self.algorithms) if others else first
 
 
-def prepare(config: RunConfig, *, dry: bool = False) -> Prepared:
-    """Load the data and make the task and the algorithm; an empty split is an error here, not a puzzle later. `dry`:
-    not by the processes that are to run it."""
+def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> Prepared:
+    """Load the data, make the task and the algorithm and, unless told not to, measure the prompts; an empty split is an
+    error here, not a puzzle later. `dry`: not by the processes that are to run it."""
     config.track.check()
     for each in config.roles().values():
         models.check(each.model.name)
@@ -102,11 +110,33 @@ def prepare(config: RunConfig, *, dry: bool = False) -> Prepared:
     data = _load_data(config)
     judge = _make_judge(config, data, dry=dry)
     task = _make_task(config, data, judge)
-    splits = {split: task.problems(split) for split in ("train", "test")}
-    for split, problems in splits.items():
-        if not problems:
-            raise DataError(f"the {split} split of {config.data.name} is empty")
-    return Prepared(task, algorithms, splits["train"], splits["test"][: config.eval.problems], judge)
+    try:
+        splits = {split: task.problems(split) for split in ("train", "test")}
+        for split, problems in splits.items():
+            if not problems:
+                raise DataError(f"the {split} split of {config.data.name} is empty")
+        resolved = _with_steps(config, len(splits["train"]))
+        test = splits["test"][: config.eval.problems]
+        prepared = Prepared(resolved, task, algorithms, splits["train"], test, judge)
+        return measure_prompts(config, prepared, dry=dry) if measured else prepared
+    except BaseException:
+        asyncio.run(judge.close())
+        raise
+
+
+def measure_prompts(config: RunConfig, prepared: Prepared, *, dry: bool = False) -> Prepared:
+    """The same with overlong prompts refused, or left out where data.filter_overlong_prompts is set."""
+    found = measure(config, prepared.task, prepared.train, dry=dry)
+    return replace(prepared, config=_with_steps(config, len(found.train)), **found.as_fields())
+
+
+def _with_steps(config: RunConfig, problems: int) -> RunConfig:
+    try:
+        return config.with_steps(problems)
+    except ValidationError as error:
+        raise ConfigError(
+            f"epochs={config.epochs:g} of {problems:,} problems: {'; '.join(complaints(error))}"
+        ) from None
 
 
 def _make_algorithms(config: RunConfig) -> dict[str, Algorithm]:
@@ -169,20 +199,6 @@ async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Proble
     if config.workflow.name == "coder_tester":
         _check_cases(task, problems["train"])
     return task
-
-
-def make_renderer(
-    config: RunConfig, prepared: Prepared, source: str, role: str = "policy"
-) -> tuple[PreTrainedTokenizerBase, ChatRenderer]:
-    """The model's tokenizer and how it is asked. Fails if a prompt is too long, before anything runs."""
-    tokenizer, settings = load_tokenizer(source)
-    if role == "tester":
-        assert isinstance(config.workflow, CoderTesterConfig)
-        assert isinstance(prepared.task, CodeTask)
-        prompts = [ask_tester(config.workflow, prepared.task, problem, "") for problem in prepared.train]
-        return tokenizer, renderer_for(config, tokenizer, settings, prompts, "tester.max_tokens")
-    prompts = [problem.messages for problem in (*prepared.train, *prepared.held_out)]
-    return tokenizer, renderer_for(config, tokenizer, settings, prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,16 +283,16 @@ def _find_place(config: RunConfig) -> tuple[RunConfig, Numerics, Ranks, MakeLear
     numeric = numerics(config)
     prepare_torch(numeric.device)
     ranks = join(numeric.device, config.train.sequence_ranks)
+    ranks.of_first(config.steps)  # the others do not load the data
     return config, numeric, ranks, lambda each, source, tokenizer: Learner(each, numeric, ranks, source, tokenizer)
 
 
 def _make_players(config: RunConfig, prepared: Prepared, make: MakeLearner) -> dict[str, _Player]:
     roles = config.roles()
     sources = {role: models.resolve(each.model.name) for role, each in roles.items()}
-    asked = {role: make_renderer(each, prepared, sources[role], role) for role, each in roles.items()}
     players: dict[str, _Player] = {}
     for role, each in roles.items():
-        tokenizer, renderer = asked[role]
+        tokenizer, renderer = prepared.renderers[role]
         learner = make(each, sources[role], tokenizer)
         engine = learner.make_engine()
         players[role] = _Player(each, renderer, learner, engine, learner.make_trainer(prepared.algorithms[role]))
@@ -329,6 +345,7 @@ def follow(config: RunConfig) -> None:
     numeric = numerics(config)
     prepare_torch(numeric.device)
     ranks = join(numeric.device, config.train.sequence_ranks)
+    config = config.model_copy(update={"steps": ranks.of_first(config.steps), "epochs": None})
     trainers: dict[str, Trainer] = {}
     for (role, each), algorithm in zip(config.roles().items(), _make_algorithms(config).values(), strict=True):
         source = models.resolve(each.model.name)

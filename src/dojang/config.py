@@ -206,6 +206,13 @@ class RunConfig(Section):
                 f"rollout.engine={rollout.engine} and rollout.url={rollout.url} do not go together; the "
                 "engine remote needs addresses, such as rollout.url=[http://HOST:8000], and the others take none"
             )
+        for role, each in self.roles().items():
+            longest, key = each.rollout.max_tokens, "tester" if role == "tester" else "rollout"
+            if rollout.max_model_len is not None and longest >= rollout.max_model_len:
+                wrong.append(
+                    f"{key}.max_tokens={longest} leaves no room for a prompt within rollout.max_model_len="
+                    f"{rollout.max_model_len}; lower the one or raise the other"
+                )
         if rollout.transfer == "delta" and rollout.engine == "torch":
             wrong.append(
                 "rollout.transfer=delta is for engines that are sent weights (rollout.engine=remote or vllm), and "

@@ -2,7 +2,6 @@
 business."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from dojang.train.bits import load_quantised
 from dojang.train.critic import Critic
 from dojang.train.ranks import Ranks
 from dojang.train.torch import TorchTrainer
-from dojang.types import Message
 from dojang.weights.delta import DeltaWeights
 from dojang.weights.memory import MemoryWeights
 from dojang.workflows.render import ChatRenderer
@@ -34,15 +32,16 @@ from dojang.workflows.render import ChatRenderer
 __all__ = [
     "Learner",
     "Numerics",
+    "context_length",
     "has_critic",
     "load_model",
     "load_tokenizer",
     "make_engine",
+    "make_renderer",
     "make_servers",
     "numerics",
     "numerics_on",
     "prepare_torch",
-    "renderer_for",
 ]
 
 
@@ -99,22 +98,34 @@ def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, PreTrainedConf
     return tokenizer, settings
 
 
-def renderer_for(
+def context_length(config: RunConfig, settings: PreTrainedConfig) -> int | None:
+    """Most tokens of a prompt and its answer: rollout.max_model_len, or the model's own; None for models without a
+    limit. ConfigError if the model cannot have so many."""
+    own: int | None = getattr(settings, "max_position_embeddings", None)
+    wanted = config.rollout.max_model_len
+    if wanted is not None and own is not None and wanted > own:
+        raise ConfigError(
+            f"rollout.max_model_len={wanted} is more than the context of {config.model.name}, {own} tokens; lower it "
+            "or leave it out"
+        )
+    return own if wanted is None else wanted
+
+
+def make_renderer(
     config: RunConfig,
     tokenizer: PreTrainedTokenizerBase,
     settings: PreTrainedConfig,
-    prompts: Sequence[Sequence[Message]],
     key: str = "rollout.max_tokens",
 ) -> ChatRenderer:
-    """How a model is asked; fails if a prompt is too long. The longest in characters stand for the rest. `key` is where
-    the user has set how long answers may be."""
-    context = getattr(settings, "max_position_embeddings", None)  # models without positions have no such limit
-    renderer = ChatRenderer(
-        tokenizer, context=context, max_tokens=config.rollout.max_tokens, variables=config.model.template, key=key
+    """Builds the renderer of a model's prompts. `key` is where the user has set how long answers may be."""
+    return ChatRenderer(
+        tokenizer,
+        context=context_length(config, settings),
+        max_tokens=config.rollout.max_tokens,
+        variables=config.model.template,
+        key=key,
+        limit="the model's context" if config.rollout.max_model_len is None else "rollout.max_model_len",
     )
-    for messages in sorted(prompts, key=lambda each: sum(len(turn.content) for turn in each))[-8:]:
-        renderer.render(messages)
-    return renderer
 
 
 class Learner:
@@ -191,6 +202,7 @@ def make_engine(
             slots=rollout.slots,
             kv_gb=rollout.kv_gb,
             chunk=rollout.chunk,
+            context=rollout.max_model_len,
             threads=_engine_threads(config),
             dtype=numeric.compute,
         )
@@ -204,6 +216,7 @@ def make_engine(
             weights,
             slots=rollout.slots,
             kv_gb=rollout.kv_gb,
+            context=rollout.max_model_len,
             transfer=rollout.transfer,
             dtype=dtype,
         )

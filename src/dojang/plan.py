@@ -4,6 +4,7 @@ import asyncio
 
 from dojang import compose, models
 from dojang.config import RunConfig
+from dojang.prompts import describe_dropped
 
 __all__ = ["describe"]
 
@@ -12,9 +13,7 @@ def describe(config: RunConfig) -> str:
     """A few lines; data is loaded, names are resolved and prompts measured on the way, so mistakes show here."""
     prepared = compose.prepare(config, dry=True)
     asyncio.run(prepared.judge.close())
-    for role, each in config.roles().items():
-        if local := models.local(each.model.name):
-            compose.make_renderer(each, prepared, local, role)
+    config = prepared.config
     rollout = config.rollout
     passes = config.steps * rollout.prompts / len(prepared.train)
     updates = config.steps * config.train.updates - config.loop.stale_updates
@@ -24,7 +23,8 @@ def describe(config: RunConfig) -> str:
             f"  model   {models.check(config.model.name)}; {_where(config)}",
             *_second(config),
             f"  data    {config.data.name}: {len(prepared.train):,} training and "
-            f"{len(prepared.task.problems('test')):,} held-out problems",
+            f"{len(prepared.task.problems('test')) - prepared.dropped.get('test', 0):,} held-out problems",
+            *_overlong(config, prepared),
             f"  steps   {config.steps} of {rollout.prompts} problems x {rollout.samples} samples "
             f"({config.steps * rollout.prompts * rollout.samples:,} samples of up to {rollout.max_tokens} tokens, "
             f"{passes:.2f} passes over the data)",
@@ -35,6 +35,15 @@ def describe(config: RunConfig) -> str:
             f"{config.checkpoint.metric} ({config.checkpoint.mode})",
         ]
     )
+
+
+def _overlong(config: RunConfig, prepared: compose.Prepared) -> list[str]:
+    """The number of prompts that are left out, where they are filtered."""
+    if not config.data.filter_overlong_prompts:
+        return []
+    if not prepared.dropped:
+        return ["          overlong prompts are counted by the run: the model's tokenizer is not on this machine"]
+    return [f"          overlong prompts left out: {describe_dropped(list(prepared.dropped.items()))}"]
 
 
 def _where(config: RunConfig) -> str:

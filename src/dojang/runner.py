@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing, suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +40,7 @@ __all__ = ["dry_run", "load_rooms", "run"]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 RESUMABLE = (
-    *("steps", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.", "track", "runtime"),
+    *("steps", "epochs", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.", "track", "runtime"),
     *("tester.max_tokens", "tester.lr", "tester.url"),
 )
 """Keys that may change when a run is resumed: the finished steps keep their meaning."""
@@ -68,7 +69,7 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
         again = [*(_torchrun() or _program()), "train", recipe, *overrides, "--run-dir", str(directory.path)]
         ending = Ending(recipe, config.steps, shlex.join(_program()), shlex.join([*again, "--resume"]), directory)
 
-        def settle() -> None:
+        def settle(config: RunConfig) -> None:
             directory.lock()
             _check_directory(directory, config, resume=resume)  # somebody may have been here in the meantime
             write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
@@ -84,6 +85,8 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
             if settle is not _nothing or directory.summary.exists():
                 raise
             # It has begun, and could not begin again: a machine is gone, and there is no other.
+            config = recipes.load(str(directory.config))  # with epochs resolved to steps
+            ending = replace(ending, steps=config.steps)
             finish(ending, console, status="failed", seconds=time.monotonic() - started)
             with closing(_open_trackers(config, console, ending, live=False)) as couriers:
                 couriers.start()
@@ -91,19 +94,27 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
             raise type(error)(f"{error}\nresume with: {ending.command}") from error
 
 
-def _once(config: RunConfig, console: Console, ending: Ending, settle: Callable[[], None], *, may_fail: bool) -> bool:
+def _once(
+    config: RunConfig, console: Console, ending: Ending, settle: Callable[[RunConfig], None], *, may_fail: bool
+) -> bool:
     """Train to the end; False if trainers on other machines were lost, and it `may_fail`: then it can begin again where
     it was saved, with everything made anew. `settle` takes the directory once nothing is wrong with the data."""
     from dojang import compose
+    from dojang.prompts import describe_dropped
 
     on_ray = config.runtime.name == "ray"
     if on_ray:
         _leave_when_told()
     prepared = compose.prepare(config)  # before a directory is made: a mistake here leaves none behind
+    config = prepared.config
+    ending = replace(ending, steps=config.steps, dropped=prepared.dropped)
+    if any(prepared.dropped.values()):
+        said = describe_dropped(list(prepared.dropped.items()))
+        console.print(f"overlong prompts left out: {said}", highlight=False, soft_wrap=True)
     if on_ray:
         _leave_when_told()  # Ray has its own idea of signals
     with closing(_open_trackers(config, console, ending)) as couriers:
-        settle()
+        settle(config)
         try:
             _train(config, prepared, console, ending, couriers, may_fail=may_fail)
         except RanksLost as error:
@@ -134,7 +145,7 @@ def _leave_when_told() -> None:
         signal.signal(number, leave)
 
 
-def _nothing() -> None:
+def _nothing(config: RunConfig) -> None:
     """The directory is this run's already."""
 
 
@@ -267,7 +278,7 @@ def _check_directory(directory: RunDir, config: RunConfig, *, resume: bool) -> N
             f"{directory.path} already holds a run; continue it with --resume, or choose another --run-dir"
         )
     done = _step(directory.last_checkpoint())
-    if config.steps < done:
+    if config.epochs is None and config.steps < done:
         raise ConfigError(f"the run in {directory.path} has done {done} steps already; steps={config.steps} is fewer")
     changed = {
         key: values

@@ -2,8 +2,8 @@
 
 import json
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -31,6 +31,8 @@ class Ending:
     command: str
     """How to resume the run."""
     directory: RunDir
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Number of overlong prompts that were left out, by split."""
 
 
 def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> None:
@@ -45,7 +47,9 @@ def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> 
         "metric": "held-out accuracy",
     }
     values = (ending.recipe, done, round(seconds, 1), evaluation, status, ending.command)
-    summary = dict(zip(SUMMARY_KEYS, values, strict=True))
+    summary: dict[str, object] = dict(zip(SUMMARY_KEYS, values, strict=True))
+    if ending.dropped:
+        summary["overlong_prompts"] = dict(ending.dropped)
     write_atomic(directory.summary, json.dumps(summary, indent=2).encode())
     if rows:
         from dojang.track.chart import draw_chart

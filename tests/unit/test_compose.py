@@ -158,11 +158,8 @@ def test_what_is_wrong_shows_before_anything_runs(overrides: list[str], error: t
 
 
 def test_a_prompt_that_leaves_no_room_for_an_answer_shows_before_anything_runs() -> None:
-    from dojang import models
-
-    config = recipes.load("quickstart", ["rollout.max_tokens=600"])
     with pytest.raises(ConfigError, match="do not fit the model's context of 512 tokens"):
-        compose.make_renderer(config, compose.prepare(config), models.resolve("dojang-tiny"))
+        prepare("rollout.max_tokens=600")
 
 
 @pytest.mark.parametrize(

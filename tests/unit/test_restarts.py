@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dojang import compose, runner
+from dojang import recipe as recipes
 from dojang.errors import ClusterError, Interrupted, RanksLost
 
 WORDS = ("quickstart", ["runtime.name=ray", "runtime.max_failures=1"])
@@ -52,7 +53,8 @@ def test_a_run_that_was_told_to_stop_does_not_begin_again(monkeypatch: pytest.Mo
 
 
 def test_a_run_that_cannot_begin_again_leaves_a_summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    lives, told = iter([SimpleNamespace(judge=Nothing()), None]), list[str]()
+    prepared = SimpleNamespace(judge=Nothing(), config=recipes.load(*WORDS), dropped={})
+    lives, told = iter([prepared, None]), list[str]()
 
     def prepare(config: Any) -> Any:
         if (found := next(lives)) is None:

@@ -18,6 +18,10 @@ class DataSection(Section):
     """Seed of a shuffle before the limit: chooses the problems, in the order, that
     `datasets.Dataset.shuffle(seed=limit_seed).select(range(limit))` chooses of the same training problems."""
 
+    filter_overlong_prompts: bool = False
+    """Leave out and count problems whose prompt does not fit the context beside rollout.max_tokens, in training and in
+    evaluation; without it such a prompt is an error."""
+
     @model_validator(mode="after")
     def _seed_needs_limit(self) -> "DataSection":
         if self.limit_seed is not None and self.limit is None:

@@ -66,7 +66,7 @@ def evaluate(
         "recipe": recipe,
         "overrides": list(overrides),
         "settings": _settings(cases[0]),
-        "results": [_result(case, scores) for case, scores in zip(cases, results, strict=True)],
+        "results": [_result(case, *each) for case, each in zip(cases, results, strict=True)],
     }
     (output / "results.json").write_text(json.dumps(found, indent=1) + "\n")
     write_csv(output / "results.csv", found)
@@ -105,18 +105,20 @@ def _settings(case: Case) -> dict[str, Any]:
     }
 
 
-def _result(case: Case, scores: Scores) -> dict[str, Any]:
+def _result(case: Case, scores: Scores, dropped: int) -> dict[str, Any]:
     ks = [k for k in _KS if k <= case.config.eval.samples]
     return {
         "data": case.data,
         "shots": case.shots,
         **scores.as_json(ks),
+        "overlong_prompts": dropped,
         "config": to_tree(case.config),
         "answers": list(map(asdict, scores.answers)),
     }
 
 
-async def _examine(examiner: "Examiner", cases: Sequence[Case], console: Console) -> list[Scores]:
+async def _examine(examiner: "Examiner", cases: Sequence[Case], console: Console) -> list[tuple[Scores, int]]:
+    """The scores of each case, and the number of overlong prompts that were left out."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
         with Progress(*columns, console=console, transient=True) as progress:
@@ -127,7 +129,11 @@ async def _examine(examiner: "Examiner", cases: Sequence[Case], console: Console
                 def told(total: int, bar: Any = bar) -> None:
                     progress.update(bar, total=total, advance=1)
 
-                results.append(Scores.of(await examiner.examine(case.config, told)))
+                scores = Scores.of(await examiner.examine(case.config, told))
+                results.append((scores, examiner.dropped))
+                if examiner.dropped:
+                    said = f"{case.data}: {examiner.dropped:,} overlong prompts left out"
+                    console.print(said, markup=False, highlight=False, soft_wrap=True)
             return results
     finally:
         await examiner.close()

@@ -9,9 +9,10 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from dojang import models
 from dojang.compose import checked_task, eval_sampling
 from dojang.config import RunConfig
-from dojang.learner import Numerics, load_model, load_tokenizer, make_engine, numerics, prepare_torch, renderer_for
+from dojang.learner import Numerics, load_model, load_tokenizer, make_engine, make_renderer, numerics, prepare_torch
 from dojang.loop.evaluate import examine
 from dojang.places import cache_root
+from dojang.prompts import held_out
 from dojang.train.merging import merge
 from dojang.types import Group
 from dojang.weights.memory import MemoryWeights
@@ -22,6 +23,9 @@ __all__ = ["Examiner"]
 
 class Examiner:
     """A model in an engine. An adapter is merged into its base model in memory, as training publishes it."""
+
+    dropped = 0
+    """Number of overlong prompts that the last evaluation left out."""
 
     def __init__(self, config: RunConfig) -> None:
         numeric = numerics(config)
@@ -49,9 +53,10 @@ class Examiner:
             self._publish = False
         judge = config.judge.make(cache_root())
         try:
-            problems = config.data.load("test")[: config.eval.problems]
+            renderer = make_renderer(config, self._tokenizer, self._settings)
+            found = held_out(config, config.data.load("test"), renderer)
+            problems, self.dropped = found.problems, found.dropped
             task = await checked_task(config, {"test": problems}, judge)
-            renderer = renderer_for(config, self._tokenizer, self._settings, [each.messages for each in problems])
             workflow = SingleTurn(
                 self._engine, task, renderer, samples=config.eval.samples, sampling=eval_sampling(config)
             )

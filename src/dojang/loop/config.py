@@ -21,6 +21,9 @@ class RolloutConfig(Section):
     """Sampling temperature while training."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest answer, in tokens."""
+    max_model_len: int | None = Field(default=None, ge=2)
+    """Context length: most tokens of a prompt and its answer together. Without it the model's own context, which it may
+    not exceed."""
     engine: Literal["torch", "vllm", "remote"] = "torch"
     """What generates: dojang's own engine, vLLM on this machine, or `vllm serve` at `url` (docs/engines.md)."""
     url: list[str] = Field(default_factory=list)

@@ -23,7 +23,7 @@ from dojang.errors import DojangError, HealthError, JudgeError, ModelError
 from dojang.planning.advice import Finding
 from dojang.planning.shapes import Shape
 from dojang.planning.work import Lengths
-from dojang.protocols import Task
+from dojang.protocols import Task, TooLong
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
 from dojang.tasks.maths import MathsConfig
@@ -61,21 +61,37 @@ class Checked:
     lengths: dict[str, Lengths] = field(default_factory=dict)
     language: str = ""
     sizes: dict[str, int] = field(default_factory=dict)
+    config: RunConfig | None = None
+    """The configuration with `epochs` resolved to `steps`; None if the data cannot be loaded."""
 
 
 def check_data(config: RunConfig, shapes: Mapping[str, Shape | None], answer: int | None, tried: int) -> Checked:
     """Load the data, measure prompts, try `tried` problems; `answer` is the mean length to reckon with."""
     from dojang import compose  # loads torch
+    from dojang.prompts import describe_dropped
 
     found = Checked(language=str(getattr(config.task, "language", "") or ""))
     try:
-        prepared = compose.prepare(config, dry=True)
+        prepared = compose.prepare(config, dry=True, measured=False)
     except DojangError as error:
         found.findings.append(Finding("failed", "data", str(error), error.exit_code))
         found.findings.append(Finding("note", "data", f"reckoned with prompts of {_ASSUMED} tokens"))
         found.lengths = _lengths(config, _ASSUMED, _ASSUMED, answer)
         return found
-    found.sizes = {"train": len(prepared.train), "test": len(prepared.task.problems("test"))}
+    try:
+        prepared = compose.measure_prompts(config, prepared, dry=True)
+    except DojangError as error:
+        code = ModelError.exit_code if isinstance(error, TooLong) else error.exit_code
+        found.findings.append(Finding("failed", "prompts", str(error), code))
+    config = found.config = prepared.config
+    dropped = prepared.dropped
+    found.sizes = {
+        "train": len(prepared.train),
+        "test": len(prepared.task.problems("test")) - dropped.get("test", 0),
+    }
+    if any(dropped.values()):
+        said = f"overlong prompts left out: {describe_dropped(list(dropped.items()))}"
+        found.findings.append(Finding("note", "prompts", said))
     passes = config.steps * config.rollout.prompts / len(prepared.train)
     said = f"{found.sizes['train']:,} training and {found.sizes['test']:,} held-out problems; {passes:.2f} passes"
     found.findings.append(Finding("ok", "data", said))
@@ -100,11 +116,14 @@ def _prompts(
     said = f"{min(sizes)} to {most} tokens, {statistics.fmean(sizes):.0f} on average{how}"
     yield Finding("ok" if counted else "note", "prompts", said)
     shape = shapes[role]
-    if shape is not None and most + config.rollout.max_tokens > shape.context:
-        room = shape.context - most
+    if shape is None:
+        return
+    context = min(shape.context, config.rollout.max_model_len or shape.context)
+    if most + config.rollout.max_tokens > context:
+        room = context - most
         said = (
             f"the longest prompt and rollout.max_tokens={config.rollout.max_tokens} do not fit the context of "
-            f"{shape.context} tokens; " + (f"at most {room} can be answered" if room > 0 else "shorten the prompts")
+            f"{context} tokens; " + (f"at most {room} can be answered" if room > 0 else "shorten the prompts")
         )
         yield Finding("failed" if counted else "warning", "prompts", said, ModelError.exit_code if counted else 0)
 

@@ -53,6 +53,7 @@ def _plan(recipe: str, overrides: Sequence[str], asked: Asked) -> Report:
     from dojang.planning.checks import check_data  # loads torch
 
     checked = check_data(config, {role: shape for role, (shape, _) in shapes.items()}, asked.length, asked.problems)
+    config = checked.config or config
     findings += [each for each in checked.findings if each.said not in [other.said for other in findings]]
     known = {role: shape for role, (shape, _) in shapes.items() if shape is not None}
     if len(known) < len(shapes):

@@ -18,6 +18,12 @@ from dojang.types import Message, plain_prompt
 __all__ = ["ChatRenderer"]
 
 NONE: Mapping[str, Any] = MappingProxyType({})
+_BATCH = 1024
+"""Prompts tokenised at a time."""
+_ROOM, _EXPANSION = 512, 11
+"""Tokens kept free for what a template or a tokenizer adds to one prompt and not to another; and how many times longer,
+in bytes, Unicode normalisation may make a text that is not ASCII."""
+_UTF8 = ("utf-8", "surrogatepass")
 
 
 class ChatRenderer:
@@ -31,8 +37,10 @@ class ChatRenderer:
         max_tokens: int,
         variables: Mapping[str, Any] = NONE,
         key: str = "rollout.max_tokens",
+        limit: str = "the model's context",
     ) -> None:
-        """`variables` are the chat template's own; `key` is where the user set `max_tokens`."""
+        """`variables` are the chat template's own; `key` is where the user set `max_tokens`, and `limit` what `context`
+        comes from."""
         reserved = inspect.signature(tokenizer.apply_chat_template).parameters.keys() - {"tools", "documents"}
         if taken := sorted(reserved & variables.keys()):
             raise ConfigError(
@@ -44,31 +52,68 @@ class ChatRenderer:
         self._max_tokens = max_tokens
         self._variables = variables
         self._key = key
+        self._limit = limit
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         tokens = self._tokens(messages)
         if self._context is not None and len(tokens) + self._max_tokens > self._context:
             raise TooLong(
-                f"a prompt of {len(tokens)} tokens and {self._key}={self._max_tokens} do not fit the model's context "
-                f"of {self._context} tokens; lower {self._key} or use a shorter prompt (fewer data.shots)"
+                f"a prompt of {len(tokens)} tokens and {self._key}={self._max_tokens} do not fit {self._limit} "
+                f"of {self._context} tokens; lower {self._key} or use a shorter prompt (fewer data.shots), or leave "
+                "such prompts out with data.filter_overlong_prompts=true"
             )
         return tokens
 
+    def overlong(self, prompts: Sequence[Sequence[Message]]) -> list[int]:
+        """Places of the prompts that `render` refuses. Those with fewer bytes than there is room for tokens, with ample
+        room for the chat template, need not be tokenised, since a token is at least a byte."""
+        if self._context is None:
+            return []
+        room, found = self._context - self._max_tokens, list[int]()
+        written: dict[tuple[str, ...], int] = {}  # bytes of the chat template, by the roles of a conversation
+        doubtful = []
+        for place, messages in enumerate(prompts):
+            content = "".join(message.content for message in messages)
+            roles = tuple(message.role for message in messages)
+            if roles not in written:
+                written[roles] = max(0, len(self._text(messages)[0].encode(*_UTF8)) - len(content.encode(*_UTF8)))
+            if _most_tokens(content) + 2 * written[roles] > room:
+                doubtful.append(place)
+        for start in range(0, len(doubtful), _BATCH):
+            found += self._longer(
+                room, {place: self._text(prompts[place]) for place in doubtful[start : start + _BATCH]}
+            )
+        return found
+
+    def _longer(self, room: int, texts: Mapping[int, tuple[str, bool]]) -> list[int]:
+        """Places of the texts with more tokens than that."""
+        found: list[int] = []
+        for special in (True, False):
+            some = {place: text for place, (text, adds) in texts.items() if adds is special}
+            if some:
+                encoded = self._tokenizer(list(some.values()), add_special_tokens=special, verbose=False)["input_ids"]
+                found += [place for place, tokens in zip(some, encoded, strict=True) if len(tokens) > room]
+        return sorted(found)
+
     def _tokens(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        text, special = self._text(messages)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=special))
+
+    def _text(self, messages: Sequence[Message]) -> tuple[str, bool]:
+        """The prompt as text, and whether the tokenizer is to add special tokens, such as BOS: a chat template has
+        written all of them already."""
         try:
             plain = plain_prompt(messages)
         except ValueError as error:
             raise ConfigError(f"{error}; workflows with several turns need a conversation (data.style=chat)") from error
-        if plain is not None:  # with the tokens that the tokenizer begins every text with, such as BOS
-            return tuple(self._tokenizer.encode(plain))
+        if plain is not None:
+            return plain, True
         if self._tokenizer.chat_template is None:
-            return tuple(self._tokenizer.encode(plain_text(messages)))
+            return plain_text(messages), True
         try:
-            text = self._apply_template(messages)
+            return self._apply_template(messages), False
         except TemplateError:  # some templates refuse a system turn
-            text = self._apply_template(fold_system(messages))
-        # The template has written every special token already.
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            return self._apply_template(fold_system(messages)), False
 
     def _apply_template(self, messages: Sequence[Message]) -> str:
         chat = [{"role": message.role, "content": message.content} for message in messages]
@@ -87,3 +132,8 @@ def fold_system(messages: Sequence[Message]) -> list[Message]:
 def plain_text(messages: Sequence[Message]) -> str:
     """Turns separated by blank lines, ending where the model begins to write."""
     return "\n\n".join(message.content for message in messages) + "\n\n"
+
+
+def _most_tokens(text: str) -> int:
+    """An upper bound of the number of tokens of a text."""
+    return _ROOM + len(text.encode(*_UTF8)) * (1 if text.isascii() else _EXPANSION)
