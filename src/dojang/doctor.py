@@ -46,6 +46,7 @@ OPTIONAL = {
     "ray": "several machines",
     "vllm": "vLLM rollouts",
     "mlflow-skinny": "runs in MLflow",
+    "sagemaker-mlflow": "SageMaker's managed MLflow",
     "tensorboard": "its event files",
     "sagemaker": "launching jobs on Amazon SageMaker",
 }

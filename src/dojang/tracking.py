@@ -23,6 +23,8 @@ def deliver(path: Path, overrides: Sequence[str]) -> bool:
         raise RunDirError(f"there is no run in {path}; give the directory of one")
     config = recipes.load(str(directory.config), overrides)
     say = speaker(Console())
+    if config.track.mlflow_settings() is None and directory.delivered("mlflow").exists():
+        say("mlflow: this run was told to a server before; set MLFLOW_TRACKING_URI or track.mlflow.uri to go on there")
     directory.lock()  # a run that goes on tells them itself
     try:
         again = shlex.join(["dojang", "track", str(path), *overrides])

@@ -22,7 +22,7 @@ from dojang.planning.split import split_gpus
 __all__ = ["InstanceGroup", "Job", "Options", "masked", "plan"]
 
 PASSED_ON = (
-    *("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"),
+    *("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TAGS"),
     *("RAY_PROMETHEUS_HOST", "RAY_PROMETHEUS_NAME"),
     *("RAY_GRAFANA_HOST", "RAY_GRAFANA_IFRAME_HOST", "RAY_GRAFANA_ORG_ID"),
 )
@@ -117,7 +117,7 @@ def plan(recipe: str, overrides: Sequence[str], options: Options, here: Mapping[
     shipment = Shipment(recipe, tuple(overrides), places)
     runtime = _runtime(shipment, groups)
     config = _config(shipment, runtime, wrong)
-    checked = Preflight() if config is None else _checked(shipment, runtime, inputs, groups, options)
+    checked = Preflight() if config is None else _checked(shipment, runtime, inputs, groups, options, environment)
     wrong += checked.wrong
     if wrong or config is None:
         count = "1 mistake" if len(wrong) == 1 else f"{len(wrong)} mistakes"
@@ -171,6 +171,7 @@ def _checked(
     inputs: Mapping[str, str],
     groups: Sequence[InstanceGroup],
     options: Options,
+    environment: Mapping[str, str],
 ) -> Preflight:
     """Checks of the job with its local inputs in the place of what they become."""
     here = [
@@ -179,7 +180,7 @@ def _checked(
         if channel in inputs and Path(inputs[channel]).exists()
     ]
     config = recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT), *here, *runtime])
-    found = preflight(config, groups, options.source)
+    found = preflight(config, groups, options.source, environment)
     if chosen := [setting for setting in runtime if setting != "runtime.name=ray"]:
         found.notes.insert(0, f"{' '.join(chosen)} chosen for the {gpus_of(groups)} GPUs of the job")
     return found

@@ -66,9 +66,12 @@ def gpus_of(groups: Sequence[Machines]) -> int | None:
     return sum(instance.gpus * group.count for instance, group in zip(found, groups, strict=True) if instance)
 
 
-def preflight(config: RunConfig, groups: Sequence[Machines], source: Path | None) -> Preflight:
-    """Checks a job; in `config` the paths of local inputs are those of this machine."""
+def preflight(
+    config: RunConfig, groups: Sequence[Machines], source: Path | None, environment: Mapping[str, str]
+) -> Preflight:
+    """Checks a job; in `config` the paths of local inputs are those of this machine, `environment` is the job's."""
     found = Preflight()
+    _tracking(config, environment, found)
     found.wrong += _addresses(config, gpus=not groups or gpus_of(groups) != 0)
     shapes = _models(config, found)
     with _importable(source):
@@ -96,6 +99,19 @@ def _addresses(config: RunConfig, *, gpus: bool) -> Iterator[str]:
         yield (
             f"judge.url={','.join(config.judge.url)}: nothing listens there in a job; add judge.url=[] to judge on the "
             "job's own instances, or name services that it can reach"
+        )
+
+
+def _tracking(config: RunConfig, environment: Mapping[str, str], found: Preflight) -> None:
+    try:
+        mlflow = config.track.mlflow_settings(environment)
+    except ConfigError as error:
+        found.wrong.append(str(error))
+        return
+    if mlflow is not None and (_is_loopback(mlflow.uri) or mlflow.uri.startswith("sqlite")):
+        found.notes.append(
+            "the address of MLflow (track.mlflow.uri or MLFLOW_TRACKING_URI) is inside the job's container: nothing of "
+            "it is left when the job ends"
         )
 
 

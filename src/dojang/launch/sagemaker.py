@@ -111,7 +111,7 @@ def _uploads(job: Job) -> Iterator[Path]:
         folder = Path(name)
         (folder / "code").mkdir()
         (folder / "job").mkdir()
-        stage(folder / "code", job.config, job.options.source, job.options.requirements)
+        stage(folder / "code", job.config, job.options.source, job.options.requirements, job.environment)
         with tarfile.open(folder / CODE, "w:gz") as archive:
             archive.add(folder / "code", arcname=".")
         job.shipment.write(folder / "job")

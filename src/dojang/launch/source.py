@@ -4,7 +4,7 @@ The container works in that folder, so its dojang is the one that checked the jo
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata, resources
 from pathlib import Path
 
@@ -21,8 +21,10 @@ IGNORED = ("__pycache__", "*.pyc", ".*", "runs", "evals", "audits", "*.egg-info"
 _MUCH = 200 * 2**20
 
 
-def stage(folder: Path, config: RunConfig, own: Path | None, requirements: Path | None) -> None:
-    """Fill a folder with everything a container needs to run dojang."""
+def stage(
+    folder: Path, config: RunConfig, own: Path | None, requirements: Path | None, environment: Mapping[str, str]
+) -> None:
+    """Fill a folder with everything a container needs to run dojang; `environment` is the job's."""
     if own is not None:
         _copy_own(own, folder)
     with resources.as_file(resources.files("dojang")) as package:
@@ -32,15 +34,15 @@ def stage(folder: Path, config: RunConfig, own: Path | None, requirements: Path 
     about.mkdir()
     for name in ("METADATA", "entry_points.txt"):  # by the latter vLLM finds how weights reach it
         (about / name).write_text(installed.read_text(name) or "")
-    lines = [*_needed(installed, extras(config))]
+    lines = [*_needed(installed, extras(config, environment))]
     if requirements is not None:
         lines += requirements.read_text().splitlines()
     (folder / REQUIREMENTS).write_text("\n".join(lines) + "\n")
 
 
-def extras(config: RunConfig) -> list[str]:
-    """Which of dojang's extras a run needs."""
-    lora = config.train.lora
+def extras(config: RunConfig, environment: Mapping[str, str]) -> list[str]:
+    """Which of dojang's extras a run needs in this environment."""
+    lora, mlflow = config.train.lora, config.track.mlflow_settings(environment)
     wanted = {
         "ray": True,
         "vllm": config.rollout.engine == "vllm",
@@ -48,7 +50,8 @@ def extras(config: RunConfig) -> list[str]:
         "reasoning-gym": config.data.name == "reasoning_gym",
         "lora": lora is not None,
         "qlora": (lora is not None and lora.bits == 4) or config.train.optimiser == "adamw8bit",
-        "mlflow": config.track.mlflow is not None,
+        "mlflow": mlflow is not None,
+        "sagemaker-mlflow": mlflow is not None and mlflow.on_sagemaker,
         "tensorboard": bool(config.track.tensorboard),
     }
     return [name for name, needed in wanted.items() if needed]

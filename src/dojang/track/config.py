@@ -1,37 +1,80 @@
 """Where else figures go: the `track` section of a configuration."""
 
-from collections.abc import Callable
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from dojang.errors import ConfigError
 from dojang.rundir import RunDir
-from dojang.settings import Section
+from dojang.settings import Section, complaints
 from dojang.track.courier import Couriers, Sink
 
 __all__ = ["MlflowConfig", "PrometheusConfig", "TrackConfig"]
+
+_ARN = re.compile(r"arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:\d{12}:mlflow-(tracking-server|app)/[\w.-]+")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class MlflowConfig(Section):
     """A run of an MLflow experiment."""
 
-    uri: str
-    """An MLflow server (http://HOST:5000), or a database of one's own (sqlite:///PATH)."""
-    experiment: str = Field(default="dojang", min_length=1)
-    """Made if it is not there."""
+    uri: str = ""
+    """Address of the MLflow server: http://HOST:5000, a database (sqlite:///PATH), or the ARN of an MLflow server or
+    app of Amazon SageMaker. Without it MLFLOW_TRACKING_URI."""
+    experiment: str = ""
+    """Name of the experiment, which is created if it does not exist. Without it MLFLOW_EXPERIMENT_NAME, or dojang."""
     run_name: str = ""
     """The name of the run directory if empty."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """Tags of the run, beside those of MLFLOW_TAGS (a JSON object)."""
     model: bool = True
     """Whether a finished run sends its best model."""
 
     @field_validator("uri")
     @classmethod
     def _is_no_folder(cls, uri: str) -> str:
-        if not uri.startswith(("http://", "https://", "sqlite:///")):
-            raise ValueError(f"{uri!r} is no place of MLflow's; it looks like http://HOST:5000 or sqlite:///mlflow.db")
+        if uri and not uri.startswith(("http://", "https://", "sqlite:///")) and not _ARN.fullmatch(uri):
+            raise ValueError(
+                f"{uri!r} is no place of MLflow's; it looks like http://HOST:5000 or sqlite:///mlflow.db, or "
+                "arn:aws:sagemaker:REGION:ACCOUNT:mlflow-tracking-server/NAME (or mlflow-app/ID)"
+            )
         return uri
+
+    @property
+    def on_sagemaker(self) -> bool:
+        """Whether the server is one of Amazon SageMaker's."""
+        return self.uri.startswith("arn:")
+
+    def completed(self, environment: Mapping[str, str]) -> "MlflowConfig":
+        """These settings, with MLflow's environment variables in the place of empty ones."""
+        experiment = self.experiment or environment.get("MLFLOW_EXPERIMENT_NAME") or "dojang"
+        tags = {**_tags(environment.get("MLFLOW_TAGS", "")), **self.tags}
+        update = {"experiment": experiment, "tags": tags}
+        if self.uri:
+            return self.model_copy(update=update)
+        try:
+            return MlflowConfig(**{**self.model_dump(), **update, "uri": environment.get("MLFLOW_TRACKING_URI", "")})
+        except ValidationError as error:
+            said = "; ".join(complaints(error)).removeprefix("uri: ")
+            raise ConfigError(f"MLFLOW_TRACKING_URI: {said}; or unset it to leave MLflow out") from None
+
+
+def _tags(text: str) -> dict[str, str]:
+    """Tags in MLFLOW_TAGS, written as the Hugging Face trainers want them."""
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f'MLFLOW_TAGS={text!r} is no JSON object; it looks like {{"project": "gsm8k"}}')
+    return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 
 class PrometheusConfig(Section):
@@ -47,6 +90,7 @@ class TrackConfig(Section):
     """Trackers outside of the run directory, which has everything anyway. None of them can hold up a run."""
 
     mlflow: MlflowConfig | None = None
+    """A run in MLflow; also without this section if MLFLOW_TRACKING_URI is set."""
     tensorboard: str = ""
     """Folder for TensorBoard's event files: a relative one is made in the run directory, in an absolute one each run
     has a folder of its own. None if empty."""
@@ -55,11 +99,31 @@ class TrackConfig(Section):
     patience_s: float = Field(default=60.0, ge=0, le=86400)
     """How long a finished run waits, at most, for trackers that have not been told everything yet."""
 
+    def mlflow_settings(self, environment: Mapping[str, str] = os.environ) -> MlflowConfig | None:
+        """Settings of MLflow, completed from the environment; None if neither names a server. ConfigError if there is a
+        section without an address."""
+        if self.mlflow is None and not environment.get("MLFLOW_TRACKING_URI"):
+            return None
+        found = (self.mlflow or MlflowConfig()).completed(environment)
+        if not found.uri:
+            raise ConfigError(
+                "track.mlflow has no address; set track.mlflow.uri=http://HOST:5000, or MLFLOW_TRACKING_URI"
+            )
+        return found
+
     def check(self) -> None:
-        """That what the trackers need is installed."""
-        needed = ("sqlalchemy", "alembic") if self.mlflow is not None and self.mlflow.uri.startswith("sqlite") else ()
-        if self.mlflow is not None and any(find_spec(package) is None for package in ("mlflow", *needed)):
-            raise ConfigError("track.mlflow needs MLflow: pip install 'dojang[mlflow]'")
+        """ConfigError if a package that the trackers need is not installed."""
+        mlflow = self.mlflow_settings()
+        if mlflow is not None:
+            needed = ("sqlalchemy", "alembic") if mlflow.uri.startswith("sqlite") else ()
+            why = "track.mlflow" if self.mlflow is not None else "MLFLOW_TRACKING_URI is set, which"
+            if any(find_spec(package) is None for package in ("mlflow", *needed)):
+                raise ConfigError(f"{why} needs MLflow: pip install 'dojang[mlflow]'")
+            if mlflow.on_sagemaker and find_spec("sagemaker_mlflow") is None:
+                raise ConfigError(
+                    f"{why} needs SageMaker's plugin for MLflow to reach {mlflow.uri}: "
+                    "pip install 'dojang[sagemaker-mlflow]'"
+                )
         if self.tensorboard and find_spec("tensorboard") is None:
             raise ConfigError("track.tensorboard needs tensorboard: pip install 'dojang[tensorboard]'")
 
@@ -78,11 +142,17 @@ class TrackConfig(Section):
         exporter is told as well."""
         self.check()
         sinks: list[Sink] = []
-        if self.mlflow is not None:
+        if (mlflow := self.mlflow_settings()) is not None:
             from dojang.track.mlflow import MlflowSink
 
-            wanted = self.mlflow
-            sinks.append(MlflowSink(wanted.uri, wanted.experiment, wanted.run_name, directory, model=wanted.model))
+            sinks.append(
+                MlflowSink(
+                    mlflow.uri, mlflow.experiment, mlflow.run_name, directory, model=mlflow.model, tags=mlflow.tags
+                )
+            )
+            if self.mlflow is None:
+                where = _LOGIN.sub("***", mlflow.uri)
+                say(f"mlflow: MLFLOW_TRACKING_URI is set, so figures go to {where}, experiment {mlflow.experiment}")
         if self.tensorboard:
             from dojang.track.tensorboard import TensorboardSink
 

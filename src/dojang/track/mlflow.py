@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,23 @@ class MlflowSink:
 
     name = "mlflow"
 
-    def __init__(self, uri: str, experiment: str, run_name: str, directory: RunDir, *, model: bool) -> None:
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        run_name: str,
+        directory: RunDir,
+        *,
+        model: bool,
+        tags: Mapping[str, str],
+    ) -> None:
         self.address = f"{uri} {experiment}"
         self._uri = uri
         self._experiment = experiment
         self._run_name = run_name or directory.path.resolve().name
         self._directory = directory
         self._with_model = model
+        self._tags = tags
         self._client: Any = None
         self._run = ""
         self._sent: dict[str, Any] = {}
@@ -101,7 +111,7 @@ class MlflowSink:
         known = client.search_runs([experiment], f"tags.`{KEY}` = '{key}'", max_results=1)
         if known:
             return str(known[0].info.run_id)
-        tags = {KEY: key, "dojang.run_dir": str(self._directory.path.resolve())}
+        tags = {**self._tags, KEY: key, "dojang.run_dir": str(self._directory.path.resolve())}
         return str(client.create_run(experiment, tags=tags, run_name=self._run_name).info.run_id)
 
     def _artifacts(self) -> str | None:

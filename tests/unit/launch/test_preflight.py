@@ -166,3 +166,16 @@ def test_the_checks_load_no_torch() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_mlflow_of_the_environment_is_checked_and_passed_on() -> None:
+    options = Options(role=ROLE, instance_type="ml.c7i.4xlarge")
+    arn = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-app/app-1"
+    here = {"MLFLOW_TRACKING_URI": arn, "MLFLOW_TAGS": '{"a": "b"}'}
+    job = plan("quickstart", [], options, here=here)
+    assert {name: job.environment[name] for name in here} == here
+    with pytest.raises(ConfigError, match="MLFLOW_TAGS='a' is no JSON object"):
+        plan("quickstart", [], options, here={**here, "MLFLOW_TAGS": "a"})
+    lost = plan("quickstart", [], options, here={"MLFLOW_TRACKING_URI": "http://me:pass@localhost:5000"})
+    assert any("inside the job's container" in note for note in lost.notes)
+    assert not any("pass" in note for note in lost.notes)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_what_is_staged_runs_without_the_checkout(tmp_path: Path) -> None:
-    stage(tmp_path, recipes.load("quickstart"), None, None)
+    stage(tmp_path, recipes.load("quickstart"), None, None, {})
     assert not list(tmp_path.rglob("__pycache__"))
     code = "import dojang, importlib.metadata as m; print(dojang.__file__, m.version('dojang'))"
     result = subprocess.run(
@@ -36,7 +36,7 @@ def test_requirements_are_those_of_the_recipe(tmp_path: Path) -> None:
     more.write_text("sympy>=1\n")
     (tmp_path / "staged").mkdir()
     config = recipes.load("quickstart", ["task.name=maths", "train.lora={}"])
-    stage(tmp_path / "staged", config, None, more)
+    stage(tmp_path / "staged", config, None, more, {})
     lines = (tmp_path / "staged" / REQUIREMENTS).read_text().splitlines()
     names = {re.split(r"[^\w-]", line)[0] for line in lines}
     assert {"torch", "pydantic", "peft", "math-verify", "sympy"} <= names
@@ -46,9 +46,19 @@ def test_requirements_are_those_of_the_recipe(tmp_path: Path) -> None:
 
 def test_every_extra_a_recipe_may_need_is_one() -> None:
     there = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    needed = {name for recipe in recipes.shipped() for name in extras(recipes.load(recipe))}
+    needed = {name for recipe in recipes.shipped() for name in extras(recipes.load(recipe), {})}
     assert {"qlora", "maths"} <= needed
     assert needed <= set(there)
+
+
+def test_mlflow_in_the_environment_is_a_requirement() -> None:
+    there = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    arn = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/team"
+    config = recipes.load("quickstart")
+    assert not {"mlflow", "sagemaker-mlflow"} & set(extras(config, {}))
+    assert "sagemaker-mlflow" not in extras(config, {"MLFLOW_TRACKING_URI": "http://there:5000"})
+    found = extras(config, {"MLFLOW_TRACKING_URI": arn})
+    assert {"mlflow", "sagemaker-mlflow"} <= set(found) & set(there)
 
 
 def test_modules_of_ones_own_come_along_but_nothing_hidden(tmp_path: Path) -> None:
@@ -57,13 +67,13 @@ def test_modules_of_ones_own_come_along_but_nothing_hidden(tmp_path: Path) -> No
         (own / name).parent.mkdir(parents=True, exist_ok=True)
         (own / name).write_text("x = 1\n")
     staged.mkdir()
-    stage(staged, recipes.load("quickstart"), own, None)
+    stage(staged, recipes.load("quickstart"), own, None, {})
     there = {path.name for path in staged.iterdir()}
     assert {"rewards.py", "package", "dojang"} <= there
     assert not there & {".env", ".git", "runs"}
     (own / "dojang").mkdir()
     with pytest.raises(ConfigError, match="has a `dojang` of its own"):
-        stage(tmp_path / "again", recipes.load("quickstart"), own, None)
+        stage(tmp_path / "again", recipes.load("quickstart"), own, None, {})
 
 
 def test_the_image_has_what_there_is() -> None:

@@ -212,3 +212,90 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, uri
     monkeypatch.setattr(config, "find_spec", lambda name: None if name == missing else object())
     with pytest.raises(ConfigError, match=r"track.mlflow needs MLflow: pip install 'dojang\[mlflow\]'"):
         TrackConfig(mlflow=MlflowConfig(uri=uri)).check()
+
+
+ARNS = (
+    "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/team",
+    "arn:aws-us-gov:sagemaker:us-gov-west-1:123456789012:mlflow-app/app-AB12CD34",
+)
+
+
+@pytest.mark.parametrize("arn", ARNS)
+def test_arns_of_sagemaker_are_addresses(arn: str) -> None:
+    assert MlflowConfig(uri=arn).on_sagemaker
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "arn:aws:s3:us-east-1:123456789012:bucket/x",
+        "arn:aws:sagemaker:us-east-1:123:mlflow-app/x",
+        "arn:aws:sagemaker:us-east-1:123456789012:endpoint/x",
+    ],
+)
+def test_other_arns_are_none(uri: str) -> None:
+    with pytest.raises(ValidationError, match="mlflow-tracking-server/NAME"):
+        MlflowConfig(uri=uri)
+
+
+def test_the_environment_switches_mlflow_on_and_settings_win() -> None:
+    here = {
+        "MLFLOW_TRACKING_URI": "http://there:5000",
+        "MLFLOW_EXPERIMENT_NAME": "sums",
+        "MLFLOW_TAGS": '{"project": "a", "trial": 3}',
+    }
+    assert TrackConfig().mlflow_settings({}) is None
+    found = TrackConfig().mlflow_settings(here)
+    assert found is not None
+    assert (found.uri, found.experiment, found.tags) == ("http://there:5000", "sums", {"project": "a", "trial": "3"})
+    own = MlflowConfig(uri=ARNS[0], experiment="mine", tags={"project": "b"})
+    found = TrackConfig(mlflow=own).mlflow_settings(here)
+    assert found is not None
+    assert (found.uri, found.experiment, found.tags) == (ARNS[0], "mine", {"project": "b", "trial": "3"})
+    partly = TrackConfig(mlflow=MlflowConfig(run_name="first")).mlflow_settings(here)
+    assert partly is not None
+    assert (partly.uri, partly.run_name) == ("http://there:5000", "first")
+
+
+@pytest.mark.parametrize(
+    ("here", "said"),
+    [
+        ({"MLFLOW_TRACKING_URI": "file:///mlruns"}, r"MLFLOW_TRACKING_URI: 'file:///mlruns' is no place.*unset it"),
+        ({"MLFLOW_TRACKING_URI": "http://there", "MLFLOW_TAGS": "a=b"}, "MLFLOW_TAGS='a=b' is no JSON object"),
+        ({}, "track.mlflow has no address"),
+    ],
+)
+def test_a_wrong_environment_is_said(here: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        TrackConfig(mlflow=MlflowConfig()).mlflow_settings(here)
+
+
+def test_the_plugin_for_arns_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "find_spec", lambda name: None if name == "sagemaker_mlflow" else object())
+    TrackConfig(mlflow=MlflowConfig(uri="http://there:5000")).check()
+    with pytest.raises(ConfigError, match=r"pip install 'dojang\[sagemaker-mlflow\]'"):
+        TrackConfig(mlflow=MlflowConfig(uri=ARNS[0])).check()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", ARNS[1])
+    with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI is set, which needs SageMaker's plugin"):
+        TrackConfig().check()
+
+
+@needs_mlflow
+@pytest.mark.slow
+def test_a_run_goes_where_the_environment_says(
+    tmp_path: Path, directory: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "sums")
+    monkeypatch.setenv("MLFLOW_TAGS", '{"project": "gsm8k"}')
+    said: list[str] = []
+    write(directory, 1)
+    complete(directory)
+    couriers = TrackConfig(patience_s=90).open(directory, said.append, "dojang track RUN", steps=1)
+    couriers.start()
+    assert couriers.finish("finished")
+    client, run = only_run(uri)
+    assert run.data.tags["project"] == "gsm8k"
+    assert history(client, run.info.run_id) == [(1, 0.125)]
+    assert said[0] == f"mlflow: MLFLOW_TRACKING_URI is set, so figures go to {uri}, experiment sums"
