@@ -2,11 +2,13 @@
 
 import itertools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dojang.errors import ConfigError
 
-__all__ = ["absolute", "cache_root", "check_vacant", "claim"]
+__all__ = ["absolute", "cache_root", "check_vacant", "claim", "writable"]
 
 
 def cache_root() -> Path:
@@ -25,6 +27,15 @@ def check_vacant(option: str, folder: Path) -> None:
     """ConfigError if something is there already."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{option} {folder} is not empty; choose another")
+
+
+@contextmanager
+def writable(option: str, path: Path) -> Iterator[None]:
+    """ConfigError, naming the option, if the operating system refuses to write there."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{option} {path} cannot be written: {error.strerror or error}; choose another") from error
 
 
 def claim(folder: Path, stem: str) -> Path:

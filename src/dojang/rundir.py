@@ -152,7 +152,10 @@ class RunDir:
         if self._lock is not None:
             return
         with disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except FileNotFoundError as error:  # its parents were made, or cannot be: such as below /proc
+                raise PermissionError(errno.EACCES, error.strerror) from error
             self._lock = (self.path / LOCK).open("a+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

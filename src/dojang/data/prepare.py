@@ -225,8 +225,11 @@ class _Progress:
         elif output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise DataError(f"{output} is not empty; choose another --output, or remove it to prepare it anew")
         else:
-            self._output.mkdir(parents=True, exist_ok=True)
-            self._keep()
+            try:
+                self._output.mkdir(parents=True, exist_ok=True)
+                self._keep()
+            except OSError as error:
+                raise DataError(f"--output {output} cannot be written: {error.strerror}; choose another") from error
 
     def _take_up(self) -> None:
         try:

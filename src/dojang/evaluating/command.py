@@ -21,7 +21,7 @@ from dojang.evaluating.cases import Case, Options, find_subject, make_cases
 from dojang.evaluating.comparison import Comparison
 from dojang.evaluating.report import name_of, plot_shots, report, write_csv
 from dojang.loop.scores import Scores
-from dojang.places import check_vacant, claim
+from dojang.places import check_vacant, claim, writable
 from dojang.recipe import to_tree
 
 if TYPE_CHECKING:
@@ -52,8 +52,9 @@ def evaluate(
 
     subject = find_subject(model, recipe)
     cases = make_cases(subject, data, shots, options, overrides, say)
-    output = output or claim(Path("evals"), Path(model).name)
-    output.mkdir(parents=True, exist_ok=True)
+    with writable("--output", output or Path("evals")):
+        output = output or claim(Path("evals"), Path(model).name)
+        output.mkdir(parents=True, exist_ok=True)
     from dojang.runner import load_rooms
 
     load_rooms()
@@ -86,7 +87,8 @@ def compare(first: Path, second: Path, output: Path | None = None) -> None:
     console = Console()
     console.print(found.table(), markup=False, highlight=False, soft_wrap=True)
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
+        with writable("--output", output):
+            output.mkdir(parents=True, exist_ok=True)
         (output / "comparison.md").write_text(f"{found.table()}\n![accuracy of both models](comparison.png)\n")
         found.plot(output / "comparison.png")
         console.print(f"written to {output}", markup=False, highlight=False)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from dojang.places import writable
+
 __all__ = ["write_scrape_config"]
 
 
@@ -14,5 +16,6 @@ def write_scrape_config(path: Path, addresses: Mapping[str, str], port: int) -> 
         "global": {"scrape_interval": "10s"},
         "scrape_configs": [{"job_name": "ray", "static_configs": targets}],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    with writable("--prometheus", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(config, sort_keys=False))

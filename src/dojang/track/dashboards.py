@@ -16,7 +16,8 @@ from typing import Any
 
 import yaml
 
-from dojang.errors import ConfigError
+from dojang.errors import ConfigError, RunDirError
+from dojang.places import writable
 from dojang.rundir import write_atomic
 from dojang.track.alerts import JOB, rules
 from dojang.track.grafana import dashboard
@@ -45,8 +46,12 @@ def write(output: Path, targets: Sequence[str]) -> None:
         Path("prometheus", "prometheus.yml"): _yaml(_prometheus(targets)),
         Path("prometheus", RULES): _yaml(rules()),
     }
-    for place, text in files.items():
-        write_atomic(output / place, text.encode())
+    with writable("OUTPUT_DIR", output):
+        try:
+            for place, text in files.items():
+                write_atomic(output / place, text.encode())
+        except RunDirError as error:  # what the system said counts; this is no run directory
+            raise error.__cause__ or error from None
     listed = "".join(f"  {place}\n" for place in files)
     sys.stdout.write(
         f"in {output}:\n{listed}"
