@@ -35,8 +35,8 @@ def follow(session: Any, name: str, *, poll: float = 5.0, say: Callable[[str], N
 def hints(name: str, region: str) -> str:
     """How to come back to a job, and how to end it."""
     return (
-        f"follow it:  dojang launch follow {name} --region {region}\n"
-        f"stop it:    aws sagemaker stop-training-job --training-job-name {name} --region {region}"
+        f"follow it:     dojang launch follow {name} --region {region}\n"
+        f"stop it:       aws sagemaker stop-training-job --training-job-name {name} --region {region}"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dojang.launch import sagemaker
 from dojang.launch.following import follow, hints
+from dojang.launch.inspecting import inspecting
 from dojang.launch.job import Job, Options, masked, plan
 
 __all__ = ["attach", "show", "start"]
@@ -29,7 +30,11 @@ def start(recipe: str, overrides: Sequence[str], options: Options, *, wait: bool
     sys.stdout.write(f"{_machines(job)}, for {options.max_hours:g} hours at most; uploading\n")
     name = sagemaker.submit(job)
     session = sagemaker.connect(options.region, options.profile)
-    sys.stdout.write(f"job {name}\n{hints(name, session.region_name)}\n")
+    mlflow = job.config.track.mlflow_settings(job.environment)
+    looking = inspecting(
+        name, session.region_name, remote_debug=options.remote_debug, mlflow=mlflow.uri if mlflow else ""
+    )
+    sys.stdout.write(f"job {name}\n{hints(name, session.region_name)}\n{looking}\n")
     return follow(session, name) if wait else 0
 
 

@@ -11,6 +11,7 @@ from dojang.planning.cache import GIB
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.layout import Layout
 from dojang.planning.split import split_gpus
+from dojang.runtime.config import RayConfig
 from dojang.train.config import LoraConfig
 
 __all__ = ["Finding", "Knob", "foresee", "knobs", "split_findings", "together"]
@@ -195,8 +196,15 @@ def split_findings(config: RunConfig, layout: Layout) -> Iterator[Finding]:
         yield Finding("note", "ranks", f"{said}; `dojang train` needs them typed")
     idle = gpus - layout.wanted
     if idle > 0 and config.rollout.engine != "remote":
-        remedy = "" if chosen else "; raise runtime.trainers or runtime.engines, or set neither to have them chosen"
-        yield Finding("warning", "ranks", f"{idle} of {gpus} GPUs stay idle{remedy}")
+        better = {} if chosen else split_gpus(_without_counts(config), gpus)
+        settings = " ".join(f"runtime.{name}={count:g}" for name, count in better.items())
+        yield Finding("warning", "ranks", f"{idle} of {gpus} GPUs stay idle" + (f"; try {settings}" if better else ""))
+
+
+def _without_counts(config: RunConfig) -> RunConfig:
+    assert isinstance(config.runtime, RayConfig)
+    runtime = config.runtime.model_dump(exclude_unset=True, exclude={"trainers", "engines"})
+    return config.model_copy(update={"runtime": RayConfig(**runtime)})
 
 
 def _idle(subject: Subject, found: Estimate) -> Iterator[Finding]:

@@ -76,4 +76,4 @@ def test_a_plan_uses_all_gpus_and_says_what_it_chose() -> None:
 def test_gpus_that_stay_idle_are_counted() -> None:
     asked = subject("gsm8k-qwen2.5-0.5b-qlora", RAY, "runtime.trainers=1", "runtime.engines=1")
     (said,) = (each.said for each in foresee(asked, estimate(asked, INSTANCES["p4d.24xlarge"])) if "idle" in each.said)
-    assert said.startswith("6 of 8 GPUs stay idle")
+    assert said == "6 of 8 GPUs stay idle; try runtime.trainers=4 runtime.engines=4"
