@@ -37,7 +37,15 @@ SCHEMA = pa.schema(
         ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
         (
             "extra_info",
-            pa.struct([("id", pa.string()), ("split", pa.string()), ("index", pa.int64()), ("tier", pa.string())]),
+            pa.struct(
+                [
+                    ("id", pa.string()),
+                    ("split", pa.string()),
+                    ("index", pa.int64()),
+                    ("tier", pa.string()),
+                    ("row", pa.int64()),
+                ]
+            ),
         ),
     ]
 )
@@ -90,6 +98,8 @@ class Report:
     tiers: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows, by why."""
+    rows: Counter[str] = field(default_factory=Counter)
+    """Rows of each published split, whatever became of them."""
     overlap: list[dict[str, Any]] | None = None
     """Training problems that a held-out set has, too: id, where, and the share of the statement. None: not looked."""
 
@@ -141,12 +151,14 @@ def _read_all(
         parts, read, size, ended = defaultdict[str, list[dict[str, Any]]](list), 0, 0, True
         for number, row in file.rows(progress.row):
             read += 1
+            place = progress.count_row(dataset, file, row)
             try:
                 split, problem = made(dataset, file, row, number)
                 progress.meet(problem.id)
                 if split == "train" and share_of(problem.id) < held_out:
                     split = "test"
-                parts[split].append(_written(problem, dataset.ability, split, progress.report.kept[split]))
+                index = progress.report.kept[split]
+                parts[split].append(_written(problem, ability=dataset.ability, split=split, index=index, row=place))
             except Unusable as why:
                 progress.report.dropped[str(why)] += 1
                 continue
@@ -160,8 +172,8 @@ def _read_all(
         tell(progress.file, progress.report.read)
 
 
-def _written(problem: Problem, ability: str, split: str, index: int) -> dict[str, Any]:
-    row = to_row(problem, ability=ability, split=split, index=index)
+def _written(problem: Problem, **about: Any) -> dict[str, Any]:
+    row = to_row(problem, **about)
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -243,8 +255,8 @@ class _Progress:
             )
         self.file, self.row, self._parts = state["file"], state["row"], Counter(state["parts"])
         told = state["report"]
-        kept, tiers, dropped = (Counter[str](told[name]) for name in ("kept", "tiers", "dropped"))
-        self.report = Report(told["read"], kept, tiers, dropped, told["overlap"])
+        kept, tiers, dropped, rows = (Counter[str](told[name]) for name in ("kept", "tiers", "dropped", "rows"))
+        self.report = Report(told["read"], kept, tiers, dropped, rows, told["overlap"])
         for split, count in self._parts.items():
             for part in range(count):
                 infos = pq.read_table(self._part(split, part), columns=["extra_info"]).column("extra_info")
@@ -263,6 +275,15 @@ class _Progress:
 
     def finished(self, files: int) -> bool:
         return self.file >= files
+
+    def count_row(self, dataset: Dataset, file: File, row: Mapping[str, Any]) -> int | None:
+        """Position of a row in its published split; None if it belongs to none."""
+        try:
+            split = dataset.split(file.label, row)
+        except (Unusable, KeyError, TypeError, ValueError):
+            return None
+        self.report.rows[split] += 1
+        return self.report.rows[split] - 1
 
     def meet(self, name: str) -> None:
         """Unusable if there was a problem of this name."""

@@ -1,5 +1,6 @@
 """Problems that `dojang data prepare` has written, or that others have in the same layout (rows.py)."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,11 +47,35 @@ class PreparedConfig(DataSection):
         """Whether a problem is of the chosen tiers; one without a tier belongs to all of them."""
         return not self.tiers or not problem.tier or problem.tier in self.tiers
 
+    def load(self, split: str) -> list[Problem]:
+        """Problems of a split. A limit with a seed chooses among the rows of the published split, so that what the
+        preparation dropped or held out does not change which others are chosen."""
+        count = self._published_rows() if split == "train" and self.limit_seed is not None and not self.tiers else 0
+        if not count:
+            return super().load(split)
+        found = {row: problem for row, problem in self._numbered(split) if row is not None}
+        chosen = [found[row] for row in self.chosen(count) if row in found]
+        if not chosen:
+            raise DataError(f"{self.path} has none of the rows that data.limit={self.limit} chooses; raise data.limit")
+        return chosen
+
+    def _published_rows(self) -> int:
+        """Rows of the published training split; 0 if `dojang data prepare` did not count them."""
+        try:
+            report = json.loads((self.path / "report.json").read_text())
+            return int(report["rows"]["train"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
     def all(self, split: str) -> Iterator[Problem]:
         """Of all tiers, in the order of the files."""
+        return (problem for _, problem in self._numbered(split))
+
+    def _numbered(self, split: str) -> Iterator[tuple[int | None, Problem]]:
+        """Problems with their positions in the published split."""
         for file in self.files(split):
             for number, row in _rows(file, _COLUMNS):
-                yield from_row(row, f"{file.name}/{number}")
+                yield (row.get("extra_info") or {}).get("row"), from_row(row, f"{file.name}/{number}")
 
     def grader(self, split: str) -> str:
         """The task that grades a split, by what its first row says is asked for."""

@@ -4,7 +4,7 @@
     prompt          [{role, content}]
     ability         what is asked for: code, math
     reward_model    {style: rule, ground_truth}
-    extra_info      {id, split, index, tier}
+    extra_info      {id, split, index, tier, row}
 
 The ground truth is JSON, so that rows of all datasets have one schema: an answer, or the tests of a program. Solutions
 are never in it. Rows that others have made are read as well, if their ground truth is an answer, or has tests the way
@@ -31,14 +31,15 @@ _MEGABYTE = 10**6
 """Codeforces says 256 MB and means 2**20 each; CodeContests took a megabyte for a million bytes."""
 
 
-def to_row(problem: Problem, *, ability: str, split: str, index: int) -> dict[str, Any]:
-    """The row of a problem."""
+def to_row(problem: Problem, *, ability: str, split: str, index: int, row: int | None = None) -> dict[str, Any]:
+    """The row of a problem. `row` is its position in the published split, where the dataset has one."""
+    place = {} if row is None else {"row": row}
     return {
         "data_source": problem.source,
         "prompt": [{"role": each.role, "content": each.content} for each in problem.messages],
         "ability": ability,
         "reward_model": {"style": "rule", "ground_truth": json.dumps(problem.reference)},
-        "extra_info": {"id": problem.id, "split": split, "index": index, "tier": problem.tier},
+        "extra_info": {"id": problem.id, "split": split, "index": index, "tier": problem.tier, **place},
     }
 
 

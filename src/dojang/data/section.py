@@ -1,5 +1,7 @@
 """Base class of the `data:` settings: a dataset, and which of its training problems a run uses."""
 
+from collections.abc import Sequence
+
 from pydantic import Field, model_validator
 
 from dojang.settings import Section
@@ -33,12 +35,16 @@ class DataSection(Section):
         problems = self.read(split)
         if split != "train" or self.limit is None:
             return problems
+        return [problems[at] for at in self.chosen(len(problems))]
+
+    def chosen(self, count: int) -> Sequence[int]:
+        """Positions of the problems that the limit keeps, out of `count`."""
         if self.limit_seed is None:
-            return problems[: self.limit]
+            return range(count)[: self.limit]
         import numpy as np  # not before there is something to choose
 
-        order = np.random.default_rng(self.limit_seed).permutation(len(problems))
-        return [problems[at] for at in order[: self.limit]]
+        order: list[int] = np.random.default_rng(self.limit_seed).permutation(count)[: self.limit].tolist()
+        return order
 
     def read(self, split: str) -> list[Problem]:
         """All problems of a split, in an order that never changes."""

@@ -6,10 +6,13 @@ from typing import get_args
 
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from dojang.cli import app
 from dojang.config import Data
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.files import FilesConfig
+from dojang.data.prepared import PreparedConfig
 from dojang.data.section import DataSection
 
 SHUFFLED = [15, 9, 14, 7, 12, 10, 6, 19]
@@ -64,3 +67,33 @@ def test_every_dataset_can_be_limited() -> None:
 def test_impossible_limits_are_refused(settings: dict[str, int], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         ArithmeticConfig.model_validate(settings)
+
+
+def prepared(rows: list[dict[str, str]], folder: Path, *options: str) -> PreparedConfig:
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "test.jsonl").write_text(json.dumps({"question": "Held out?", "final_answer": "1"}))
+    output = folder / f"out{len(options)}"
+    command = ["data", "prepare", "deepmath", "--input", str(folder), "--output", str(output), *options]
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    return PreparedConfig(path=output, limit=8, limit_seed=42)
+
+
+@pytest.mark.parametrize("options", [(), ("--held-out", "0.3")])
+def test_rows_that_the_preparation_dropped_do_not_change_the_choice(tmp_path: Path, options: tuple[str, ...]) -> None:
+    rows = [{"question": f"What is {n} plus {n}?", "final_answer": str(2 * n)} for n in range(20)]
+    rows[14]["final_answer"] = ""  # dropped; one of those that are chosen
+    rows[0] = rows[1]  # dropped, too: there is one of its name
+    config = prepared(rows, tmp_path, *options)
+    held_out = {str(each.reference) for each in config.load("test")}
+    expected = [str(2 * n) for n in SHUFFLED if n != 14 and str(2 * n) not in held_out]
+    assert [each.reference for each in config.load("train")] == expected
+
+
+def test_rows_of_others_are_chosen_among_those_there_are(tmp_path: Path) -> None:
+    rows = [
+        {"data_source": "a", "prompt": [{"role": "user", "content": "?"}], "reward_model": {"ground_truth": str(n)}}
+        for n in range(20)
+    ]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = PreparedConfig(path=tmp_path, limit=8, limit_seed=42)
+    assert [int(str(each.reference)) for each in config.load("train")] == SHUFFLED
