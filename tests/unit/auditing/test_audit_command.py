@@ -120,6 +120,15 @@ def test_prepared_rows_are_filtered_as_they_are(tmp_path: Path) -> None:
     assert [each.id for each in kept.load("train")] == ["good", "several"]
 
 
+def test_prepared_rows_in_json_lines_are_filtered(tmp_path: Path) -> None:
+    rows = prepared(tmp_path / "rows", "train", ("good", "Add them.", sums()), ("several", "Find any two.", sums()))
+    table = pq.read_table(rows / "train.parquet").to_pylist()
+    written(tmp_path / "lines" / "train.jsonl", *table)
+    run(tmp_path / "lines", "--output", tmp_path / "out", "--keep", tmp_path / "kept")
+    assert [each.id for each in PreparedConfig(path=tmp_path / "kept").load("train")] == ["good"]
+    assert json.loads((tmp_path / "kept" / "train.jsonl").read_text()) == table[0]
+
+
 def test_solutions_of_prepared_rows(tmp_path: Path) -> None:
     rows = written(tmp_path / "raw" / "HumanEval.jsonl", HUMANEVAL)
     CliRunner().invoke(app, ["data", "prepare", "humaneval", "--input", str(rows), "--output", str(tmp_path / "rows")])
