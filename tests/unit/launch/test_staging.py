@@ -89,8 +89,9 @@ def test_the_image_has_what_there_is() -> None:
     assert "ENTRYPOINT" not in re.sub(r"^#.*$", "", lines, flags=re.MULTILINE)  # it would hide the job's own command
 
 
-def test_the_notebook_can_be_read_and_its_cells_compile() -> None:
-    notebook = json.loads((ROOT / "examples" / "sagemaker_codefu.ipynb").read_text())
+@pytest.mark.parametrize("name", ["sagemaker_codefu", "sagemaker_gsm8k"])
+def test_the_notebook_can_be_read_and_its_cells_compile(name: str) -> None:
+    notebook = json.loads((ROOT / "examples" / f"{name}.ipynb").read_text())
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
