@@ -23,32 +23,38 @@ def split_gpus(config: RunConfig, gpus: int) -> dict[str, int | float]:
     runtime = config.runtime
     if not isinstance(runtime, RayConfig) or not gpus or config.model.device == "cpu" or runtime.gpus == 0:
         return {}
-    unset = {"trainers", "engines"} - runtime.model_fields_set
-    chosen = _counts(config, runtime, int(gpus / (runtime.gpus or 1)) // len(config.roles()), unset)
-    if chosen or unset != {"trainers", "engines"} or runtime.gpus is not None:
+    chosen = _counts(config, runtime, int(gpus / (runtime.gpus or 1)))
+    if chosen or runtime.model_fields_set & {"trainers", "engines", "gpus"}:
         return chosen
+    if config.train.sequence_ranks > 1 or _width(config) > 1:  # these need whole GPUs
+        return {}
     each = min(0.5, gpus / (2 * len(config.roles())))
-    shared = _counts(config, runtime, int(gpus / each) // len(config.roles()), unset)
-    one_gpu_suffices = config.train.sequence_ranks == 1 and _width(config) == 1
-    return {**shared, "gpus": each} if shared and one_gpu_suffices else {}
+    shared = _counts(config, runtime, int(gpus / each))
+    return {**shared, "gpus": each} if shared else {}
 
 
-def _counts(config: RunConfig, runtime: RayConfig, share: int, unset: set[str]) -> dict[str, int | float]:
-    """For one model, with `share` places of one GPU (or part of one) each."""
-    group, width = config.train.sequence_ranks, _width(config)
+def _counts(config: RunConfig, runtime: RayConfig, places: int) -> dict[str, int | float]:
+    """Counts of each model, with so many places of one GPU (or part of one). Counts of the tester that are set are
+    taken out first; where they are not, both models have the same."""
+    group, width, roles = config.train.sequence_ranks, _width(config), len(config.roles())
+    unset = {"trainers", "engines"} - runtime.model_fields_set
+    own = {name: getattr(config.tester, name, None) for name in ("trainers", "engines")}
+    trained, sampled = (roles - (own[name] is not None) for name in ("trainers", "engines"))
+    remote = config.rollout.engine == "remote"
+    places -= (own["trainers"] or 0) + (0 if remote else width * (own["engines"] or 0))
     most = max(1, config.rollout.prompts // config.train.updates) * group  # more would have no prompt to learn from
     if config.train.optimiser == "adamw8bit":
         most = 1
-    if config.rollout.engine == "remote":
-        trainers = min(most, share // group * group)
-        return {"trainers": trainers} if "trainers" in unset and trainers else {}
+    if remote:
+        trainers = min(most, places // trained // group * group)
+        return {"trainers": trainers} if "trainers" in unset and trainers > 0 else {}
     if "trainers" not in unset:
         trainers = runtime.trainers
     elif "engines" not in unset:
-        trainers = min(most, (share - width * runtime.engines) // group * group)
+        trainers = min(most, (places - sampled * width * runtime.engines) // trained // group * group)
     else:
-        trainers = min(most, max(group, share // 2 // group * group))
-    engines = (share - trainers) // width if "engines" in unset else runtime.engines
+        trainers = min(most, max(group, places // 2 // trained // group * group))
+    engines = (places - trained * trainers) // (sampled * width) if "engines" in unset else runtime.engines
     if trainers < 1 or engines < 1:
         return {}
     counts: dict[str, int | float] = {"trainers": trainers, "engines": engines}
