@@ -10,8 +10,9 @@ PAGES = {"Ray dashboard": 8265, "Prometheus": 9090, "Grafana": 3000}
 """Ports on the head. Prometheus and Grafana are there once somebody has started them (docs/dashboards.md)."""
 
 
-def inspecting(name: str, region: str, *, remote_debug: bool, mlflow: str) -> str:
-    """Lines for the terminal. `mlflow` is the address of the job's MLflow server, empty if it has none."""
+def inspecting(name: str, region: str, *, remote_debug: bool, mlflow: str, exporter: int) -> str:
+    """Lines for the terminal. `mlflow` is the address of the job's MLflow server, empty if it has none; `exporter` the
+    port of the run's own metrics (track.prometheus), 0 if there is none."""
     lines = [
         _line(
             "read its log",
@@ -22,7 +23,7 @@ def inspecting(name: str, region: str, *, remote_debug: bool, mlflow: str) -> st
     if mlflow.startswith("arn:"):
         lines.append(_line("MLflow", _presigned(mlflow), mlflow.split(":")[3]))
     if remote_debug:
-        lines += _sessions(name, region, mlflow)
+        lines += _sessions(name, region, mlflow, exporter)
     return "\n".join(lines)
 
 
@@ -34,11 +35,12 @@ def _presigned(arn: str) -> str:
     return f"aws sagemaker create-presigned-mlflow-tracking-server-url --tracking-server-name {identity}"
 
 
-def _sessions(name: str, region: str, mlflow: str) -> Iterator[str]:
+def _sessions(name: str, region: str, mlflow: str, exporter: int) -> Iterator[str]:
     """Sessions of AWS Systems Manager with the head, which is algo-1 unless another group leads."""
     start = f"aws ssm start-session --target sagemaker-training-job:{name}_algo-1"
     yield _line("shell", start, region)
-    for page, port in PAGES.items():
+    pages = PAGES | ({"metrics": exporter} if exporter else {})
+    for page, port in pages.items():
         ports = f'{{"portNumber":["{port}"],"localPortNumber":["{port}"]}}'
         forward = f"{start} --document-name AWS-StartPortForwardingSession --parameters {shlex.quote(ports)}"
         yield _line(page, forward, region, f"http://localhost:{port}")

@@ -30,10 +30,7 @@ def start(recipe: str, overrides: Sequence[str], options: Options, *, wait: bool
     sys.stdout.write(f"{_machines(job)}, for {options.max_hours:g} hours at most; uploading\n")
     name = sagemaker.submit(job)
     session = sagemaker.connect(options.region, options.profile)
-    mlflow = job.config.track.mlflow_settings(job.environment)
-    looking = inspecting(
-        name, session.region_name, remote_debug=options.remote_debug, mlflow=mlflow.uri if mlflow else ""
-    )
+    looking = _inspecting(job, name, session.region_name)
     sys.stdout.write(f"job {name}\n{hints(name, session.region_name)}\n{looking}\n")
     return follow(session, name) if wait else 0
 
@@ -46,6 +43,18 @@ def attach(name: str, region: str, profile: str) -> int:
 def _tell_notes(job: Job) -> None:
     """On stderr: the request alone is on stdout."""
     sys.stderr.writelines(f"note: {each}\n" for each in job.notes)
+
+
+def _inspecting(job: Job, name: str, region: str) -> str:
+    track = job.config.track
+    mlflow = track.mlflow_settings(job.environment)
+    return inspecting(
+        name,
+        region,
+        remote_debug=job.options.remote_debug,
+        mlflow=mlflow.uri if mlflow else "",
+        exporter=track.prometheus.port if track.prometheus else 0,
+    )
 
 
 def _machines(job: Job) -> str:

@@ -8,9 +8,9 @@ from dojang.launch.inspecting import inspecting
 NAME = "dojang-gsm8k-20261101"
 
 
-def lines(mlflow: str = "", *, remote_debug: bool = True) -> dict[str, list[str]]:
+def lines(mlflow: str = "", *, remote_debug: bool = True, exporter: int = 0) -> dict[str, list[str]]:
     """Arguments of each command, by what it is for."""
-    text = inspecting(NAME, "us-west-2", remote_debug=remote_debug, mlflow=mlflow)
+    text = inspecting(NAME, "us-west-2", remote_debug=remote_debug, mlflow=mlflow, exporter=exporter)
     return {line.partition(":")[0]: shlex.split(line.partition(":")[2], comments=True) for line in text.splitlines()}
 
 
@@ -27,6 +27,11 @@ def test_pages_on_the_head_are_forwarded_by_ssm() -> None:
         told = json.loads(option(found[page], "--parameters"))
         assert told == {"portNumber": [port], "localPortNumber": [port]}
         assert option(found[page], "--region") == "us-west-2"
+
+
+def test_the_runs_own_metrics_are_forwarded_if_there_are_any() -> None:
+    assert "metrics" not in lines()
+    assert json.loads(option(lines(exporter=9464)["metrics"], "--parameters"))["portNumber"] == ["9464"]
 
 
 def test_without_remote_debugging_only_the_log_is_there() -> None:
