@@ -22,8 +22,7 @@ U32 = 2.0**-24
 """Unit roundoff of float32: the largest relative error of one operation."""
 U64 = 2.0**-53
 """Unit roundoff of float64."""
-UBF16 = 2.0**-8
-"""Unit roundoff of bfloat16."""
+UNIT = {torch.float64: U64, torch.float32: U32, torch.bfloat16: 2.0**-8}
 
 EQUAL = 2.0**16 * U64
 """Bound, about 7e-12, on the difference of two float64 results that are equal but for the order of their sums, relative
@@ -50,29 +49,30 @@ def _norm(module: Any, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def rounding_noise(
-    make: Callable[[], PreTrainedModel], scores: Callable[[PreTrainedModel], Tensor], unit: float, draws: int = 3
+    make: Callable[[], PreTrainedModel], scores: Callable[[PreTrainedModel], Tensor], unit: float, sums: float = U32
 ) -> float:
-    """Root mean square of the error that rounding to `unit` can give the scores of a float64 model.
+    """Root mean square of the error of a model's scores when numbers are rounded to `unit`, and sums to `sums`.
 
     A product of n terms in floating point is the exact product with other weights: each term goes through up to n
-    roundings, so its weight is off by n unit at most, and by about sqrt(n) unit when rounding errors are independent
-    (Higham and Mary, 2019). This multiplies each weight by 1 + sqrt(n + 8) unit r, r uniform in [-1, 1], and takes the
-    scores in float64. The 8: roundings of a number between two products (residual sum, norm, rotation, gate).
+    roundings, so its weight is off by n u at most, and by about sqrt(n) u when rounding errors are independent (Higham
+    and Mary, 2019). And a number goes through about 4 roundings from one product to the next (the product's own,
+    residual sum, norm, norm's weight; a rotation or a gate has no more). So this takes float64 scores with each
+    weight multiplied by 1 + sqrt(n sums^2 + 4 unit^2) r, r uniform in [-1, 1].
 
-    For terms of size s that gives a product an error of n unit s / sqrt(3). Adding one term after another, the order
-    with the largest error, rounds partial sums of size sqrt(k) s, together n unit s / sqrt(6) if each error were
-    uniform in [-unit, unit] of its sum; it is about 0.7 of that, since unit is the worst case over mantissas.
-    So sums in sequence reach half of the bound, and blocked sums or fused multiply-adds less.
+    For terms of size s and u = sums that gives a product an error of n u s / sqrt(3). Adding one term after another,
+    the order with the largest error, rounds partial sums of size sqrt(k) s, together n u s / sqrt(6) if each error
+    were uniform in [-u, u] of its sum; it is about 0.7 of that, since u is the worst case over mantissas. So sums in
+    sequence reach half of the bound, and blocked sums or fused multiply-adds less.
     """
     exact, squares = scores(make()), []
-    for seed in range(draws):
+    for seed in range(3):
         draw = torch.Generator().manual_seed(seed)
         model = make()
         factors = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Linear)}
         for weight in model.parameters():
             terms = weight.shape[-1] if id(weight) in factors else 0
             noise = torch.rand(weight.shape, generator=draw, dtype=weight.dtype).mul_(2).sub_(1)
-            weight.mul_(1 + math.sqrt(terms + 8) * unit * noise)
+            weight.mul_(1 + math.sqrt(terms * sums**2 + 4 * unit**2) * noise)
         squares.append(scores(model).sub(exact).square().mean())
     return float(torch.stack(squares).mean().sqrt())
 

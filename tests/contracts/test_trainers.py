@@ -47,9 +47,9 @@ def cluster() -> Iterator[None]:
 
 
 def configured(*settings: str) -> RunConfig:
-    # AdamW divides by gradients: where they are nearly zero, rounding errors would decide. With an eps as large as the
-    # learning rate, weights differ by no more than gradients do.
-    steps = ("train.lr=1e-3", "train.eps=1e-3", "train.warmup=0")
+    # AdamW divides by gradients: where they are nearly zero, rounding errors would decide, and transformers' norms are
+    # in float32 even here. With this eps, weights differ by a hundredth of what gradients do.
+    steps = ("train.lr=1e-3", "train.eps=0.1", "train.warmup=0")
     return recipes.load("quickstart", ["model.dtype=float64", *steps, *settings])
 
 

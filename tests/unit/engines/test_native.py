@@ -74,6 +74,7 @@ class Case:
         return torch.stack(seen).flatten(1, 2)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("heads", "group", "size"), [(3, 3, 64), (2, 7, 64), (4, 2, 128), (1, 1, 16), (2, 4, 80)])
 def test_it_sees_what_torch_sees(look: Look, dtype: torch.dtype, heads: int, group: int, size: int) -> None:
@@ -89,6 +90,7 @@ def test_it_sees_what_torch_sees(look: Look, dtype: torch.dtype, heads: int, gro
         assert torch.equal(kept, old)
 
 
+@pytest.mark.numerical
 def test_scores_that_differ_much_and_scores_that_are_no_numbers(look: Look) -> None:
     case = Case(torch.float32, 2, 2, 64)
     case.qkv[0].mul_(1e4)
@@ -101,6 +103,7 @@ def test_scores_that_differ_much_and_scores_that_are_no_numbers(look: Look) -> N
     assert not found[[0, 1, 2, 3, 4, 6, 7]].isnan().any()
 
 
+@pytest.mark.numerical
 def test_threads_and_neighbours_change_nothing(look: Look) -> None:
     case = Case(torch.float32, 3, 3, 64)
     together = look(*case.qkv, *case.cache, case.length_N)
@@ -139,6 +142,7 @@ class Between:
             each.at(self.position_N)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("adding", [True, False])
 def test_sums_are_normalised_as_torch_does(dtype: torch.dtype, adding: bool) -> None:
@@ -150,6 +154,7 @@ def test_sums_are_normalised_as_torch_does(dtype: torch.dtype, adding: bool) -> 
     assert torch.allclose(found.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize(("heads", "size"), [((9, 3), 64), ((2, 2), 128), ((3, 1), 10)])
@@ -164,6 +169,7 @@ def test_heads_are_turned_as_torch_does(dtype: torch.dtype, normed: bool, heads:
         assert torch.allclose(mine.double(), theirs, rtol=TOLERANCE[dtype], atol=2 * TOLERANCE[dtype])
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_rows_are_gated_as_torch_does(dtype: torch.dtype) -> None:
     case = Between(dtype)
@@ -175,6 +181,7 @@ def test_rows_are_gated_as_torch_does(dtype: torch.dtype) -> None:
     assert case.native.gated(case.gate_up_NF)[3].isnan().nonzero().tolist() == [[5]]
 
 
+@pytest.mark.numerical
 def test_neighbours_change_nothing_between_products() -> None:
     case, other = Between(torch.float32), Between(torch.float32)
     together = [

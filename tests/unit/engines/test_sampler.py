@@ -46,6 +46,7 @@ def test_frequencies_follow_the_softmax(dtype: torch.dtype) -> None:
     assert abs(seen[~common].sum() - expected[~common].sum()) < 4.5 * np.sqrt(expected[~common].sum())
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0])
 def test_log_probs_are_those_of_the_distribution_sampled_from(dtype: torch.dtype, temperature: float) -> None:
@@ -57,6 +58,7 @@ def test_log_probs_are_those_of_the_distribution_sampled_from(dtype: torch.dtype
     torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_logits_are_scored_in_single_precision(dtype: torch.dtype) -> None:
     logits = random_logits(300).to(dtype)

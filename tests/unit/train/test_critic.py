@@ -187,6 +187,7 @@ def moved(make: Make, groups: list[Group]) -> list[Group]:
     return make(skewed=True, seed=1).trace(groups)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("micro_tokens", [1, 16, 30, 8192])
 def test_loss_and_gradient_are_those_of_the_sum_over_samples(make: Make, moved: list[Group], micro_tokens: int) -> None:
     pair = make(skewed=True, micro_tokens=micro_tokens)
@@ -201,6 +202,7 @@ def test_loss_and_gradient_are_those_of_the_sum_over_samples(make: Make, moved: 
     assert_equal(gradient(pair.critic), wanted)
 
 
+@pytest.mark.numerical
 def test_neither_figures_nor_gradients_depend_on_the_micro_batch(make: Make, moved: list[Group]) -> None:
     found = []
     for micro_tokens in (1, 16, 30, 8192):

@@ -148,6 +148,7 @@ def alone(model: PreTrainedModel, tokens: Sequence[int], temperature: float = 1.
     return logits_TV.log_softmax(-1).gather(-1, torch.tensor(tokens)[1:, None]).squeeze(-1)
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("budget", [1, 30, 1000])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_log_probs_and_gradients_are_those_of_each_sample_alone(

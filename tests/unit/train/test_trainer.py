@@ -138,6 +138,7 @@ def step(trainer: TorchTrainer, groups: Sequence[Group]) -> Metrics:
     return asyncio.run(both())
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("micro_tokens", [1, 20, 8192])
 def test_loss_and_gradient_are_those_of_the_sum_over_samples(
     make: Make, groups: list[Group], micro_tokens: int
@@ -198,6 +199,7 @@ def relatives(groups: list[Group], micro_model: Callable[..., PreTrainedModel]) 
     return made
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_algorithm_depends_on_the_micro_batch(make: Make, relatives: list[Group], name: str) -> None:
     found = []
@@ -289,6 +291,7 @@ def test_calls_accumulate_until_the_step(make: Make, groups: list[Group]) -> Non
     assert gradient(model) == {}
 
 
+@pytest.mark.numerical
 def test_the_kl_term_agrees_with_the_sum_over_samples(
     make: Make, groups: list[Group], micro_model: Callable[..., PreTrainedModel]
 ) -> None:
