@@ -100,8 +100,8 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
     config.track.check()
     for each in config.roles().values():
         models.check(each.model.name)
-    if not dry and check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
-        raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
+    if not dry and config.runtime.name == "local":  # on Ray the ranks are actors; RunConfig has checked their number
+        _check_processes(config)
     algorithms = _make_algorithms(config)
     if config.runtime.name == "ray" and not dry:
         from dojang.runtime.ray.places import connect
@@ -137,6 +137,12 @@ def _with_steps(config: RunConfig, problems: int) -> RunConfig:
         raise ConfigError(
             f"epochs={config.epochs:g} of {problems:,} problems: {'; '.join(complaints(error))}"
         ) from None
+
+
+def _check_processes(config: RunConfig) -> None:
+    """ConfigError if the processes torchrun has started cannot train this run."""
+    if check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
+        raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
 
 
 def _make_algorithms(config: RunConfig) -> dict[str, Algorithm]:
