@@ -1,5 +1,6 @@
-"""A run over three hosts, one of which is lost and one of which is out of reach for a while."""
+"""Runs over several hosts: with lost hosts and cut links, with sequence parallelism, in the containers of a job."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from lab import NEEDS_HOSTS, Lab, no_leftovers, until
+from transformers import AutoModelForCausalLM
 
+from dojang.launch.shipment import Shipment
 from ledgers import ALIKE, ledger, steps_done
 
 pytestmark = [*NEEDS_HOSTS, pytest.mark.slow]
@@ -41,4 +44,54 @@ def test_a_run_outlives_a_lost_host_and_a_cut_link(make_lab: Callable[[int], Lab
     assert "algo-2 is lost; going on with" in head.said()
     assert not any(host.failure.exists() for host in lab.hosts)
     assert ledger(run) == ledger(alone)
+    no_leftovers(lab)
+
+
+def trainers_on(lab: Lab) -> list[str]:
+    """Names of the hosts that have a trainer's process."""
+
+    def title(process: int) -> str:
+        try:
+            return Path(f"/proc/{process}/cmdline").read_text()
+        except OSError:
+            return ""  # it has ended
+
+    return [host.name for host in lab.hosts for each in host.processes() if title(each).startswith("ray::Trainer")]
+
+
+def test_sequence_parallel_ranks_on_different_hosts(make_lab: Callable[[int], Lab], tmp_path: Path) -> None:
+    """Every trainer and engine takes a whole host, so the two ranks of a row exchange heads over the network."""
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    train = [sys.executable, "-m", "dojang", "train", *ALIKE]
+    subprocess.run([*train, "--run-dir", str(alone)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    lab = make_lab(3)
+    lab.describe({"everybody": [1, 2, 3]})
+    apart = ["runtime.name=ray", "runtime.trainers=2", "train.sequence_ranks=2", f"runtime.cpus={os.cpu_count()}"]
+    lab.start("--timeout", str(MUCH), "--no-dashboard", "--", *train, *apart, "--run-dir", str(run))
+    head, *_ = lab.hosts
+    until(lambda: steps_done(run) >= 2 or head.poll() is not None, MUCH, head.said)
+    assert len(set(trainers_on(lab))) == 2
+    assert [host.ends(MUCH) for host in lab.hosts] == [0, 0, 0]
+    assert ledger(run) == ledger(alone)
+    no_leftovers(lab)
+
+
+def test_sequence_parallelism_in_the_containers_of_a_job(make_lab: Callable[[int], Lab]) -> None:
+    """The command of a SageMaker job, on the hosts it describes: the head's container hands over the model."""
+    lab = make_lab(2)
+    lab.describe({"everybody": [1, 2]})
+    channel = lab.hosts[0].root / "input/data/dojang"
+    for folder in (channel, lab.hosts[0].root / "model"):
+        folder.mkdir(parents=True)
+    spread = ("runtime.trainers=2", "train.sequence_ranks=2", "runtime.cpus=1")
+    Shipment(ALIKE[0], (*ALIKE[1:], "steps=2", "eval.every=2", *spread)).write(channel)
+    inside = [sys.executable, "-m", "dojang", "launch", "inside", "runtime.name=ray"]
+    lab.start("--timeout", str(MUCH), "--no-dashboard", "--", *inside)
+    assert [host.ends(MUCH) for host in lab.hosts] == [0, 0]
+    head, worker = lab.hosts
+    assert not any(host.failure.exists() for host in lab.hosts)
+    told = json.loads((head.root / "output/data/summary.json").read_text())
+    assert (told["status"], told["steps"]) == ("finished", 2)
+    AutoModelForCausalLM.from_pretrained(head.root / "model")
+    assert not (worker.root / "model").exists()
     no_leftovers(lab)

@@ -29,8 +29,10 @@ class Gathering:
         """The address of every host. ClusterError names those that did not come by the deadline."""
         self._timeout, self._deadline = timeout, deadline
         self._until(self._listens, dict)
-        self._muster.announce(self._ray)
         with closing(RollCall(self._ray, environment)) as calling:
+            # Not as soon as its port is open: Ray on a worker gives up if the head's own node is not registered soon.
+            self._until(lambda: self._head in calling.alive(), calling.alive)
+            self._muster.announce(self._ray)
             self._until(lambda: not self._missing(calling.alive()), calling.alive)
             alive = calling.alive()  # may count nodes that are none of the job's
             return {name: alive[name] for name in (self._head, *self._muster.expected) if name in alive}
