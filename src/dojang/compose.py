@@ -311,8 +311,9 @@ def _joined(players: Mapping[str, _Player], ranks: Ranks) -> tuple[RolloutEngine
     engine, trainer = first.engine, first.trainer
     if others:
         (second,) = others
-        engine = Pair(engine, second.engine, second.learner.weights.newest)
-        trainer = Roles({role: player.trainer for role, player in players.items()})
+        apart = first.config.runtime.name == "ray"  # each role's processes have devices of their own
+        engine = Pair(engine, second.engine, second.learner.weights.newest, concurrent=apart)
+        trainer = Roles({role: player.trainer for role, player in players.items()}, concurrent=apart)
     return engine, Team(trainer, ranks) if ranks.world > 1 else trainer
 
 

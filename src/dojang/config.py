@@ -218,6 +218,12 @@ class RunConfig(Section):
                 "rollout.transfer=delta is for engines that are sent weights (rollout.engine=remote or vllm), and "
                 "torch takes them from memory; set rollout.transfer=full"
             )
+        if (size := rollout.tensor_parallel_size) > 1 and rollout.engine != "vllm":
+            how = "start the servers with --tensor-parallel-size" if rollout.engine == "remote" else "use vllm"
+            wrong.append(
+                f"rollout.tensor_parallel_size={size} is for rollout.engine=vllm, not for {rollout.engine}; leave it "
+                f"at 1, and {how}"
+            )
         return wrong
 
     def _models_agree(self) -> list[str]:
@@ -234,11 +240,6 @@ class RunConfig(Section):
                 f"rollout.engine={self.rollout.engine} and tester.url={self.tester.url} do not go together; with the "
                 "engine remote the tester needs servers of its own, and the others take none"
             )
-        if self.rollout.engine == "vllm":
-            wrong.append(
-                "workflow.name=coder_tester cannot have two models in rollout.engine=vllm; use torch, or remote with a "
-                "server for each"
-            )
         if self.task.name != "code":
             wrong.append(f"workflow.name=coder_tester is for programs (task.name=code), not for {self.task.name}")
         if self.algo.name == "ppo":
@@ -246,17 +247,26 @@ class RunConfig(Section):
         return wrong
 
     def _runtime_agrees(self) -> list[str]:
+        tester, train, wrong = self.tester, self.train, list[str]()
         if not isinstance(self.runtime, RayConfig):
-            return []
-        trainers, train, wrong = self.runtime.trainers, self.train, list[str]()
-        if trainers % train.sequence_ranks:
+            for key in ("engines", "trainers") if tester else ():
+                if (count := getattr(tester, key)) is not None:
+                    wrong.append(f"tester.{key}={count} counts processes of a Ray cluster; set runtime.name=ray")
+            return wrong
+        for key, trainers in (("runtime", self.runtime.trainers), ("tester", tester.trainers if tester else None)):
+            if trainers is not None and trainers % train.sequence_ranks:
+                wrong.append(
+                    f"{key}.trainers={trainers} must be a multiple of train.sequence_ranks={train.sequence_ranks}"
+                )
+            if trainers is not None and trainers > 1 and train.optimiser == "adamw8bit":
+                wrong.append(
+                    f"train.optimiser=adamw8bit is for one process; with several ({key}.trainers), what it keeps is "
+                    "spread anyway"
+                )
+        if self.rollout.tensor_parallel_size > 1 and self.runtime.gpus is not None and 0 < self.runtime.gpus < 1:
             wrong.append(
-                f"runtime.trainers={trainers} must be a multiple of train.sequence_ranks={train.sequence_ranks}"
-            )
-        if trainers > 1 and train.optimiser == "adamw8bit":
-            wrong.append(
-                "train.optimiser=adamw8bit is for one process; with several (runtime.trainers), what it keeps is "
-                "spread anyway"
+                f"rollout.tensor_parallel_size={self.rollout.tensor_parallel_size} needs whole GPUs, and "
+                f"runtime.gpus={self.runtime.gpus:g} gives an engine a part of one; leave runtime.gpus out"
             )
         return wrong
 
@@ -281,8 +291,14 @@ class RunConfig(Section):
             "model": self.model.model_copy(update=own),
             "rollout": self.rollout.model_copy(update=rollout),
             "train": self.train.model_copy(update={"lr": self.tester.lr or self.train.lr}),
+            "runtime": self._tester_runtime(self.tester),
         }
         return {"coder": self, "tester": self.model_copy(update=tester)}
+
+    def _tester_runtime(self, tester: TesterConfig) -> Runtime:
+        """The runtime, with the tester's own numbers of processes."""
+        own = {key: count for key in ("engines", "trainers") if (count := getattr(tester, key)) is not None}
+        return self.runtime.model_copy(update=own) if own else self.runtime
 
     @model_validator(mode="after")
     def _rooms_agree(self) -> Self:

@@ -187,20 +187,25 @@ def make_engine(
     config: RunConfig,
     numeric: Numerics,
     source: str,
-    policy: PreTrainedModel,
+    policy: PreTrainedModel | None,
     tokenizer: PreTrainedTokenizerBase,
     weights: WeightStore,
+    *,
+    alone: bool = False,
 ) -> RolloutEngine:
-    """What samples from a model, here or elsewhere."""
+    """Builds the engine that samples from a model, here or elsewhere. Without a `policy` to copy, the torch engine
+    loads one. `alone` if nothing else uses its GPUs."""
     rollout = config.rollout
     if rollout.engine == "torch":
-        there = policy.device.type == numeric.device.type and not getattr(policy, "is_quantized", False)
+        if policy is None or policy.device.type != numeric.device.type or getattr(policy, "is_quantized", False):
+            policy = load_model(source, numeric.compute, numeric.device)
         return TorchEngine(  # it takes copies
-            policy if there else load_model(source, numeric.compute, numeric.device),
+            policy,
             tokenizer,
             weights,
             slots=rollout.slots,
             kv_gb=rollout.kv_gb,
+            alone=alone,
             chunk=rollout.chunk,
             context=rollout.max_model_len,
             threads=_engine_threads(config),
@@ -216,6 +221,8 @@ def make_engine(
             weights,
             slots=rollout.slots,
             kv_gb=rollout.kv_gb,
+            alone=alone,
+            tensor_parallel_size=rollout.tensor_parallel_size,
             context=rollout.max_model_len,
             transfer=rollout.transfer,
             dtype=dtype,

@@ -41,7 +41,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 RESUMABLE = (
     *("steps", "epochs", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.", "track", "runtime"),
-    *("tester.max_tokens", "tester.lr", "tester.url"),
+    *("tester.max_tokens", "tester.lr", "tester.url", "tester.engines", "tester.trainers"),
 )
 """Keys that may change when a run is resumed: the finished steps keep their meaning."""
 KEPT = ("train.lora", "train.optimiser")

@@ -17,7 +17,6 @@ from dojang.errors import ConfigError
 from dojang.learner import (
     Learner,
     Numerics,
-    load_model,
     load_tokenizer,
     make_engine,
     make_servers,
@@ -26,7 +25,7 @@ from dojang.learner import (
     prepare_torch,
 )
 from dojang.protocols import Algorithm, RolloutEngine
-from dojang.runtime.config import RayConfig
+from dojang.runtime.config import RayConfig, engine_gpus
 from dojang.runtime.ray.actors import Actor
 from dojang.runtime.ray.arrays import Held, Shared, pick_up
 from dojang.runtime.ray.engines import RayEngine, Sampler
@@ -65,16 +64,17 @@ class SpreadLearner:
         self.weights: Shared | MemoryWeights = kind(numeric.compute) if self._served else Shared()
         self._gpus = gpus_each(self._runtime, config.model.device)
         # Before engines, which are one by one and find their places around them.
-        self._places = self._reserve("trainers", self._runtime.trainers)
+        self._places = self._reserve("trainers", self._runtime.trainers, gpus=self._gpus)
 
     def make_engine(self) -> RolloutEngine:
         """What samples from it: processes of the cluster, or the servers that were named."""
         if isinstance(self.weights, MemoryWeights):
             return make_servers(self._config, self.tokenizer, self.weights)
+        gpus = engine_gpus(self._gpus, self._config.rollout.tensor_parallel_size)
         engines = []
         for at in range(self._runtime.engines):  # each by itself, so that each can find another place
-            (place,) = self._reserve(f"engine {at + 1}", 1)
-            sampler = partial(make_sampler, self._config)
+            (place,) = self._reserve(f"engine {at + 1}", 1, gpus=gpus)
+            sampler = partial(make_sampler, self._config, alone=self._gpus >= 1)
             engines.append(RayEngine(sampler, place, self.weights, self._runtime.patience_s))
         return Fleet(engines, patience_s=self._runtime.patience_s)
 
@@ -87,9 +87,9 @@ class SpreadLearner:
 
         return RayTrainer(factory, self._places, self._deliver, self._runtime.patience_s)
 
-    def _reserve(self, what: str, count: int) -> list[Place]:
+    def _reserve(self, what: str, count: int, *, gpus: float) -> list[Place]:
         runtime = self._runtime
-        return reserve(what, count, cpus=runtime.cpus, gpus=self._gpus, strategy="PACK", patience_s=runtime.patience_s)
+        return reserve(what, count, cpus=runtime.cpus, gpus=gpus, strategy="PACK", patience_s=runtime.patience_s)
 
     async def _deliver(self, version: int, reference: Any, holder: Actor) -> None:
         if isinstance(self.weights, Shared):
@@ -112,14 +112,15 @@ def make_rank(config: RunConfig, rank: int, world: int, address: tuple[str, int]
     return Rank(learner.make_trainer(config.algo.make(config.rollout.max_tokens)), learner.weights)
 
 
-def make_sampler(config: RunConfig) -> Sampler:
-    """One of the processes that sample. Its processors are its own: judges have others."""
+def make_sampler(config: RunConfig, *, alone: bool) -> Sampler:
+    """One of the processes that sample; `alone` if no other has its GPU. Its processors are its own: judges have
+    others."""
     numeric = numerics(config)
     prepare_torch(numeric.device)
     source = models.resolve(config.model.name)
     tokenizer, _ = load_tokenizer(source)
     rollout = config.rollout.model_copy(update={"threads": config.rollout.threads or torch.get_num_threads()})
     weights = DeltaWeights(numeric.compute) if rollout.transfer == "delta" else Held()
-    model = load_model(source, numeric.compute, numeric.device)
-    engine = make_engine(config.model_copy(update={"rollout": rollout}), numeric, source, model, tokenizer, weights)
+    own = config.model_copy(update={"rollout": rollout})
+    engine = make_engine(own, numeric, source, None, tokenizer, weights, alone=alone)
     return Sampler(engine, weights)

@@ -10,6 +10,7 @@ from dojang import compose, plan
 from dojang import recipe as recipes
 from dojang.errors import ConfigError, DataError, ModelError
 from dojang.programs import Judgement
+from dojang.runtime.config import RayConfig
 from dojang.tasks.code import CodeTask
 from dojang.types import Outcome
 from dojang.workflows.cases import read
@@ -70,7 +71,21 @@ def file(tmp_path: Path) -> str:
         (["workflow.name=single_turn"], "tester is a second model, which only workflow.name=coder_tester has"),
         (["task={name: answer_line}"], r"is for programs \(task.name=code\), not for answer_line"),
         (["algo.name=ppo"], "has no critics, so algo.name=ppo cannot be chosen"),
-        (["rollout.engine=vllm"], "cannot have two models in rollout.engine=vllm; use torch, or remote"),
+        (["tester.engines=2"], "tester.engines=2 counts processes of a Ray cluster; set runtime.name=ray"),
+        (["tester.trainers=2"], "tester.trainers=2 counts processes of a Ray cluster; set runtime.name=ray"),
+        (
+            ["runtime=ray", "tester.trainers=3", "runtime.trainers=2", "train.sequence_ranks=2"],
+            "tester.trainers=3 must be a multiple of train.sequence_ranks=2",
+        ),
+        (
+            ["runtime=ray", "tester.trainers=2", "train.optimiser=adamw8bit"],
+            r"adamw8bit is for one process; with several \(tester.trainers\)",
+        ),
+        (["rollout.tensor_parallel_size=2"], "tensor_parallel_size=2 is for rollout.engine=vllm, not for torch"),
+        (
+            ["rollout.tensor_parallel_size=2", "rollout.engine=vllm", "runtime={name: ray, gpus: 0.5}"],
+            "tensor_parallel_size=2 needs whole GPUs, and runtime.gpus=0.5",
+        ),
         (
             ["rollout.engine=remote", "rollout.url=[http://127.0.0.1:8000]"],
             r"tester.url=\[\] do not go together; with the engine remote the tester needs servers of its own",
@@ -163,3 +178,18 @@ def test_cases_are_run_by_the_judge_there_is(file: str, data: str, program: str,
 
     found = asyncio.run(play())
     assert [ran.outcome for ran in found.ran] == [Outcome.ACCEPTED, Outcome.RUNTIME_ERROR]
+
+
+def test_the_tester_has_its_own_numbers_of_processes(file: str) -> None:
+    """AstraFlow's: six engines of the coder, two of the tester."""
+    own = ["runtime={name: ray, engines: 6, trainers: 4}", "tester.engines=2", "tester.trainers=1"]
+    runtimes = [each.runtime for each in recipes.load(file, own).roles().values()]
+    assert [(each.engines, each.trainers) for each in runtimes if isinstance(each, RayConfig)] == [(6, 4), (2, 1)]
+    shared = recipes.load(file, own[:1]).roles()
+    assert shared["tester"].runtime == shared["coder"].runtime
+
+
+@pytest.mark.parametrize("runtime", ["local", "ray"])
+def test_both_roles_may_have_vllm_engines(file: str, runtime: str) -> None:
+    roles = recipes.load(file, ["rollout.engine=vllm", f"runtime={runtime}"]).roles()
+    assert {each.rollout.engine for each in roles.values()} == {"vllm"}

@@ -20,7 +20,7 @@ from torch import Tensor
 from dojang.engines.attention import Piece, over_prefixes
 from dojang.engines.decoder import Attend, Decoder
 from dojang.engines.rows import Request, Row
-from dojang.engines.slots import Prefix, Slots, is_out_of_memory
+from dojang.engines.slots import Budget, Prefix, Slots, is_out_of_memory
 from dojang.engines.steps import Drawn, EagerSteps, Steps, Turn, draw
 from dojang.engines.stopping import Stopper
 from dojang.types import Completion, Finish
@@ -57,7 +57,7 @@ class Batch:
         stopper: Stopper,
         *,
         slots: int,
-        budget: int | None,
+        budget: Budget,
         chunk: int | None,
         context: int | None = None,
     ) -> None:

@@ -5,16 +5,19 @@ behind it (on a GPU, by name only). All slots are equally long. When a sequence 
 budget of memory: longer slots may mean fewer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from dojang.engines.decoder import Shape
+from dojang.engines.kv_budget import kv_budget
 from dojang.errors import ModelError
 
-__all__ = ["Prefix", "Slots", "is_out_of_memory", "spare_memory"]
+__all__ = ["Budget", "Prefix", "Slots", "is_out_of_memory", "spare_memory"]
 
+Budget = int | Callable[[], int] | None
+"""Bytes for the KV cache, or how to find out when the first sequence comes; None for `spare_memory`."""
 _BUDGET = 4 << 30
 _GRAIN = 64
 """Slots are a multiple of this long."""
@@ -63,7 +66,7 @@ class Slots:
         device: torch.device,
         *,
         most: int,
-        budget: int | None,
+        budget: Budget,
         scattered: bool = False,
     ) -> None:
         self._shape = shape
@@ -88,7 +91,9 @@ class Slots:
 
     def fitting(self, length: int) -> int:
         """How many slots there can be if each holds so many tokens."""
-        self._budget = self._budget or self._allowed or spare_memory(self._device)
+        if not self._budget:
+            allowed = self._allowed() if callable(self._allowed) else self._allowed
+            self._budget = allowed or spare_memory(self._device)
         length = max(self.length, -(-length // _GRAIN) * _GRAIN)
         return min(self._most, self._budget // (length * self.token_bytes) - self._scattered)
 
@@ -178,10 +183,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def spare_memory(device: torch.device) -> int:
-    """What may be taken where nobody has said how much: on a GPU a third of what is free, for others need some too."""
+def spare_memory(device: torch.device, *, alone: bool = False) -> int:
+    """Bytes for the KV cache where rollout.kv_gb does not say: 4 GiB, or on a GPU a share of what is free now."""
     if device.type != "cuda":
         return _BUDGET
     free, _ = torch.cuda.mem_get_info(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return (free + kept) // 3
+    return kv_budget(free + kept, alone=alone)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from dojang.engines.batch import Batch
 from dojang.engines.decoder import Decoder
 from dojang.engines.fitness import check_clean, check_request
 from dojang.engines.rows import Request
+from dojang.engines.slots import spare_memory
 from dojang.engines.stopping import Stopper
 from dojang.engines.update import StagedUpdate, bring, write
 from dojang.protocols import Abilities, EngineState, Pause, WeightStore
@@ -81,18 +83,20 @@ class TorchEngine:
         *,
         slots: int,
         kv_gb: float | None = None,
+        alone: bool = False,
         chunk: int | None = None,
         context: int | None = None,
         threads: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        """`alone` if no other process or trainer uses the same GPU: the KV cache is sized by it."""
         decoder = Decoder(model, dtype)
         self._device = decoder.device
         self._threads = threads
         """How many of the processor's to use; None for torch's own choice."""
         stopper = Stopper(tokenizer, _end_tokens(model, tokenizer))
         self._vocabulary = decoder.shape.vocabulary
-        budget = max(1, int(kv_gb * 2**30)) if kv_gb else None
+        budget = max(1, int(kv_gb * 2**30)) if kv_gb else partial(spare_memory, decoder.device, alone=alone)
         self._batch = Batch(decoder, stopper, slots=slots, budget=budget, chunk=chunk, context=context)
         self._weights = weights
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()

@@ -11,6 +11,7 @@ process of vLLM, in a server of its own (`remote.py`) as well: dojang is a plugi
 import asyncio
 import itertools
 import json
+import math
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,13 +25,14 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.engines.dialect import Drawn, version_of
 from dojang.engines.kept import Kept
+from dojang.engines.kv_budget import UTILIZATION
 from dojang.engines.parcel import DeltaParcels, Parcels
 from dojang.engines.served import Facts, ServedEngine
 from dojang.engines.slots import spare_memory
 from dojang.errors import ConfigError, ModelError
 from dojang.protocols import Abilities, WeightStore
 
-__all__ = ["BACKEND", "VllmEngine", "register"]
+__all__ = ["BACKEND", "VllmEngine", "memory_options", "register"]
 
 BACKEND = "dojang"
 """The name of the weight transfer backend."""
@@ -50,21 +52,22 @@ class VllmEngine(ServedEngine):
         *,
         slots: int = 256,
         kv_gb: float | None = None,
+        alone: bool = False,
+        tensor_parallel_size: int = 1,
         context: int | None = None,
         transfer: Literal["full", "delta"] = "full",
         **options: Any,
     ) -> None:
-        """Starts vLLM, which takes a while. `transfer` says what it is sent: all weights, or what has changed.
-        `options` are further engine arguments of vLLM, by their names."""
+        """Starts vLLM, which takes a while. `alone` if nothing else uses its GPUs. `transfer` says what it is sent: all
+        weights, or what has changed. `options` are further engine arguments of vLLM, by their names."""
         files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
-        # vLLM's own default is nearly all memory there is, and a trainer needs some.
-        memory = int(kv_gb * 2**30) if kv_gb else spare_memory(torch.device(_device()))
         line = _Local(
             {
                 "model": str(model),
                 "max_num_seqs": slots,
                 "max_model_len": context,
-                "kv_cache_memory_bytes": memory,
+                **memory_options(kv_gb, tensor_parallel_size, alone=alone),
+                **_parallel_options(tensor_parallel_size),
                 **options,
             }
         )
@@ -85,8 +88,31 @@ def _is_tied(folder: Path) -> bool:
     return config.is_file() and bool(json.loads(config.read_text()).get("tie_word_embeddings"))
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def memory_options(kv_gb: float | None, gpus: int = 1, *, alone: bool) -> dict[str, Any]:
+    """Engine arguments of vLLM that size its KV cache. Alone on its GPUs, vLLM measures its activations and takes the
+    rest by itself; beside a trainer or another engine it is told a size. vLLM does not start if less memory is free
+    than `gpu_memory_utilization`, also where that sizes nothing, so it is never more than is free."""
+    wanted = int(kv_gb * 2**30) if kv_gb else None
+    if not torch.cuda.is_available():
+        return {"kv_cache_memory_bytes": wanted or spare_memory(torch.device("cpu"))}
+    if (there := torch.cuda.device_count()) < gpus:
+        raise ConfigError(
+            f"rollout.tensor_parallel_size={gpus} needs {gpus} GPUs, and there are {there} here; lower it, or use a "
+            "machine with more"
+        )
+    free, total = min((torch.cuda.mem_get_info(at) for at in range(gpus)), key=lambda found: found[0] / found[1])
+    # 1% less than is free: the processes of vLLM take some before they look.
+    found: dict[str, Any] = {
+        "gpu_memory_utilization": max(0.01, min(UTILIZATION, math.floor(100 * free / total - 1) / 100))
+    }
+    if wanted or not alone:
+        found["kv_cache_memory_bytes"] = wanted or min(spare_memory(torch.device("cuda", at)) for at in range(gpus))
+    return found
+
+
+def _parallel_options(size: int) -> dict[str, Any]:
+    """Processes of this machine: in a Ray actor vLLM would otherwise ask Ray for workers, in a place that is full."""
+    return {"tensor_parallel_size": size, "distributed_executor_backend": "mp"} if size > 1 else {}
 
 
 class _Local:

@@ -44,7 +44,7 @@ class Examiner:
         self._publish = not here and (adapter or config.rollout.engine == "remote")
         if self._publish:
             weights.publish(1, dict(model.named_parameters()))
-        self._engine = make_engine(config, numeric, source, model, self._tokenizer, weights)
+        self._engine = make_engine(config, numeric, source, model, self._tokenizer, weights, alone=True)
 
     async def examine(self, config: RunConfig, told: Callable[[int], None]) -> tuple[Group, ...]:
         """Answers and grades the first problems of the test split; calls `told` with their number after each."""

@@ -39,8 +39,12 @@ class RolloutConfig(Section):
     slots: int = Field(default=256, ge=1)
     """Sequences decoded at the same time, if their keys and values fit into `kv_gb`."""
     kv_gb: float | None = Field(default=None, gt=0)
-    """Memory for keys and values of sequences being written, in GiB. Without it 4, or on a GPU a third of what is free.
-    Prompts that wait for a place come on top."""
+    """KV cache size in GiB. Without it 4 on a CPU. On a GPU that an engine has to itself (on Ray, unless runtime.gpus
+    is less than 1) most of what its weights leave free; beside a trainer a third of what is free. Prompts that wait for
+    a place come on top."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Number of GPUs of each vLLM engine (tensor parallelism), for models too large for one. rollout.engine=vllm only;
+    servers of the engine remote are started with their own."""
     chunk: int | None = Field(default=None, ge=1)
     """Prompt tokens read between two decoding steps by the engine torch: fewer let answers under way wait less. Without
     it 512, or on a GPU 8192."""

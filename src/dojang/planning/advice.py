@@ -136,11 +136,14 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
         if shape.heads % own or (shape.kv_heads % own and own % shape.kv_heads):
             said = f"train.sequence_ranks={own} does not go with the {role}'s {shape.heads} and {shape.kv_heads} heads"
             yield Finding("failed", "ranks", said, ConfigError.exit_code)
+        if shape.heads % (size := config.rollout.tensor_parallel_size):
+            said = f"rollout.tensor_parallel_size={size} does not divide the {role}'s {shape.heads} attention heads"
+            yield Finding("failed", "engines", said, ConfigError.exit_code)
     if layout.ranks > 1 and config.train.optimiser == "adamw8bit":
         said = "train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway"
         yield Finding("failed", "ranks", said, ConfigError.exit_code)
     if layout.lacks:
-        said = f"runtime.trainers and runtime.engines want {layout.lacks}"
+        said = f"the trainers and engines of a Ray cluster want {layout.lacks}"
         yield Finding("failed", "ranks", f"{said}; use more machines, or fewer processes", ConfigError.exit_code)
     if found.certain > found.capacity:
         said = f"weights, gradients and optimiser alone take {_gib(found.certain)} of {_gib(found.capacity)}"

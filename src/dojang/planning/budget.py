@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dojang.config import RunConfig
 from dojang.planning.cache import Cache
@@ -70,21 +70,24 @@ def reckon(
     config: RunConfig, players: Mapping[str, Player], layout: Layout, work: Work, cache: Cache | None, language: str
 ) -> Times:
     """What a run takes there; `cache` is what its own engine has room for."""
-    generate = learn = publish = 0.0
+    generate, learn, publish = 0.0, list[float](), list[float]()
     waves = 1
     for role, player in players.items():
         itemsize = 4 if layout.gpu is None and player.config.model.dtype != "bfloat16" else 2
         machine = Machine(layout.device, itemsize)
+        own = layout.of(role)
         slots = _slots(machine, player, work, role, cache)
-        devices = max(1, layout.servers // len(players))  # each has one model
+        devices = max(1, own.servers if own.apart else layout.servers // len(players))  # each has one model
         sequences = math.ceil(work.sequences / devices)
         waves = max(1, math.ceil(sequences / max(1, slots)))
         asked = math.ceil(work.asked(role) / devices)
-        generate += generate_s(machine, player.shape, work.lengths[role], sequences, asked, slots)
+        engine = replace(machine, gpus=player.config.rollout.tensor_parallel_size)
+        generate += generate_s(engine, player.shape, work.lengths[role], sequences, asked, slots)
         learned = player.shape.parameters if config.train.lora is None else 0
-        learn += learn_s(machine, player, work, role, layout)
-        learn += work.updates * optimise_s(machine, player, learned, layout)
-        publish += _publish_s(machine, player, layout)
+        updates = work.updates * optimise_s(machine, player, learned, own)
+        learn.append(learn_s(machine, player, work, role, own) + updates)
+        publish.append(_publish_s(machine, player, own))
+    together = max if layout.apart else sum  # on a Ray cluster the roles update at the same time
     generate += (SAMPLE_S if layout.gpu else CPU_SAMPLE_S) * work.sequences
     judge = _judge_s(config, layout, work.sequences, language)
     share = config.eval.problems * config.eval.samples / work.sequences
@@ -92,8 +95,8 @@ def reckon(
         generate,
         judge,
         waves,
-        learn,
-        publish,
+        together(learn),
+        together(publish),
         share * (generate / len(players) + judge),
         2 + (config.steps - 1) // config.eval.every,
         config.steps,

@@ -1,6 +1,6 @@
 """Keys and values of the torch engine, by the arithmetic of engines/slots.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dojang.planning.shapes import Shape
 
@@ -21,6 +21,10 @@ class Cache:
     bytes: int
     needed: int
     """Bytes of a single sequence as long as it may get."""
+
+    def part(self, parts: int) -> "Cache":
+        """The share of one GPU, of so many that divide the heads."""
+        return replace(self, bytes=self.bytes // parts, needed=self.needed // parts)
 
 
 def key_value_cache(shape: Shape, itemsize: int, slots: int, budget: int, longest: int, *, all_at_once: bool) -> Cache:

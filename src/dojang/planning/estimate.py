@@ -75,12 +75,12 @@ class Estimate:
         engine = self.engine.peak if self.engine else 0
         if self.layout.gpu or not self.layout.apart:
             return max(self.needs.peak, engine)
-        learning = self.layout.ranks * len(self.work.lengths) * self.needs.peak
+        learning = self.layout.trainers * self.needs.peak
         return -(-(learning + self.layout.servers * engine) // self.layout.nodes)
 
     @property
     def fit(self) -> str:
-        divided = self.layout.ranks % self.sequence_ranks == 0
+        divided = all(self.layout.of(role).ranks % self.sequence_ranks == 0 for role in self.work.lengths)
         if not divided or self.layout.lacks or (self.cache is not None and not self.cache.slots):
             return "no"
         share = self.peak / self.capacity
@@ -105,7 +105,7 @@ def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | 
     subject = replace(subject, config=with_split(subject.config, instance.gpus * nodes))
     config, players = subject.config, subject.players()
     layout = lay_out(config, instance, nodes, ranks)
-    data_ranks = max(1, layout.ranks // config.train.sequence_ranks)
+    data_ranks = {role: max(1, layout.of(role).ranks // config.train.sequence_ranks) for role in players}
     work = measure(config, subject.lengths, gpu=layout.gpu is not None, data_ranks=data_ranks)
     found, engine = needs(players, layout, work), engine_needs(players, layout, work)
     host = host_bytes(players, layout) if layout.gpu else 0

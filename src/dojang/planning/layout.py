@@ -1,12 +1,13 @@
 """Who works where: the processes that learn, the engine, and servers that attempt elsewhere."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from dojang.config import RunConfig
 from dojang.errors import ConfigError
 from dojang.planning.instances import Gpu, Instance
-from dojang.runtime.config import RayConfig
+from dojang.runtime.config import RayConfig, engine_gpus
 
 __all__ = ["Layout", "lay_out"]
 
@@ -30,6 +31,22 @@ class Layout:
     """Processors of each of those."""
     busy: int = 0
     """Of all of them; judges get the others."""
+    alone: bool = False
+    """Whether an engine shares its GPUs with nothing else."""
+    roles: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Numbers of trainers and engines of each role on a Ray cluster."""
+
+    def of(self, role: str) -> "Layout":
+        """The same machines, with the processes of one role alone."""
+        if role not in self.roles:
+            return self
+        ranks, engines = self.roles[role]
+        return replace(self, ranks=ranks, servers=engines or self.servers // len(self.roles), roles={})
+
+    @property
+    def trainers(self) -> int:
+        """Processes that learn, of all roles."""
+        return sum(ranks for ranks, _ in self.roles.values()) or self.ranks
 
     @property
     def gpu(self) -> Gpu | None:
@@ -81,16 +98,35 @@ def lay_out(config: RunConfig, instance: Instance, nodes: int, ranks: int | None
     if isinstance(config.runtime, RayConfig):
         if ranks is not None:
             raise ConfigError("--ranks is for runs without Ray; runtime.trainers says how many processes learn")
-        runtime, roles = config.runtime, len(config.roles())
-        engines = runtime.engines * roles
-        each = float(gpus > 0) if runtime.gpus is None or config.model.device == "cpu" else runtime.gpus
-        processes = runtime.trainers * roles + (0 if remote else engines)
-        wanted, busy = math.ceil(each * processes), math.ceil(runtime.cpus * processes)
-        servers = max(0, gpus - runtime.trainers * roles) if remote else engines
-        return Layout(instance, nodes, runtime.trainers, servers, wanted, apart=True, cpus=runtime.cpus, busy=busy)
+        return _lay_out_ray(config, config.runtime, instance, nodes)
     if ranks is None:
         ranks = max(1, gpus // 2 if remote else gpus)
         ranks = max(ranks - ranks % config.train.sequence_ranks, 1)
     if gpus and ranks > gpus:
         raise ConfigError(f"--ranks {ranks} are more than the {gpus} GPUs of {nodes} x {instance.name}")
     return Layout(instance, nodes, ranks, gpus - ranks if remote else 0)
+
+
+def _lay_out_ray(config: RunConfig, runtime: RayConfig, instance: Instance, nodes: int) -> Layout:
+    gpus, remote = instance.gpus * nodes, config.rollout.engine == "remote"
+    own = [each.runtime for each in config.roles().values()]
+    roles = {
+        role: (each.trainers, 0 if remote else each.engines)
+        for role, each in zip(config.roles(), own, strict=True)
+        if isinstance(each, RayConfig)
+    }
+    trainers, engines = (sum(counts) for counts in zip(*roles.values(), strict=True))
+    each = float(gpus > 0) if runtime.gpus is None or config.model.device == "cpu" else runtime.gpus
+    engine = engine_gpus(each, config.rollout.tensor_parallel_size)
+    return Layout(
+        instance,
+        nodes,
+        runtime.trainers,
+        max(0, gpus - trainers) if remote else engines,
+        math.ceil(each * trainers + engine * engines),
+        apart=True,
+        cpus=runtime.cpus,
+        busy=math.ceil(runtime.cpus * (trainers + engines)),
+        alone=engine >= 1,
+        roles=roles,
+    )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from dojang.config import RunConfig
+from dojang.engines.kv_budget import UTILIZATION, kv_budget
 from dojang.planning.activations import activation_bytes, score_bytes
 from dojang.planning.cache import GIB, Cache, key_value_cache
 from dojang.planning.layout import Layout
@@ -69,12 +70,13 @@ def needs(players: Mapping[str, Player], layout: Layout, work: Work) -> Needs:
     """Of the first rank: of all models of a run together, or where they are apart of the one that needs most."""
     if not layout.apart:
         return _together(players, layout, work)
-    return max((_together({role: each}, layout, work) for role, each in players.items()), key=attrgetter("peak"))
+    each_alone = (_together({role: each}, layout.of(role), work) for role, each in players.items())
+    return max(each_alone, key=attrgetter("peak"))
 
 
 def engine_needs(players: Mapping[str, Player], layout: Layout, work: Work) -> Needs | None:
     """Of an engine that is apart, of the model that needs most. None if there is none here."""
-    found = [_Device(player, layout, work.of(role), engine=True) for role, player in players.items()]
+    found = [_Device(player, layout.of(role), work.of(role), engine=True) for role, player in players.items()]
     alone = [_alone(each, layout) for each in found if each.player.config.rollout.engine != "remote"]
     return max(alone, key=attrgetter("peak")) if layout.apart and alone else None
 
@@ -105,16 +107,24 @@ def _first(caches: list[Cache]) -> Cache | None:
 
 
 def _caches(found: "list[_Device]", layout: Layout, held: Mapping[str, int]) -> list[Cache]:
-    """Where nobody has said how much, an engine takes a third of what is free when it is first asked."""
+    """Without rollout.kv_gb the KV cache takes a share of what is free when the engine is first asked."""
     taken = sum(held.get(name, 0) for name in ("process", "weights", "critic", "reference", "engine weights"))
     caches = []
     for each in found:
         if not each.engine_here:
             continue
         free = max(0, int(layout.gpu.memory_gib * GIB) - taken) if layout.gpu else 0
-        caches.append(each.cache(free // 3))
+        caches.append(each.cache(_spare(each, layout, free)))
         taken += caches[-1].bytes
     return caches
+
+
+def _spare(engine: "_Device", layout: Layout, free: int) -> int:
+    """Bytes for the KV cache out of those that are free, as the engines reckon."""
+    if layout.alone and layout.gpu and engine.rollout.engine == "vllm":  # it measures its own work, and takes the rest
+        kept = int((1 - UTILIZATION) * layout.gpu.memory_gib * GIB)
+        return max(0, free - kept - int(engine.engine_work))
+    return kv_budget(free, alone=layout.alone)
 
 
 def _phases(held: Mapping[str, int], first: "_Device", layout: Layout) -> dict[str, tuple[str, ...]]:
@@ -151,6 +161,7 @@ class _Device:
         self.master = 8 if self.precision == "double" else 4
         beside = self.rollout.engine != "remote" and not layout.apart
         self.engine_here = beside if engine is None else engine
+        self.tensor_parallel = self.rollout.tensor_parallel_size if layout.gpu else 1
 
     @property
     def learned(self) -> int:
@@ -260,7 +271,7 @@ class _Device:
         packed = 0
         if self.layout.gpu is None and (self.layout.instance.arm or self.precision == "half"):
             packed = self.shape.projected + self.shape.vocabulary * self.shape.hidden
-        return self.compute * (self.shape.parameters + packed)
+        return self.compute * (self.shape.parameters + packed) / self.tensor_parallel
 
     @property
     def engine_work(self) -> float:
@@ -284,15 +295,19 @@ class _Device:
         wanted = rollout.prompts * rollout.samples
         slots = rollout.slots if self.layout.gpu else min(rollout.slots, wanted)
         fused = self.layout.gpu is not None and rollout.engine == "torch"
-        return key_value_cache(self.shape, self.compute, slots, budget, self.longest, all_at_once=fused)
+        # Tensor parallel workers divide the heads of keys and values; where these are fewer, some are kept twice.
+        parts = min(self.tensor_parallel, self.shape.kv_heads)
+        return key_value_cache(self.shape, self.compute, slots, budget * parts, self.longest, all_at_once=fused).part(
+            parts
+        )
 
 
 def host_bytes(players: Mapping[str, Player], layout: Layout) -> int:
     """Of a machine with GPUs, in the processor's memory: what is kept away from GPUs, and while several processes load
     a model, all of it for each."""
     kept = loading = 0.0
-    for player in players.values():
-        device = _Device(player, layout, (1, 1))
+    for role, player in players.items():
+        device = _Device(player, layout.of(role), (1, 1))
         away = player.config.train.offload
         kept += device.optimiser if "optimiser" in away else 0
         kept += device.reference if "reference" in away else 0

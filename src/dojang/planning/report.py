@@ -89,7 +89,7 @@ def _memory(found: Estimate) -> Iterator[str]:
     where = f"on {layout.nodes} x {layout.instance.name}, {found.capacity / GIB:.4g} GiB"
     if layout.apart:
         where += f" a {'GPU' if gpu else 'machine'}"
-        device = f"each of {layout.ranks * len(found.work.lengths)} trainers"
+        device = f"each of {layout.trainers} trainers"
     else:
         device = f"each of {layout.ranks} x {gpu.name}" if gpu else "the process"
     yield f"memory of {device} {where}:"

@@ -45,18 +45,20 @@ class Machine:
     instance: Instance
     itemsize: int = 2
     """Bytes of a number in its arithmetic."""
+    gpus: int = 1
+    """GPUs that work as one (tensor parallelism); what they exchange is left out."""
 
     @property
     def bandwidth(self) -> float:
         gpu = self.instance.gpu
-        return gpu.bandwidth * 1e12 * BANDWIDTH if gpu else CPU_BANDWIDTH * self.instance.vcpus
+        return self.gpus * gpu.bandwidth * 1e12 * BANDWIDTH if gpu else CPU_BANDWIDTH * self.instance.vcpus
 
     @property
     def flops(self) -> float:
         """A GPU's peak; what products reach on a processor."""
         gpu = self.instance.gpu
         if gpu:
-            return gpu.tflops * 1e12
+            return self.gpus * gpu.tflops * 1e12
         return 1e9 * (self.instance.cpu_gflops or CPU_GFLOPS * self.instance.vcpus)
 
     def decode_s(self, shape: Shape, rows: int, context: float) -> float:

@@ -68,8 +68,9 @@ class Work:
         return self.asked(role) * prompt * prompt // 2 + self.sequences * (prompt * answer + answer * answer // 2)
 
 
-def measure(config: RunConfig, lengths: Mapping[str, Lengths], *, gpu: bool, data_ranks: int) -> Work:
-    """What is asked of each model in a step; micro-batches are no larger than all there is."""
+def measure(config: RunConfig, lengths: Mapping[str, Lengths], *, gpu: bool, data_ranks: Mapping[str, int]) -> Work:
+    """What is asked of each model in a step; micro-batches are no larger than all there is. `data_ranks` are the parts
+    the samples of each role are divided into."""
     rollout, micro = config.rollout, dict[str, int]()
     for role, each in config.roles().items():
         own = lengths[role]
@@ -77,5 +78,5 @@ def measure(config: RunConfig, lengths: Mapping[str, Lengths], *, gpu: bool, dat
         longest = own.longest_prompt + own.longest_answer
         prompts = -(-rollout.prompts // each.train.updates)
         whole = prompts * (own.longest_prompt + rollout.samples * own.longest_answer)
-        micro[role] = max(longest, min(budget, -(-whole // data_ranks)))
+        micro[role] = max(longest, min(budget, -(-whole // data_ranks[role])))
     return Work(rollout.prompts, rollout.samples, config.train.updates, micro, lengths)

@@ -2,10 +2,16 @@
 
 The first one's figures and checkpoint are where a single model's would be; those of the others are under their role's
 name. In a step that has nothing to teach a model, it takes none: it learns as it would alone.
+
+Where the trainers of each role are processes of their own, with devices of their own (on Ray), all roles work at the
+same time; in one process they take turns.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from dojang.errors import TrainingError
 from dojang.protocols import Trainer
@@ -13,31 +19,33 @@ from dojang.types import Group, Metrics, Sample
 
 __all__ = ["Roles"]
 
+T = TypeVar("T")
+
 
 class Roles:
     """A Trainer made of one for each role."""
 
-    def __init__(self, trainers: Mapping[str, Trainer]) -> None:
-        self._trainers = trainers
+    def __init__(self, trainers: Mapping[str, Trainer], *, concurrent: bool = False) -> None:
+        """`concurrent` if the trainers share no device."""
+        self._trainers, self._concurrent = trainers, concurrent
         self._first = next(iter(trainers))
         self._due: list[str] = []
         """Those that have a gradient."""
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
-        self._due, found = [], dict[str, float]()
-        for role, trainer in self._trainers.items():
-            played = [group.of(role) for group in groups]
-            if own := [group for group in played if any(sample.advantage for sample in group.samples)]:
-                found |= await self._named(role, trainer.forward_backward(own))
-                self._due.append(role)
-        return found
+        played = {role: [group.of(role) for group in groups] for role in self._trainers}
+        taught = {
+            role: [group for group in own if any(sample.advantage for sample in group.samples)]
+            for role, own in played.items()
+        }
+        self._due = [role for role, own in taught.items() if own]
+        return await self._figures(
+            {role: partial(self._trainers[role].forward_backward, taught[role]) for role in self._due}
+        )
 
     async def optim_step(self) -> Metrics:
-        found = dict[str, float]()
-        for role in self._due:
-            found |= await self._named(role, self._trainers[role].optim_step())
-        self._due = []
-        return found
+        due, self._due = self._due, []
+        return await self._figures({role: self._trainers[role].optim_step for role in due})
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return await self._of_each("score", samples)
@@ -47,18 +55,16 @@ class Roles:
 
     async def publish(self) -> int:
         """The version of the first; the others' stores know theirs."""
-        versions = {role: await trainer.publish() for role, trainer in self._trainers.items()}
+        versions = await self._run({role: trainer.publish for role, trainer in self._trainers.items()})
         return versions[self._first]
 
     async def save(self, path: Path) -> None:
-        for role, trainer in self._trainers.items():
-            place = self._place(path, role)
-            place.mkdir(exist_ok=True)
-            await trainer.save(place)
+        for role in self._trainers:
+            self._place(path, role).mkdir(exist_ok=True)
+        await self._run({role: partial(each.save, self._place(path, role)) for role, each in self._trainers.items()})
 
     async def restore(self, path: Path) -> None:
-        for role, trainer in self._trainers.items():
-            await trainer.restore(self._place(path, role))
+        await self._run({role: partial(each.restore, self._place(path, role)) for role, each in self._trainers.items()})
 
     async def close(self) -> None:
         for trainer in self._trainers.values():
@@ -67,21 +73,41 @@ class Roles:
     def _place(self, path: Path, role: str) -> Path:
         return path if role == self._first else path / role
 
-    async def _named(self, role: str, work: Awaitable[Metrics]) -> Metrics:
+    async def _run(self, work: Mapping[str, Callable[[], Awaitable[T]]]) -> dict[str, T]:
+        """Results by role. If some fail, the first one's error is raised when all have ended."""
+        if not self._concurrent:
+            return {role: await begin() for role, begin in work.items()}
+        ended = await asyncio.gather(*(begin() for begin in work.values()), return_exceptions=True)
+        found: dict[str, T] = {}
+        for role, result in zip(work, ended, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            found[role] = result
+        return found
+
+    async def _figures(self, work: Mapping[str, Callable[[], Awaitable[Metrics]]]) -> Metrics:
+        """Metrics of all roles in one."""
+        named = {role: partial(self._named, role, begin) for role, begin in work.items()}
+        return {name: value for figures in (await self._run(named)).values() for name, value in figures.items()}
+
+    async def _named(self, role: str, begin: Callable[[], Awaitable[Metrics]]) -> Metrics:
         """The figures of one of them; what goes wrong is its own."""
         if role == self._first:
-            return await work
+            return await begin()
         try:
-            return {f"{role}/{name}": value for name, value in (await work).items()}
+            return {f"{role}/{name}": value for name, value in (await begin()).items()}
         except TrainingError as error:
             raise TrainingError(f"the {role}: {error}") from error
 
     async def _of_each(self, verb: str, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """What each trainer says of its own samples, in the order of all."""
-        found: dict[int, tuple[float, ...]] = {}
-        for role, trainer in self._trainers.items():
-            places = [at for at, sample in enumerate(samples) if sample.role == role]
-            if places:
-                told = await getattr(trainer, verb)([samples[at] for at in places])
-                found |= dict(zip(places, told, strict=True))
+        places = {role: [at for at, sample in enumerate(samples) if sample.role == role] for role in self._trainers}
+        told = await self._run(
+            {
+                role: partial(getattr(self._trainers[role], verb), [samples[at] for at in own])
+                for role, own in places.items()
+                if own
+            }
+        )
+        found = {at: values for role, own in told.items() for at, values in zip(places[role], own, strict=True)}
         return [found[at] for at in range(len(samples))]

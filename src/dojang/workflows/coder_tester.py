@@ -65,6 +65,10 @@ class TesterConfig(Section):
     """Peak learning rate; train.lr if not given."""
     url: list[str] = Field(default_factory=list)
     """As rollout.url: servers of its own, for the engine `remote`."""
+    engines: int | None = Field(default=None, ge=1)
+    """Number of engines of the tester on a Ray cluster; runtime.engines if not given."""
+    trainers: int | None = Field(default=None, ge=1)
+    """Number of trainers of the tester on a Ray cluster; runtime.trainers if not given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,10 @@ async def learn(trainer: Trainer, groups: Sequence[Group]) -> dict[str, float]:
     return {**await trainer.forward_backward(groups), **await trainer.optim_step()}
 
 
-def test_each_learns_what_it_would_alone(cast: Cast, groups: list[Group]) -> None:
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_each_learns_what_it_would_alone(cast: Cast, groups: list[Group], concurrent: bool) -> None:
     trainers, together, _ = cast()
-    both: Trainer = Roles(trainers)
+    both: Trainer = Roles(trainers, concurrent=concurrent)
     found = asyncio.run(learn(both, groups))
     separate, alone, _ = cast()
     coder = asyncio.run(learn(separate["coder"], [group.of("coder") for group in groups]))
@@ -99,22 +100,26 @@ def test_who_has_nothing_to_learn_stays_and_keeps_its_version(cast: Cast, groups
     assert (stores["coder"].newest(), stores["tester"].newest()) == (1, 0)
 
 
-def test_scores_are_of_the_model_that_wrote_a_sample(cast: Cast, groups: list[Group]) -> None:
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_scores_are_of_the_model_that_wrote_a_sample(cast: Cast, groups: list[Group], concurrent: bool) -> None:
     trainers, _, _ = cast()
     samples = list(groups[0].samples)[::-1]
-    found = asyncio.run(Roles(trainers).score(samples))
+    found = asyncio.run(Roles(trainers, concurrent=concurrent).score(samples))
     for sample, scores in zip(samples, found, strict=True):
         assert scores == pytest.approx(asyncio.run(trainers[sample.role].score([sample]))[0], abs=1e-12)
 
 
-def test_a_checkpoint_holds_both_and_goes_on_where_they_were(cast: Cast, groups: list[Group], tmp_path: Path) -> None:
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_checkpoint_holds_both_and_goes_on_where_they_were(
+    cast: Cast, groups: list[Group], tmp_path: Path, concurrent: bool
+) -> None:
     trainers, straight, _ = cast()
-    both = Roles(trainers)
+    both = Roles(trainers, concurrent=concurrent)
     asyncio.run(learn(both, groups))
     asyncio.run(both.save(tmp_path))
     asyncio.run(learn(both, groups))
     others, resumed, stores = cast()
-    again = Roles(others)
+    again = Roles(others, concurrent=concurrent)
     asyncio.run(again.restore(tmp_path))
     asyncio.run(learn(again, groups))
     assert all(same(straight[role], resumed[role]) for role in RATES)
@@ -130,3 +135,87 @@ def test_what_goes_wrong_with_the_tester_is_said_of_the_tester(cast: Cast, group
         next(iter(models["tester"].parameters())).fill_(float("nan"))
     with pytest.raises(TrainingError, match=r"the tester: .*became NaN"):
         asyncio.run(Roles(trainers).forward_backward(groups))
+
+
+class Meeting:
+    """A trainer whose every verb waits until the other trainer does the same."""
+
+    def __init__(self, barrier: asyncio.Barrier) -> None:
+        self._barrier = barrier
+
+    async def _meet(self, *_: object) -> None:
+        async with asyncio.timeout(5):
+            await self._barrier.wait()
+
+    async def forward_backward(self, groups: Sequence[Group]) -> dict[str, float]:
+        await self._meet()
+        return {"groups": float(len(groups))}
+
+    async def optim_step(self) -> dict[str, float]:
+        await self._meet()
+        return {"steps": 1.0}
+
+    async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        await self._meet()
+        return [(0.0,) for _ in samples]
+
+    async def publish(self) -> int:
+        await self._meet()
+        return 1
+
+    save = restore = _meet
+
+
+def test_roles_with_devices_of_their_own_work_at_the_same_time(groups: list[Group], tmp_path: Path) -> None:
+    async def play(*, concurrent: bool) -> dict[str, float]:
+        barrier = asyncio.Barrier(2)
+        both = Roles({role: Meeting(barrier) for role in RATES}, concurrent=concurrent)  # type: ignore[arg-type]
+        figures = {**await both.forward_backward(groups[:1]), **await both.optim_step()}
+        await both.score(groups[0].samples)
+        await both.publish()
+        await both.save(tmp_path)
+        await both.restore(tmp_path)
+        return figures
+
+    assert asyncio.run(play(concurrent=True)) == {"groups": 1, "tester/groups": 1, "steps": 1, "tester/steps": 1}
+
+
+def test_in_one_process_roles_take_turns(groups: list[Group]) -> None:
+    running, most = 0, 0
+
+    class Counting(Meeting):
+        async def _meet(self, *_: object) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+
+    async def play() -> None:
+        await Roles({role: Counting(asyncio.Barrier(2)) for role in RATES}).forward_backward(groups)  # type: ignore[misc]
+
+    asyncio.run(play())
+    assert most == 1
+
+
+def test_a_failure_of_one_role_waits_for_the_other(groups: list[Group]) -> None:
+    """Or else the other's update would go on beside whatever comes next."""
+    ended: list[str] = []
+
+    class Failing(Meeting):
+        async def _meet(self, *_: object) -> None:
+            raise TrainingError("NaN")
+
+    class Slow(Meeting):
+        async def _meet(self, *_: object) -> None:
+            await asyncio.sleep(0.05)
+            ended.append("tester")
+
+    async def play() -> None:
+        barrier = asyncio.Barrier(2)
+        both = Roles({"coder": Failing(barrier), "tester": Slow(barrier)}, concurrent=True)  # type: ignore[dict-item]
+        await both.forward_backward(groups[:1])
+
+    with pytest.raises(TrainingError, match="NaN"):
+        asyncio.run(play())
+    assert ended == ["tester"]
