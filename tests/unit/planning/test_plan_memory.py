@@ -336,8 +336,10 @@ def test_the_tester_s_own_numbers_of_processes_count() -> None:
 
 
 def test_roles_on_a_ray_cluster_update_at_the_same_time() -> None:
-    one = estimate(subject("code-qwen3-8b-m2po-full", RAY), INSTANCES["p4de.24xlarge"], 2).times
-    both = estimate(subject("code-qwen3-8b-coder-tester", RAY), INSTANCES["p4de.24xlarge"], 2).times
+    recipe, own = "code-qwen3-8b-coder-tester", [RAY, *VLLM]
+    alone = ["workflow={name: single_turn}", "tester=null"]
+    one = estimate(subject(recipe, *own, *alone), INSTANCES["p4de.24xlarge"], 2).times
+    both = estimate(subject(recipe, *own, "tester.url=[]"), INSTANCES["p4de.24xlarge"], 2).times
     assert both.publish == one.publish
 
 
