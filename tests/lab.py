@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-__all__ = ["NEEDS_HOSTS", "Host", "Lab", "no_leftovers", "until"]
+__all__ = ["NEEDS_HOSTS", "Host", "Lab", "labs", "no_leftovers", "until"]
 
 PREFIX = f"dj{os.getpid()}"
 SETUP = 'mount --bind "$1" /etc/hosts && mount --bind "$2" /tmp/ray && hostname "$3" && shift 3 && exec "$@"'
@@ -67,25 +68,21 @@ class Host:
         ip("-n", self.space, "link", "set", "lo", "up")
 
     def start(self, hosts_file: Path, *arguments: str, **variables: str) -> None:
+        """Starts `dojang launch ray-cluster` with these arguments."""
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SM_", "SLURM"))
         }
         environment |= {"SAGEMAKER_BASE_DIR": str(self.root), "PYTHONUNBUFFERED": "1"}
-        command = ["ip", "netns", "exec", self.space, "unshare", "-m", "-u", "bash", "-c", SETUP, "_"]
-        command += [
-            str(hosts_file),
-            str(self.scratch),
-            self.name,
-            sys.executable,
-            "-m",
-            "dojang",
-            "launch",
-            "ray-cluster",
-            *arguments,
-        ]
+        command = [sys.executable, "-m", "dojang", "launch", "ray-cluster", *arguments]
+        self.run(hosts_file, command, {**environment, **variables})
+
+    def run(self, hosts_file: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Starts a command on this host; its output goes to the log."""
+        inside = ["ip", "netns", "exec", self.space, "unshare", "-m", "-u", "bash", "-c", SETUP, "_"]
+        inside += [str(hosts_file), str(self.scratch), self.name, *command]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env={**environment, **variables}, start_new_session=True
+                inside, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
 
     def said(self) -> str:
@@ -157,7 +154,9 @@ class Lab:
         for host in self.hosts:
             config = host.root / "input/config"
             config.mkdir(parents=True)
-            job = {"current_host": host.name, "hosts": sorted(each.name for each in self.hosts)}
+            group = next(name for name, numbers in groups.items() if host.number in numbers)
+            job: dict[str, object] = {"current_host": host.name, "hosts": sorted(each.name for each in self.hosts)}
+            job |= {"current_instance_type": "ml.x", "current_group_name": group}
             job |= {"instance_groups": named, "network_interface_name": "eth0"}
             (config / "resourceconfig.json").write_text(json.dumps(job))
 
@@ -173,6 +172,25 @@ class Lab:
         for host in self.hosts:
             host.remove()
         ip("netns", "del", self.switch)
+
+
+@contextmanager
+def labs(folder: Path) -> Iterator[Callable[[int], Lab]]:
+    """Makes labs that are removed in the end; what their hosts said is printed."""
+    made: list[Lab] = []
+
+    def make(count: int) -> Lab:
+        made.append(Lab(count, folder))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for lab in made:
+            for host in lab.hosts:
+                if host.log.exists():
+                    sys.stdout.write(f"--- {host.name} ({host.poll()}), {len(host.processes())} left\n{host.said()}\n")
+            lab.remove()
 
 
 def no_leftovers(lab: Lab, seconds: float = 15) -> None:

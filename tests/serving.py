@@ -220,9 +220,9 @@ class Served:
     def local(self) -> VllmEngine:
         return once(self.config, "engine", self.start_local, _close)
 
-    def start_local(self) -> VllmEngine:
+    def start_local(self, **options: Any) -> VllmEngine:
         os.environ.update(ENVIRONMENT)
-        return VllmEngine(self.model, self.tokenizer, self.weights, slots=16, context=CONTEXT, **OPTIONS)
+        return VllmEngine(self.model, self.tokenizer, self.weights, slots=16, context=CONTEXT, **OPTIONS, **options)
 
     def remote(self, **options: Any) -> RemoteEngine:
         return RemoteEngine(self.server().url, self.tokenizer, self.weights, **options)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab import NEEDS_HOSTS, Lab, no_leftovers, until
 from transformers import AutoModelForCausalLM
 
 from dojang.launch.shipment import Shipment
+from lab import NEEDS_HOSTS, Lab, no_leftovers, until
 from ledgers import ALIKE, ledger, steps_done
 
 pytestmark = [*NEEDS_HOSTS, pytest.mark.slow]

@@ -92,3 +92,30 @@ def children() -> set[int]:
 
 def vllm_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("vllm")]
+
+
+def test_tensor_parallel_workers_draw_and_are_updated_as_one(kit: Served) -> None:
+    """Two workers, each with its part of the weights: those of the model's files, then those of an update."""
+    greedy = Sampling(temperature=0.0, max_tokens=24, seed=0, bias=((1, -100.0),))
+
+    async def play(engine: VllmEngine) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        found = []
+        for version in (1, 2):
+            await engine.load(version)
+            (drawn,) = await engine.generate(PROMPT, 1, greedy)
+            found.append((drawn.tokens, drawn.logprobs))
+        return found
+
+    async def divided() -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+        engine = kit.start_local(tensor_parallel_size=2)
+        try:
+            return await asyncio.wait_for(play(engine), 300)
+        finally:
+            await engine.close()
+
+    alone, two = asyncio.run(play(kit.local())), asyncio.run(divided())
+    for (tokens, logprobs), (same_tokens, same_logprobs) in zip(alone, two, strict=True):
+        assert same_tokens == tokens
+        # Single precision; each token's scores are sums of two parts over two layers.
+        assert same_logprobs == pytest.approx(logprobs, abs=1e-4)
+    assert alone[0] != alone[1]
