@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from lab import NEEDS_HOSTS, Lab, no_leftovers, until
 
 pytestmark = [*NEEDS_HOSTS]

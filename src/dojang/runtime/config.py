@@ -24,8 +24,8 @@ class RayConfig(Section):
     with the run."""
     trainers: int = Field(default=1, ge=1)
     """Processes that train together, of each model, which is spread over them; tester.trainers sets the tester's
-    apart. Without it as many as train.sequence_ranks; `dojang launch sagemaker` and `dojang plan` split the GPUs between
-    trainers and engines."""
+    apart. Without it as many as train.sequence_ranks; `dojang launch sagemaker` and `dojang plan` split the GPUs
+    between trainers and engines."""
     engines: int = Field(default=1, ge=1)
     """Processes that sample, of each model; tester.engines sets the tester's apart."""
     cpus: float = Field(default=1.0, gt=0)
