@@ -12,6 +12,7 @@ from dojang.auditing.findings import Audited
 from dojang.cli import app
 from dojang.errors import ConfigError, DojangError
 from dojang.planning import checks
+from dojang.planning.instances import find_instance
 from dojang.planning.shapes import find_shape
 from dojang.tasks import answer_line
 from dojang.types import Message, Outcome, Problem, Verdict
@@ -149,3 +150,18 @@ def test_a_directory_says_its_own_shape(tmp_path: Path) -> None:
 def test_options_that_make_no_sense_are_refused(arguments: list[str]) -> None:
     with pytest.raises(DojangError, match=r"did you mean p4de|--price is for"):
         run("quickstart", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [
+        ("p4de.24xlarge", 8),
+        ("p5.48xlarge", 8),
+        ("g6.48xlarge", 8),
+        ("g6e.48xlarge", 8),
+        ("g5.12xlarge", 4),
+        ("m5.2xlarge", 0),
+    ],
+)
+def test_instances_of_the_publications_are_known(name: str, gpus: int) -> None:
+    assert find_instance(name).gpus == find_instance(f"ml.{name}").gpus == gpus
