@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang import models
 from dojang.algos.roles import ByRole
+from dojang.benchmarking import Loaded, load_benchmarks
 from dojang.config import RunConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.engines.pair import Pair
@@ -26,10 +27,11 @@ from dojang.learner import (
 )
 from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
+from dojang.loop.evaluate import Benchmark
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
 from dojang.places import cache_root
-from dojang.prompts import measure
+from dojang.prompts import fit_benchmarks, measure
 from dojang.protocols import Algorithm, Judge, RolloutEngine, SpreadJudge, Task, Trainer, Workflow
 from dojang.rundir import RunDir
 from dojang.settings import complaints
@@ -41,7 +43,7 @@ from dojang.train import team
 from dojang.train.ranks import ALONE, Ranks, check_world, join
 from dojang.train.roles import Roles
 from dojang.train.team import Team
-from dojang.types import Problem, Sampling
+from dojang.types import Message, Problem, Sampling
 from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, Speaker
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
@@ -86,6 +88,14 @@ class Prepared:
     """Number of overlong prompts that were left out, by split; empty where they are not filtered."""
     renderers: Mapping[str, tuple[PreTrainedTokenizerBase, ChatRenderer]] = field(default_factory=dict)
     """Of each model, by its role; without those that a dry run would have to download."""
+    benchmarks: Sequence[tuple[Loaded, Task]] = ()
+    """Further evaluation sets, each with the task that grades it."""
+
+    @property
+    def prompts(self) -> list[Sequence[Message]]:
+        """All that the policy is asked, in training and evaluations."""
+        more = [problem for benchmark, _ in self.benchmarks for problem in benchmark.problems]
+        return [problem.messages for problem in (*self.train, *self.held_out, *more)]
 
     @property
     def algorithm(self) -> Algorithm:
@@ -108,8 +118,9 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
 
         connect(config.runtime)
     data = _load_data(config)
+    benchmarks = load_benchmarks(config, data["test"])
     judge = _make_judge(config, data, dry=dry)
-    task = _make_task(config, data, judge)
+    task, graded = _make_tasks(config, data, benchmarks, judge)
     try:
         splits = {split: task.problems(split) for split in ("train", "test")}
         for split, problems in splits.items():
@@ -117,7 +128,7 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
                 raise DataError(f"the {split} split of {config.data.name} is empty")
         resolved = _with_steps(config, len(splits["train"]))
         test = splits["test"][: config.eval.problems]
-        prepared = Prepared(resolved, task, algorithms, splits["train"], test, judge)
+        prepared = Prepared(resolved, task, algorithms, splits["train"], test, judge, benchmarks=graded)
         return measure_prompts(config, prepared, dry=dry) if measured else prepared
     except BaseException:
         asyncio.run(judge.close())
@@ -127,7 +138,11 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
 def measure_prompts(config: RunConfig, prepared: Prepared, *, dry: bool = False) -> Prepared:
     """The same with overlong prompts refused, or left out where data.filter_overlong_prompts is set."""
     found = measure(config, prepared.task, prepared.train, dry=dry)
-    return replace(prepared, config=_with_steps(config, len(found.train)), **found.as_fields())
+    _, renderer = found.renderers.get(next(iter(config.roles())), (None, None))
+    fitting, dropped = fit_benchmarks([each for each, _ in prepared.benchmarks], renderer)
+    fields = {**found.as_fields(), "dropped": {**found.dropped, **dropped}}
+    graded = [(each, task) for each, (_, task) in zip(fitting, prepared.benchmarks, strict=True)]
+    return replace(prepared, config=_with_steps(config, len(found.train)), benchmarks=graded, **fields)
 
 
 def _with_steps(config: RunConfig, problems: int) -> RunConfig:
@@ -179,15 +194,28 @@ def _make_judge(config: RunConfig, problems: Mapping[str, Sequence[Problem]], *,
     return make_judge(config, problems)
 
 
-def _make_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
-    async def make() -> Task:
+def _make_tasks(
+    config: RunConfig, problems: Mapping[str, Sequence[Problem]], benchmarks: Sequence[Loaded], judge: Judge
+) -> tuple[Task, list[tuple[Loaded, Task]]]:
+    """Of the run, and of each benchmark."""
+
+    async def make() -> tuple[Task, list[tuple[Loaded, Task]]]:
         try:
-            return await checked_task(config, problems, judge)
+            task = await checked_task(config, problems, judge)
+            return task, [(each, await _benchmark_task(each, judge)) for each in benchmarks]
         except BaseException:
             await judge.close()
             raise
 
     return asyncio.run(make())
+
+
+async def _benchmark_task(benchmark: Loaded, judge: Judge) -> Task:
+    """Judges of a cluster know the run's own task; programs they run for any, and the rest is graded here."""
+    config, problems = benchmark.config, {"train": (), "test": benchmark.problems}
+    if isinstance(config.task, CodeConfig):
+        return await checked_task(config, problems, judge)
+    return config.task.make(problems)
 
 
 async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
@@ -234,13 +262,11 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         problems=prepared.train,
         held_out=prepared.held_out,
         workflow=_make_workflow(config, prepared, players),
-        exam=SingleTurn(
-            leading.engine,
-            prepared.task,
-            leading.renderer,
-            samples=config.eval.samples,
-            sampling=eval_sampling(config),
-        ),
+        exam=_make_exam(config, prepared.task, leading),
+        benchmarks=[
+            Benchmark(each.name, each.every, each.problems, _make_exam(each.config, task, leading))
+            for each, task in prepared.benchmarks
+        ],
         engine=engine,
         algorithm=prepared.algorithm,
         trainer=trainer,
@@ -251,7 +277,13 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
                     leading.learner.tokenizer,
                     {role: player.learner.tokenizer for role, player in players.items()},
                 ),
-                ConsoleTracker(console, first=first, steps=config.steps, eval_every=config.eval.every),
+                ConsoleTracker(
+                    console,
+                    first=first,
+                    steps=config.steps,
+                    eval_every=config.eval.every,
+                    benchmarks={name: each.every for name, each in config.eval.benchmarks.items()},
+                ),
             ]
         ),
         gate=HealthGate(config.health),
@@ -273,6 +305,10 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
             for role, player in players.items()
         ],
     )
+
+
+def _make_exam(config: RunConfig, task: Task, player: _Player) -> Workflow:
+    return SingleTurn(player.engine, task, player.renderer, samples=config.eval.samples, sampling=eval_sampling(config))
 
 
 MakeLearner = Callable[[RunConfig, str, PreTrainedTokenizerBase], "Learner | SpreadLearner"]

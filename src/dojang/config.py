@@ -28,47 +28,20 @@ from dojang.algos.gspo import GspoConfig
 from dojang.algos.m2po import M2poConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.algos.sapo import SapoConfig
-from dojang.data.arithmetic import ArithmeticConfig
-from dojang.data.custom import CustomDataConfig
-from dojang.data.files import FilesConfig
-from dojang.data.functions import FunctionsConfig
-from dojang.data.gsm8k import Gsm8kConfig
-from dojang.data.prepared import PreparedConfig
-from dojang.data.reasoning_gym import ReasoningGymConfig
-from dojang.data.tiny_programs import TinyProgramsConfig
+from dojang.eval_config import Data, EvalConfig, Task, disagreements
 from dojang.judge.config import JudgeConfig
-from dojang.loop.config import CheckpointConfig, EvalConfig, HealthConfig, LoopConfig, RolloutConfig
+from dojang.loop.config import CheckpointConfig, HealthConfig, LoopConfig, RolloutConfig
 from dojang.runtime.config import LocalConfig, RayConfig
 from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
-from dojang.tasks.code import CodeConfig
-from dojang.tasks.custom import CustomTaskConfig
-from dojang.tasks.keywords import KeywordsConfig
 from dojang.tasks.kinds import labels
-from dojang.tasks.maths import MathsConfig
-from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
 from dojang.track.config import TrackConfig
 from dojang.train.config import CriticConfig, TrainConfig
 from dojang.workflows.coder_tester import CoderTesterConfig, TesterConfig
 from dojang.workflows.single_turn import SingleTurnConfig
 
-__all__ = ["ModelConfig", "RunConfig", "Task", "sections"]
+__all__ = ["Data", "ModelConfig", "RunConfig", "Task", "sections"]
 
-Data = Annotated[
-    ArithmeticConfig
-    | FilesConfig
-    | FunctionsConfig
-    | Gsm8kConfig
-    | PreparedConfig
-    | ReasoningGymConfig
-    | TinyProgramsConfig
-    | CustomDataConfig,
-    Field(discriminator="name"),
-]
-Task = Annotated[
-    AnswerLineConfig | CodeConfig | KeywordsConfig | MathsConfig | ReasoningGymTaskConfig | CustomTaskConfig,
-    Field(discriminator="name"),
-]
 Algorithm = Annotated[
     GrpoConfig
     | DrGrpoConfig
@@ -96,6 +69,8 @@ def sections(annotation: Any) -> list[type[BaseModel]]:
     """The sections a field may hold: one, the members of a union, or none if it is a plain value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
+    if typing.get_origin(annotation) is Annotated:
+        return sections(typing.get_args(annotation)[0])
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         return [section for member in typing.get_args(annotation) for section in sections(member)]
     return []
@@ -173,16 +148,6 @@ class RunConfig(Section):
         steps = max(1, math.ceil(self.epochs * problems / self.rollout.prompts - 1e-9))
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return RunConfig.model_validate({**given, "steps": steps, "epochs": None})
-
-    def _graders_agree(self) -> list[str]:
-        data, task, wrong = self.data.name, self.task.name, list[str]()
-        if data in ("functions", "tiny_programs") and task == "answer_line":
-            wrong.append(f"data.name={data} asks for programs, which only running them can grade; set task.name=code")
-        if data == "reasoning_gym" and task not in ("reasoning_gym", "custom"):
-            wrong.append("data.name=reasoning_gym has puzzles that only it can grade; set task.name=reasoning_gym")
-        if task == "reasoning_gym" and data not in ("reasoning_gym", "custom"):
-            wrong.append(f"task.name=reasoning_gym grades its own puzzles, not those of data.name={data}")
-        return wrong
 
     def _training_agrees(self) -> list[str]:
         train, wrong = self.train, list[str]()
@@ -313,7 +278,7 @@ class RunConfig(Section):
                 f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "
                 f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
             )
-        wrong += self._graders_agree()
+        wrong += disagreements(self.data, self.task)
         if self.algo.name != "custom" and self.task.name == "answer_line":
             known = {*labels(self.task.rewards).values()}
             if unknown := self.algo.parts.keys() - known - {"overlong"}:

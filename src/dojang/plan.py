@@ -31,6 +31,11 @@ def describe(config: RunConfig) -> str:
             f"  learn   {config.algo.name}, {updates} optimiser steps, "
             f"learning rate {config.train.lr:g} ({config.train.schedule})",
             f"  eval    {len(prepared.held_out)} held-out problems before, every {config.eval.every} steps, and after",
+            *(
+                f"          {each.name}: {len(each.problems)} problems before, every {each.every} steps, and after; "
+                f"task.name={each.config.task.name}"
+                for each, _ in prepared.benchmarks
+            ),
             f"  save    every {config.checkpoint.every} steps; kept: the last, the best {config.checkpoint.keep} by "
             f"{config.checkpoint.metric} ({config.checkpoint.mode})",
         ]

@@ -1,13 +1,14 @@
 """Overlong prompts: which problems leave room for an answer in the context, for training and for evaluation."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from dojang import models
+from dojang.benchmarking import Loaded
 from dojang.config import RunConfig
 from dojang.errors import DataError
 from dojang.learner import load_tokenizer, make_renderer
@@ -17,7 +18,7 @@ from dojang.types import Message, Problem
 from dojang.workflows.coder_tester import CoderTesterConfig, ask_tester
 from dojang.workflows.render import ChatRenderer
 
-__all__ = ["Fitting", "Measured", "describe_dropped", "held_out", "keep_fitting", "measure"]
+__all__ = ["Fitting", "Measured", "describe_dropped", "fit_benchmarks", "held_out", "keep_fitting", "measure"]
 
 Renderers = Mapping[str, tuple[PreTrainedTokenizerBase, ChatRenderer]]
 """The tokenizer and the renderer of each model, by its role."""
@@ -68,13 +69,22 @@ def measure(config: RunConfig, task: Task, train: Sequence[Problem], *, dry: boo
     return Measured(fitting.problems, test.problems, dropped, renderers)
 
 
-def held_out(config: RunConfig, problems: Sequence[Problem], renderer: ChatRenderer | None) -> Fitting:
+def held_out(
+    config: RunConfig, problems: Sequence[Problem], renderer: ChatRenderer | None, split: str = "test"
+) -> Fitting:
     """The first eval.problems problems whose prompts fit; without a renderer they are not measured."""
     most = config.eval.problems
     asked: list[Asked] = [] if renderer is None else [(renderer, lambda problem: problem.messages)]
     some = problems if config.data.filter_overlong_prompts else problems[:most]
-    found = keep_fitting(config, "test", some, asked)
+    found = keep_fitting(config, split, some, asked)
     return Fitting(found.problems[:most], found.dropped)
+
+
+def fit_benchmarks(benchmarks: Sequence[Loaded], renderer: ChatRenderer | None) -> tuple[list[Loaded], dict[str, int]]:
+    """Keeps the problems of benchmarks as `held_out` does; with the number of problems left out, by benchmark."""
+    found = [held_out(each.config, each.problems, renderer, each.name) for each in benchmarks]
+    fitting = [replace(each, problems=fit.problems) for each, fit in zip(benchmarks, found, strict=True)]
+    return fitting, {each.name: fit.dropped for each, fit in zip(benchmarks, found, strict=True) if fit.dropped}
 
 
 def _prompt_of(config: RunConfig, task: Task, role: str) -> Callable[[Problem], Sequence[Message]]:

@@ -203,12 +203,21 @@ def _explain(detail: ErrorDetails) -> Iterator[str]:
 
 
 def _wrong_choice(keys: Sequence[str], given: Mapping[str, Any]) -> str:
-    names = [str(_tag(section)) for section in sections(RunConfig.model_fields[keys[0]].annotation)]
+    names = [str(_tag(section)) for section in sections(_annotation(keys))]
     choices = f"one of {', '.join(names)}"
     if "name" not in given:
         return f"must be given: {choices}"
     near = difflib.get_close_matches(str(given["name"]), names, n=1, cutoff=0.5)
     return f"{given['name']!r} is not {choices}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _annotation(keys: Sequence[str]) -> Any:
+    """The type of what the keys lead to."""
+    here: Any = RunConfig
+    for key in keys:
+        fields = [section.model_fields[key] for section in sections(here) if key in section.model_fields]
+        here = fields[0].annotation if fields else _element(here)
+    return here
 
 
 def _locate(location: tuple[int | str, ...]) -> tuple[list[str], list[str]]:

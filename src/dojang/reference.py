@@ -37,8 +37,27 @@ def keys(model: type[BaseModel] = RunConfig, prefix: str = "", only: str = "") -
             yield from _merged(members, f"{prefix}{name}.")
         elif members:
             yield from keys(members[0], f"{prefix}{name}.", only)
+        elif named := _named_section(field.annotation):
+            yield Key(prefix + name, only, "mapping of names", _default(field), field.description or "")
+            yield from _plain(named, f"{prefix}{name}.NAME.")
         else:
             yield Key(prefix + name, only, _kind(field.annotation), _default(field), field.description or "")
+
+
+def _named_section(annotation: Any) -> type[BaseModel] | None:
+    """The section of which a mapping has one under each name."""
+    inner = typing.get_args(annotation)
+    if typing.get_origin(annotation) is dict and isinstance(inner[1], type) and issubclass(inner[1], BaseModel):
+        return inner[1]
+    return None
+
+
+def _plain(model: type[BaseModel], prefix: str) -> Iterator[Key]:
+    """All settings of a section; of those that are a choice of sections, described elsewhere, only the name."""
+    for name, field in model.model_fields.items():
+        choice = len(sections(field.annotation)) > 1
+        kind = "as the section of that name" if choice else _kind(field.annotation)
+        yield Key(prefix + name, "", kind, _default(field), field.description or "")
 
 
 def _merged(members: Sequence[type[BaseModel]], prefix: str) -> Iterator[Key]:

@@ -6,7 +6,7 @@
       config.yaml                     the resolved configuration
       metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
       rollouts/train-000003.parquet   every sample of a training step (ROLLOUT_COLUMNS)
-      rollouts/test-000000.parquet    every sample of an evaluation
+      rollouts/test-000000.parquet    every sample of an evaluation (test-NAME-000000.parquet: on the benchmark NAME)
       checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimiser/ + state.json + files.json
                                       (+ critic/; + tester/, the same of a second model)
       checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
@@ -24,7 +24,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -43,6 +43,7 @@ __all__ = [
     "RunDir",
     "append_whole",
     "disk_errors",
+    "evaluation_name",
     "is_whole",
     "sync_tree",
     "write_atomic",
@@ -264,15 +265,17 @@ class RunDir:
         with self.metrics.open() as file:
             return {name for line in file for name in json.loads(line)} - {"step"}
 
-    def rewind(self, step: int, evaluated: int) -> None:
-        """Forget the steps after `step` and the evaluations after step `evaluated`: they will be done again."""
+    def rewind(self, step: int, evaluated: Mapping[str, int]) -> None:
+        """Forget the steps after `step` and the evaluations after the step in `evaluated`, by benchmark ("" for the
+        held-out split): they will be done again."""
         if self.metrics.exists():
             lines = self.metrics.read_bytes().splitlines(keepends=True)
             write_atomic(self.metrics, b"".join(line for line in lines if _upto(line, step, evaluated)))
-        for split, last in (("train", step), ("test", evaluated)):
-            for path in (self.path / "rollouts").glob(f"{split}-*.parquet"):
-                if int(path.stem.rpartition("-")[2]) > last:
-                    path.unlink()
+        for path in (self.path / "rollouts").glob("*-*.parquet"):
+            split, _, number = path.stem.rpartition("-")
+            last = step if split == "train" else evaluated.get(split.removeprefix("test").removeprefix("-"), -1)
+            if int(number) > last:
+                path.unlink()
         self.summary.unlink(missing_ok=True)
 
 
@@ -290,16 +293,25 @@ def _sizes(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_size for path in files if path != folder / FILES}
 
 
-def _upto(line: bytes, step: int, evaluated: int) -> bool:
-    """Whether a line of metrics is whole and not later than the step or, if of an evaluation, than the last one."""
+def _upto(line: bytes, step: int, evaluated: Mapping[str, int]) -> bool:
+    """Whether a line of metrics is whole and not later than the step or, for an evaluation, the last such one."""
     try:
         row = json.loads(line)
     except ValueError:
         return False
     if not isinstance(row, dict) or "step" not in row:
         return False
-    evaluation = any(name.startswith(EVALUATION) for name in row)
-    return line.endswith(b"\n") and int(row["step"]) <= (evaluated if evaluation else step)
+    name = evaluation_name(row)
+    return line.endswith(b"\n") and int(row["step"]) <= (step if name is None else evaluated.get(name, -1))
+
+
+def evaluation_name(row: Iterable[str]) -> str | None:
+    """The benchmark that a line of metrics.jsonl is of; "" for the held-out split, None for a training step."""
+    names = [name for name in row if name.startswith(EVALUATION)]
+    if not names:
+        return None
+    sources = [name.removeprefix(SOURCE_ACCURACY) for name in names if name.startswith(SOURCE_ACCURACY)]
+    return sources[0] if sources and ACCURACY not in names else ""
 
 
 def write_atomic(path: Path, content: bytes | Callable[[Path], Any]) -> None:

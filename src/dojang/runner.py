@@ -188,7 +188,7 @@ def _train(
     found = directory.last_checkpoint()
     wired = compose.build(config, prepared, directory, console, first=_step(found))
     state = load_state(found, wired.gate, wired.problem) if found else State()
-    directory.rewind(state.step if found else -1, max(state.scores, default=-1))
+    directory.rewind(state.step if found else -1, state.evaluated())
     if found:
         asyncio.run(wired.trainer.restore(found))
         console.print(f"resuming after step {state.step}", highlight=False)

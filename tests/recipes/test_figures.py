@@ -16,6 +16,7 @@ RUNS = {
     "grpo": [
         *("quickstart", *SMALL, "algo.kl=0.01", "train.updates=2"),
         "algo.corrections=[{name: token_tis}, {name: opsm}]",
+        "eval.benchmarks={long: {data: {name: arithmetic, digits: 3}, problems: 4}}",
     ],
     "ppo": ["quickstart", *SMALL, "algo.name=ppo"],
     "m2po": ["quickstart", *SMALL, "algo.name=m2po", "train.updates=2"],

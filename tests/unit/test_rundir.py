@@ -314,7 +314,7 @@ def test_rewinding_forgets_later_steps_and_a_torn_line(directory: RunDir) -> Non
     for split, step in (("test", 0), ("train", 2), ("train", 3), ("test", 3), ("train", 1_000_000)):
         write_atomic(directory.rollouts(split, step), b"rows")
     directory.summary.write_text("{}")
-    directory.rewind(2, 2)
+    directory.rewind(2, {"": 2})
     assert directory.metrics.read_text() == "".join(kept)
     assert names(directory.path / "rollouts") == ["test-000000.parquet", "train-000002.parquet"]
     assert not directory.summary.exists()
@@ -323,14 +323,14 @@ def test_rewinding_forgets_later_steps_and_a_torn_line(directory: RunDir) -> Non
 @pytest.mark.parametrize("torn", ['{"step": 1', '{"step": 1}', "\0\0\0\0", '{"st\n'])
 def test_a_line_that_is_not_whole_is_dropped(directory: RunDir, torn: str) -> None:
     directory.metrics.write_text('{"step": 0}\n' + torn)
-    directory.rewind(5, 5)
+    directory.rewind(5, {"": 5})
     assert directory.metrics.read_text() == '{"step": 0}\n'
 
 
 def test_rewinding_to_before_the_start_forgets_everything(directory: RunDir) -> None:
     directory.metrics.write_text('{"step": 0}\n')
     write_atomic(directory.rollouts("test", 0), b"rows")
-    directory.rewind(-1, -1)
+    directory.rewind(-1, {})
     assert directory.metrics.read_text() == ""
     assert names(directory.path / "rollouts") == []
 
@@ -340,9 +340,22 @@ def test_an_evaluation_that_will_be_repeated_is_forgotten(directory: RunDir) -> 
     directory.metrics.write_text("".join([*kept, '{"step": 3, "val/x": 1}\n']))
     for split, step in (("test", 0), ("train", 3), ("test", 3)):
         write_atomic(directory.rollouts(split, step), b"rows")
-    directory.rewind(3, 0)
+    directory.rewind(3, {"": 0})
     assert directory.metrics.read_text() == "".join(kept)
     assert names(directory.path / "rollouts") == ["test-000000.parquet", "train-000003.parquet"]
+
+
+def test_evaluations_on_benchmarks_are_forgotten_each_by_its_own_last_step(directory: RunDir) -> None:
+    held_out = '{"step": 3, "val/accuracy": 1, "val/accuracy/sums": 1}\n'
+    extra = ['{"step": 0, "val/accuracy/extra": 1}\n', '{"step": 2, "val/accuracy/extra": 1}\n']
+    other = '{"step": 2, "val/accuracy/other-1": 1}\n'
+    directory.metrics.write_text("".join([*extra, other, held_out]))
+    for split, step in (("test-extra", 0), ("test-extra", 2), ("test-other-1", 2), ("test", 3), ("train", 3)):
+        write_atomic(directory.rollouts(split, step), b"rows")
+    directory.rewind(3, {"": 3, "extra": 0, "other-1": 2})
+    assert directory.metrics.read_text() == "".join([extra[0], other, held_out])
+    kept = ["test-000003.parquet", "test-extra-000000.parquet", "test-other-1-000002.parquet", "train-000003.parquet"]
+    assert names(directory.path / "rollouts") == kept
 
 
 def test_a_checkpoint_lost_between_two_renames_comes_back(directory: RunDir) -> None:
@@ -358,7 +371,7 @@ def test_a_checkpoint_lost_between_two_renames_comes_back(directory: RunDir) -> 
 
 
 def test_rewinding_a_fresh_directory_does_nothing(directory: RunDir) -> None:
-    directory.rewind(-1, -1)
+    directory.rewind(-1, {})
     assert names(directory.path) == []
 
 

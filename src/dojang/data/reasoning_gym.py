@@ -33,7 +33,9 @@ class Generator(Section):
     """One of several."""
 
     weight: float = Field(default=1.0, gt=0)
+    """Relative number of puzzles from this generator."""
     settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the generator, by reasoning-gym's names."""
 
     @field_validator("settings")
     @classmethod

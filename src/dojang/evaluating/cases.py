@@ -13,13 +13,13 @@ from dojang import models
 from dojang.config import RunConfig
 from dojang.data.prepared import PreparedConfig
 from dojang.errors import ConfigError
+from dojang.eval_config import GRADED_BY
 from dojang.recipe import read, resolve
 from dojang.rundir import LINKS, RunDir
 
 __all__ = ["Case", "Options", "Subject", "find_subject", "make_cases", "numbers"]
 
-DATASETS = ("arithmetic", "functions", "gsm8k", "reasoning_gym", "tiny_programs")
-_PROGRAMS = ("functions", "tiny_programs")
+DATASETS = tuple(sorted(GRADED_BY))
 _OF_A_RUN = ("max_tokens", "max_model_len")
 """Rollout settings that a trained model is evaluated with; others belong to the machines it was trained on."""
 _MAX_TOKENS = 512
@@ -162,8 +162,7 @@ def _known(name: str, place: str) -> tuple[Tree, Tree]:
     if name == "reasoning_gym":
         generators: Tree = {each: {} for each in filter(None, place.split("+"))}
         return {"name": name, **({"generators": generators} if place else {})}, {"name": name}
-    task = {"name": "code", "language": "python3"} if name in _PROGRAMS else {"name": "answer_line"}
-    return {"name": name, **({"path": place} if place else {})}, task
+    return {"name": name, **({"path": place} if place else {})}, dict(GRADED_BY[name])
 
 
 def _checkpoint(name: str) -> tuple[Path, Path | None]:

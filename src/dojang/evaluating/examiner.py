@@ -56,7 +56,7 @@ class Examiner:
             renderer = make_renderer(config, self._tokenizer, self._settings)
             found = held_out(config, config.data.load("test"), renderer)
             problems, self.dropped = found.problems, found.dropped
-            task = await checked_task(config, {"test": problems}, judge)
+            task = await checked_task(config, {"train": (), "test": problems}, judge)
             workflow = SingleTurn(
                 self._engine, task, renderer, samples=config.eval.samples, sampling=eval_sampling(config)
             )

@@ -60,7 +60,8 @@ def load(root: Path) -> Shipment:
 
 def strays(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Settings that lead to files outside of what a job has in its container."""
-    for key, value in flatten({"data": config.data.model_dump()}):
+    benchmarks = {name: {"data": each.data.model_dump()} for name, each in config.eval.benchmarks.items()}
+    for key, value in flatten({"data": config.data.model_dump(), "eval": {"benchmarks": benchmarks}}):
         if isinstance(value, Path) and not value.is_relative_to(ROOT):
             yield key, str(value)
     named = {"model.name": config.model.name} | ({"tester.model": config.tester.model} if config.tester else {})

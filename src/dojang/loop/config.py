@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from dojang.rundir import ACCURACY, EVALUATION, REWARD
 from dojang.settings import Section
 
-__all__ = ["CheckpointConfig", "EvalConfig", "HealthConfig", "LoopConfig", "RolloutConfig"]
+__all__ = ["CheckpointConfig", "HealthConfig", "LoopConfig", "RolloutConfig"]
 
 
 class RolloutConfig(Section):
@@ -59,19 +59,6 @@ class LoopConfig(Section):
     stale_updates: int = Field(default=0, ge=0)
     """Learn from rollouts that are so many updates old, a multiple of train.updates, to see what staleness does. The
     first steps only attempt, until there are rollouts so old."""
-
-
-class EvalConfig(Section):
-    """Measuring the policy on the held-out split."""
-
-    every: int = Field(default=10, ge=1)
-    """Steps between evaluations; there is always one before the first step and one after the last."""
-    problems: int = Field(default=256, ge=1)
-    """Held-out problems per evaluation: the first so many."""
-    samples: int = Field(default=1, ge=1)
-    """Answers per held-out problem; the score is the share that is right."""
-    temperature: float = Field(default=0.0, ge=0)
-    """0 takes the most likely token each time."""
 
 
 class CheckpointConfig(Section):

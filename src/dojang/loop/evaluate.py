@@ -12,7 +12,7 @@ from dojang.protocols import Workflow
 from dojang.rundir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD
 from dojang.types import Group, Metrics, Problem
 
-__all__ = ["Evaluation", "evaluate", "examine"]
+__all__ = ["Benchmark", "Evaluation", "evaluate", "evaluate_benchmark", "examine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,17 @@ class Evaluation:
     """Held-out accuracy, over the problems of all sources."""
     metrics: Metrics
     groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A further evaluation set of a run."""
+
+    name: str
+    every: int
+    """Steps between evaluations."""
+    problems: Sequence[Problem]
+    workflow: Workflow
 
 
 async def examine(
@@ -52,4 +63,16 @@ async def evaluate(workflow: Workflow, problems: Sequence[Problem]) -> Evaluatio
     for source in dict.fromkeys(group.problem.source for group in judged):
         found = Scores.of([group for group in judged if group.problem.source == source])
         metrics |= {f"{SOURCE_ACCURACY}{source}": found.score, f"{SOURCE_REWARD}{source}": found.reward}
+    return Evaluation(scores.score, metrics, groups)
+
+
+async def evaluate_benchmark(benchmark: Benchmark) -> Evaluation:
+    """Evaluate on a benchmark, all sources of which count as one; HealthError if nothing could be judged."""
+    groups = await examine(benchmark.workflow, benchmark.problems)
+    scores, name = Scores.of(groups), benchmark.name
+    metrics = {
+        f"{SOURCE_ACCURACY}{name}": scores.score,
+        f"{SOURCE_REWARD}{name}": scores.reward,
+        f"val/judge_errors/{name}": float(scores.judge_errors),
+    }
     return Evaluation(scores.score, metrics, groups)

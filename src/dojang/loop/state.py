@@ -28,12 +28,18 @@ class State:
     """Problems posed: the data position, and the counter every random stream starts from."""
     scores: dict[int, float] = field(default_factory=dict)
     """Evaluation score by step."""
+    benchmarks: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Accuracy by benchmark and step."""
     figures: Metrics = field(default_factory=dict, compare=False)
     """What metrics.jsonl says of this step: of training, and of the evaluation if there was one."""
     seconds: float = field(default=0.0, compare=False)
     """Time spent, over all resumptions."""
     pending: Batches = field(default=(), compare=False)
     """Credited groups that wait to be learned from."""
+
+    def evaluated(self) -> dict[str, int]:
+        """Last step evaluated on the held-out split (under "") and on each benchmark."""
+        return {name: max(scores) for name, scores in {"": self.scores, **self.benchmarks}.items() if scores}
 
 
 def write_state(path: Path, state: State, gate: HealthGate) -> None:
@@ -52,9 +58,10 @@ def load_state(path: Path, gate: HealthGate, problem: Callable[[int], Problem]) 
         saved: dict[str, Any] = json.loads((path / FILE).read_text())
         gate.restore(saved.pop("health"))
         saved["figures"] = _figures(saved)
-        scores = {int(step): score for step, score in saved.pop("scores").items()}  # JSON has only string keys
+        scores = _by_step(saved.pop("scores"))
+        benchmarks = {name: _by_step(found) for name, found in saved.pop("benchmarks", {}).items()}
         waiting = load((path / PENDING).read_bytes(), problem) if (path / PENDING).exists() else ()
-        return State(**saved, scores=scores, pending=waiting)
+        return State(**saved, scores=scores, benchmarks=benchmarks, pending=waiting)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunDirError(f"checkpoint {path} cannot be read ({error!r}); delete it to fall back") from error
 
@@ -65,6 +72,11 @@ def load_figures(path: Path) -> Metrics:
         return _figures(json.loads((path / FILE).read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def _by_step(scores: dict[str, float]) -> dict[int, float]:
+    """JSON has only string keys."""
+    return {int(step): score for step, score in scores.items()}
 
 
 def _figures(saved: dict[str, Any]) -> Metrics:

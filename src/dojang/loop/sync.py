@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from dojang.errors import Interrupted
 from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
-from dojang.loop.evaluate import evaluate
+from dojang.loop.evaluate import Benchmark, evaluate, evaluate_benchmark
 from dojang.loop.health import HealthGate
 from dojang.loop.metrics import Clock, advantage_metrics, rollout_metrics
 from dojang.loop.order import pose
@@ -60,6 +60,8 @@ class Run:
     """Whether tokens are credited by the trainer's critic, and not samples beside each other."""
     best: Best = field(default_factory=Best)
     """By what checkpoints are kept."""
+    benchmarks: Sequence[Benchmark] = ()
+    """Further evaluation sets; they are recorded, and count into nothing else."""
     agreements: Sequence[Agreement] = ()
     """Checked before anything else: one for each model."""
 
@@ -81,8 +83,7 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
     while True:
         started = time.monotonic()
         try:
-            if _due(run, state, run.eval_every) and state.step not in state.scores:
-                state = await examine(run, state, stop)
+            state = await examine(run, state, stop)
             due = _due(run, state, run.save_every)
             if state != saved and (due or run.best.admits(state, run.directory)):
                 await save(run, state)
@@ -196,6 +197,19 @@ async def publish(run: Run) -> Metrics:
 
 
 async def examine(run: Run, state: State, stop: asyncio.Event) -> State:
+    """Evaluate on what is due: the held-out problems, and benchmarks."""
+    before = state
+    if _due(run, state, run.eval_every) and state.step not in state.scores:
+        state = await examine_held_out(run, state, stop)
+    for benchmark in run.benchmarks:
+        if _due(run, state, benchmark.every) and state.step not in state.benchmarks.get(benchmark.name, {}):
+            state = await examine_benchmark(run, state, benchmark, stop)
+    if state != before:
+        run.best.check(state.figures, run.directory)
+    return state
+
+
+async def examine_held_out(run: Run, state: State, stop: asyncio.Event) -> State:
     """Evaluate on the held-out problems."""
     clock = Clock()
     with clock("eval"):
@@ -203,9 +217,20 @@ async def examine(run: Run, state: State, stop: asyncio.Event) -> State:
     run.tracker.groups(state.step, "test", found.groups)
     figures = {**found.metrics, **clock.spent}
     run.tracker.metrics(state.step, figures)
-    run.best.check(figures, run.directory)
     scores = {**state.scores, state.step: found.score}
     return replace(state, scores=scores, figures={**state.figures, **figures})
+
+
+async def examine_benchmark(run: Run, state: State, benchmark: Benchmark, stop: asyncio.Event) -> State:
+    """Evaluate on a benchmark."""
+    clock, name = Clock(), benchmark.name
+    with clock(f"eval/{name}"):
+        found = await _unless(stop, evaluate_benchmark(benchmark))
+    run.tracker.groups(state.step, f"test-{name}", found.groups)
+    figures = {**found.metrics, **clock.spent}
+    run.tracker.metrics(state.step, figures)
+    scores = {**state.benchmarks.get(name, {}), state.step: found.score}
+    return replace(state, benchmarks={**state.benchmarks, name: scores}, figures={**state.figures, **figures})
 
 
 async def save(run: Run, state: State) -> None:

@@ -32,6 +32,8 @@ class Times:
     answered: int
     """Tokens a step draws."""
     usd_an_hour: float | None
+    benchmarks: float = 0.0
+    """Seconds of all evaluations on eval.benchmarks."""
 
     @property
     def attempt(self) -> float:
@@ -45,7 +47,7 @@ class Times:
     @property
     def hours(self) -> float:
         """Without starting up and saving."""
-        return (self.steps * self.step + self.evaluations * self.evaluation) / 3600
+        return (self.steps * self.step + self.evaluations * self.evaluation + self.benchmarks) / 3600
 
     @property
     def usd(self) -> float | None:
@@ -90,18 +92,23 @@ def reckon(
     together = max if layout.apart else sum  # on a Ray cluster the roles update at the same time
     generate += (SAMPLE_S if layout.gpu else CPU_SAMPLE_S) * work.sequences
     judge = _judge_s(config, layout, work.sequences, language)
-    share = config.eval.problems * config.eval.samples / work.sequences
+    answer = (generate / len(players) + judge) / work.sequences
+    benchmarks = [
+        (2 + (config.steps - 1) // each.every) * (each.problems or 0) * each.samples  # all: how many is not known here
+        for each in config.eval.benchmarks.values()
+    ]
     return Times(
         generate,
         judge,
         waves,
         together(learn),
         together(publish),
-        share * (generate / len(players) + judge),
+        config.eval.problems * config.eval.samples * answer,
         2 + (config.steps - 1) // config.eval.every,
         config.steps,
         sum(work.answered(role) for role in players),
         layout.usd,
+        sum(benchmarks) * answer,
     )
 
 

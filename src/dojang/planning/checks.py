@@ -107,7 +107,7 @@ def _prompts(
 ) -> Iterator[Finding]:
     role = next(iter(config.roles()))
     counted, count = _counter(config)
-    prompts = [problem.messages for problem in (*prepared.train, *prepared.held_out)]
+    prompts = prepared.prompts
     every = max(1, len(prompts) // _MEASURED)
     longest = sorted(prompts, key=lambda each: sum(len(turn.content) for turn in each))[-8:]
     sizes, most = [count(each) for each in prompts[::every]], max(map(count, longest))

@@ -56,7 +56,7 @@ ALERTS = (
         f"""\
 (
   time() - dojang_step_time_seconds
-    > 600 + 5 * max without (figure) (max_over_time({{__name__=~"{STEP}|{EVAL}"}}[6h]))
+    > 600 + 5 * max without (figure) (max_over_time({{__name__=~"{STEP}|{EVAL}(_.+)?"}}[6h]))
   and ignoring (figure) {STEP}
 )
 or

@@ -5,18 +5,20 @@ A reader that goes away (`dojang train ... | head`) must not end the run: from t
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from statistics import fmean
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 
-from dojang.rundir import ACCURACY, REWARD
+from dojang.rundir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD, evaluation_name
 from dojang.types import Group, Metrics
 
 __all__ = ["ConsoleTracker", "speaker"]
 
+NONE: Mapping[str, int] = MappingProxyType({})
 WIDE_ENOUGH = 80
 """Columns from which on there is room for a bar beside the figures."""
 
@@ -24,22 +26,29 @@ WIDE_ENOUGH = 80
 class ConsoleTracker:
     """A Tracker that shows step, reward, evaluation score, tokens/s and the time left."""
 
-    def __init__(self, console: Console, *, first: int, steps: int, eval_every: int) -> None:
+    def __init__(
+        self, console: Console, *, first: int, steps: int, eval_every: int, benchmarks: Mapping[str, int] = NONE
+    ) -> None:
+        """`benchmarks` are the steps between evaluations on each."""
         self._console = console
         self._first = first
         self._steps = steps
-        self._eval_every = eval_every
+        self._every = {"": eval_every, **benchmarks}
         self._step_times: list[float] = []
-        self._eval_times: list[float] = []
+        self._eval_times: dict[str, list[float]] = {name: [] for name in self._every}
         self._score: float | None = None
         self._last: Metrics = {}
         self._progress: Progress | None = None
 
     def metrics(self, step: int, values: Metrics) -> None:
-        if ACCURACY in values:
+        if (name := evaluation_name(values)) == "":
             self._score = values[ACCURACY]
-            self._eval_times.append(values.get("timing_s/eval", 0.0))
+            self._eval_times[""].append(values.get("timing_s/eval", 0.0))
             line = f"held-out accuracy {self._score:.1%}  reward {values[REWARD]:.3f}"
+        elif name is not None:
+            self._eval_times[name].append(values.get(f"timing_s/eval/{name}", 0.0))
+            accuracy, reward = values[f"{SOURCE_ACCURACY}{name}"], values[f"{SOURCE_REWARD}{name}"]
+            line = f"{name} accuracy {accuracy:.1%}  reward {reward:.3f}"
         else:
             self._last = values
             self._step_times.append(values.get("timing_s/step", 0.0))
@@ -82,10 +91,12 @@ class ConsoleTracker:
 
     def _seconds_left(self, step: int) -> float:
         """Steps and evaluations to come, at the pace of those seen."""
-        due = (self._steps - 1) // self._eval_every - step // self._eval_every
-        evaluations = due + 1 if step < self._steps else 0  # there is always one at the end
-        pace = fmean(self._eval_times) if self._eval_times else 0.0
-        return fmean(self._step_times) * (self._steps - step) + pace * evaluations
+        left = fmean(self._step_times) * (self._steps - step)
+        for name, every in self._every.items():
+            due = (self._steps - 1) // every - step // every
+            evaluations = due + 1 if step < self._steps else 0  # there is always one at the end
+            left += evaluations * (fmean(self._eval_times[name]) if self._eval_times[name] else 0.0)
+        return left
 
     def _quietly(self, show: Callable[[], object]) -> None:
         try:

@@ -227,7 +227,13 @@ ROWS = (
                 stacked=True,
             ),
             Panel("A whole step", (Figure("timing_s/step", "The whole step, without evaluation and saving.", "s"),)),
-            Panel("An evaluation", (Figure("timing_s/eval", "The evaluation.", "s"),)),
+            Panel(
+                "An evaluation",
+                (
+                    Figure("timing_s/eval", "The evaluation.", "s"),
+                    Figure("timing_s/eval/<benchmark>", "Evaluation on one benchmark (eval.benchmarks).", "s"),
+                ),
+            ),
         ),
     ),
     Row(
@@ -253,7 +259,7 @@ ROWS = (
                     Figure("val/accuracy", "Share of held-out answers that are right, over all data sources.", "share"),
                     Figure(
                         "val/accuracy/<source>",
-                        "Share of held-out answers of one data source that are right.",
+                        "Share of held-out answers of one data source, or of one benchmark, that are right.",
                         "share",
                     ),
                 ),
@@ -262,7 +268,10 @@ ROWS = (
                 "Held-out reward",
                 (
                     Figure("val/reward", "Mean reward of held-out answers, over all data sources."),
-                    Figure("val/test_score/<source>", "Mean reward of held-out answers of one data source."),
+                    Figure(
+                        "val/test_score/<source>",
+                        "Mean reward of held-out answers of one data source, or of one benchmark.",
+                    ),
                 ),
             ),
             Panel(
@@ -271,7 +280,12 @@ ROWS = (
             ),
             Panel(
                 "Held-out, not judged",
-                (Figure("val/judge_errors", "Held-out answers that could not be judged.", "samples"),),
+                (
+                    Figure("val/judge_errors", "Held-out answers that could not be judged.", "samples"),
+                    Figure(
+                        "val/judge_errors/<benchmark>", "Answers to one benchmark that could not be judged.", "samples"
+                    ),
+                ),
             ),
         ),
     ),

@@ -21,6 +21,7 @@ from dojang.errors import ConfigError, HealthError, Interrupted, TrainingError
 from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
 from dojang.loop.config import HealthConfig
+from dojang.loop.evaluate import Benchmark
 from dojang.loop.health import HealthGate
 from dojang.loop.pending import dump, load
 from dojang.loop.state import State, load_state
@@ -434,7 +435,7 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(
     assert found is not None
     state = load_state(found, second.gate, second.problem)
     assert 3 <= state.step <= 4
-    second.directory.rewind(state.step, max(state.scores))
+    second.directory.rewind(state.step, state.evaluated())
     asyncio.run(second.trainer.restore(found))
     assert play(second, state) == finished
     for name, value in parameters(whole).items():
@@ -538,6 +539,97 @@ def test_where_accuracy_never_changes_the_model_trained_longest_is_the_best(
     play(run)
     assert linked(run, "best") == linked(run, "last") == "step-000003"
     assert kept(run) == [2, 3][-count:]
+
+
+EXTRA = [Problem(f"extra/{at}", "books", (Message("user", f"extra {at}"),), "") for at in range(2)]
+
+
+def with_benchmark(run: Run, every: int = 2) -> Run:
+    return replace(run, benchmarks=[Benchmark("extra", every, EXTRA, run.exam)])
+
+
+def test_benchmarks_are_evaluated_at_their_own_steps_and_count_into_nothing_else(make_run: Callable[..., Run]) -> None:
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        return "good" if "extra 0" in prompt else "bad" if "extra" in prompt else mixed(prompt, index, sampling)
+
+    plain = make_run("plain", script=script, steps=5, eval_every=3)
+    run = with_benchmark(make_run("more", script=script, steps=5, eval_every=3))
+    play(plain)
+    state = play(run)
+    found = [row for row in rows(run) if "timing_s/eval/extra" in row]
+    assert [row["step"] for row in found] == [0, 2, 4, 5]
+    assert all(
+        row.keys()
+        == {"step", "val/accuracy/extra", "val/test_score/extra", "val/judge_errors/extra", "timing_s/eval/extra"}
+        for row in found
+    )
+    assert {(row["val/accuracy/extra"], row["val/test_score/extra"]) for row in found} == {(0.5, 0.5)}
+    assert state.benchmarks == {"extra": dict.fromkeys((0, 2, 4, 5), 0.5)}
+    held_out = [
+        [(row["step"], row["val/accuracy"], row["val/reward"]) for row in rows(each) if "val/accuracy" in row]
+        for each in (plain, run)
+    ]
+    assert held_out[0] == held_out[1]
+    assert [step for step, *_ in held_out[1]] == [0, 3, 5]
+    table = pq.read_table(run.directory.rollouts("test-extra", 4)).to_pylist()
+    assert [(row["problem"], row["data_source"], row["outcome"]) for row in table] == [
+        *(("extra/0", "books", "accepted"), ("extra/1", "books", "wrong"))
+    ]
+
+
+def test_checkpoints_can_be_ranked_by_a_benchmark(make_run: Callable[..., Run]) -> None:
+    right = iter([0, 2, 1, 0])  # after steps 0, 2, 4 and 5
+
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        if "extra 0" in prompt:
+            now[0] = next(right)
+        if "extra" in prompt:
+            return "good" if int(prompt.split("extra ")[1][0]) < now[0] else "bad"
+        return mixed(prompt, index, sampling)
+
+    now = [0]
+    run = with_benchmark(
+        make_run(script=script, steps=5, eval_every=100, save_every=100, best=Best("val/accuracy/extra", count=2))
+    )
+    play(run)
+    assert linked(run, "best") == "step-000002"
+    assert kept(run) == [2, 4, 5]
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+def test_a_run_stopped_while_it_evaluates_on_a_benchmark_goes_on_exactly(make_run: Callable[..., Run], at: int) -> None:
+    settings = {"steps": 3, "eval_every": 2, "save_every": 1, "script": None}
+    whole = with_benchmark(make_run("whole", grade=by_parity, **settings), every=1)
+    finished = play(whole)
+    stop, asked = asyncio.Event(), [0]
+
+    async def stops(problem: Problem, text: str) -> Verdict:
+        asked[0] += problem.id.startswith("extra")
+        if asked[0] == at:
+            stop.set()
+        return await by_parity(problem, text)
+
+    first = with_benchmark(make_run("parts", grade=stops, **settings), every=1)
+    with pytest.raises(Interrupted):
+        play(first, stop=stop)
+    second = with_benchmark(make_run("parts", grade=by_parity, **settings), every=1)
+    last = second.directory.last_checkpoint()
+    assert last is not None
+    state = load_state(last, second.gate, second.problem)
+    second.directory.rewind(state.step, state.evaluated())
+    asyncio.run(second.trainer.restore(last))
+    assert play(second, state) == finished
+
+    def recorded(run: Run) -> list[dict[str, float]]:
+        return [
+            {name: value for name, value in row.items() if not name.startswith(("timing_s", "perf"))}
+            for row in rows(run)
+        ]
+
+    assert recorded(second) == recorded(whole)
+    assert sorted(path.name for path in (second.directory.path / "rollouts").iterdir()) == sorted(
+        path.name for path in (whole.directory.path / "rollouts").iterdir()
+    )
 
 
 def scored(scores: Sequence[int]) -> Script:

@@ -121,3 +121,13 @@ def test_slow_links_are_seen() -> None:
 
 def test_instances_are_found_by_sagemakers_name_too() -> None:
     assert find_instance("ml.p4de.24xlarge") is INSTANCES["p4de.24xlarge"]
+
+
+def test_benchmarks_count_into_the_hours() -> None:
+    """In 100 steps there are 5 evaluations: before, after 25, 50 and 75, and after the last."""
+    benchmark = "eval.benchmarks.extra={data: {name: arithmetic}, problems: 256, samples: 2, temperature: 1.0}"
+    plain, more = (
+        estimate(subject("quickstart", "steps=100", "eval.problems=64", *overrides), H200).times
+        for overrides in ([], [benchmark])
+    )
+    assert 3600 * (more.hours - plain.hours) == pytest.approx(5 * 256 * 2 * plain.evaluation / 64)

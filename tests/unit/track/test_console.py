@@ -51,6 +51,22 @@ def test_the_time_left_counts_steps_and_evaluations_to_come() -> None:
     assert "ETA 13:00" in output.getvalue()  # 69 steps, and evaluations of 30 s after 60, 90 and 100
 
 
+def test_benchmarks_have_a_line_and_count_into_the_time_left() -> None:
+    output = io.StringIO()
+    shown = ConsoleTracker(
+        Console(file=output, width=200), first=0, steps=100, eval_every=50, benchmarks={"humaneval": 25}
+    )
+    shown.metrics(0, EXAM)
+    shown.metrics(
+        0, {"val/accuracy/humaneval": 0.125, "val/test_score/humaneval": -0.5, "timing_s/eval/humaneval": 60.0}
+    )
+    shown.metrics(1, STEP)
+    lines = output.getvalue().splitlines()
+    assert lines[1] == "step 0/100  humaneval accuracy 12.5%  reward -0.500"
+    assert "eval 25.0%" in lines[2]
+    assert "ETA 21:30" in lines[2]  # 99 steps of 10 s, 2 evaluations of 30 s, 4 of 60 s
+
+
 def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
     script = """
 import sys

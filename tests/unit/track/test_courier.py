@@ -167,7 +167,7 @@ def test_steps_that_are_done_again_are_told_again(directory: RunDir, send) -> No
     notebook = Notebook()
     write(directory, 1, 2, 3)
     assert send(notebook).finish("interrupted")
-    directory.rewind(1, 0)
+    directory.rewind(1, {"": 0})
     resumed = send(notebook)
     resumed.close()  # killed before it had anything to tell
     write(directory, 2, 3, 4)

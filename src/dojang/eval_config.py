@@ -1,0 +1,122 @@
+"""Settings of evaluations: the held-out split, and further benchmarks. Datasets and tasks there are to choose from."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from dojang.data.arithmetic import ArithmeticConfig
+from dojang.data.custom import CustomDataConfig
+from dojang.data.files import FilesConfig
+from dojang.data.functions import FunctionsConfig
+from dojang.data.gsm8k import Gsm8kConfig
+from dojang.data.prepared import PreparedConfig
+from dojang.data.reasoning_gym import ReasoningGymConfig
+from dojang.data.tiny_programs import TinyProgramsConfig
+from dojang.settings import Section
+from dojang.tasks.answer_line import AnswerLineConfig
+from dojang.tasks.code import CodeConfig
+from dojang.tasks.custom import CustomTaskConfig
+from dojang.tasks.keywords import KeywordsConfig
+from dojang.tasks.maths import MathsConfig
+from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
+
+__all__ = ["GRADED_BY", "BenchmarkConfig", "Data", "EvalConfig", "Task", "disagreements"]
+
+Data = Annotated[
+    ArithmeticConfig
+    | FilesConfig
+    | FunctionsConfig
+    | Gsm8kConfig
+    | PreparedConfig
+    | ReasoningGymConfig
+    | TinyProgramsConfig
+    | CustomDataConfig,
+    Field(discriminator="name"),
+]
+Task = Annotated[
+    AnswerLineConfig | CodeConfig | KeywordsConfig | MathsConfig | ReasoningGymTaskConfig | CustomTaskConfig,
+    Field(discriminator="name"),
+]
+GRADED_BY: Mapping[str, Mapping[str, str]] = {
+    "arithmetic": {"name": "answer_line"},
+    "gsm8k": {"name": "answer_line"},
+    "functions": {"name": "code", "language": "python3"},
+    "tiny_programs": {"name": "code", "language": "python3"},
+    "reasoning_gym": {"name": "reasoning_gym"},
+}
+"""The task that grades a dataset, where that follows from its name."""
+
+
+def disagreements(data: Data, task: Task, prefix: str = "") -> list[str]:
+    """Errors where the task cannot grade the data; `prefix` is where both are set."""
+    wrong = []
+    if data.name in ("functions", "tiny_programs") and task.name == "answer_line":
+        wrong.append(
+            f"{prefix}data.name={data.name} asks for programs, which only running them can grade; set "
+            f"{prefix}task.name=code"
+        )
+    if data.name == "reasoning_gym" and task.name not in ("reasoning_gym", "custom"):
+        wrong.append(
+            f"{prefix}data.name=reasoning_gym has puzzles that only it can grade; set {prefix}task.name=reasoning_gym"
+        )
+    if task.name == "reasoning_gym" and data.name not in ("reasoning_gym", "custom"):
+        wrong.append(
+            f"{prefix}task.name=reasoning_gym grades its own puzzles, not those of {prefix}data.name={data.name}"
+        )
+    return wrong
+
+
+class BenchmarkConfig(Section):
+    """A further evaluation set."""
+
+    data: Data
+    """Dataset whose test split is evaluated, with the same settings as `data`."""
+    task: Task | None = None
+    """Task that grades it, with the same settings as `task`; without it, the one that fits the dataset. Programs are
+    run on all tests unless task.max_tests is set here."""
+    every: int = Field(default=25, ge=1)
+    """Steps between evaluations on this benchmark; also before the first step and after the last."""
+    problems: int | None = Field(default=None, ge=1)
+    """Number of problems, the first ones of the test split; without it all."""
+    samples: int = Field(default=1, ge=1)
+    """Number of answers per problem."""
+    temperature: float = Field(default=0.0, ge=0)
+    """Sampling temperature; 0 is greedy."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_tests(cls, tree: Any) -> Any:
+        if isinstance(tree, dict) and isinstance(task := tree.get("task"), dict) and task.get("name") == "code":
+            return {**tree, "task": {"max_tests": None, **task}}
+        return tree
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        wrong = [] if self.task is None else disagreements(self.data, self.task)
+        if self.task is None and self.data.name not in (*GRADED_BY, "prepared"):
+            wrong.append(f"task must be given, since no task is known to grade data.name={self.data.name}")
+        if self.samples > 1 and self.temperature == 0:
+            wrong.append(f"samples={self.samples} greedy answers would all be the same; set temperature above 0")
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        return self
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+class EvalConfig(Section):
+    """Measuring the policy on the held-out split."""
+
+    every: int = Field(default=10, ge=1)
+    """Steps between evaluations; there is always one before the first step and one after the last."""
+    problems: int = Field(default=256, ge=1)
+    """Held-out problems per evaluation: the first so many."""
+    samples: int = Field(default=1, ge=1)
+    """Answers per held-out problem; the score is the share that is right."""
+    temperature: float = Field(default=0.0, ge=0)
+    """0 takes the most likely token each time."""
+    benchmarks: dict[Name, BenchmarkConfig] = Field(default_factory=dict)
+    """Further evaluation sets by name, such as {humaneval: {data: {name: prepared, path: data/humaneval}, every: 25}}.
+    Each logs val/accuracy/NAME and val/test_score/NAME, and does not count into val/accuracy."""
