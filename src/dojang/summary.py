@@ -2,13 +2,22 @@
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
-from dojang.rundir import ACCURACY, REWARD, SUMMARY_KEYS, RunDir, write_atomic
+from dojang.rundir import (
+    ACCURACY,
+    REWARD,
+    SOURCE_ACCURACY,
+    SOURCE_REWARD,
+    SUMMARY_KEYS,
+    RunDir,
+    evaluation_name,
+    write_atomic,
+)
 
 __all__ = ["Ending", "finish"]
 
@@ -56,18 +65,19 @@ def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> 
 
         draw_chart(directory.chart, rows, f"{ending.recipe}: {done} of {ending.steps} steps")
     if status == "finished":
-        for line in _report(ending, done, seconds, scores, rewards):
+        for line in _report(
+            ending, done, seconds, scores, [*_changes("held-out", scores, rewards), *_benchmarks(rows)]
+        ):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _report(
-    ending: Ending, done: int, seconds: float, scores: dict[int, float], rewards: dict[int, float]
+    ending: Ending, done: int, seconds: float, scores: dict[int, float], changes: Sequence[str]
 ) -> Iterator[str]:
     directory = ending.directory
     yield f"\n{ending.recipe}: {done} steps in {seconds:.0f} s"
-    if 0 in scores:  # the record of the first evaluation may have been deleted
-        yield f"held-out accuracy: {scores[0]:.1%} before, {scores[max(scores)]:.1%} after"
-        yield f"held-out reward: {rewards[0]:.3f} before, {rewards[max(rewards)]:.3f} after"
+    yield from changes
+    if 0 in scores:
         yield from _example(directory, max(scores))
     yield f"\nchart        {directory.chart}"
     yield f"metrics      {directory.metrics}"
@@ -78,6 +88,22 @@ def _report(
     yield "\nnext:"
     for command, what in NEXT.items():
         yield f"  {ending.program} {command.format(recipe=ending.recipe):<45}{what}"
+
+
+def _changes(name: str, scores: Mapping[int, float], rewards: Mapping[int, float]) -> Iterator[str]:
+    if 0 in scores:  # the record of the first evaluation may have been deleted
+        yield f"{name} accuracy: {scores[0]:.1%} before, {scores[max(scores)]:.1%} after"
+        yield f"{name} reward: {rewards[0]:.3f} before, {rewards[max(rewards)]:.3f} after"
+
+
+def _benchmarks(rows: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    for benchmark in dict.fromkeys(filter(None, map(evaluation_name, rows))):
+        mine = [row for row in rows if evaluation_name(row) == benchmark]
+        scores, rewards = (
+            {int(row["step"]): row[f"{prefix}{benchmark}"] for row in mine}
+            for prefix in (SOURCE_ACCURACY, SOURCE_REWARD)
+        )
+        yield from _changes(benchmark, scores, rewards)
 
 
 def _example(directory: RunDir, last: int) -> list[str]:

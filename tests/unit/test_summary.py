@@ -19,6 +19,8 @@ def ending(tmp_path: Path) -> Ending:
         {"step": 1, "critic/rewards/mean": 0.5, "timing_s/step": 2.0},
         {"step": 2, "critic/rewards/mean": 0.7, "timing_s/step": 2.0},
         {"step": 2, "val/accuracy": 0.75, "val/reward": 1.25, "timing_s/step": 1.0},
+        {"step": 0, "val/accuracy/humaneval": 0.125, "val/test_score/humaneval": 0.5},
+        {"step": 2, "val/accuracy/humaneval": 0.25, "val/test_score/humaneval": 0.75},
     ]
     directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for step, answer in ((0, "guess"), (2, "work")):
@@ -44,6 +46,7 @@ def test_a_finished_run_shows_before_and_after(ending: Ending) -> None:
     assert (summary["steps"], summary["seconds"], summary["status"]) == (2, 6.0, "finished")
     assert "held-out accuracy: 25.0% before, 75.0% after" in output
     assert "held-out reward: -0.500 before, 1.250 after" in output
+    assert "humaneval accuracy: 12.5% before, 25.0% after" in output
     assert "problem      2+2?" in output  # the one that was learned, not the one it knew
     assert "before       guess b   [wrong]" in output
     assert "after        work b   [accepted]" in output
