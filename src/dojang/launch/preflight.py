@@ -18,7 +18,7 @@ from dojang.config import RunConfig
 from dojang.errors import ConfigError, DataError, DojangError
 from dojang.launch.shipment import ROOT
 from dojang.places import cache_root
-from dojang.planning.advice import foresee, split_findings
+from dojang.planning.advice import foresee, split_findings, too_many
 from dojang.planning.estimate import Subject, estimate
 from dojang.planning.instances import INSTANCES, Instance
 from dojang.planning.layout import lay_out
@@ -204,9 +204,7 @@ def _instances(
         layout = lay_out(with_split(config, instance.gpus * nodes), instance, nodes)
         if len(shapes) < len(config.roles()):
             if layout.lacks:
-                found.wrong.append(
-                    f"runtime.trainers and runtime.engines want {layout.lacks}; use more instances, or fewer processes"
-                )
+                found.wrong.append(too_many(config, layout))
             found.notes += [each.said for each in split_findings(config, layout)]
             return
         subject = Subject(config, shapes, _lengths(config, problems), str(getattr(config.task, "language", "") or ""))

@@ -10,11 +10,10 @@ from dojang.planning.budget import judge_core_s
 from dojang.planning.cache import GIB
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.layout import Layout
-from dojang.planning.split import split_gpus
-from dojang.runtime.config import RayConfig
+from dojang.planning.split import proposal, split_gpus
 from dojang.train.config import LoraConfig
 
-__all__ = ["Finding", "Knob", "foresee", "knobs", "split_findings", "together"]
+__all__ = ["Finding", "Knob", "foresee", "knobs", "split_findings", "together", "too_many"]
 
 _WORTH = 0.01
 """Of the device: what saves less is not worth naming."""
@@ -143,8 +142,7 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
         said = "train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway"
         yield Finding("failed", "ranks", said, ConfigError.exit_code)
     if layout.lacks:
-        said = f"the trainers and engines of a Ray cluster want {layout.lacks}"
-        yield Finding("failed", "ranks", f"{said}; use more machines, or fewer processes", ConfigError.exit_code)
+        yield Finding("failed", "ranks", too_many(config, layout), ConfigError.exit_code)
     if found.certain > found.capacity:
         said = f"weights, gradients and optimiser alone take {_gib(found.certain)} of {_gib(found.capacity)}"
         yield Finding("failed", "memory", f"{said}; see what helps below", ModelError.exit_code)
@@ -188,6 +186,13 @@ def _judging(subject: Subject, found: Estimate) -> Iterator[Finding]:
         )
 
 
+def too_many(config: RunConfig, layout: Layout) -> str:
+    """Sentence about processes of a Ray cluster that want more than there is, with counts that fit."""
+    said = f"the trainers and engines of a Ray cluster want {layout.lacks}; use more machines, or fewer processes"
+    settings = proposal(config, layout.instance.gpus * layout.nodes)
+    return f"{said}, such as {settings}" if settings else said
+
+
 def split_findings(config: RunConfig, layout: Layout) -> Iterator[Finding]:
     """Notes of the counts that were chosen for a Ray cluster, and of GPUs that no process uses."""
     gpus = layout.instance.gpus * layout.nodes
@@ -199,15 +204,10 @@ def split_findings(config: RunConfig, layout: Layout) -> Iterator[Finding]:
         yield Finding("note", "ranks", f"{said}; `dojang train` needs them typed")
     idle = gpus - layout.wanted
     if idle > 0 and config.rollout.engine != "remote":
-        better = {} if chosen else split_gpus(_without_counts(config), gpus)
-        settings = " ".join(f"runtime.{name}={count:g}" for name, count in better.items())
-        yield Finding("warning", "ranks", f"{idle} of {gpus} GPUs stay idle" + (f"; try {settings}" if better else ""))
-
-
-def _without_counts(config: RunConfig) -> RunConfig:
-    assert isinstance(config.runtime, RayConfig)
-    runtime = config.runtime.model_dump(exclude_unset=True, exclude={"trainers", "engines"})
-    return config.model_copy(update={"runtime": RayConfig(**runtime)})
+        settings = "" if chosen else proposal(config, gpus)
+        yield Finding(
+            "warning", "ranks", f"{idle} of {gpus} GPUs stay idle" + (f"; try {settings}" if settings else "")
+        )
 
 
 def _idle(subject: Subject, found: Estimate) -> Iterator[Finding]:

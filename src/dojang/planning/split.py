@@ -8,7 +8,7 @@ with rollout.engine=remote all GPUs train. On a single GPU one trainer and one e
 from dojang.config import RunConfig
 from dojang.runtime.config import RayConfig
 
-__all__ = ["split_gpus", "with_split"]
+__all__ = ["proposal", "split_gpus", "with_split"]
 
 
 def with_split(config: RunConfig, gpus: int) -> RunConfig:
@@ -26,22 +26,34 @@ def split_gpus(config: RunConfig, gpus: int) -> dict[str, int | float]:
     chosen = _counts(config, runtime, int(gpus / (runtime.gpus or 1)))
     if chosen or runtime.model_fields_set & {"trainers", "engines", "gpus"}:
         return chosen
-    if config.train.sequence_ranks > 1 or _width(config) > 1:  # these need whole GPUs
+    if config.train.sequence_ranks > 1 or config.rollout.tensor_parallel_size > 1:  # these need whole GPUs
         return {}
     each = min(0.5, gpus / (2 * len(config.roles())))
     shared = _counts(config, runtime, int(gpus / each))
     return {**shared, "gpus": each} if shared else {}
 
 
+def proposal(config: RunConfig, gpus: int) -> str:
+    """Settings that use these GPUs, whatever the recipe sets; empty if none do."""
+    if not isinstance(config.runtime, RayConfig):
+        return ""
+    kept = config.runtime.model_dump(exclude_unset=True, exclude={"trainers", "engines"})
+    tester = config.tester.model_copy(update={"trainers": None, "engines": None}) if config.tester else None
+    chosen = split_gpus(config.model_copy(update={"runtime": RayConfig(**kept), "tester": tester}), gpus)
+    own = [] if config.tester is None else ["trainers", "engines"]
+    cleared = [f"tester.{name}=null" for name in own if getattr(config.tester, name) is not None]
+    return " ".join([*(f"runtime.{name}={count:g}" for name, count in chosen.items()), *cleared]) if chosen else ""
+
+
 def _counts(config: RunConfig, runtime: RayConfig, places: int) -> dict[str, int | float]:
     """Counts of each model, with so many places of one GPU (or part of one). Counts of the tester that are set are
     taken out first; where they are not, both models have the same."""
-    group, width, roles = config.train.sequence_ranks, _width(config), len(config.roles())
+    group, width, roles = config.train.sequence_ranks, config.rollout.tensor_parallel_size, len(config.roles())
     unset = {"trainers", "engines"} - runtime.model_fields_set
-    own = {name: getattr(config.tester, name, None) for name in ("trainers", "engines")}
-    trained, sampled = (roles - (own[name] is not None) for name in ("trainers", "engines"))
+    tester = (config.tester.trainers, config.tester.engines) if config.tester else (None, None)
+    trained, sampled = (roles - (count is not None) for count in tester)
     remote = config.rollout.engine == "remote"
-    places -= (own["trainers"] or 0) + (0 if remote else width * (own["engines"] or 0))
+    places -= (tester[0] or 0) + (0 if remote else width * (tester[1] or 0))
     most = max(1, config.rollout.prompts // config.train.updates) * group  # more would have no prompt to learn from
     if config.train.optimiser == "adamw8bit":
         most = 1
@@ -59,8 +71,3 @@ def _counts(config: RunConfig, runtime: RayConfig, places: int) -> dict[str, int
         return {}
     counts: dict[str, int | float] = {"trainers": trainers, "engines": engines}
     return {name: count for name, count in counts.items() if name in unset}
-
-
-def _width(config: RunConfig) -> int:
-    """GPUs of one engine."""
-    return int(getattr(config.rollout, "tensor_parallel_size", 1))

@@ -9,7 +9,8 @@ from dojang.planning.estimate import estimate
 from dojang.planning.instances import INSTANCES
 from dojang.planning.split import split_gpus, with_split
 
-RAY = "runtime.name=ray"
+RAY = "runtime={name: ray}"
+PAIR = ("rollout.engine=torch", "rollout.url=[]", "tester.url=[]", "tester.engines=null", "tester.trainers=null")
 OWN_ENGINES = ("rollout.engine=vllm", "rollout.url=[]")
 
 
@@ -37,6 +38,9 @@ def chosen(gpus: int, *overrides: str, name: str = "smollm2-code") -> dict[str, 
         (8, ["runtime.gpus=0"], {}),
         (0, [], {}),
         (4, ["train.sequence_ranks=4"], {}),
+        (8, ["rollout.engine=vllm", "rollout.tensor_parallel_size=2"], {"trainers": 4, "engines": 2}),
+        (8, ["rollout.engine=vllm", "rollout.tensor_parallel_size=4"], {"trainers": 4, "engines": 1}),
+        (1, ["rollout.engine=vllm", "rollout.tensor_parallel_size=2"], {}),
     ],
 )
 def test_gpus_are_split_by_what_the_recipe_leaves_open(
@@ -46,9 +50,25 @@ def test_gpus_are_split_by_what_the_recipe_leaves_open(
 
 
 def test_two_models_get_the_same_share() -> None:
-    pair = [*(f"{key}.url=[]" for key in ("rollout", "tester")), "rollout.engine=torch"]
-    assert chosen(16, *pair, name="code-qwen3-8b-coder-tester") == {"trainers": 4, "engines": 4}
-    assert chosen(1, *pair, "train.sequence_ranks=1", name="code-qwen3-8b-coder-tester")["gpus"] == 0.25
+    assert chosen(16, *PAIR, name="code-qwen3-8b-coder-tester") == {"trainers": 4, "engines": 4}
+    assert chosen(1, *PAIR, "train.sequence_ranks=1", name="code-qwen3-8b-coder-tester")["gpus"] == 0.25
+
+
+def test_counts_of_the_tester_are_taken_out_first() -> None:
+    pair = [*PAIR, "train.sequence_ranks=1"]
+    own = chosen(16, *pair, "tester.engines=2", "tester.trainers=2", name="code-qwen3-8b-coder-tester")
+    assert own == {"trainers": 6, "engines": 6}
+    assert chosen(16, *pair, "tester.engines=2", name="code-qwen3-8b-coder-tester") == {"trainers": 3, "engines": 8}
+
+
+def test_counts_that_do_not_fit_come_with_some_that_do() -> None:
+    asked = subject("codefu-7b-stage1", "runtime={name: ray, trainers: 16, engines: 16}", *OWN_ENGINES)
+    planned = estimate(asked, INSTANCES["p4de.24xlarge"], 2)
+    (said,) = (each.said for each in foresee(asked, planned) if "want" in each.said)
+    assert said.endswith(
+        "want 32 GPUs, and there are 16; use more machines, or fewer processes, such as "
+        "runtime.trainers=8 runtime.engines=8"
+    )
 
 
 def test_without_ray_nothing_is_split() -> None:
