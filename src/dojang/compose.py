@@ -36,6 +36,7 @@ from dojang.protocols import Algorithm, Judge, RolloutEngine, SpreadJudge, Task,
 from dojang.rundir import RunDir
 from dojang.settings import complaints
 from dojang.tasks.code import CodeConfig, CodeTask
+from dojang.tasks.splits import check_rewards
 from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
@@ -222,12 +223,14 @@ async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Proble
     """With a judge that knows the languages of its problems, if it needs one."""
     if not isinstance(config.task, CodeConfig):
         task_here = config.task.make(problems)
+        await check_rewards(task_here, problems)
         if not isinstance(judge, SpreadJudge):
             return task_here
         from dojang.spread_judges import spread_task
 
         return await spread_task(task_here, config, judge)
     task = config.task.make(problems, judge)
+    await check_rewards(task, problems)
     for language in sorted(task.languages):
         await config.judge.check(judge, language)
     if config.workflow.name == "coder_tester":

@@ -21,6 +21,7 @@ __all__ = [
     "Algorithm",
     "Average",
     "Changes",
+    "ChecksRewards",
     "EngineState",
     "Factors",
     "Judge",
@@ -51,6 +52,14 @@ class Task(Protocol):
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         """Judge an attempt. A failure of the machinery is a JUDGE_ERROR verdict, not an exception."""
+
+
+@runtime_checkable
+class ChecksRewards(Protocol):
+    """A Task with reward functions that can be tried before a run."""
+
+    async def check_rewards(self, problem: Problem) -> None:
+        """Try the reward functions on sample completions of a problem; ConfigError if one cannot be called."""
 
 
 class ProgramTask(Task, Protocol):

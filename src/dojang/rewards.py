@@ -31,6 +31,8 @@ from dojang.types import Message, Outcome, Problem, Verdict
 __all__ = ["TrlReward", "VerlReward", "as_trl_reward", "as_verl_reward", "compute_score"]
 
 _MAKING = threading.Lock()
+_TRL_ONLY = {"completion_ids", "prompt_ids"}
+"""Lists that TRL passes beside the dataset's columns."""
 
 
 def as_trl_reward(
@@ -102,12 +104,15 @@ class TrlReward:
                 f"{self.__name__}: the dataset has no column {wanted!r}; name the one with the answers, as in "
                 f"as_trl_reward(..., reference='solution'). There is {', '.join(sorted(columns)) or 'none'}"
             )
-        kept = [key for key in (wanted, "data_source", "extra_info") if key in columns]
+        lists = {key for key, value in columns.items() if isinstance(value, list) and len(value) == count}
+        kept = [key for key in columns if key in lists - _TRL_ONLY or key in (wanted, "data_source", "extra_info")]
         return [{key: columns[key][place] for key in kept} for place in range(count)]
 
     def _problem(self, prompt: Any, row: Mapping[str, Any]) -> Problem:
         truth = row[self._reference] if self._reference else row["reward_model"]["ground_truth"]
-        return _problem(_messages(prompt), truth, row.get("data_source") or self.__name__, row.get("extra_info"))
+        columns = {key: value for key, value in row.items() if key != "reward_model"}
+        source = row.get("data_source") or self.__name__
+        return _problem(_messages(prompt), truth, source, row.get("extra_info"), columns)
 
     def _report(self, verdicts: Sequence[Verdict], log_metric: Any) -> None:
         """In TRL's own metrics: how many were accepted, and the parts of the reward."""
@@ -158,7 +163,9 @@ def _verl(task: str, judge: str) -> VerlReward:
     return as_verl_reward(json.loads(task), judge=json.loads(judge))
 
 
-def _problem(messages: tuple[Message, ...], truth: Any, source: str, info: Any) -> Problem:
+def _problem(
+    messages: tuple[Message, ...], truth: Any, source: str, info: Any, columns: Mapping[str, Any] | None = None
+) -> Problem:
     known = info if isinstance(info, Mapping) else {}
     plain = truth if isinstance(truth, str) else _plain(truth)
     try:
@@ -169,7 +176,8 @@ def _problem(messages: tuple[Message, ...], truth: Any, source: str, info: Any) 
         raise DataError(f"a ground truth of {source} cannot be read ({type(error).__name__}: {error})") from error
     # Which tests are drawn goes by the id, so that it must be the same for all completions of a problem.
     name = known.get("id") or sha256(repr((messages, plain)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return Problem(str(name), str(source), messages, reference, str(known.get("tier") or ""))
+    own = {"extra_info": info, **(columns or {})}
+    return Problem(str(name), str(source), messages, reference, str(known.get("tier") or ""), own)
 
 
 def _messages(prompt: Any) -> tuple[Message, ...]:

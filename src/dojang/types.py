@@ -59,6 +59,8 @@ class Problem:
     """What the answer is checked against. Only the problem's own task looks inside."""
     tier: str = ""
     """The part of the dataset it belongs to, if that has parts (easy, hard)."""
+    columns: Mapping[str, object] = field(default_factory=dict, compare=False)
+    """Columns of the row it was read from, for reward functions that name them; never part of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)

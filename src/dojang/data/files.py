@@ -75,12 +75,15 @@ class FilesConfig(DataSection):
     def _problem(self, row: Mapping[str, Any], where: str) -> Problem:
         try:
             system = (Message("system", self.system),) if self.system else ()
+            reference = _reference(row[self.answer])
             return Problem(
                 id=str(row[self.id]) if self.id else f"{self.source}/{where}",
                 source=self.source,
                 messages=(*system, Message("user", self.prompt.format_map(row))),
-                reference=_reference(row[self.answer]),
+                reference=reference,
                 tier=str(row[self.tier]) if self.tier else "",
+                # Tests that were written as JSON are not kept twice.
+                columns={key: value for key, value in row.items() if key != self.answer or value is reference},
             )
         except KeyError as error:
             raise DataError(

@@ -84,8 +84,9 @@ class Gsm8kConfig(DataSection):
                 source="gsm8k",
                 messages=prompt(question, [each for each in exemplars if each.question != question][: self.shots]),
                 reference=answer,
+                columns={"question": question, "answer": solution, "final_answer": answer},
             )
-            for number, (question, answer) in rows
+            for number, (question, answer, solution) in rows
             if split == "test" or self._is_validation(question) == (split == "validation")
         ]
         if not problems:
@@ -122,8 +123,8 @@ def _plain(question: str, exemplars: Sequence[Exemplar]) -> tuple[Message, ...]:
     return (*shown, Message("text", f"Question: {question}\n{LEAD}"))
 
 
-def _rows(folder: Path, name: str) -> Iterator[tuple[str, str]]:
-    """Question and final answer of each line."""
+def _rows(folder: Path, name: str) -> Iterator[tuple[str, str, str]]:
+    """Question, final answer and worked solution of each line."""
     # Split at line feeds alone: some solutions contain other characters that str.splitlines breaks at.
     for number, line in enumerate(_read(folder, name).split(b"\n"), start=1):
         if line.strip():
@@ -142,7 +143,7 @@ def _read(folder: Path, name: str) -> bytes:
         raise DataError(f"{folder / name} cannot be read: {error.strerror}; {_REMEDY}") from error
 
 
-def _row(line: bytes, where: str) -> tuple[str, str]:
+def _row(line: bytes, where: str) -> tuple[str, str, str]:
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -151,7 +152,7 @@ def _row(line: bytes, where: str) -> tuple[str, str]:
         raise DataError(f"{where}: not JSON ({error}); {_REMEDY}") from error
     if not isinstance(row, dict):
         raise DataError(f"{where}: a JSON object was expected, this is a {type(row).__name__}; {_REMEDY}")
-    return read_row(row, where)
+    return *read_row(row, where), _text(row, "answer", where)
 
 
 def read_row(row: Mapping[str, object], where: str) -> tuple[str, str]:

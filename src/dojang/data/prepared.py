@@ -14,7 +14,6 @@ from dojang.types import Problem
 __all__ = ["PreparedConfig"]
 
 _KINDS = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.json")
-_COLUMNS = ("data_source", "prompt", "reward_model", "extra_info")
 
 
 class PreparedConfig(DataSection):
@@ -74,7 +73,7 @@ class PreparedConfig(DataSection):
     def _numbered(self, split: str) -> Iterator[tuple[int | None, Problem]]:
         """Problems with their positions in the published split."""
         for file in self.files(split):
-            for number, row in _rows(file, _COLUMNS):
+            for number, row in _rows(file):
                 yield (row.get("extra_info") or {}).get("row"), from_row(row, f"{file.name}/{number}")
 
     def grader(self, split: str) -> str:

@@ -43,6 +43,10 @@ def to_row(problem: Problem, *, ability: str, split: str, index: int, row: int |
     }
 
 
+_OWN = ("data_source", "prompt", "reward_model")
+"""Columns of a row that its Problem holds elsewhere."""
+
+
 def from_row(row: Mapping[str, Any], where: str) -> Problem:
     """The problem in a row; DataError, with its place, if there is none."""
     try:
@@ -55,6 +59,7 @@ def from_row(row: Mapping[str, Any], where: str) -> Problem:
             messages=_messages(row["prompt"]),
             reference=reference_in(truth),
             tier=str(info.get("tier") or tier_of(told.get("cf_rating"))),
+            columns={key: value for key, value in row.items() if key not in _OWN},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from dojang.settings import Section
 from dojang.tasks.answers import answer_line, is_correct, read_number
 from dojang.tasks.kinds import Weighted, check_names
-from dojang.tasks.rewards import BUILT_IN, RewardFailure, WeightedRewards
+from dojang.tasks.rewards import BUILT_IN, RewardFailure, WeightedRewards, columns_of
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
@@ -46,10 +46,14 @@ class AnswerLineTask:
 
     def __init__(self, config: AnswerLineConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
         self._problems = problems
-        self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s)
+        self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s, columns=columns_of(problems))
 
     def problems(self, split: str) -> Sequence[Problem]:
         return problems_of(self._problems, split)
+
+    async def check_rewards(self, problem: Problem) -> None:
+        """Tries the reward functions on a problem: ConfigError if one cannot be called."""
+        await self._rewards.check(problem)
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()

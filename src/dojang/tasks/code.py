@@ -34,7 +34,7 @@ from dojang.protocols import Judge
 from dojang.settings import complaints
 from dojang.tasks.extract import SPELLINGS, extract_code
 from dojang.tasks.kinds import Rewarded
-from dojang.tasks.rewards import WeightedRewards
+from dojang.tasks.rewards import WeightedRewards, columns_of
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
@@ -115,7 +115,9 @@ class CodeTask:
         self._stop = Stop.FAILURE if config.shape in _FULL_SCORE else Stop.TIME_LIMIT
         # Made once, because an exam remembers its digest, and reading every test anew for each attempt is slow.
         self._posed = _pose_all(config, problems)
-        self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s, built_in={})
+        self._rewards = WeightedRewards(
+            config.rewards, timeout_s=config.timeout_s, built_in={}, columns=columns_of(problems)
+        )
 
     @property
     def languages(self) -> frozenset[str]:
@@ -124,6 +126,10 @@ class CodeTask:
 
     def problems(self, split: str) -> Sequence[Problem]:
         return problems_of(self._problems, split)
+
+    async def check_rewards(self, problem: Problem) -> None:
+        """Tries the reward functions on a problem: ConfigError if one cannot be called."""
+        await self._rewards.check(problem)
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         return await self._rewards.added_to(await self._judged(problem, text), problem, text)

@@ -23,7 +23,7 @@ from dojang.errors import DataError
 from dojang.tasks.extract import answer_in
 from dojang.tasks.kinds import Rewarded, labels
 from dojang.tasks.phrases import Reading
-from dojang.tasks.rewards import WeightedRewards
+from dojang.tasks.rewards import WeightedRewards, columns_of
 from dojang.tasks.rules import Checklist, Found, Rules, rules_in
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
@@ -74,7 +74,9 @@ class KeywordsTask:
     def __init__(self, config: KeywordsConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
         self._config, self._problems = config, problems
         self._reading, self._common = config.reading(), config.checklist()
-        self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s, built_in={})
+        self._rewards = WeightedRewards(
+            config.rewards, timeout_s=config.timeout_s, built_in={}, columns=columns_of(problems)
+        )
         wrong = [why for split in problems.values() for problem in split if (why := self._unfit(problem))]
         if wrong:
             more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
@@ -82,6 +84,10 @@ class KeywordsTask:
 
     def problems(self, split: str) -> Sequence[Problem]:
         return problems_of(self._problems, split)
+
+    async def check_rewards(self, problem: Problem) -> None:
+        """Tries the reward functions on a problem: ConfigError if one cannot be called."""
+        await self._rewards.check(problem)
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         return await self._rewards.added_to(await self._read(problem, text), problem, text)

@@ -105,8 +105,9 @@ class FunctionReward(Section):
     """A package.module:function, with more to say of it than its weight."""
 
     weight: float = 1.0
-    completions: Completions = "messages"
-    """What a function with TRL's signature is given: completions of conversations, as messages, or plain text."""
+    completions: Completions | None = None
+    """Form of the completions a function with TRL's signature is given: messages or text. Without it, found by trying
+    both before the run begins."""
 
 
 Kind = float | LengthReward | PatternReward | FunctionReward

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from dojang.errors import ConfigError
 from dojang.tasks.kinds import Rewarded
-from dojang.tasks.rewards import WeightedRewards
+from dojang.tasks.rewards import WeightedRewards, columns_of
 from dojang.tasks.splits import problems_of
 from dojang.tasks.workers import WorkerFailure, Workers
 from dojang.types import Outcome, Problem, Verdict
@@ -50,10 +50,16 @@ class MathsTask:
     def __init__(self, config: MathsConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
         self._config, self._problems = config, problems
         self._workers = Workers("dojang.tasks.verifier", count=config.workers, timeout_s=config.timeout_s)
-        self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s, built_in={})
+        self._rewards = WeightedRewards(
+            config.rewards, timeout_s=config.timeout_s, built_in={}, columns=columns_of(problems)
+        )
 
     def problems(self, split: str) -> Sequence[Problem]:
         return problems_of(self._problems, split)
+
+    async def check_rewards(self, problem: Problem) -> None:
+        """Tries the reward functions on a problem: ConfigError if one cannot be called."""
+        await self._rewards.check(problem)
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         return await self._rewards.added_to(await self._compare(problem, text), problem, text)

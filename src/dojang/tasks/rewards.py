@@ -2,7 +2,9 @@
 
 A reward is a function of the problem and the completion's text, plain or async. `format` and `correct` are
 built in; lengths and patterns are described in the recipe (kinds.py); any other is named `package.module:function`
-and imported when the rewards are put together (signatures.py: how it may be written). One that raises, hangs or
+and imported when the rewards are put together (signatures.py: how it may be written). Whether a TRL function takes
+completions as messages or as text is found by trying both, once: the form that raises less often, then the one that
+tells more completions apart, then the one TRL would give it (messages, for a conversation). One that raises, hangs or
 returns no number ends in `RewardFailure`: the machinery has failed, and the caller must not take that for a wrong
 answer.
 
@@ -20,19 +22,19 @@ import math
 import reprlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import SupportsFloat
 
 from dojang.errors import ConfigError
 from dojang.settings import load_object
 from dojang.tasks.answers import follows_format, is_correct
 from dojang.tasks.kinds import FunctionReward, Kind, LengthReward, PatternReward, check_names, labels, weight_of
-from dojang.tasks.signatures import NOT_APPLICABLE, Reward, adapted
-from dojang.types import Outcome, Problem, Verdict
+from dojang.tasks.signatures import FORMS, NOT_APPLICABLE, Completions, Reward, adapted, samples_of
+from dojang.types import Outcome, Problem, Verdict, plain_prompt
 
-__all__ = ["BUILT_IN", "RewardFailure", "Score", "WeightedRewards"]
+__all__ = ["BUILT_IN", "RewardFailure", "Score", "WeightedRewards", "columns_of"]
 
 THREADS = 16
 """Foreign functions at work at a time; in a larger crowd an honest one might be slowed past its deadline."""
@@ -54,32 +56,41 @@ class Score:
 class _Entry:
     label: str
     weight: float
-    function: Reward
-    trusted: bool
+    function: Reward | None
+    """None where `forms` has one for each form of completions, until it is known which."""
+    trusted: bool = False
+    forms: Mapping[Completions, Reward] = field(default_factory=dict)
+
+
+def columns_of(problems: Mapping[str, Sequence[Problem]]) -> tuple[str, ...] | None:
+    """Names of the columns that all problems have; None if there are no problems."""
+    names = [problem.columns.keys() for split in problems.values() for problem in split]
+    return tuple(name for name in names[0] if all(name in each for each in names)) if names else None
 
 
 class WeightedRewards:
     """Computes every reward of an attempt and their weighted sum."""
 
     def __init__(
-        self, rewards: Mapping[str, Kind], *, timeout_s: float, built_in: Mapping[str, Reward] | None = None
+        self,
+        rewards: Mapping[str, Kind],
+        *,
+        timeout_s: float,
+        built_in: Mapping[str, Reward] | None = None,
+        columns: Iterable[str] | None = (),
     ) -> None:
-        """`built_in`: what a weight alone may name besides functions; those of this file if nothing is said."""
+        """`built_in`: what a weight alone may name besides functions; those of this file if nothing is said. `columns`
+        are those that functions may name, None if they are not known."""
         self._timeout_s = timeout_s
         known = BUILT_IN if built_in is None else built_in
         try:
             check_names(rewards, tuple(known))
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        self._entries = tuple(
-            _Entry(
-                labels(rewards)[name],
-                weight_of(kind),
-                _resolve(name, kind, known, timeout_s),
-                trusted=isinstance(kind, LengthReward) or (isinstance(kind, int | float) and name in known),
-            )
+        self._entries = [
+            replace(_resolve(name, kind, known, timeout_s, columns), label=labels(rewards)[name])
             for name, kind in rewards.items()
-        )
+        ]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slots = asyncio.Semaphore(THREADS)
 
@@ -87,7 +98,9 @@ class WeightedRewards:
         """RewardFailure if any of the rewards cannot be computed."""
         parts: dict[str, float] = {}
         total = 0.0
-        for entry in self._entries:
+        for place, entry in enumerate(self._entries):
+            if entry.function is None:
+                entry = self._entries[place] = await self._settled(entry, problem, (text, *samples_of(problem)))
             value = await self._compute(entry, problem, text)
             if value is not None:
                 parts[entry.label] = value
@@ -95,6 +108,38 @@ class WeightedRewards:
         if not math.isfinite(total):
             raise RewardFailure(f"the weighted sum of {parts} is {total}, which is no reward")
         return Score(total, parts)
+
+    async def check(self, problem: Problem) -> None:
+        """Tries functions with TRL's signature on sample completions of a problem, and finds out what form they take
+        completions in. ConfigError if one fails on all of them."""
+        for place, entry in enumerate(self._entries):
+            if entry.forms:
+                try:
+                    self._entries[place] = await self._settled(entry, problem, samples_of(problem))
+                except RewardFailure as failure:
+                    forms = " and as ".join(entry.forms)
+                    raise ConfigError(
+                        f"{failure}; it was tried on sample completions of {problem.id}, as {forms}"
+                    ) from failure
+
+    async def _settled(self, entry: _Entry, problem: Problem, texts: Sequence[str]) -> _Entry:
+        """The entry with the form of completions that suits its function best."""
+        failures: list[RewardFailure] = []
+        ranked: list[tuple[int, int, bool, Completions]] = []
+        usual = "text" if plain_prompt(problem.messages) is not None else "messages"
+        for form, function in entry.forms.items():
+            values: list[float | None] = []
+            for text in texts:
+                try:
+                    values.append(await self._compute(replace(entry, function=function), problem, text))
+                except RewardFailure as failure:
+                    failures.append(failure)
+            if values:
+                ranked.append((len(values), len(set(values)), form == usual, form))
+        if not ranked:
+            told = list(dict.fromkeys(map(str, failures)))
+            raise RewardFailure("; ".join(told)[:1000]) from failures[0]
+        return replace(entry, function=entry.forms[max(ranked)[-1]])
 
     async def added_to(self, verdict: Verdict, problem: Problem, text: str) -> Verdict:
         """The verdict with these rewards on top of its own; a JUDGE_ERROR if one of them cannot be computed."""
@@ -134,6 +179,7 @@ class WeightedRewards:
         return number
 
     async def _call(self, entry: _Entry, problem: Problem, text: str, deadline: asyncio.Timeout) -> object:
+        assert entry.function is not None
         if entry.trusted:
             return entry.function(problem, text)
         async with self._slot():
@@ -152,9 +198,10 @@ class WeightedRewards:
 
 def _lent(problem: Problem) -> Problem:
     """For a stranger's function, which may change what it is given; the next attempt is graded by the same problem."""
-    if not isinstance(problem.reference, dict | list):
+    if not any(isinstance(each, dict | list) for each in (problem.reference, *problem.columns.values())):
         return problem
-    return replace(problem, reference=copy.deepcopy(problem.reference))
+    reference, columns = copy.deepcopy((problem.reference, dict(problem.columns)))
+    return replace(problem, reference=reference, columns=columns)
 
 
 def _number(value: object) -> float | None:
@@ -200,12 +247,19 @@ def _correct(problem: Problem, text: str) -> float:
 BUILT_IN: Mapping[str, Reward] = {"format": _format, "correct": _correct}
 
 
-def _resolve(name: str, kind: Kind, built_in: Mapping[str, Reward], timeout_s: float) -> Reward:
+def _resolve(
+    name: str, kind: Kind, built_in: Mapping[str, Reward], timeout_s: float, columns: Iterable[str] | None
+) -> _Entry:
+    weight = weight_of(kind)
     if isinstance(kind, LengthReward):
-        return lambda problem, text: kind.value(text)
+        return _Entry(name, weight, lambda problem, text: kind.value(text), trusted=True)
     if isinstance(kind, PatternReward):
-        return lambda problem, text: kind.value(text, timeout_s)
+        return _Entry(name, weight, lambda problem, text: kind.value(text, timeout_s))
     if name in built_in:
-        return built_in[name]
-    completions = kind.completions if isinstance(kind, FunctionReward) else "messages"
-    return adapted(name, load_object(name, "task.rewards"), completions)
+        return _Entry(name, weight, built_in[name], trusted=True)
+    found = adapted(name, load_object(name, "task.rewards"), columns)
+    if not isinstance(found, Mapping):
+        return _Entry(name, weight, found)
+    wanted = kind.completions if isinstance(kind, FunctionReward) else None
+    forms = {form: found[form] for form in FORMS if wanted in (None, form)}
+    return _Entry(name, weight, forms[wanted] if wanted else None, forms=forms)

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from dojang.errors import DataError
+from dojang.protocols import ChecksRewards, Task
 from dojang.types import Problem
 
-__all__ = ["problems_of"]
+__all__ = ["check_rewards", "problems_of"]
 
 
 def problems_of(problems: Mapping[str, Sequence[Problem]], split: str) -> Sequence[Problem]:
@@ -14,3 +15,10 @@ def problems_of(problems: Mapping[str, Sequence[Problem]], split: str) -> Sequen
         there_is = ", ".join(map(repr, problems)) or "none at all"
         raise DataError(f"the data has no split {split!r}; there is {there_is}")
     return problems[split]
+
+
+async def check_rewards(task: Task, problems: Mapping[str, Sequence[Problem]]) -> None:
+    """Tries a task's reward functions on a real problem; a task of the user's own may have none."""
+    first = next((problem for split in problems.values() for problem in split), None)
+    if isinstance(task, ChecksRewards) and first is not None:
+        await task.check_rewards(first)
