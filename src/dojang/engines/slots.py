@@ -155,20 +155,46 @@ class Slots:
         self._places = list(range(self._most))
 
     def _grow(self, length: int, capacity: int, used: int) -> None:
+        old, places = (self.keys_LSKTD, self.values_LSKTD), self._places[:used]
+        size, aside = self.length, not self._scattered
         while True:
             try:
-                keys_LSKTD, values_LSKTD = self._allocated(capacity, length)
+                fresh = self._allocated(capacity, length)
                 break
             except RuntimeError as error:
-                if not is_out_of_memory(error) or capacity // 2 <= used:
+                if not is_out_of_memory(error):
                     raise
+                if aside and capacity // 2 <= used:
+                    if self._scattered:
+                        error.with_traceback(None)  # which holds what was allocated
+                        self.keys_LSKTD, self.values_LSKTD = self._allocated(self.capacity, size)
+                        self._take_over(old, places, size)
+                    raise
+            if aside:
                 capacity //= 2
-        old = self._places[:used] if self._scattered else slice(used)
-        keys_LSKTD[:, :used, :, : self.length] = self.keys_LSKTD[:, old]
-        values_LSKTD[:, :used, :, : self.length] = self.values_LSKTD[:, old]
-        self._places = list(range(self._most))
-        self.keys_LSKTD, self.values_LSKTD = keys_LSKTD, values_LSKTD
+            else:  # an engine alone on a GPU has no room for two caches
+                old, places, aside = self._aside(old, places), list(range(used)), True
+        self.keys_LSKTD, self.values_LSKTD = fresh
         self.length, self.capacity = length, capacity
+        self._take_over(old, places, size)
+
+    def _aside(self, old: tuple[Tensor, Tensor], places: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Copies the slots in use to main memory and frees the cache. One slot at a time: all at once would need as
+        much memory again on the device."""
+        sizes = (old[0].shape[0], len(places), *old[0].shape[2:])
+        kept = torch.empty(sizes, dtype=self._dtype), torch.empty(sizes, dtype=self._dtype)
+        for source_LSKTD, target_LSKTD in zip(old, kept, strict=True):
+            for at, place in enumerate(places):
+                target_LSKTD[:, at] = source_LSKTD[:, place]
+        self.keys_LSKTD, self.values_LSKTD = self._allocated(0, 0)
+        return kept
+
+    def _take_over(self, old: tuple[Tensor, Tensor], places: Sequence[int], size: int) -> None:
+        """Copies slots of `size` tokens into the first ones."""
+        for source_LSKTD, target_LSKTD in zip(old, (self.keys_LSKTD, self.values_LSKTD), strict=True):
+            for at, place in enumerate(places):
+                target_LSKTD[:, at, :, :size] = source_LSKTD[:, place].to(self._device)
+        self._places = list(range(self._most))
 
     def _allocated(self, capacity: int, length: int) -> tuple[Tensor, Tensor]:
         shape = self._shape

@@ -8,8 +8,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.engines import slots, vllm
+from dojang.engines.decoder import Shape
 from dojang.engines.kv_budget import kv_budget
-from dojang.engines.slots import spare_memory
+from dojang.engines.slots import Slots, spare_memory
 from dojang.engines.torch import TorchEngine
 from dojang.errors import ConfigError
 from dojang.weights.memory import MemoryWeights
@@ -131,3 +132,31 @@ def test_tensor_parallel_workers_are_processes_of_this_machine(
         vllm.VllmEngine(tmp_path, tokenizer, None, tensor_parallel_size=size)
     assert "distributed_executor_backend" not in told[0]
     assert (told[1]["tensor_parallel_size"], told[1]["distributed_executor_backend"]) == (2, "mp")
+
+
+def test_a_cache_with_no_room_beside_it_grows_through_main_memory(
+    micro_model: Callable[..., PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an engine alone on its GPU the old and the new KV cache do not fit at the same time."""
+    shape = Shape.of(micro_model().config)
+    cache = Slots(shape, torch.float32, torch.device("cpu"), most=8, budget=1 << 22, scattered=True)
+    assert cache.make_room(64, 0)
+    allocated = cache._allocated
+
+    def tight(capacity: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        held = cache.keys_LSKTD.nbytes + cache.values_LSKTD.nbytes
+        if capacity and held:
+            raise torch.OutOfMemoryError("no room for two")
+        return allocated(capacity, length)
+
+    monkeypatch.setattr(cache, "_allocated", tight)
+    cache.keys_LSKTD.normal_()
+    cache.values_LSKTD.normal_()
+    cache.move(2, 0, 64)  # slots lie anywhere
+    length, before = cache.length, [cache.keys_LSKTD[:, cache.place(at)].clone() for at in range(3)]
+    wanted = cache.fitting(4 * length)
+    assert cache.make_room(4 * length, 3)
+    assert cache.capacity == wanted  # not halved until it fits beside the old one
+    assert cache.length >= 4 * length
+    for at, keys_LKTD in enumerate(before):
+        assert torch.equal(cache.keys_LSKTD[:, cache.place(at), :, :length], keys_LKTD)
