@@ -126,12 +126,11 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
     task, graded = _make_tasks(config, data, benchmarks, judge)
     try:
         splits = {split: task.problems(split) for split in ("train", "test")}
-        for split, problems in splits.items():
-            if not problems:
-                raise DataError(f"the {split} split of {config.data.name} is empty")
+        if empty := [split for split, problems in splits.items() if not problems]:
+            raise DataError(f"the {empty[0]} split of {config.data.name} is empty")
         resolved = _with_steps(config, len(splits["train"]))
-        test = splits["test"][: config.eval.problems]
-        prepared = Prepared(resolved, task, algorithms, splits["train"], test, judge, benchmarks=graded)
+        train, test = splits["train"], splits["test"][: config.eval.problems]
+        prepared = Prepared(resolved, task, algorithms, train, test, judge, benchmarks=graded)
         return measure_prompts(config, prepared, dry=dry) if measured else prepared
     except BaseException:
         asyncio.run(judge.close())

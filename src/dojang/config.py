@@ -155,7 +155,7 @@ class RunConfig(Section):
             wrong.append("train.lora.bits=4 knows nothing as precise as model.dtype=float64; use float32 or bfloat16")
         if self.algo.name == "custom":
             return wrong
-        if "reference" in train.offload and (self.algo.kl == 0 or train.lora is not None):
+        if "reference" in train.offload and (self.algo.kl == 0 or not train.needs_reference_model):
             wrong.append(
                 "train.offload has reference, but there is no reference model: it is for algo.kl above 0, and with "
                 "train.lora it is the model itself without adapters"

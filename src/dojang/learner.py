@@ -149,9 +149,11 @@ class Learner:
         """What teaches it, with all that takes."""
         config, numeric, aside = self._config, self._numeric, torch.device("cpu")
         reference = critic = None
-        if algorithm.needs_reference and config.train.lora is None:
+        if algorithm.needs_reference and config.train.needs_reference_model:
             place = aside if "reference" in config.train.offload else self._device
-            reference = load_model(self._source, numeric.compute, place)
+            quantised = config.train.lora is not None and config.train.lora.bits == 4
+            load = load_quantised if quantised else load_model  # the same weights as under the adapters
+            reference = load(self._source, numeric.compute, place)
         if has_critic(algorithm):
             valuer = load_model(self._source, numeric.master, self._device)
             critic = Critic(valuer, algorithm, config.train, compute=numeric.compute, ranks=self._ranks)

@@ -175,7 +175,9 @@ class _Device:
             for name, size in zip(names, self.shape.projections, strict=True)
             if not lora.targets or any(target.endswith(name) for target in lora.targets)
         ]
-        return lora.rank * self.shape.layers * sum(chosen)
+        ends = {"lm_head", "embed_tokens"} & {name.rpartition(".")[2] for name in lora.modules_to_save}
+        full = self.shape.vocabulary * self.shape.hidden * (1 if self.shape.tied else len(ends)) if ends else 0
+        return lora.rank * self.shape.layers * sum(chosen) + full
 
     @property
     def weights(self) -> float:
@@ -208,7 +210,7 @@ class _Device:
     @property
     def reference(self) -> float:
         """With adapters it is the model itself."""
-        wanted = self.player.reference and self.train.lora is None
+        wanted = self.player.reference and self.train.needs_reference_model
         return self.compute * self.shape.parameters / self.layout.ranks if wanted else 0
 
     @property

@@ -48,7 +48,10 @@ class Adapters:
                 peft.inject_adapter_in_model(self._settings, model)
             except ValueError as error:  # no such module
                 raise ConfigError(f"train.lora.targets={list(config.targets)} do not fit the model: {error}") from error
-        self._model = model
+        shared = _unfreeze(model, config.modules_to_save)
+        self._settings.modules_to_save = sorted({name.rpartition(".")[2] for name in shared}) or None
+        self._full = {f"{name}.{key}": each for name, some in shared.items() for key, each in some.items()}
+        self._model, self._precision = model, model.dtype
         self._bits, self._dtype = config.bits, str(model.dtype).removeprefix("torch.")
         for _, parameter in self._learned():
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
@@ -71,10 +74,12 @@ class Adapters:
                 layer.scaling[_ADAPTER] = scales[name]
 
     def base(self) -> Iterator[tuple[str, Tensor]]:
-        """The frozen weights under their own names, whole. All ranks must ask."""
+        """The weights without adapters under their own names, whole. All ranks must ask."""
         for name, parameter in self._model.named_parameters():
             if not parameter.requires_grad:
                 yield name.replace(".base_layer.", "."), whole(unpacked(parameter))
+            elif name in self._full:
+                yield name, whole(parameter.detach()).to(self._precision)
 
     def factors(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Of each weight its name and what is added to it, as a product: scale * B, and A."""
@@ -95,6 +100,8 @@ class Adapters:
         """All ranks must take part; one of them writes. What the adapters are for is written, too: the same weights in
         another precision are another model."""
         state = {_outside(name): whole(each.detach()).cpu().contiguous() for name, each in self._learned()}
+        for name, twin in self._twins().items():  # peft wants a weight that modules share under each of its names
+            state[_outside(name)] = state[_outside(twin)].clone()
         if write:
             self._settings.save_pretrained(str(path))
             save_file(state, path / _WEIGHTS, metadata={"format": "pt"})
@@ -105,8 +112,38 @@ class Adapters:
         state = load_file(path / _WEIGHTS)
         return {name: state[_outside(name)] for name, _ in self._learned()}
 
+    def _twins(self) -> dict[str, str]:
+        """Other names of weights that are trained in full, and the name each is listed by."""
+        named = dict(self._model.named_parameters(remove_duplicate=False))
+        listed = {id(each): name for name, each in self._learned()}
+        return {name: listed[id(named[name])] for name in self._full if name not in listed.values()}
+
     def _learned(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         return ((name, each) for name, each in self._model.named_parameters() if each.requires_grad)
+
+
+def _unfreeze(model: PreTrainedModel, names: Sequence[str]) -> dict[str, dict[str, torch.nn.Parameter]]:
+    """Lets the named modules learn, with all that share their weights; returns their parameters, by module."""
+    modules = dict(model.named_modules())
+    found = {each for name in names for each in modules if each == name or each.endswith(f".{name}")}
+    if missing := [name for name in names if not any(each == name or each.endswith(f".{name}") for each in found)]:
+        raise ConfigError(f"train.lora.modules_to_save has {', '.join(missing)}, which the model does not have")
+    chosen = {id(each) for name in found for each in modules[name].parameters()}
+    shared: dict[str, dict[str, torch.nn.Parameter]] = {}
+    for name, module in modules.items():
+        own = dict(module.named_parameters(recurse=name in found))
+        if name in found or any(id(each) in chosen for each in own.values()):
+            if hasattr(module, "base_layer") or not all(each.is_floating_point() for each in own.values()):
+                raise ConfigError(
+                    f"train.lora.modules_to_save has {name}, which is quantised or has an adapter; name others, or "
+                    "leave it out of train.lora.targets"
+                )
+            inside = any(name.startswith(f"{each}.") for each in found)  # its parameters are those of the outer module
+            if own and not inside:
+                shared[name] = own
+            for each in own.values():
+                each.requires_grad_(True)
+    return shared
 
 
 def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:

@@ -31,11 +31,23 @@ class LoraConfig(Section):
     """What their product is multiplied by, times the rank."""
     targets: tuple[str, ...] = ()
     """Names of modules that get one, such as q_proj; none named: all projections."""
+    modules_to_save: tuple[str, ...] = ()
+    """Names of modules trained in full beside the adapters, such as lm_head and embed_tokens. Modules that share a
+    weight (tied embeddings) are trained as one. A KL penalty then needs a reference model of its own."""
     bits: Literal[4, 16] = 16
     """4 keeps the frozen weights as NF4 (QLoRA); 16 in the precision of the arithmetic."""
     publish: Literal["merged", "factors"] = "merged"
     """What engines are sent after each step: all weights with the adapters added, or the adapters' factors alone, to be
     added where they arrive."""
+
+    @model_validator(mode="after")
+    def _sent_whole(self) -> Self:
+        if self.modules_to_save and self.publish == "factors":
+            raise ValueError(
+                f"publish=factors sends the adapters alone, and modules_to_save={list(self.modules_to_save)} change "
+                "whole weights; use publish=merged"
+            )
+        return self
 
 
 class TrainConfig(Section):
@@ -79,6 +91,11 @@ class TrainConfig(Section):
     """Of the processes that torchrun starts, so many share each row of tokens (Ulysses), for answers too long for one
     GPU; among the others samples are divided (docs/parallel.md)."""
     critic: CriticConfig = CriticConfig()
+
+    @property
+    def needs_reference_model(self) -> bool:
+        """Whether a KL penalty needs a second model: adapters alone can be switched off instead."""
+        return self.lora is None or bool(self.lora.modules_to_save)
 
     @model_validator(mode="after")
     def _one_warmup(self) -> Self:

@@ -40,6 +40,7 @@ def merge(checkpoint: Path, source: str) -> PreTrainedModel:
         base = _under(checkpoint, source)
     except Exception as error:
         raise ModelError(f"the base model {source} of {checkpoint} cannot be loaded: {error}") from error
+    tied = _embeddings_are_one(base)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what peft warns of is looked at here
         adapted = peft.PeftModel.from_pretrained(base, str(checkpoint))
@@ -48,6 +49,9 @@ def merge(checkpoint: Path, source: str) -> PreTrainedModel:
             raise ValueError(f"{len(wrong)} weights are missing, or of no use to {source}, such as {wrong[0]}")
         before_TV = _scores(adapted)
         merged: PreTrainedModel = adapted.merge_and_unload()
+    if tied and _embeddings_are_equal(merged):  # peft unties modules that were trained in full
+        merged.config.tie_word_embeddings = True
+        merged.get_output_embeddings().weight = merged.get_input_embeddings().weight  # type: ignore[no-untyped-call]
     gap = float((_scores(merged) - before_TV).abs().max() / before_TV.abs().max())
     if not gap <= _SAME:
         raise ModelError(
@@ -55,6 +59,15 @@ def merge(checkpoint: Path, source: str) -> PreTrainedModel:
             f"the embedding or the head, which are one in {source}"
         )
     return merged
+
+
+def _embeddings_are_one(model: PreTrainedModel) -> bool:
+    return model.get_output_embeddings().weight is model.get_input_embeddings().weight  # type: ignore[no-untyped-call]
+
+
+def _embeddings_are_equal(model: PreTrainedModel) -> bool:
+    ends: Any = (model.get_output_embeddings(), model.get_input_embeddings())  # type: ignore[no-untyped-call]
+    return torch.equal(ends[0].weight, ends[1].weight)
 
 
 def _under(checkpoint: Path, source: str) -> PreTrainedModel:

@@ -69,7 +69,7 @@ class TorchTrainer:
                 shard(found, ranks, compute, away=each is reference and "reference" in config.offload)
             return found
 
-        if algorithm.needs_reference and reference is None and config.lora is None:
+        if algorithm.needs_reference and reference is None and config.needs_reference_model:
             raise ValueError("the algorithm needs a reference model, and was given none")
         for each in (model, reference):
             if each is not None:
@@ -271,7 +271,7 @@ class TorchTrainer:
             return [None] * len(batches)
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
-            if self._adapters is not None:
+            if self._reference is None and self._adapters is not None:
                 stack.enter_context(self._adapters.off())
             elif self._reference is not None:
                 away = "reference" in self._config.offload and self._ranks.world == 1

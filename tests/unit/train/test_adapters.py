@@ -259,3 +259,79 @@ def test_what_is_exported_is_what_was_trained(
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     for name, tensor in store.fetch(asyncio.run(trainer.publish())).items():
         torch.testing.assert_close(exported.get_parameter(name).detach(), tensor, rtol=1e-5, atol=1e-6)
+
+
+FULL = LORA.model_copy(update={"modules_to_save": ("lm_head", "embed_tokens")})
+
+
+@pytest.mark.parametrize("bits", [16, 4])
+@pytest.mark.parametrize("tied", [True, False])
+def test_modules_to_save_are_trained_published_saved_and_exported(
+    make: Callable[..., TorchTrainer], groups: list[Group], folder: Path, tmp_path: Path, bits: int, tied: bool
+) -> None:
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    plain.config.tie_word_embeddings = tied
+    if not tied:
+        plain.lm_head.weight = torch.nn.Parameter(plain.get_input_embeddings().weight.detach().flip(0).clone())
+    plain.save_pretrained(folder)
+    before = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
+    store, lora = Store(), FULL.model_copy(update={"bits": bits})
+    trainer = make(lora, store=store)
+    names = {"model.embed_tokens.weight"} | (set() if tied else {"lm_head.weight"})
+    for _ in range(2):
+        step(trainer, groups)
+    sent = store.fetch(asyncio.run(trainer.publish()))
+    assert set(sent) == {name for name, _ in plain.named_parameters()}
+    for name in names:
+        assert not torch.equal(sent[name], before[name]), name
+    asyncio.run(trainer.save(tmp_path / "saved"))
+    again = make(lora)
+    asyncio.run(again.restore(tmp_path / "saved"))
+    assert scores(again, groups) == scores(trainer, groups)
+    assert step(again, groups) == step(trainer, groups)
+    export(tmp_path / "saved", tmp_path / "out", precision="float32", which=None)
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    assert (exported.lm_head.weight is exported.get_input_embeddings().weight) == tied
+    for name, tensor in exported.named_parameters():
+        torch.testing.assert_close(tensor, sent[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+def test_modules_to_save_are_read_by_peft(
+    make: Callable[..., TorchTrainer], groups: list[Group], folder: Path, tmp_path: Path
+) -> None:
+    store = Store()
+    trainer = make(FULL, store=store)
+    step(trainer, groups)
+    asyncio.run(trainer.save(tmp_path / "saved"))
+    mine = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    mine.load_state_dict(dict(store.fetch(asyncio.run(trainer.publish()))), strict=False)
+    other = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs = peft.PeftModel.from_pretrained(other, str(tmp_path / "saved"))
+    torch.testing.assert_close(logits(theirs, groups), logits(mine, groups), rtol=1e-4, atol=1e-5)
+
+
+def test_a_kl_penalty_beside_modules_to_save_is_to_the_initial_model(
+    make: Callable[..., TorchTrainer], groups: list[Group]
+) -> None:
+    with pytest.raises(ValueError, match="needs a reference model"):
+        make(FULL, kl=0.1)
+
+
+@pytest.mark.parametrize(
+    ("lora", "said"),
+    [
+        ({"modules_to_save": ["nothing"]}, "has nothing, which the model does not have"),
+        ({"modules_to_save": ["q_proj"]}, "is quantised or has an adapter"),
+    ],
+)
+def test_modules_that_cannot_be_trained_in_full_are_refused(
+    make: Callable[..., TorchTrainer], lora: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make(LoraConfig.model_validate(lora))
+
+
+def test_factors_alone_cannot_carry_modules_trained_in_full() -> None:
+    with pytest.raises(ValueError, match="use publish=merged"):
+        LoraConfig(modules_to_save=("lm_head",), publish="factors")
