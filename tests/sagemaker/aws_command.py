@@ -1,7 +1,7 @@
 """The `aws` command, as far as docs/reproduce.md uses it: any operation of botocore's models, and `aws s3 cp` and `rm`.
 
-Arguments are checked against the service models of Amazon. Operations that moto does not have are checked in the same way,
-and answered by `CANNED`.
+Arguments are checked against the service models of Amazon. Operations that moto does not have are checked in the same
+way, and answered by `CANNED`.
 """
 
 import json
@@ -20,7 +20,10 @@ CANNED = {
         "Quotas": [{"QuotaName": "ml.p4de.24xlarge for training job usage", "QuotaCode": "L-12345678"}]
     },
     ("service-quotas", "RequestServiceQuotaIncrease"): {},
-    ("ecr", "GetLoginPassword"): {},
+    ("sagemaker", "StopTrainingJob"): {},
+    ("sagemaker", "CreateMlflowTrackingServer"): {},
+    ("sagemaker", "CreatePresignedMlflowTrackingServerUrl"): {},
+    ("sagemaker", "DeleteMlflowTrackingServer"): {},
     ("ssm", "StartSession"): {},
 }
 """Answers of operations that moto lacks, or that need a plugin or a console."""
@@ -55,8 +58,12 @@ class Aws:
         if (service, operation) in CANNED:
             answer: Any = CANNED[service, operation]
         else:
+            if operation == "ListTrainingJobs":  # moto counts before it looks at names, and sorts nothing
+                del wanted["MaxResults"]
             method = re.sub(r"(?<!^)(?=[A-Z])", "_", operation).lower()
             answer = getattr(client, method)(**wanted)
+            if operation == "ListTrainingJobs":
+                answer["TrainingJobSummaries"].reverse()
         found = jmespath.search(query, answer) if query else None
         return "\n".join(found) if isinstance(found, list) else str(found or "")
 
