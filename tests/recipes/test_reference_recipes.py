@@ -26,6 +26,7 @@ TINY = [
     "rollout.url=[]",
     "rollout.transfer=full",
     "runtime=local",
+    "rollout.tensor_parallel_size=1",
     "rollout.max_model_len=null",
     "train.warmup=0",
     "train.warmup_ratio=0",
@@ -114,7 +115,7 @@ def test_two_steps(asked: tuple[str, list[str]], tmp_path: Path) -> None:
     name, where = asked
     more = ["data.shots=0"] if "gsm8k" in name else []
     if "tester" in name:
-        more = ["tester.model=dojang-tiny", "tester.max_tokens=24", "tester.url=[]"]
+        more = ["tester.model=dojang-tiny", "tester.max_tokens=24", "tester.engines=null", "tester.trainers=null"]
     command = [sys.executable, "-m", "dojang", "train", name, *TINY, *where, *more, "--run-dir", str(tmp_path / "run")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -258,8 +258,10 @@ def test_an_engine_takes_a_third_of_what_is_free_on_a_gpu() -> None:
 
 
 def test_two_models_take_the_memory_of_two() -> None:
-    both = estimate(subject("code-qwen3-8b-coder-tester"), INSTANCES["p4de.24xlarge"]).needs.parts
-    one = estimate(subject("code-qwen3-8b-m2po-full"), INSTANCES["p4de.24xlarge"]).needs.parts
+    served = ("runtime=local", "rollout.engine=remote", "rollout.url=[http://there:8000]")
+    tester = ("tester.url=[http://there:8001]", "tester.engines=null", "tester.trainers=null")
+    both = estimate(subject("code-qwen3-8b-coder-tester", *served, *tester), INSTANCES["p4de.24xlarge"]).needs.parts
+    one = estimate(subject("code-qwen3-8b-m2po-full", *served), INSTANCES["p4de.24xlarge"]).needs.parts
     assert both["optimiser"] == pytest.approx(2 * one["optimiser"], abs=2)
     assert both["gathered"] == one["gathered"]  # one after the other
 
@@ -270,7 +272,7 @@ SERVED = ("rollout.engine=remote", "rollout.url=[http://there:8000]")
 
 def test_on_a_ray_cluster_each_model_has_devices_of_its_own() -> None:
     both = estimate(subject("code-qwen3-8b-coder-tester", RAY), INSTANCES["p4de.24xlarge"], 2)
-    one = estimate(subject("code-qwen3-8b-m2po-full", RAY, *SERVED), INSTANCES["p4de.24xlarge"], 2)
+    one = estimate(subject("code-qwen3-8b-m2po-full", RAY), INSTANCES["p4de.24xlarge"], 2)
     assert both.needs.parts["optimiser"] == one.needs.parts["optimiser"]
     assert both.layout.wanted == 2 * one.layout.wanted
 
