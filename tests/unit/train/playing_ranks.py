@@ -42,6 +42,7 @@ CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
     "gspo, tis": (GspoConfig(corrections=(TokenTis(),)), {"micro_tokens": 30}),
     "recompute": (GrpoConfig(average="sequences"), {"recompute": True, "micro_tokens": 25}),
     "lora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4)}),
+    "modules_to_save": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4, modules_to_save=("lm_head",))}),
     "ppo": (PpoConfig(), {"micro_tokens": 30, "critic": CriticConfig(lr=1e-2)}),
     "qlora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4, bits=4), "micro_tokens": 40}),
 }
@@ -78,7 +79,7 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
         critic = Critic(model(2), algorithm, config, compute=compute, ranks=ranks)
     return TorchTrainer(
         policy,
-        model(1) if algo.kl and not lora else None,
+        model(1) if algo.kl and config.needs_reference_model else None,
         tokenizer,
         algorithm,
         MemoryWeights(torch.float64),
