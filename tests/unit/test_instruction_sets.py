@@ -16,7 +16,7 @@ import pytest
 
 HERE = Path(__file__).parent
 FILES = ("engines/test_decoder.py", "engines/test_native.py", "engines/test_sampler.py", "train/test_critic.py")
-FILES += ("train/test_packing.py", "train/test_trainer.py")
+FILES += ("train/test_logprobs.py", "train/test_packing.py", "train/test_trainer.py")
 
 # Flags of /proc/cpuinfo that a set needs, and what the libraries and the compiler call it.
 SETS = {

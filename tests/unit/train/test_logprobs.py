@@ -1,12 +1,16 @@
 """Chunked log-probs against torch's own, value and gradient."""
 
+import math
+
 import pytest
 import torch
 
 from dojang.train import logprobs
 from dojang.train.logprobs import chosen_logprobs
+from precision import UNIT
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("rows", [1, 3, 7, 100])
@@ -16,13 +20,21 @@ def test_value_and_gradient(dtype: torch.dtype, temperature: float, rows: int, m
     x, head = torch.randn(7, 5, dtype=dtype, requires_grad=True), torch.randn(11, 5, dtype=dtype, requires_grad=True)
     target, weight = torch.randint(0, 11, (7,)), torch.randn(7, dtype=dtype)
     logp, entropy = chosen_logprobs(x, head, target, temperature)
-    expected = (x @ head.T / temperature).log_softmax(-1)
-    torch.testing.assert_close(logp, expected.gather(-1, target[:, None]).squeeze(-1))
-    torch.testing.assert_close(entropy, -(expected.exp() * expected).sum(-1))
+    exact_x, exact_head = x.double(), head.double()
+    expected = (exact_x @ exact_head.T / temperature).log_softmax(-1)
+    chosen, disorder = expected.gather(-1, target[:, None]).squeeze(-1), -(expected.exp() * expected).sum(-1)
+    # Relative to the largest score made of absolute values, a log-prob goes through 8 roundings (sum of 5 products,
+    # temperature, log-softmax). The error of p log p is that times p + p |log p|, and the entropy sums 11 of those.
+    # A gradient sums p times that error over 7 rows at most.
+    largest = float((exact_x.abs() @ exact_head.abs().T).max().detach()) / temperature
+    error, entropy_error = 8 * UNIT[dtype] * largest, (8 * (1 + math.log(11)) + 11) * UNIT[dtype] * largest
+    torch.testing.assert_close(logp.double(), chosen, rtol=0, atol=error)
+    torch.testing.assert_close(entropy.double(), disorder, rtol=0, atol=entropy_error)
     assert not entropy.requires_grad
     mine = torch.autograd.grad((logp * weight).sum(), (x, head))
-    theirs = torch.autograd.grad((expected.gather(-1, target[:, None]).squeeze(-1) * weight).sum(), (x, head))
-    torch.testing.assert_close(mine, theirs)
+    theirs = torch.autograd.grad((chosen * weight).sum(), (x, head))
+    terms = float(torch.cat((x, head)).detach().abs().max() * weight.abs().max()) / temperature
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=7 * error * terms)
 
 
 def test_a_frozen_head_gets_no_gradient() -> None:
