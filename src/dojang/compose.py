@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import ValidationError
 from rich.console import Console
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from dojang import models
 from dojang.algos.roles import ByRole
@@ -20,6 +20,8 @@ from dojang.errors import ConfigError, DataError
 from dojang.learner import (
     Learner,
     Numerics,
+    check_model_heads,
+    check_processes,
     has_critic,
     load_tokenizer,
     numerics,
@@ -41,10 +43,9 @@ from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
 from dojang.train import team
-from dojang.train.ranks import ALONE, Ranks, check_world, join
+from dojang.train.ranks import ALONE, Ranks, join
 from dojang.train.roles import Roles
 from dojang.train.team import Team
-from dojang.train.ulysses import check_heads
 from dojang.types import Message, Problem, Sampling
 from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, Speaker
 from dojang.workflows.render import ChatRenderer
@@ -112,9 +113,9 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
     config.track.check()
     for each in config.roles().values():
         models.check(each.model.name)
-        _check_heads(each)
+        check_model_heads(each)
     if not dry and config.runtime.name == "local":  # on Ray the ranks are actors; RunConfig has checked their number
-        _check_processes(config)
+        check_processes(config)
     algorithms = _make_algorithms(config)
     if config.runtime.name == "ray" and not dry:
         from dojang.runtime.ray.places import connect
@@ -154,24 +155,6 @@ def _with_steps(config: RunConfig, problems: int) -> RunConfig:
         raise ConfigError(
             f"epochs={config.epochs:g} of {problems:,} problems: {'; '.join(complaints(error))}"
         ) from None
-
-
-def _check_heads(config: RunConfig) -> None:
-    """ConfigError if attention heads cannot be divided among ranks or GPUs; of a model that is on this machine."""
-    source, size = models.local(config.model.name), config.rollout.tensor_parallel_size
-    if source is None or max(config.train.sequence_ranks, size) == 1:
-        return
-    settings = AutoConfig.from_pretrained(source).get_text_config()
-    heads = settings.num_attention_heads
-    check_heads(heads, settings.num_key_value_heads, config.train.sequence_ranks)
-    if heads % size:
-        raise ConfigError(f"rollout.tensor_parallel_size={size} does not divide the model's {heads} attention heads")
-
-
-def _check_processes(config: RunConfig) -> None:
-    """ConfigError if the processes torchrun has started cannot train this run."""
-    if check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
-        raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
 
 
 def _make_algorithms(config: RunConfig) -> dict[str, Algorithm]:

@@ -16,6 +16,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from dojang import models
 from dojang.config import RunConfig
 from dojang.engines.torch import TorchEngine
 from dojang.errors import ConfigError, ModelError
@@ -23,8 +24,9 @@ from dojang.protocols import Algorithm, RolloutEngine, WeightStore
 from dojang.tasks.code import CodeConfig
 from dojang.train.bits import load_quantised
 from dojang.train.critic import Critic
-from dojang.train.ranks import Ranks
+from dojang.train.ranks import Ranks, check_world
 from dojang.train.torch import TorchTrainer
+from dojang.train.ulysses import check_heads
 from dojang.weights.delta import DeltaWeights
 from dojang.weights.memory import MemoryWeights
 from dojang.workflows.render import ChatRenderer
@@ -32,6 +34,8 @@ from dojang.workflows.render import ChatRenderer
 __all__ = [
     "Learner",
     "Numerics",
+    "check_model_heads",
+    "check_processes",
     "context_length",
     "has_critic",
     "load_model",
@@ -178,6 +182,24 @@ class Learner:
         if lora is not None and lora.bits == 4:
             return load_quantised(self._source, numeric.compute, numeric.device)
         return load_model(self._source, numeric.master if lora is None else numeric.compute, self._device)
+
+
+def check_model_heads(config: RunConfig) -> None:
+    """ConfigError if attention heads cannot be divided among ranks or GPUs; of a model that is on this machine."""
+    source, size = models.local(config.model.name), config.rollout.tensor_parallel_size
+    if source is None or max(config.train.sequence_ranks, size) == 1:
+        return
+    settings = AutoConfig.from_pretrained(source).get_text_config()
+    heads = settings.num_attention_heads
+    check_heads(heads, settings.num_key_value_heads, config.train.sequence_ranks)
+    if heads % size:
+        raise ConfigError(f"rollout.tensor_parallel_size={size} does not divide the model's {heads} attention heads")
+
+
+def check_processes(config: RunConfig) -> None:
+    """ConfigError if the processes torchrun has started cannot train this run."""
+    if check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
+        raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
 
 
 def has_critic(algorithm: Algorithm) -> bool:

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +39,11 @@ class Training:
 
 
 @contextmanager
-def train(directory: Path, environment: dict[str, str], *settings: str) -> Iterator[Training]:
+def train(
+    directory: Path, environment: dict[str, str], *settings: str, recipe: Sequence[str] = ALIKE
+) -> Iterator[Training]:
     """Into a file: Ray has much to say of what is killed, more than a pipe holds that nobody reads."""
-    command = [sys.executable, "-m", "dojang", "train", *ALIKE, *settings, "--run-dir", str(directory)]
+    command = [sys.executable, "-m", "dojang", "train", *recipe, *settings, "--run-dir", str(directory)]
     log = directory.with_suffix(".log")
     with log.open("ab") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, cwd=directory.parent)
@@ -141,13 +143,52 @@ def test_sequence_parallel_ranks_learn_what_one_process_learns(
         torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=6 * 3e-4 * 1e-3)
 
 
-@pytest.mark.parametrize("trainers", [3, 6])
-def test_trainers_that_sequence_ranks_do_not_divide_are_refused_by_a_dry_run(
-    environment: dict[str, str], tmp_path: Path, trainers: int
+TWO = ["quickstart-code", "workflow.name=coder_tester", "tester.model=dojang-tiny-code", "tester.lr=1e-4"]
+TWO += ["steps=3", "rollout.prompts=4", "rollout.samples=4", "tester.max_tokens=24", "model.dtype=float64"]
+TWO += ["eval.every=3", "eval.problems=4", "checkpoint.every=1"]
+
+
+def test_two_roles_at_once_learn_what_they_learn_one_after_the_other(
+    make_cluster: MakeCluster, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "dojang", "train", "quickstart", "runtime=ray", f"runtime.trainers={trainers}"]
-    result = subprocess.run(
-        [*command, "train.sequence_ranks=4", "--dry-run"], env=environment, cwd=tmp_path, capture_output=True, text=True
-    )
+    """On Ray both roles update at the same time, and have numbers of processes of their own."""
+    turns, at_once = tmp_path / "turns", tmp_path / "at-once"
+    with train(turns, environment, recipe=TWO) as run:
+        run.ends_well(300)
+    cluster = make_cluster(3, 3)
+    settings = ["runtime.name=ray", "runtime.engines=2", "tester.engines=1", "tester.trainers=2"]
+    with train(at_once, {**environment, "RAY_ADDRESS": cluster.address}, *settings, recipe=TWO) as run:
+        deadline = time.monotonic() + 300
+        while steps_done(at_once) < 1 and run.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        ours = [title.removeprefix("ray::") for title in of(cluster.list_all_nodes(), "Trainer", "Engine").values()]
+        assert sorted(each.partition(".")[0].partition(":")[0] for each in ours) == ["Engine"] * 3 + ["Trainer"] * 3
+        run.ends_well(600)
+    assert ledger(at_once) == ledger(turns)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            ["runtime.trainers=3", "train.sequence_ranks=4"],
+            "runtime.trainers=3 must be a multiple of train.sequence_ranks=4",
+        ),
+        (
+            ["runtime.trainers=6", "train.sequence_ranks=4"],
+            "runtime.trainers=6 must be a multiple of train.sequence_ranks=4",
+        ),
+        (
+            ["runtime.trainers=3", "train.sequence_ranks=3"],
+            "train.sequence_ranks=3 cannot divide the model's 4 attention",
+        ),
+        (["rollout.engine=vllm", "rollout.tensor_parallel_size=3"], "does not divide the model's 4 attention heads"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_by_a_dry_run(
+    environment: dict[str, str], tmp_path: Path, settings: list[str], said: str
+) -> None:
+    command = [sys.executable, "-m", "dojang", "train", "quickstart", "runtime=ray", *settings, "--dry-run"]
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 2
-    assert f"runtime.trainers={trainers} must be a multiple of train.sequence_ranks=4" in result.stderr
+    assert said in result.stderr.replace("\n", " ")

@@ -7,6 +7,7 @@ for each of some numbers, and rows nobody needs are filled up with ones that wri
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ class GraphSteps:
         self._count = 0
         """Rows that are not spare."""
         self._pool: Any = None
-        self._seen: Tensor | None = None
+        self._seen: ref[Tensor] | None = None
 
     def turns(self, samplings: Sequence[Sampling], left: Sequence[int]) -> int:
         if _special(samplings):
@@ -109,9 +110,10 @@ class GraphSteps:
         self._pool = self._seen = None
 
     def _graph(self, rows: int, *, draws: bool) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        if self._seen is not self._slots.keys_LSKTD:  # the slots have grown: graphs know them by their address
+        # If the slots have grown: graphs know them by their address.
+        if self._seen is None or self._seen() is not self._slots.keys_LSKTD:
             self.forget()
-            self._seen = self._slots.keys_LSKTD
+            self._seen = ref(self._slots.keys_LSKTD)  # not itself: the old cache is freed before a new one is made
         if (rows, draws) not in self._graphs:
             self._graphs[rows, draws] = self._recorded(rows, draws=draws)
         return self._graphs[rows, draws]
