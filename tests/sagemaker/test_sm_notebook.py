@@ -10,11 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import boto3
 import pytest
 from cloud import ACCOUNT, BUCKET, REGION, ROLE, uploaded
 
 pytest.importorskip("moto", reason="moto is not installed here; make test-sagemaker has it")
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed here; make test-sagemaker has it")
 pytestmark = pytest.mark.slow
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "sagemaker_gsm8k.ipynb"
