@@ -123,7 +123,7 @@ def test_a_comparison_is_written_and_drawn_over_shots(
         (["eval", "dojang-tiny", "--data", "sums"], ConfigError, "--data sums is neither arithmetic, functions, gsm8k"),
         (["eval", "dojang-tiny", "--data", "arithmetic", "--shots", "2"], ConfigError, "--shots is for gsm8k"),
         (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "two"], ConfigError, "must be numbers with commas"),
-        (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "99"], ConfigError, "data.shots: input should be"),
+        (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "99"], ConfigError, "shots=99 is more than the 8"),
         ([*ASKED, "data.style=prose"], ConfigError, "data.style: no such key"),
         ([*ASKED, "eval.samples=4"], ConfigError, "greedy answers would all be the same"),
         ([*ASKED, "--recipe", "nothing"], ConfigError, "there is no recipe 'nothing'"),
