@@ -9,11 +9,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import boto3
-import jmespath
-from botocore.validate import validate_parameters
+import pytest
 
 __all__ = ["CANNED", "Aws"]
+
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed here; make test-sagemaker has it")
+jmespath = pytest.importorskip("jmespath")
+validate = pytest.importorskip("botocore.validate")
 
 CANNED = {
     ("service-quotas", "ListServiceQuotas"): {
@@ -54,7 +56,7 @@ class Aws:
         wanted = {
             _member(name, shape): _value(value, shape.members[_member(name, shape)]) for name, value in given.items()
         }
-        validate_parameters(wanted, shape)
+        validate.validate_parameters(wanted, shape)
         if (service, operation) in CANNED:
             answer: Any = CANNED[service, operation]
         else:
