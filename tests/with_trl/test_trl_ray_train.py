@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -286,6 +287,23 @@ def test_the_published_numbers(example: ModuleType, monkeypatch: pytest.MonkeyPa
     whole = example.problems({**vars(arguments), "limit": None})
     assert dataset[:] == whole.shuffle(seed=42).select(range(100))[:]
     assert arguments.steps == 2 * len(RepeatSampler(dataset, mini_repeat_count=8, batch_size=2)) / 16 == 100
+
+
+def test_the_command_of_the_documentation_is_understood(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    text = (EXAMPLE.parents[1] / "docs" / "reproduce.md").read_text().replace("\\\n", " ")
+    [command] = [line for line in text.splitlines() if line.startswith("python examples/trl_ray_train.py")]
+    asked = [Problem(f"it/{at}", "it", (Message("user", f"What is {at} + 1?"),), str(at + 1)) for at in range(120)]
+    rows = [to_row(each, ability="math", split="train", index=at) for at, each in enumerate(asked)]
+    (tmp_path / "data" / "deepmath").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data" / "deepmath" / "train.parquet")
+    monkeypatch.chdir(tmp_path)
+    arguments = parsed(example, monkeypatch, *shlex.split(command)[2:])
+    assert (arguments.steps, arguments.workers, arguments.gpus) == (100, 4, True)
 
 
 @pytest.mark.parametrize(
