@@ -13,9 +13,13 @@ from dojang.tasks.code import CodeConfig
 from dojang.types import Problem
 from dojang.workflows.single_turn import SingleTurnConfig
 
-__all__ = ["Loaded", "load_benchmarks"]
+__all__ = ["Loaded", "NameTaken", "load_benchmarks"]
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
+
+
+class NameTaken(ConfigError):
+    """A benchmark has the name of a data source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ def load_benchmarks(config: RunConfig, held_out: Sequence[Problem]) -> list[Load
 def _load(config: RunConfig, name: str, benchmark: BenchmarkConfig, sources: set[str]) -> Loaded:
     key = f"eval.benchmarks.{name}"
     if name in sources:
-        raise ConfigError(
+        raise NameTaken(
             f"{key} has the name of a data source of the held-out problems, so both would log val/accuracy/{name}; "
             "choose another name"
         )

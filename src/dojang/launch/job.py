@@ -122,7 +122,8 @@ def plan(recipe: str, overrides: Sequence[str], options: Options, here: Mapping[
     if wrong or config is None:
         count = "1 mistake" if len(wrong) == 1 else f"{len(wrong)} mistakes"
         raise ConfigError(f"nothing was uploaded; {count} in what to launch:\n" + "\n".join(f"  - {w}" for w in wrong))
-    name = _name(options.name or f"dojang-{Path(recipe).stem}")
+    short = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")  # no stem: 2.5-0.5b has dots of its own
+    name = _name(options.name or f"dojang-{short}")
     return Job(
         name=name,
         shipment=shipment,
@@ -133,7 +134,7 @@ def plan(recipe: str, overrides: Sequence[str], options: Options, here: Mapping[
         tags=tags,
         command=_command(groups, options, runtime),
         options=options,
-        hyperparameters={"recipe": _name(Path(recipe).stem), "dojang": __version__},
+        hyperparameters={"recipe": _name(short), "dojang": __version__},
         notes=tuple(checked.notes),
     )
 
@@ -155,14 +156,15 @@ def _command(groups: Sequence[InstanceGroup], options: Options, runtime: Sequenc
 
 def _runtime(shipment: Shipment, groups: Sequence[InstanceGroup]) -> list[str]:
     """Overrides that make a run use the cluster, and all of its GPUs, as far as it would not anyway."""
-    named = list[str]()
+    typed = [*shipment.overrides, *shipment.placed(ROOT)]
+    named = ["runtime.name=ray"]
+    with suppress(ConfigError):  # counts may be typed for a recipe that is not for Ray by itself
+        if recipes.load(shipment.recipe, typed).runtime.name == "ray":
+            named = []
     with suppress(ConfigError):
-        local = recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT)]).runtime.name != "ray"
-        named = ["runtime.name=ray"] if local else []
-        config = recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT), *named])
-        chosen = split_gpus(config, gpus_of(groups) or 0)
+        chosen = split_gpus(recipes.load(shipment.recipe, [*typed, *named]), gpus_of(groups) or 0)
         return [*named, *(f"runtime.{setting}={count:g}" for setting, count in chosen.items())]
-    return named or ["runtime.name=ray"]
+    return named
 
 
 def _checked(
@@ -250,6 +252,8 @@ def _inputs(given: Sequence[str], wrong: list[str]) -> tuple[dict[str, str], dic
             wrong.append(f"--input {name}={place}: there is no such file or folder here, and it is no s3://... place")
         elif place.startswith("s3://") and not _PLACE.fullmatch(place):
             wrong.append(f"--input {name}={place} must look like s3://my-bucket/prefix, in small letters")
+        else:
+            wrong += _not_uploaded(name, place)
         inputs[channel] = place
         if "." in name or name in SHORT:
             places[SHORT.get(name, name)] = channel
@@ -257,6 +261,27 @@ def _inputs(given: Sequence[str], wrong: list[str]) -> tuple[dict[str, str], dic
     if len(inputs) > 17:
         wrong.append(f"{len(inputs)} inputs are more than the 17 that a job may have besides three of dojang's own")
     return inputs, places
+
+
+def _not_uploaded(name: str, place: str) -> Iterator[str]:
+    """What of a local input the SDK's upload would leave out, or stop at."""
+    if place.startswith("s3://"):
+        return
+    files = [Path(place)] if Path(place).is_file() else list[Path]()
+    for folder, folders, names in os.walk(place):
+        files += [Path(folder, each) for each in names]
+        for link in (Path(folder, each) for each in folders):
+            if link.is_symlink():
+                yield (
+                    f"--input {name}={place}: {link} is a link to a folder, which is not uploaded; copy the folder "
+                    f"there, or give --input {name}={link.resolve()} if it is all that is needed"
+                )
+    if not files:
+        yield f"--input {name}={place} holds no files, so that there is nothing to upload"
+    for path in files:
+        if not os.access(path, os.R_OK):
+            yield f"--input {name}={place}: {path} cannot be read; allow it, or remove it from the folder"
+            return
 
 
 def _overlaps(inputs: Mapping[str, str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from dojang import models
+from dojang.benchmarking import NameTaken, load_benchmarks
 from dojang.config import RunConfig
 from dojang.errors import ConfigError, DataError, DojangError
 from dojang.launch.shipment import ROOT
@@ -31,7 +32,7 @@ from dojang.types import Problem
 
 __all__ = ["Preflight", "gpus_of", "preflight"]
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+_LOOPBACK = ("localhost", "::1", "0.0.0.0")
 _CPU_PARAMETERS = 2e9
 """Most weights to train without a GPU: more take hours for each step."""
 _CHARACTERS_PER_TOKEN = 3.5
@@ -116,7 +117,8 @@ def _tracking(config: RunConfig, environment: Mapping[str, str], found: Prefligh
 
 
 def _is_loopback(url: str) -> bool:
-    return urlsplit(url).hostname in _LOOPBACK
+    host = urlsplit(url).hostname or ""
+    return host in _LOOPBACK or host.startswith("127.")
 
 
 def _models(config: RunConfig, found: Preflight) -> dict[str, Shape]:
@@ -142,32 +144,52 @@ def _models(config: RunConfig, found: Preflight) -> dict[str, Shape]:
 
 
 def _problems(config: RunConfig, found: Preflight) -> Sequence[Problem]:
-    """Loads the data; the training problems if that could be done here."""
-    away = [
-        f"{key}={value}"
-        for key, value in flatten({"data": config.data.model_dump()})
-        if isinstance(value, Path) and value.is_relative_to(ROOT)
-    ]
-    if away:
-        found.notes.append(f"not checked: {', '.join(away)}, which only the job sees; `dojang plan` checks a copy here")
+    """Loads the data and the benchmarks; the training problems if that could be done here."""
+    benchmarks = {
+        name: each
+        for name, each in config.eval.benchmarks.items()
+        if not _away({"eval": {"benchmarks": {name: {"data": each.data.model_dump()}}}}, found)
+    }
+    if _away({"data": config.data.model_dump()}, found):
         return ()
+    here = config.model_copy(update={"eval": config.eval.model_copy(update={"benchmarks": benchmarks})})
     held_out = "validation" if getattr(config.data, "validation", 0) else "test"
     try:
         data = {"train": config.data.load("train"), "test": config.data.load(held_out)}
         for split, problems in data.items():
             if not problems:
                 raise DataError(f"the {split} split of {config.data.name} is empty")
-        if isinstance(config.task, CodeConfig):
-            judge = config.judge.make(cache_root())
-            config.task.make(data, judge)  # the tests of all problems can be read
-            asyncio.run(judge.close())
+        _read_tests(config, data)
+        for each in load_benchmarks(here, data["test"]):
+            _read_tests(each.config, {"train": (), "test": each.problems})
     except DataError as error:
         found.wrong.append(f"data: {error}".replace("\n", "\n    "))
+        return ()
+    except NameTaken as error:
+        found.wrong.append(str(error))
         return ()
     except ConfigError as error:  # a package that only the job has
         found.notes.append(f"not checked: the data, which cannot be loaded here: {error}")
         return ()
     return data["train"]
+
+
+def _away(settings: Mapping[str, object], found: Preflight) -> bool:
+    """Whether data are where only the job sees them; a note says so."""
+    away = [
+        f"{key}={value}" for key, value in flatten(settings) if isinstance(value, Path) and value.is_relative_to(ROOT)
+    ]
+    if away:
+        found.notes.append(f"not checked: {', '.join(away)}, which only the job sees; `dojang plan` checks a copy here")
+    return bool(away)
+
+
+def _read_tests(config: RunConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
+    """DataError if the tests of a problem cannot be read."""
+    if isinstance(config.task, CodeConfig):
+        judge = config.judge.make(cache_root())
+        config.task.make(problems, judge)
+        asyncio.run(judge.close())
 
 
 @contextmanager
@@ -193,6 +215,12 @@ def _instances(
         found.notes.append(f"not checked: GPUs and memory, since {', '.join(unknown)} is not in the plan's table")
         return
     instance, nodes = _together(groups)
+    most = max(each.gpus for group in groups if (each := _known(group)))
+    if len(groups) > 1 and most and config.rollout.tensor_parallel_size > most:
+        found.wrong.append(
+            f"rollout.tensor_parallel_size={config.rollout.tensor_parallel_size} is more than the {most} GPUs of one "
+            "instance, where all GPUs of an engine are; set it lower"
+        )
     if not instance.gpus:
         found.wrong += [
             f"{each.model.name} has {shapes[role].parameters / 1e9:.3g}B parameters, and {instance.name} has no GPU; "

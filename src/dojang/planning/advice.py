@@ -145,7 +145,7 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
         yield Finding("failed", "ranks", too_many(config, layout), ConfigError.exit_code)
     if found.certain > found.capacity:
         said = f"weights, gradients and optimiser alone take {_gib(found.certain)} of {_gib(found.capacity)}"
-        yield Finding("failed", "memory", f"{said}; see what helps below", ModelError.exit_code)
+        yield Finding("failed", "memory", f"{said}; `dojang plan` lists what helps", ModelError.exit_code)
     cache = found.cache
     if cache is not None and not cache.slots:
         said = f"not one sequence's keys and values ({_gib(cache.needed)}) fit"
@@ -189,7 +189,8 @@ def _judging(subject: Subject, found: Estimate) -> Iterator[Finding]:
 def too_many(config: RunConfig, layout: Layout) -> str:
     """Sentence about processes of a Ray cluster that want more than there is, with counts that fit."""
     said = f"the trainers and engines of a Ray cluster want {layout.lacks}; use more machines, or fewer processes"
-    settings = proposal(config, layout.instance.gpus * layout.nodes)
+    gpus = layout.instance.gpus * layout.nodes
+    settings = proposal(config, gpus) if layout.wanted > gpus else ""  # it counts GPUs, not places in machines
     return f"{said}, such as {settings}" if settings else said
 
 

@@ -36,6 +36,11 @@ class Layout:
     roles: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Numbers of trainers and engines of each role on a Ray cluster."""
 
+    each: float = 0.0
+    """GPUs of a trainer on a Ray cluster."""
+    engine: float = 0.0
+    """GPUs of an engine there; they are all in one machine."""
+
     def of(self, role: str) -> "Layout":
         """The same machines, with the processes of one role alone."""
         if role not in self.roles:
@@ -80,6 +85,28 @@ class Layout:
         ):
             if wanted > there * self.nodes:
                 return f"{wanted} {what}, and there are {there * self.nodes}"
+        return self._unplaced() if self.apart and self.gpu else ""
+
+    def _unplaced(self) -> str:
+        """What finds no place though there are GPUs enough: a process has all its GPUs in one machine, and a share of
+        one GPU is of that GPU. Trainers are placed first, on as few machines as possible."""
+        engines = sum(count for _, count in self.roles.values())
+        room = [_room(self.instance.gpus, self.each)] * self.nodes if self.each else []
+        if self.each and self.trainers > sum(room):
+            return f"{self.trainers} trainers of {self.each:g} GPUs, and there is room for {sum(room)}"
+        if not engines or not self.engine:
+            return ""
+        if 0 < self.each < 1 and self.engine == self.each:
+            fits = sum(room) - self.trainers
+        else:
+            full, more = divmod(self.trainers, room[0]) if room else (0, 0)
+            left = [self.instance.gpus - math.ceil(more * self.each), *[self.instance.gpus] * self.nodes]
+            fits = sum(_room(gpus, self.engine) for gpus in left[: self.nodes - full])
+        if engines > fits:
+            return (
+                f"{engines} engines of {self.engine:g} GPUs, each in one machine of {self.instance.gpus}, and beside "
+                f"{self.trainers} trainers there is room for {max(fits, 0)}"
+            )
         return ""
 
     @property
@@ -129,4 +156,11 @@ def _lay_out_ray(config: RunConfig, runtime: RayConfig, instance: Instance, node
         busy=math.ceil(runtime.cpus * (trainers + engines)),
         alone=engine >= 1,
         roles=roles,
+        each=each,
+        engine=engine,
     )
+
+
+def _room(gpus: float, each: float) -> int:
+    """How many processes with `each` GPUs the GPUs of a machine have room for."""
+    return int(gpus) * int(1 / each + 1e-9) if each < 1 else int(gpus // each)

@@ -23,7 +23,8 @@ def split_gpus(config: RunConfig, gpus: int) -> dict[str, int | float]:
     runtime = config.runtime
     if not isinstance(runtime, RayConfig) or not gpus or config.model.device == "cpu" or runtime.gpus == 0:
         return {}
-    chosen = _counts(config, runtime, int(gpus / (runtime.gpus or 1)))
+    own = runtime.gpus or 1
+    chosen = _counts(config, runtime, gpus * int(1 / own + 1e-9) if own < 1 else int(gpus / own))
     if chosen or runtime.model_fields_set & {"trainers", "engines", "gpus"}:
         return chosen
     if config.train.sequence_ranks > 1 or config.rollout.tensor_parallel_size > 1:  # these need whole GPUs

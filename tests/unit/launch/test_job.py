@@ -128,6 +128,7 @@ def test_data_that_are_only_here_are_a_mistake_until_they_are_an_input(tmp_path:
 
 
 def test_an_input_may_be_named_by_the_setting_it_is_for(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("{}\n")
     job = launch("data.name=files", inputs=[f"data.train={tmp_path}", "data.test=s3://bucket/x", "notes=s3://bucket/y"])
     assert job.inputs == {"data_train": str(tmp_path), "data_test": "s3://bucket/x", "notes": "s3://bucket/y"}
     assert job.shipment.places == {"data.train": "data_train", "data.test": "data_test"}

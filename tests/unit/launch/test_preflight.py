@@ -144,6 +144,66 @@ def test_all_gpus_of_the_instances_are_used(tmp_path: Path) -> None:
     assert one.command.endswith("runtime.trainers=1 runtime.engines=1 runtime.gpus=0.5")
 
 
+def test_counts_that_are_chosen_beside_typed_ones_reach_the_job(tmp_path: Path) -> None:
+    data = f"data={gsm8k(tmp_path / 'data')}"
+    job = launch(QLORA, "runtime.trainers=2", instance_type="ml.g6.48xlarge", inputs=[data])
+    assert job.command.endswith("runtime.name=ray runtime.engines=6")
+    assert job.name == "dojang-gsm8k-qwen2-5-0-5b-qlora"
+    counts = job.config.runtime.model_dump()
+    assert (counts["trainers"], counts["engines"]) == (2, 6)
+
+
+def test_shares_of_a_gpu_are_counted_gpu_by_gpu(tmp_path: Path) -> None:
+    data = f"data={gsm8k(tmp_path / 'data')}"
+    job = launch(QLORA, "runtime.gpus=0.3", instance_type="ml.g6.48xlarge", inputs=[data])
+    assert job.command.endswith("runtime.trainers=12 runtime.engines=12")  # three on each of eight
+    said = refused(QLORA, "runtime.gpus=0.3", "runtime.engines=14", "runtime.trainers=12", inputs=[data])
+    assert "14 engines of 0.3 GPUs" in said
+    assert "beside 12 trainers there is room for 12" in said
+
+
+def test_engines_that_no_machine_has_room_for_are_refused(tmp_path: Path) -> None:
+    given = {"inputs": [f"data={rows(tmp_path / 'data', 'easy')}"]}
+    sixteen = ("code-qwen3-8b-m2po-full", "task.language=cpp17", "rollout.tensor_parallel_size=16", "runtime.engines=1")
+    said = refused(*sixteen, instance_count=4, **given)
+    assert "1 engines of 16 GPUs, each in one machine of 8, and beside 4 trainers there is room for 0" in said
+    groups = ["a=ml.p4de.24xlarge:2", "b=ml.g6.12xlarge:2"]
+    said = refused(*sixteen, instance_type="", groups=groups, **given)
+    assert "rollout.tensor_parallel_size=16 is more than the 8 GPUs of one instance" in said
+    seven = ("codefu-7b-stage1", "rollout.tensor_parallel_size=7", "runtime.engines=2")
+    said = refused(*seven, "runtime.trainers=2", "train.sequence_ranks=1", instance_count=2, **given)
+    assert "2 engines of 7 GPUs, each in one machine of 8, and beside 2 trainers there is room for 1" in said
+    assert launch(*seven, instance_count=3, **given).groups
+
+
+def test_benchmarks_are_loaded_as_the_data_are(tmp_path: Path) -> None:
+    data, empty = rows(tmp_path / "data", "easy"), tmp_path / "empty"
+    empty.mkdir()
+    (empty / "README").write_text("nothing")
+    setting = "eval.benchmarks.more.data.path"
+    named = ("codefu-7b-stage1", "eval.benchmarks.more.data.name=prepared")
+    said = refused(*named, inputs=[f"data={data}", f"{setting}={empty}"])
+    assert "data: eval.benchmarks.more: " in said
+    assert launch(*named, inputs=[f"data={data}", f"{setting}={data}"]).inputs
+    unseen = launch(*named, inputs=[f"data={data}", f"{setting}=s3://bucket/more"])
+    assert any(f"not checked: {setting}=/opt/ml" in note for note in unseen.notes)
+    same = ("codefu-7b-stage1", "eval.benchmarks.code_contests.data.name=prepared")
+    said = refused(*same, inputs=[f"data={data}", f"eval.benchmarks.code_contests.data.path={data}"])
+    assert "has the name of a data source" in said
+
+
+def test_what_an_upload_would_leave_out_is_refused(tmp_path: Path) -> None:
+    data, linked, empty = rows(tmp_path / "data", "easy"), tmp_path / "linked", tmp_path / "empty"
+    linked.mkdir()
+    for split in ("train", "test"):
+        (linked / split).symlink_to(data / split)
+    assert f"{linked}/train is a link to a folder" in refused("codefu-7b-stage1", inputs=[f"data={linked}"])
+    empty.mkdir()
+    assert "holds no files" in refused("quickstart", inputs=[f"more={empty}"])
+    (empty / "lost").symlink_to(tmp_path / "nowhere")
+    assert "lost cannot be read" in refused("quickstart", inputs=[f"more={empty}"])
+
+
 def test_gpus_that_stay_idle_are_told(tmp_path: Path) -> None:
     data = f"data={gsm8k(tmp_path / 'data')}"
     job = launch(QLORA, "runtime.name=ray", "runtime.trainers=1", "runtime.engines=1", inputs=[data])
