@@ -6,7 +6,7 @@ On disk an adapter is peft's: adapter_config.json and adapter_model.safetensors.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Adapters:
             except ValueError as error:  # no such module
                 raise ConfigError(f"train.lora.targets={list(config.targets)} do not fit the model: {error}") from error
         shared = _unfreeze(model, config.modules_to_save)
-        self._settings.modules_to_save = sorted({name.rpartition(".")[2] for name in shared}) or None
+        self._settings.modules_to_save = _names_for_peft(model, shared) or None
         self._full = {f"{name}.{key}": each for name, some in shared.items() for key, each in some.items()}
         self._model, self._precision = model, model.dtype
         self._bits, self._dtype = config.bits, str(model.dtype).removeprefix("torch.")
@@ -144,6 +144,15 @@ def _unfreeze(model: PreTrainedModel, names: Sequence[str]) -> dict[str, dict[st
             for each in own.values():
                 each.requires_grad_(True)
     return shared
+
+
+def _names_for_peft(model: PreTrainedModel, chosen: Collection[str]) -> list[str]:
+    """Names that select these modules and no others: peft compares the ends of names, so `norm` is `input_layernorm`,
+    too. A module's own name where that is enough, else its whole path."""
+    every = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    last = {name: name.rpartition(".")[2] for name in chosen}
+    enough = {each: all(name in chosen for name in every if name.endswith(each)) for each in set(last.values())}
+    return sorted({each if enough[each] else name for name, each in last.items()})
 
 
 def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:

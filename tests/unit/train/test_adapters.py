@@ -314,6 +314,21 @@ def test_modules_to_save_are_read_by_peft(
     torch.testing.assert_close(logits(theirs, groups), logits(mine, groups), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["norm", "layers.0.input_layernorm", "input_layernorm"])
+def test_modules_to_save_whose_names_end_alike_are_evaluated_and_exported(
+    make: Callable[..., TorchTrainer], groups: list[Group], tmp_path: Path, name: str
+) -> None:
+    store = Store()
+    trainer = make(LORA.model_copy(update={"modules_to_save": (name,)}), store=store)
+    step(trainer, groups)
+    sent = store.fetch(asyncio.run(trainer.publish()))
+    asyncio.run(trainer.save(tmp_path / "saved"))
+    export(tmp_path / "saved", tmp_path / "out", precision="float32", which=None)
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    for each, tensor in exported.named_parameters():
+        torch.testing.assert_close(tensor, sent[each], rtol=1e-5, atol=1e-6, msg=each)
+
+
 def test_a_kl_penalty_beside_modules_to_save_is_to_the_initial_model(
     make: Callable[..., TorchTrainer], groups: list[Group]
 ) -> None:
