@@ -28,7 +28,7 @@ from dojang.learner import (
     prepare_torch,
 )
 from dojang.loop.agreement import Agreement
-from dojang.loop.best import Best
+from dojang.loop.best import Best, check_source
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
@@ -43,6 +43,7 @@ from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
 from dojang.train import team
+from dojang.train.model_checks import check_modules
 from dojang.train.ranks import ALONE, Ranks, join
 from dojang.train.roles import Roles
 from dojang.train.team import Team
@@ -114,6 +115,7 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
     for each in config.roles().values():
         models.check(each.model.name)
         check_model_heads(each)
+        check_modules(models.local(each.model.name), each.train.lora)
     if not dry and config.runtime.name == "local":  # on Ray the ranks are actors; RunConfig has checked their number
         check_processes(config)
     algorithms = _make_algorithms(config)
@@ -131,6 +133,7 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
             raise DataError(f"the {empty[0]} split of {config.data.name} is empty")
         resolved = _with_steps(config, len(splits["train"]))
         train, test = splits["train"], splits["test"][: config.eval.problems]
+        check_source(config.checkpoint.metric, {each.source for each in test} | config.eval.benchmarks.keys())
         prepared = Prepared(resolved, task, algorithms, train, test, judge, benchmarks=graded)
         return measure_prompts(config, prepared, dry=dry) if measured else prepared
     except BaseException:

@@ -169,5 +169,8 @@ def _print(report: Report, output: Path, left_out: Sequence[str], trained_on: st
     if left_out:
         said = f"not read: {', '.join(left_out)}, evaluation sets; --subset {left_out[0]} prepares one as a test split"
         Console().print(said, markup=False, highlight=False)
-    trained_on = trained_on or f"data.name=prepared data.path={output}"
-    Console().print(f"train on them with {trained_on}", markup=False, highlight=False)
+    if report.kept["train"]:
+        said = f"train on them with {trained_on or f'data.name=prepared data.path={output}'}"
+    else:
+        said = f"evaluate on them with dojang eval MODEL --data {f'gsm8k={output}' if trained_on else output}"
+    Console().print(said, markup=False, highlight=False)

@@ -149,6 +149,15 @@ def test_there_is_a_critic_only_if_the_algorithm_needs_one(algo: str, tmp_path: 
             "Critical has no value_loss; dojang.protocols",
         ),
         (["task.rewards={'nowhere:brevity': 1}"], ConfigError, "nowhere"),
+        (["checkpoint.metric=val/accuracy/gsm8k"], ConfigError, "does not evaluate on 'gsm8k', but on arithmetic"),
+        (["train.lora.modules_to_save=[wte]"], ConfigError, "has wte, which the model does not have"),
+        (["train.lora.modules_to_save=[q_proj]"], ConfigError, "q_proj, which is quantised or has an adapter"),
+        (
+            ["train.lora={bits: 4, targets: [q_proj], modules_to_save: [o_proj]}"],
+            ConfigError,
+            "o_proj, which is quantised",
+        ),
+        (["train.lora.targets=[c_attn]"], ConfigError, "'c_attn'.* do not fit the model"),
         (["model.name=dojang-tinny"], ModelError, "did you mean 'dojang-tiny'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,15 @@ def test_an_adapter_without_its_base_model_is_a_sentence(tmp_path: Path) -> None
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "/nowhere/model"}')
     with pytest.raises(ModelError, match=r"base model that .*adapter_config.json names cannot be found.*/nowhere"):
         run("eval", str(tmp_path), "--data", "arithmetic", "--output", str(tmp_path / "x"))
+
+
+def test_an_adapter_that_does_not_fit_its_base_model_is_a_sentence(adapter_run: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    shutil.copytree(adapter_run / "checkpoints" / "step-000001", saved)
+    settings = json.loads((saved / "adapter_config.json").read_text())
+    (saved / "adapter_config.json").write_text(json.dumps(settings | {"modules_to_save": ["norm"]}))
+    with pytest.raises(ModelError, match=r"does not fit its base model .*norm"):
+        run("eval", str(saved), "--data", "arithmetic", "--max-tokens", "8", "--output", str(tmp_path / "x"))
 
 
 def test_a_sweep_over_shots_is_drawn_and_told(sampled: Path, tmp_path: Path) -> None:

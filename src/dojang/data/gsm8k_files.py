@@ -37,6 +37,8 @@ class Gsm8kFiles:
                 read_row(row, where)
                 lines[split].append(json.dumps({key: row[key] for key in ("question", "answer")}, ensure_ascii=False))
                 report.kept[split] += 1
+        if not report.read:
+            raise DataError(f"{files[0].root} has no rows; GSM8K's rows have the columns question and answer")
         _write(output, lines)
         if all(lines.values()):
             config = Gsm8kConfig(path=output)

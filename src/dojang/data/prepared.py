@@ -82,7 +82,10 @@ class PreparedConfig(DataSection):
         row = next((row for each in files for _, row in _rows(each)), None)
         if row is None or not row.get("ability"):
             lacking = "rows" if row is None else "column ability"
-            raise DataError(f"{files[0]} does not say what is asked for: it has no {lacking}")
+            raise DataError(
+                f"{files[0]} does not say what is asked for: it has no {lacking}; `dojang data prepare` writes such "
+                "rows, and GSM8K's own files are read with gsm8k=DIR"
+            )
         ability = str(row["ability"])
         for word, task in (("cod", "code"), ("math", "maths")):
             if ability.startswith(word):

@@ -9,7 +9,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,10 @@ class File:
     def label(self) -> str:
         """The same with the name of what was asked for, which may say what is in it."""
         return str(Path(Path(self._stem).name, self.name)) if self._stem != self.path else self.name
+
+    def with_directory(self) -> "File":
+        """The same file, named as if its directory had been asked for."""
+        return replace(self, _stem=str(Path(self.path).parent))
 
     def rows(self, start: int = 0, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
         """From a row on, each with its number. `columns` limits what is read of Parquet files."""

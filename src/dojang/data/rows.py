@@ -13,6 +13,7 @@ taken out again. The tier of such a row follows from `cf_rating` in its ground t
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -133,8 +134,10 @@ def reference_in(truth: object) -> object:
         }
     if isinstance(truth, Mapping) and "private" not in truth:
         raise KeyError("private_tests")
+    if isinstance(truth, int | float) and not isinstance(truth, bool) and math.isfinite(truth):
+        return str(int(truth) if truth == int(truth) else truth)
     if not isinstance(truth, Mapping | str):
-        raise TypeError(f"a ground truth is text or has tests, this is a {type(truth).__name__}")
+        raise TypeError(f"a ground truth is text, a number or has tests, this is {truth!r:.60}")
     return value
 
 
@@ -149,6 +152,8 @@ def _decoded(truth: object) -> object:
 def _messages(prompt: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:
     """The turns; those inside a turn that is a written-out template are taken apart."""
     turns: list[Message] = []
+    if isinstance(prompt, str):
+        raise TypeError("the prompt is text, and must be a list of messages {role, content}")
     for each in prompt:
         _, *parts = _TURN.split(each["content"])
         if not parts:

@@ -13,8 +13,13 @@ def choose(files: Sequence[File], wanted: Collection[str], dataset: object) -> t
     """Files of the wanted subsets, and the names of subsets that were left out because nobody named them.
 
     With none wanted, a dataset may prefer a subset (`preferred`), and may leave out those that have to be named
-    (`only_if_named`).
+    (`only_if_named`). One file of such a subset names it by the directory it is in.
     """
+    named = getattr(dataset, "only_if_named", ())
+    files = [
+        file.with_directory() if file.root == file.path and PurePosixPath(file.path).parent.name in named else file
+        for file in files
+    ]
     there = sorted({part for file in files for part in _directories(file)})
     if unknown := [name for name in wanted if name not in there]:
         has = f"there are {', '.join(there)}" if there else "its files are in no directories"
@@ -24,7 +29,7 @@ def choose(files: Sequence[File], wanted: Collection[str], dataset: object) -> t
     preferred = getattr(dataset, "preferred", "")
     if preferred in there:
         return [file for file in files if preferred in _directories(file)], []
-    left_out = [name for name in there if name in getattr(dataset, "only_if_named", ())]
+    left_out = [name for name in there if name in named]
     kept = [file for file in files if not _directories(file) & set(left_out)]
     if not kept:
         raise DataError(f"{files[0].root} has only {', '.join(left_out)}, to be named with --subset")

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from dojang import models
 from dojang.compose import checked_task, eval_sampling
 from dojang.config import RunConfig
+from dojang.errors import DojangError, ModelError
 from dojang.learner import Numerics, load_model, load_tokenizer, make_engine, make_renderer, numerics, prepare_torch
 from dojang.loop.evaluate import examine
 from dojang.places import cache_root
@@ -69,6 +70,13 @@ class Examiner:
 
 
 def _merged(adapter: Path, source: str, numeric: Numerics, device: torch.device) -> PreTrainedModel:
-    model = merge(adapter, source)
+    try:
+        model = merge(adapter, source)
+    except DojangError:
+        raise
+    except Exception as error:  # peft, torch and safetensors each have their own for weights that do not fit
+        raise ModelError(
+            f"the adapter in {adapter} does not fit its base model {source}, or is damaged ({error!r:.300})"
+        ) from error
     torch.nn.Module.to(model, device=device, dtype=numeric.compute)
     return model

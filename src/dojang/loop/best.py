@@ -6,6 +6,7 @@ in a crash, and the metric may be another one when a run is resumed.
 
 import difflib
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -14,7 +15,7 @@ from dojang.loop.state import State, load_figures
 from dojang.rundir import ACCURACY, EVALUATION, REWARD, SOURCE_ACCURACY, SOURCE_REWARD, RunDir
 from dojang.types import Metrics, Outcome
 
-__all__ = ["Best"]
+__all__ = ["Best", "check_source"]
 
 _SOMETIMES = {f"judge/outcome/{outcome}" for outcome in Outcome}
 """Figures that a step may be without, and the next not."""
@@ -26,6 +27,16 @@ class Rank(NamedTuple):
     metric: float
     reward: float
     latest: int
+
+
+def check_source(metric: str, names: Collection[str]) -> None:
+    """ConfigError if checkpoint.metric is of a data source or benchmark that the run does not evaluate on."""
+    kind = next((each for each in (SOURCE_ACCURACY, SOURCE_REWARD) if metric.startswith(each)), None)
+    if kind is not None and metric.removeprefix(kind) not in names:
+        raise ConfigError(
+            f"checkpoint.metric={metric}: the run does not evaluate on {metric.removeprefix(kind)!r}, but on "
+            f"{', '.join(sorted(names))}; use {kind}{min(names)}, or add it to eval.benchmarks"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,8 +110,8 @@ class WeightedRewards:
         return Score(total, parts)
 
     async def check(self, problem: Problem) -> None:
-        """Tries functions with TRL's signature on sample completions of a problem, and finds out what form they take
-        completions in. ConfigError if one fails on all of them."""
+        """Tries functions with TRL's or veRL's signature on sample completions of a problem, and finds out what form
+        they take completions in. ConfigError if one fails on all of them."""
         for place, entry in enumerate(self._entries):
             if entry.forms:
                 try:
@@ -260,6 +260,7 @@ def _resolve(
     found = adapted(name, load_object(name, "task.rewards"), columns)
     if not isinstance(found, Mapping):
         return _Entry(name, weight, found)
-    wanted = kind.completions if isinstance(kind, FunctionReward) else None
-    forms = {form: found[form] for form in FORMS if wanted in (None, form)}
-    return _Entry(name, weight, forms[wanted] if wanted else None, forms=forms)
+    wanted = kind.completions if isinstance(kind, FunctionReward) and len(found) > 1 else None
+    forms = {form: found[form] for form in FORMS if form in found and wanted in (None, form)}
+    function, *others = forms.values()
+    return _Entry(name, weight, None if others else function, forms=forms)

@@ -58,8 +58,9 @@ def samples_of(problem: Problem) -> tuple[str, ...]:
 
 
 def adapted(name: str, found: object, columns: Iterable[str] | None = None) -> Reward | Mapping[Completions, Reward]:
-    """The function as one of (problem, text), or as one for each form of completions if it is TRL's. ConfigError if it
-    cannot be called as any of the three. `columns` are those that the problems have, None if they are not known."""
+    """The function as one of (problem, text), or as one for each form of completions it may take if it is TRL's or
+    veRL's. ConfigError if it cannot be called as any of the three. `columns` are those that the problems have, None if
+    they are not known."""
     if not callable(found):
         raise ConfigError(f"reward {name!r} is {type(found).__name__}, not a function of (problem, text)")
     try:
@@ -78,7 +79,7 @@ def adapted(name: str, found: object, columns: Iterable[str] | None = None) -> R
         takes = _accepted(name, signature, known, "TRL")
         return {form: _trl(found, takes, form) for form in FORMS}
     if verl:
-        return _verl(found, _accepted(name, signature, _VERL, "veRL"))
+        return {"text": _verl(found, _accepted(name, signature, _VERL, "veRL"))}
     _check_ours(name, signature)
     return found
 

@@ -48,7 +48,7 @@ class Adapters:
                 peft.inject_adapter_in_model(self._settings, model)
             except ValueError as error:  # no such module
                 raise ConfigError(f"train.lora.targets={list(config.targets)} do not fit the model: {error}") from error
-        shared = _unfreeze(model, config.modules_to_save)
+        shared = _unfreeze(model, config.modules_to_save, config.bits)
         self._settings.modules_to_save = _names_for_peft(model, shared) or None
         self._full = {f"{name}.{key}": each for name, some in shared.items() for key, each in some.items()}
         self._model, self._precision = model, model.dtype
@@ -122,7 +122,7 @@ class Adapters:
         return ((name, each) for name, each in self._model.named_parameters() if each.requires_grad)
 
 
-def _unfreeze(model: PreTrainedModel, names: Sequence[str]) -> dict[str, dict[str, torch.nn.Parameter]]:
+def _unfreeze(model: PreTrainedModel, names: Sequence[str], bits: int) -> dict[str, dict[str, torch.nn.Parameter]]:
     """Lets the named modules learn, with all that share their weights; returns their parameters, by module."""
     modules = dict(model.named_modules())
     found = {each for name in names for each in modules if each == name or each.endswith(f".{name}")}
@@ -133,7 +133,8 @@ def _unfreeze(model: PreTrainedModel, names: Sequence[str]) -> dict[str, dict[st
     for name, module in modules.items():
         own = dict(module.named_parameters(recurse=name in found))
         if name in found or any(id(each) in chosen for each in own.values()):
-            if hasattr(module, "base_layer") or not all(each.is_floating_point() for each in own.values()):
+            inner = list(module.modules()) if name in found else [module]
+            if any(hasattr(each, "base_layer") or (bits == 4 and _is_quantised(model, each)) for each in inner):
                 raise ConfigError(
                     f"train.lora.modules_to_save has {name}, which is quantised or has an adapter; name others, or "
                     "leave it out of train.lora.targets"
@@ -144,6 +145,11 @@ def _unfreeze(model: PreTrainedModel, names: Sequence[str]) -> dict[str, dict[st
             for each in own.values():
                 each.requires_grad_(True)
     return shared
+
+
+def _is_quantised(model: PreTrainedModel, module: torch.nn.Module) -> bool:
+    """Whether four bits are for it: all projections but the head."""
+    return isinstance(module, torch.nn.Linear) and module is not model.get_output_embeddings()  # type: ignore[no-untyped-call]
 
 
 def _names_for_peft(model: PreTrainedModel, chosen: Collection[str]) -> list[str]:

@@ -336,6 +336,9 @@ def test_what_gsm8k_cannot_be_prepared_from(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(row())
     with pytest.raises(DataError, match=r"rows\.jsonl: its file says nothing of a split; name it train or test"):
         typed(tmp_path / "rows.jsonl", tmp_path / "out")
+    (tmp_path / "train.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"train\.jsonl has no rows"):
+        typed(tmp_path / "train.jsonl", tmp_path / "out")
     (tmp_path / "train.jsonl").write_text(row(answer="18"))
     with pytest.raises(DataError, match=r"train\.jsonl, row 0: the answer does not end with a final answer line"):
         typed(tmp_path / "train.jsonl", tmp_path / "out")

@@ -50,6 +50,25 @@ def test_an_answer_of_others_is_left_as_it_is(answer: str) -> None:
     assert from_row(row, "part/7") == Problem("part/7", "code_contests", (Message("user", "Solve it."),), answer)
 
 
+@pytest.mark.parametrize(("truth", "answer"), [(18, "18"), (18.0, "18"), (0.5, "0.5"), (10**20, f"1{'0' * 20}")])
+def test_a_number_is_an_answer(truth: float, answer: str) -> None:
+    assert from_row({**THEIRS, "reward_model": {"style": "rule", "ground_truth": truth}}, "x").reference == answer
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"prompt": "9 * 2 ="}, "the prompt is text, and must be a list of messages"),
+        ({"reward_model": {"ground_truth": True}}, "this is True"),
+        ({"reward_model": {"ground_truth": float("nan")}}, "this is nan"),
+        ({"reward_model": {"ground_truth": None}}, "this is None"),
+    ],
+)
+def test_a_field_of_another_type_is_told(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        from_row({**THEIRS, **change}, "x")
+
+
 def test_tests_of_others_are_read_and_their_template_is_taken_out() -> None:
     found = from_row(THEIRS, "part/7")
     assert found.id == "1_A. Sum"

@@ -65,6 +65,13 @@ def test_a_named_evaluation_subset_is_a_test_split(deepcoder: Path, tmp_path: Pa
     assert (words(tmp_path / "other", "train"), len(words(tmp_path / "other", "test"))) == ([], 2)
 
 
+def test_one_file_of_an_evaluation_subset_is_a_test_split(deepcoder: Path, tmp_path: Path) -> None:
+    told = typed("deepcoder", deepcoder / "lcbv5" / "train-0.jsonl", tmp_path / "out")
+    assert (words(tmp_path / "out", "train"), len(words(tmp_path / "out", "test"))) == ([], 1)
+    assert "evaluate on them with dojang eval MODEL --data" in told
+    assert "train on them" not in told
+
+
 def test_a_subset_that_is_not_there_is_told(deepcoder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"--subset prime: no such directory in .*there are codeforces, lcbv5, prime"):
         typed("deepcoder", deepcoder, tmp_path / "out", "--subset", "prime")

@@ -161,6 +161,12 @@ def test_a_function_that_always_fails_is_refused_with_its_own_exception() -> Non
         asyncio.run(rewards("broken").check(PROBLEM))
 
 
+def test_a_function_for_verl_that_returns_no_number_is_refused_before_the_run() -> None:
+    sys.modules["published"].pair = lambda solution_str, ground_truth: (1.0, {})  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"'pair' returned \(1\.0, \{\}\), not a finite number.* as text"):
+        asyncio.run(rewards("pair").check(PROBLEM))
+
+
 def test_a_column_that_rows_do_not_have_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"nothing to call level with; there is .*question"):
         rewards("by_level", columns=("question",))
