@@ -22,6 +22,6 @@ def check_modules(source: str | None, lora: LoraConfig | None) -> None:
         return
     model: PreTrainedModel | None = None
     with suppress(Exception), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))  # type: ignore[no-untyped-call]
     if model is not None:
         Adapters(model, lora, source)
