@@ -321,7 +321,11 @@ def directory(text: str) -> Path:
 def storage(text: str) -> str:
     """--storage: a directory, or a bucket that exists and can be reached from here. Nothing is created."""
     if "://" not in text:
-        return str(Path(text).resolve())
+        place = Path(text).resolve()
+        for each in (place, *place.parents):
+            if each.exists() and not each.is_dir():
+                raise argparse.ArgumentTypeError(f"{each} is a file; give a directory, or s3://BUCKET/PATH")
+        return str(place)
     if not urlsplit(text).netloc:
         raise argparse.ArgumentTypeError(f"{text} names no bucket; write s3://BUCKET/PATH")
     try:

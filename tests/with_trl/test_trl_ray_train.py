@@ -238,6 +238,7 @@ def test_the_data_says_how_it_is_judged(
     [
         (["--data", "/not/there"], "/not/there is not a directory"),
         (["--storage", "s3://"], "s3:// names no bucket; write s3://BUCKET/PATH"),
+        (["--storage", f"{__file__}/runs"], f"{__file__} is a file; give a directory"),
         (["--storage", "nfs://host/runs"], "nfs://host/runs cannot be used"),
         (["--workers", "-1"], "--workers: -1 is too small; it must be 1 or more"),
         (["--workers", "two"], "--workers: two is not a whole number"),

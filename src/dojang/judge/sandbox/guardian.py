@@ -27,9 +27,12 @@ _FIRST_UID, _UIDS = 60706, 477  # a range no distribution hands out
 def main() -> None:
     """`guardian SOCKET PARENT`: serve the pool at the other end of the socket until it or the worker ends."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    parent = os.pidfd_open(int(sys.argv[2]))
-    if os.getppid() != int(sys.argv[2]):
+    try:
+        parent = os.pidfd_open(int(sys.argv[2]))
+    except ProcessLookupError:
         return  # the pool died before the guard was set
+    if os.getppid() != int(sys.argv[2]):
+        return  # the same, and its number is another's now
     # Who ends everything at once, a service manager say, means the pool, which finishes in order.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
