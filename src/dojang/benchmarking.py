@@ -1,6 +1,7 @@
 """Loads the benchmarks of a training run (eval.benchmarks): their problems, and the settings each is evaluated with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
@@ -13,7 +14,7 @@ from dojang.tasks.code import CodeConfig
 from dojang.types import Problem
 from dojang.workflows.single_turn import SingleTurnConfig
 
-__all__ = ["Loaded", "NameTaken", "load_benchmarks"]
+__all__ = ["Loaded", "NameTaken", "load_benchmarks", "naming"]
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 
@@ -40,6 +41,16 @@ def load_benchmarks(config: RunConfig, held_out: Sequence[Problem]) -> list[Load
     return [_load(config, name, each, sources) for name, each in config.eval.benchmarks.items()]
 
 
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Puts the benchmark's name before the message of an error in its settings."""
+    try:
+        yield
+    except ConfigError as error:
+        key = f"eval.benchmarks.{name}"
+        raise ConfigError(f"{key}: {error}. Without {key}.task it is graded as the run's own problems") from error
+
+
 def _load(config: RunConfig, name: str, benchmark: BenchmarkConfig, sources: set[str]) -> Loaded:
     key = f"eval.benchmarks.{name}"
     if name in sources:
@@ -56,7 +67,9 @@ def _load(config: RunConfig, name: str, benchmark: BenchmarkConfig, sources: set
         raise DataError(f"{key}: the test split of {benchmark.data.name} is empty")
     most = min(benchmark.problems or len(problems), len(problems))
     how = EvalConfig(problems=most, samples=benchmark.samples, temperature=benchmark.temperature)
-    update = {"data": benchmark.data, "task": task, "eval": how, "workflow": SingleTurnConfig(), "tester": None}
+    filtered = benchmark.data.filter_overlong_prompts or config.data.filter_overlong_prompts
+    data = benchmark.data.model_copy(update={"filter_overlong_prompts": filtered})
+    update = {"data": data, "task": task, "eval": how, "workflow": SingleTurnConfig(), "tester": None}
     return Loaded(name, benchmark.every, config.model_copy(update=update), problems)
 
 

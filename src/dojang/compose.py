@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang import models
 from dojang.algos.roles import ByRole
-from dojang.benchmarking import Loaded, load_benchmarks
+from dojang.benchmarking import Loaded, load_benchmarks, naming
 from dojang.config import RunConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.engines.pair import Pair
@@ -20,7 +20,7 @@ from dojang.errors import ConfigError, DataError
 from dojang.learner import (
     Learner,
     Numerics,
-    check_model_heads,
+    check_model,
     check_processes,
     has_critic,
     load_tokenizer,
@@ -43,7 +43,6 @@ from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
 from dojang.train import team
-from dojang.train.model_checks import check_modules
 from dojang.train.ranks import ALONE, Ranks, join
 from dojang.train.roles import Roles
 from dojang.train.team import Team
@@ -114,8 +113,7 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
     config.track.check()
     for each in config.roles().values():
         models.check(each.model.name)
-        check_model_heads(each)
-        check_modules(models.local(each.model.name), each.train.lora)
+        check_model(each)
     if not dry and config.runtime.name == "local":  # on Ray the ranks are actors; RunConfig has checked their number
         check_processes(config)
     algorithms = _make_algorithms(config)
@@ -213,9 +211,11 @@ def _make_tasks(
 async def _benchmark_task(benchmark: Loaded, judge: Judge) -> Task:
     """Judges of a cluster know the run's own task; programs they run for any, and the rest is graded here."""
     config, problems = benchmark.config, {"train": (), "test": benchmark.problems}
-    if isinstance(config.task, CodeConfig):
-        return await checked_task(config, problems, judge)
-    return config.task.make(problems)
+    with naming(benchmark.name):
+        if isinstance(config.task, CodeConfig):
+            return await checked_task(config, problems, judge)
+        await check_rewards(task := config.task.make(problems), problems)
+        return task
 
 
 async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:

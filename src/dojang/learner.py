@@ -24,6 +24,7 @@ from dojang.protocols import Algorithm, RolloutEngine, WeightStore
 from dojang.tasks.code import CodeConfig
 from dojang.train.bits import load_quantised
 from dojang.train.critic import Critic
+from dojang.train.model_checks import check_modules
 from dojang.train.ranks import Ranks, check_world
 from dojang.train.torch import TorchTrainer
 from dojang.train.ulysses import check_heads
@@ -34,7 +35,7 @@ from dojang.workflows.render import ChatRenderer
 __all__ = [
     "Learner",
     "Numerics",
-    "check_model_heads",
+    "check_model",
     "check_processes",
     "context_length",
     "has_critic",
@@ -184,9 +185,11 @@ class Learner:
         return load_model(self._source, numeric.master if lora is None else numeric.compute, self._device)
 
 
-def check_model_heads(config: RunConfig) -> None:
-    """ConfigError if attention heads cannot be divided among ranks or GPUs; of a model that is on this machine."""
+def check_model(config: RunConfig) -> None:
+    """ConfigError if a model that is on this machine lacks the modules of train.lora, or if its attention heads cannot
+    be divided among ranks or GPUs."""
     source, size = models.local(config.model.name), config.rollout.tensor_parallel_size
+    check_modules(source, config.train.lora)
     if source is None or max(config.train.sequence_ranks, size) == 1:
         return
     settings = AutoConfig.from_pretrained(source).get_text_config()

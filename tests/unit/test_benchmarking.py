@@ -1,7 +1,9 @@
 """Benchmarks of a training run: what is loaded, how each is graded, and what is refused before anything runs."""
 
 import asyncio
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -89,6 +91,33 @@ def test_overlong_prompts_of_a_benchmark_are_refused_or_left_out(filtered: bool)
         match="leaves no problem of the long split" if filtered else "problems of the long split have overlong prompts",
     ):
         compose.prepare(config(*settings))
+
+
+def test_a_run_that_filters_overlong_prompts_filters_those_of_benchmarks() -> None:
+    settings = ["eval.benchmarks.long={data: {name: arithmetic, digits: 6}}", "rollout.max_model_len=43"]
+    with pytest.raises(DataError, match="leaves no problem of the long split"):
+        compose.prepare(config(*settings, "data.filter_overlong_prompts=true"))
+
+
+def test_a_reward_function_that_cannot_grade_a_benchmark_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rewards = ModuleType("published")
+    rewards.by_level = lambda completions, level, **_: [float(each) for each in level]  # type: ignore[attr-defined]
+    rewards.by_kind = lambda completions, level=None, **_: [float(each) for each in level or "?"]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "published", rewards)
+    rows = "".join(f'{{"question": "{n}+{n}=", "answer": "{2 * n}", "level": {n}}}\n' for n in range(30))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    data = f"data={{name: files, train: {tmp_path / 'rows.jsonl'}, prompt: '{{question}}', answer: answer}}"
+    for name, words in (
+        ("by_level", "nothing to call level with"),
+        ("by_kind", "raised ValueError: could not convert"),
+    ):
+        task = f"task={{name: answer_line, rewards: {{correct: 1, 'published:{name}': 1}}}}"
+        with pytest.raises(
+            ConfigError, match=rf"^eval.benchmarks.extra: .*{words}.*Without eval.benchmarks.extra.task"
+        ):
+            compose.prepare(config(data, task, "eval.benchmarks.extra={data: {name: arithmetic}}"))
 
 
 @pytest.mark.parametrize(
