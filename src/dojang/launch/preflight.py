@@ -26,6 +26,7 @@ from dojang.planning.layout import lay_out
 from dojang.planning.shapes import Shape, find_shape
 from dojang.planning.split import with_split
 from dojang.planning.work import Lengths
+from dojang.runtime.config import RayConfig
 from dojang.settings import flatten
 from dojang.tasks.code import CodeConfig
 from dojang.types import Problem
@@ -87,7 +88,9 @@ def _known(group: Machines) -> Instance | None:
 
 
 def _addresses(config: RunConfig, *, gpus: bool) -> Iterator[str]:
-    """Services at addresses where nothing listens in a job."""
+    """Services at addresses where nothing listens in a job, and a cluster that is not the job's."""
+    if isinstance(config.runtime, RayConfig) and config.runtime.address:
+        yield f"runtime.address={config.runtime.address}: a job is a Ray cluster of its own; leave it out"
     tester = config.tester.url if config.tester else []
     if config.rollout.engine == "remote" and any(map(_is_loopback, [*config.rollout.url, *tester])):
         settings = ["rollout.engine=vllm" if gpus else "rollout.engine=torch", "rollout.url=[]"]
@@ -221,10 +224,12 @@ def _instances(
             f"rollout.tensor_parallel_size={config.rollout.tensor_parallel_size} is more than the {most} GPUs of one "
             "instance, where all GPUs of an engine are; set it lower"
         )
-    if not instance.gpus:
+    unused = next((f"{key} uses none" for key in _without_gpus(config)), "")
+    if unused or not instance.gpus:
+        remedy = "leave it out" if unused else "use instances with GPUs, such as ml.p4de.24xlarge"
         found.wrong += [
-            f"{each.model.name} has {shapes[role].parameters / 1e9:.3g}B parameters, and {instance.name} has no GPU; "
-            "use instances with GPUs, such as ml.p4de.24xlarge"
+            f"{each.model.name} has {shapes[role].parameters / 1e9:.3g}B parameters, and "
+            f"{unused or f'{instance.name} has no GPU'}; {remedy}"
             for role, each in config.roles().items()
             if role in shapes and shapes[role].parameters > _CPU_PARAMETERS
         ]
@@ -248,6 +253,14 @@ def _instances(
         if each.level != "failed" and each.about in ("ranks", "memory", "judge")
         if not (each.about == "judge" and judges_elsewhere)
     ]
+
+
+def _without_gpus(config: RunConfig) -> Iterator[str]:
+    """Settings that leave the GPUs of any instance unused."""
+    if config.model.device == "cpu":
+        yield "model.device=cpu"
+    if isinstance(config.runtime, RayConfig) and config.runtime.gpus == 0:
+        yield "runtime.gpus=0"
 
 
 def _together(groups: Sequence[Machines]) -> tuple[Instance, int]:

@@ -130,14 +130,7 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if layout.ranks % config.train.sequence_ranks:
         said = f"train.sequence_ranks={config.train.sequence_ranks} does not divide the {layout.ranks} processes"
         yield Finding("failed", "ranks", f"{said}; use more GPUs, or set it lower", ConfigError.exit_code)
-    for role, shape in subject.shapes.items():
-        own = config.train.sequence_ranks
-        if shape.heads % own or (shape.kv_heads % own and own % shape.kv_heads):
-            said = f"train.sequence_ranks={own} does not go with the {role}'s {shape.heads} and {shape.kv_heads} heads"
-            yield Finding("failed", "ranks", said, ConfigError.exit_code)
-        if shape.heads % (size := config.rollout.tensor_parallel_size):
-            said = f"rollout.tensor_parallel_size={size} does not divide the {role}'s {shape.heads} attention heads"
-            yield Finding("failed", "engines", said, ConfigError.exit_code)
+    yield from _by_model(subject)
     if layout.ranks > 1 and config.train.optimiser == "adamw8bit":
         said = "train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway"
         yield Finding("failed", "ranks", said, ConfigError.exit_code)
@@ -153,6 +146,25 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
         remedy = "raise rollout.kv_gb or lower rollout.max_tokens"
         code = ModelError.exit_code if sure else 0
         yield Finding("failed" if sure else "warning", "memory", f"{said}; {remedy}", code)
+
+
+def _by_model(subject: Subject) -> Iterator[Finding]:
+    """What the heads and the context of a model do not allow."""
+    config = subject.config
+    for role, shape in subject.shapes.items():
+        own = config.train.sequence_ranks
+        if shape.heads % own or (shape.kv_heads % own and own % shape.kv_heads):
+            said = f"train.sequence_ranks={own} does not go with the {role}'s {shape.heads} and {shape.kv_heads} heads"
+            yield Finding("failed", "ranks", said, ConfigError.exit_code)
+        if shape.heads % (size := config.rollout.tensor_parallel_size):
+            said = f"rollout.tensor_parallel_size={size} does not divide the {role}'s {shape.heads} attention heads"
+            yield Finding("failed", "engines", said, ConfigError.exit_code)
+        if (most := config.roles()[role].rollout.max_tokens) >= shape.context:
+            said = f"answers of {most} tokens leave no room for a prompt in the {role}'s context of {shape.context}"
+            yield Finding("failed", "prompts", f"{said}; lower max_tokens", ConfigError.exit_code)
+        if (length := config.rollout.max_model_len) and length > shape.context:
+            said = f"rollout.max_model_len={length} is more than the {role}'s context of {shape.context}; lower it"
+            yield Finding("failed", "prompts", said, ConfigError.exit_code)
 
 
 def _memory(subject: Subject, found: Estimate) -> Iterator[Finding]:
@@ -227,9 +239,13 @@ def _idle(subject: Subject, found: Estimate) -> Iterator[Finding]:
         said = f"algo.refills={refills}: a step may pose up to {1 + refills} times as many problems; reckoned with one"
         yield Finding("note", "refills", said)
     cache = found.cache
-    if cache is not None and 0 < cache.slots < min(config.rollout.slots, found.work.sequences):
-        said = f"keys and values leave room for {cache.slots} sequences at a time, not {config.rollout.slots}"
-        yield Finding("note", "memory", f"{said}; a larger rollout.kv_gb decodes faster")
+    each = -(-found.work.sequences // max(1, layout.servers)) if layout.apart else found.work.sequences
+    wanted = min(config.rollout.slots, each)
+    if cache is not None and 0 < cache.slots < wanted:
+        said = f"keys and values leave room for {cache.slots} sequences at a time, not {wanted}"
+        grown = layout.alone and config.rollout.kv_gb is None  # the cache has what the GPU has
+        remedy = "more engines, or a smaller rollout.max_tokens, decode" if grown else "a larger rollout.kv_gb decodes"
+        yield Finding("note", "memory", f"{said}; {remedy} faster")
 
 
 def _gib(size: float) -> str:

@@ -115,6 +115,7 @@ def _parts(needs: Needs) -> Iterator[str]:
 def _time(found: Estimate) -> Iterator[str]:
     times, lengths = found.times, found.work.lengths
     each = ", ".join(f"{role} {own.answer}" for role, own in lengths.items())
+    cost = _usd(times.usd) if times.usd is None else f"{_usd(times.usd)} USD"
     yield f"time of a step, with answers of {each} tokens:"
     yield (
         f"  attempt {_s(times.attempt)} (generate {_s(times.generate)}, judge {_s(times.judge)}), "
@@ -122,7 +123,7 @@ def _time(found: Estimate) -> Iterator[str]:
     )
     yield (
         f"  {times.answered / times.generate:,.0f} tokens/s while generating; {times.steps:,} steps and "
-        f"{times.evaluations} evaluations: {times.hours:.3g} hours, {_usd(times.usd)}"
+        f"{times.evaluations} evaluations: {times.hours:.3g} hours, {cost}"
     )
 
 

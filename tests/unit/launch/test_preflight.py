@@ -176,6 +176,28 @@ def test_engines_that_no_machine_has_room_for_are_refused(tmp_path: Path) -> Non
     assert launch(*seven, instance_count=3, **given).groups
 
 
+def test_settings_that_waste_the_instances_are_refused(tmp_path: Path) -> None:
+    given = {"inputs": [f"data={rows(tmp_path / 'data', 'easy')}"], "instance_count": 2}
+    said = refused("codefu-7b-stage1", "model.device=cpu", **given)
+    assert "has 7.62B parameters, and model.device=cpu uses none; leave it out" in said
+    assert "runtime.gpus=0 uses none" in refused("codefu-7b-stage1", "runtime.gpus=0", **given)
+    said = refused("codefu-7b-stage1", "runtime.address=10.0.0.1:6379", **given)
+    assert "runtime.address=10.0.0.1:6379: a job is a Ray cluster of its own" in said
+    said = refused("codefu-7b-stage1", "rollout.max_model_len=null", "rollout.max_tokens=200000", **given)
+    assert "answers of 200000 tokens leave no room for a prompt in the policy's context of 131072" in said
+    said = refused("codefu-7b-stage1", "rollout.max_model_len=200000", **given)
+    assert "rollout.max_model_len=200000 is more than the policy's context of 131072" in said
+
+
+def test_advice_about_the_kv_cache_can_be_followed(tmp_path: Path) -> None:
+    given = {"inputs": [f"data={rows(tmp_path / 'data', 'easy')}"]}
+    wide = ("codefu-7b-stage1", "rollout.prompts=64", "rollout.samples=16")
+    (note,) = (each for each in launch(*wide, **given).notes if "leave room for" in each)
+    assert note.endswith("more engines, or a smaller rollout.max_tokens, decode faster")
+    (note,) = (each for each in launch(*wide, "rollout.kv_gb=8", **given).notes if "leave room for" in each)
+    assert note.endswith("a larger rollout.kv_gb decodes faster")
+
+
 def test_benchmarks_are_loaded_as_the_data_are(tmp_path: Path) -> None:
     data, empty = rows(tmp_path / "data", "easy"), tmp_path / "empty"
     empty.mkdir()
