@@ -125,6 +125,7 @@ def test_a_comparison_is_written_and_drawn_over_shots(
         (["eval", "dojang-tiny", "--data", "arithmetic", "--shots", "2"], ConfigError, "--shots is for gsm8k"),
         (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "two"], ConfigError, "must be numbers with commas"),
         (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "99"], ConfigError, "shots=99 is more than the 8"),
+        ([*ASKED, "model.name=dojang-tiny-code"], ConfigError, "is not the MODEL dojang-tiny; give it as MODEL"),
         ([*ASKED, "data.style=prose"], ConfigError, "data.style: no such key"),
         ([*ASKED, "eval.samples=4"], ConfigError, "greedy answers would all be the same"),
         ([*ASKED, "--recipe", "nothing"], ConfigError, "there is no recipe 'nothing'"),

@@ -58,7 +58,14 @@ class FilesConfig(DataSection):
             raise DataError(f"files have no split {split!r}; use 'train' or 'test'")
         if self.test is not None:
             return self._read(self.train if split == "train" else self.test)
-        return [each for each in self._read(self.train) if (share_of(each.id) < self.held_out) == (split == "test")]
+        every = self._read(self.train)
+        chosen = [each for each in every if (share_of(each.id) < self.held_out) == (split == "test")]
+        if not chosen:
+            raise DataError(
+                f"data.held_out={self.held_out:g} of the {len(every):,} rows of {self.train} leaves none for the "
+                f"{split} split: rows are chosen by their names. Change data.held_out or set data.test to a file"
+            )
+        return chosen
 
     def _read(self, path: Path) -> list[Problem]:
         from dojang.data.reading import find  # not before there is something to read

@@ -170,4 +170,5 @@ def _messages(prompt: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:
 def _message(role: str, content: str) -> Message:
     if role not in ("system", "user", "assistant", "text"):
         raise ValueError(f"a turn of {role!r}")
+    content.encode()  # half of a surrogate pair, which JSON may have, is no text
     return Message(role, content)  # type: ignore[arg-type]

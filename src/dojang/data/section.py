@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
+from dojang.errors import DataError
 from dojang.settings import Section
 from dojang.types import Problem
 
@@ -33,6 +34,7 @@ class DataSection(Section):
     def load(self, split: str) -> list[Problem]:
         """Problems of a split; of `train` at most `limit`."""
         problems = self.read(split)
+        _check_unicode(problems)
         if split != "train" or self.limit is None:
             return problems
         return [problems[at] for at in self.chosen(len(problems))]
@@ -49,3 +51,13 @@ class DataSection(Section):
     def read(self, split: str) -> list[Problem]:
         """All problems of a split, in an order that never changes."""
         raise NotImplementedError
+
+
+def _check_unicode(problems: Sequence[Problem]) -> None:
+    """DataError if a prompt has half of a surrogate pair, as JSON may: no tokenizer takes it."""
+    for problem in problems:
+        for message in problem.messages:
+            try:
+                message.content.encode()
+            except UnicodeEncodeError as error:
+                raise DataError(f"{problem.id}: its prompt is not valid Unicode ({error}); correct the row") from None

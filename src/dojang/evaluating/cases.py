@@ -116,7 +116,10 @@ def _case(
         "seed": options.seed,
         "eval": {"samples": options.samples, "temperature": options.temperature, "problems": options.problems},
     }
-    return Case(label, shots, resolve(f"the evaluation on {label}", tree, overrides))
+    config = resolve(f"the evaluation on {label}", tree, overrides)
+    if config.model.name != subject.path:
+        raise ConfigError(f"model.name={config.model.name} is not the MODEL {subject.path}; give it as MODEL instead")
+    return Case(label, shots, config)
 
 
 def _own(subject: Subject) -> tuple[str, Tree, Tree]:

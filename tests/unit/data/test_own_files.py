@@ -79,6 +79,24 @@ def test_templates_that_are_none(prompt: str) -> None:
         FilesConfig(train=Path("x"), prompt=prompt)
 
 
+def test_half_of_a_surrogate_pair_is_told_with_its_row(tmp_path: Path) -> None:
+    rows = [{"question": "\ud800 + 1?" if n == 7 else "1 + 1?", "answer": "2"} for n in range(30)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = FilesConfig(train=tmp_path / "rows.jsonl", test=tmp_path / "rows.jsonl")
+    with pytest.raises(DataError, match=r"files/rows\.jsonl/7: its prompt is not valid Unicode"):
+        config.load("test")
+
+
+def test_so_few_rows_that_none_is_held_out_say_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROWS[0]))
+    found = FilesConfig(train=tmp_path / "rows.jsonl", held_out=0.001)
+    assert len(found.load("train")) == 1
+    with pytest.raises(
+        DataError, match=r"data.held_out=0.001 of the 1 rows of .* leaves none for the test split.*data.test"
+    ):
+        found.load("test")
+
+
 def test_files_that_are_not_there_or_empty(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is nothing at"):
         FilesConfig(train=tmp_path / "none.jsonl").load("train")

@@ -58,6 +58,7 @@ def test_a_number_is_an_answer(truth: float, answer: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"prompt": [{"role": "user", "content": "\ud800 + 1"}]}, "surrogates not allowed"),
         ({"prompt": "9 * 2 ="}, "the prompt is text, and must be a list of messages"),
         ({"reward_model": {"ground_truth": True}}, "this is True"),
         ({"reward_model": {"ground_truth": float("nan")}}, "this is nan"),
