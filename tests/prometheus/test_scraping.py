@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 RECIPE = [
     *("quickstart", "steps=5", "rollout.prompts=4", "rollout.samples=4", "eval.every=5", "eval.problems=16"),
     *("algo.kl=0.001", "task.rewards.patience:patient=0.1"),
+    *("eval.benchmarks.sums.data.name=arithmetic", "eval.benchmarks.sums.every=5", "eval.benchmarks.sums.problems=8"),
 ]
 NOT_IN_THIS_RUN = {
     *("Corrections", "Second moment", "Weights sent", "Engines sent all weights"),
