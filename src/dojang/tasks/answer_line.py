@@ -25,8 +25,8 @@ class AnswerLineConfig(Section):
 
     name: Literal["answer_line"] = "answer_line"
     rewards: Weighted = Field(default={"format": 0.5, "correct": 1.0}, min_length=1)
-    """What is rewarded: `format`, `correct`, a length, a pattern or a package.module:function of yours, each with its
-    weight (docs/rewards.md)."""
+    """What is rewarded: `format`, `correct`, `gsm8k_post_format`, `gsm8k_post_correct`, a length, a pattern or a
+    package.module:function of yours, each with its weight (docs/rewards.md)."""
     timeout_s: float = Field(default=10.0, gt=0)
     """Seconds a package.module:function may take for one attempt."""
 

@@ -11,7 +11,8 @@ next question. Some consequences:
 
 What surrounds the number (currency, percent sign, units, emphasis) is ignored: "50%" is 50, "18 thousand" is
 18. A sign adjoins its number; "1/2" and "1e3" are numbers. Values are compared as fractions, not as floats:
-two long numbers that differ in the last digit do differ.
+two long numbers that differ in the last digit do differ. The tolerance is 1e-3, relative to references below 1 and
+absolute above: 0.333 is 1/3, and neither 0 nor 0.002 is 0.001.
 
 Not covered: symbolic answers (surds, intervals, units that matter), and decimal commas.
 """
@@ -24,6 +25,7 @@ __all__ = ["NEXT_QUESTION", "answer_line", "follows_format", "is_correct", "read
 NEXT_QUESTION = "Question:"
 """What a dataset with worked examples begins each question with."""
 TOLERANCE = Fraction(1, 1000)
+"""Largest accepted error: relative for references below 1 in magnitude, absolute for larger ones."""
 LONGEST_NUMBER = 40
 """Characters; a longer run of digits is noise, and must cost nothing to refuse."""
 
@@ -69,7 +71,7 @@ def is_correct(text: str, reference: object) -> bool:
         raise ValueError(f"the reference {str(reference)[:80]!r} is not a number; no answer can be judged")
     line = answer_line(text)
     number = None if line is None else read_number(line)
-    return number is not None and abs(number - expected) <= TOLERANCE
+    return number is not None and abs(number - expected) <= min(TOLERANCE, TOLERANCE * abs(expected))
 
 
 def read_number(text: str) -> Fraction | None:

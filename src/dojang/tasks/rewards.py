@@ -1,12 +1,12 @@
 """Named rewards and their weights: what an attempt is worth.
 
-A reward is a function of the problem and the completion's text, plain or async. `format` and `correct` are
-built in; lengths and patterns are described in the recipe (kinds.py); any other is named `package.module:function`
-and imported when the rewards are put together (signatures.py: how it may be written). Whether a TRL function takes
-completions as messages or as text is found by trying both, once: the form that raises less often, then the one that
-tells more completions apart, then the one TRL would give it (messages, for a conversation). One that raises, hangs or
-returns no number ends in `RewardFailure`: the machinery has failed, and the caller must not take that for a wrong
-answer.
+A reward is a function of the problem and the completion's text, plain or async. `format` and `correct` are built in,
+as are those of the GSM8K post (gsm8k_post.py); lengths and patterns are described in the recipe (kinds.py); any other
+is named `package.module:function` and imported when the rewards are put together (signatures.py: how it may be
+written). Whether a TRL function takes completions as messages or as text is found by trying both, once: the form that
+raises less often, then the one that tells more completions apart, then the one TRL would give it (messages, for a
+conversation). One that raises, hangs or returns no number ends in `RewardFailure`: the machinery has failed, and the
+caller must not take that for a wrong answer.
 
 A foreign function runs in a daemon thread of its own: a hung one holds up neither the event loop nor the end
 of the program, as a thread of asyncio's executor would. Not covered: it cannot be stopped, only abandoned;
@@ -30,6 +30,7 @@ from typing import SupportsFloat
 from dojang.errors import ConfigError
 from dojang.settings import load_object
 from dojang.tasks.answers import follows_format, is_correct
+from dojang.tasks.gsm8k_post import post_correct, post_format
 from dojang.tasks.kinds import FunctionReward, Kind, LengthReward, PatternReward, check_names, labels, weight_of
 from dojang.tasks.signatures import FORMS, NOT_APPLICABLE, Completions, Reward, adapted, samples_of
 from dojang.types import Outcome, Problem, Verdict, plain_prompt
@@ -244,7 +245,20 @@ def _correct(problem: Problem, text: str) -> float:
     return float(is_correct(text, problem.reference))
 
 
-BUILT_IN: Mapping[str, Reward] = {"format": _format, "correct": _correct}
+def _post_format(problem: Problem, text: str) -> float:
+    return float(post_format(text))
+
+
+def _post_correct(problem: Problem, text: str) -> float:
+    return float(post_correct(text, problem.reference))
+
+
+BUILT_IN: Mapping[str, Reward] = {
+    "format": _format,
+    "correct": _correct,
+    "gsm8k_post_format": _post_format,
+    "gsm8k_post_correct": _post_correct,
+}
 
 
 def _resolve(

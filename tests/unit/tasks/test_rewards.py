@@ -292,7 +292,7 @@ def test_a_hung_function_does_not_keep_the_program_alive() -> None:
     [
         ("corect", "unknown reward 'corect'.*; did you mean 'correct'\\?$"),
         ("Format", "did you mean 'format'\\?$"),
-        ("speed", "neither built in \\(format, correct\\) nor of the form package.module:function$"),
+        ("speed", "neither built in \\(format, correct, .*\\) nor of the form package.module:function$"),
         ("", "unknown reward ''"),
         (":f", "unknown reward ':f'"),
         ("a.b:", "unknown reward"),
