@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from dojang.config import RunConfig
 from dojang.data.prepared import PreparedConfig
 from dojang.errors import ConfigError, DataError
-from dojang.eval_config import GRADED_BY, BenchmarkConfig, EvalConfig, Task
+from dojang.eval_config import GRADED_BY, BenchmarkConfig, EvalConfig, SamplingConfig, Task
 from dojang.tasks.code import CodeConfig
 from dojang.types import Problem
 from dojang.workflows.single_turn import SingleTurnConfig
@@ -66,7 +66,7 @@ def _load(config: RunConfig, name: str, benchmark: BenchmarkConfig, sources: set
     if not problems:
         raise DataError(f"{key}: the test split of {benchmark.data.name} is empty")
     most = min(benchmark.problems or len(problems), len(problems))
-    how = EvalConfig(problems=most, samples=benchmark.samples, temperature=benchmark.temperature)
+    how = EvalConfig(problems=most, **{name: getattr(benchmark, name) for name in SamplingConfig.model_fields})
     filtered = benchmark.data.filter_overlong_prompts or config.data.filter_overlong_prompts
     data = benchmark.data.model_copy(update={"filter_overlong_prompts": filtered})
     update = {"data": data, "task": task, "eval": how, "workflow": SingleTurnConfig(), "tester": None}

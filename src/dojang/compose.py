@@ -36,6 +36,7 @@ from dojang.places import cache_root
 from dojang.prompts import fit_benchmarks, measure
 from dojang.protocols import Algorithm, Judge, RolloutEngine, SpreadJudge, Task, Trainer, Workflow
 from dojang.rundir import RunDir
+from dojang.sampling import RETRY_STREAM, TESTER_STREAM, check_truncation, eval_sampling, train_sampling
 from dojang.settings import complaints
 from dojang.tasks.code import CodeConfig, CodeTask
 from dojang.tasks.splits import check_rewards
@@ -46,7 +47,7 @@ from dojang.train import team
 from dojang.train.ranks import ALONE, Ranks, join
 from dojang.train.roles import Roles
 from dojang.train.team import Team
-from dojang.types import Message, Problem, Sampling
+from dojang.types import Message, Problem
 from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, Speaker
 from dojang.workflows.render import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
@@ -59,16 +60,11 @@ __all__ = [
     "Prepared",
     "build",
     "checked_task",
-    "eval_sampling",
     "follow",
     "measure_prompts",
     "numerics",
     "prepare",
 ]
-
-EVAL_STREAM, TESTER_STREAM, RETRY_STREAM = 2**32, 2**33, 2**34
-"""Added to the seed, which is smaller, so that evaluations never share random numbers with training, nor a tester, nor
-second attempts, with first ones."""
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2}
 """How far log-probs of the engine and the trainer may be apart on average, by the precision they compute in."""
@@ -162,6 +158,8 @@ def _make_algorithms(config: RunConfig) -> dict[str, Algorithm]:
     found: dict[str, Algorithm] = {
         role: each.algo.make(each.rollout.max_tokens) for role, each in config.roles().items()
     }
+    for algorithm in found.values():
+        check_truncation(config, algorithm)
     if len(found) > 1 and any(map(has_critic, found.values())):
         raise ConfigError(f"workflow.name={config.workflow.name} has no critics, and algo.make_with needs one")
     return found
@@ -300,7 +298,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
                 trainer=trainer,
                 renderer=player.renderer,
                 problems=prepared.train,
-                sampling=_sampling(player.config, config.seed),
+                sampling=train_sampling(player.config, config.seed),
                 tolerance=TOLERANCE[numeric.compute],
                 role=role,
             )
@@ -356,7 +354,7 @@ def _joined(players: Mapping[str, _Player], ranks: Ranks) -> tuple[RolloutEngine
 
 
 def _make_workflow(config: RunConfig, prepared: Prepared, players: Mapping[str, _Player]) -> Workflow:
-    sampling = _sampling(config, config.seed, stop=config.data.stop)
+    sampling = train_sampling(config, config.seed, stop=config.data.stop)
     if not isinstance(config.workflow, CoderTesterConfig):
         (policy,) = players.values()
         return SingleTurn(
@@ -364,25 +362,15 @@ def _make_workflow(config: RunConfig, prepared: Prepared, players: Mapping[str, 
         )
     assert isinstance(prepared.task, CodeTask), "RunConfig has refused others"
     coder, tester = players["coder"], players["tester"]
-    again = _sampling(config, config.seed + RETRY_STREAM, stop=config.data.stop)
+    again = train_sampling(config, config.seed + RETRY_STREAM, stop=config.data.stop)
     return CoderTester(
         config.workflow,
         prepared.task,
         coder=Speaker(coder.engine, coder.renderer, sampling),
         again=Speaker(coder.engine, coder.renderer, again),
-        tester=Speaker(tester.engine, tester.renderer, _sampling(tester.config, config.seed + TESTER_STREAM)),
+        tester=Speaker(tester.engine, tester.renderer, train_sampling(tester.config, config.seed + TESTER_STREAM)),
         samples=config.rollout.samples,
     )
-
-
-def _sampling(config: RunConfig, seed: int, stop: tuple[str, ...] = ()) -> Sampling:
-    return Sampling(config.rollout.temperature, config.rollout.max_tokens, seed=seed, stop=stop)
-
-
-def eval_sampling(config: RunConfig) -> Sampling:
-    """How held-out problems are answered."""
-    seed = config.seed + EVAL_STREAM
-    return Sampling(config.eval.temperature, config.rollout.max_tokens, seed=seed, stop=config.data.stop)
 
 
 def follow(config: RunConfig) -> None:

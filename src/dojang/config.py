@@ -268,11 +268,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _rooms_agree(self) -> Self:
         wrong = self._models_agree() + self._engine_agrees() + self._runtime_agrees()
-        if self.eval.samples > 1 and self.eval.temperature == 0:
-            wrong.append(
-                f"eval.samples={self.eval.samples} greedy answers would all be the same; set "
-                "eval.temperature above 0 or eval.samples=1"
-            )
+        wrong += self.eval.sampling_disagreements("eval.")
         if self.train.updates > self.rollout.prompts:
             wrong.append(
                 f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "

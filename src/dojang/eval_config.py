@@ -21,7 +21,7 @@ from dojang.tasks.keywords import KeywordsConfig
 from dojang.tasks.maths import MathsConfig
 from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
 
-__all__ = ["GRADED_BY", "BenchmarkConfig", "Data", "EvalConfig", "Task", "disagreements"]
+__all__ = ["GRADED_BY", "BenchmarkConfig", "Data", "EvalConfig", "SamplingConfig", "Task", "disagreements"]
 
 Data = Annotated[
     ArithmeticConfig
@@ -67,7 +67,40 @@ def disagreements(data: Data, task: Task, prefix: str = "") -> list[str]:
     return wrong
 
 
-class BenchmarkConfig(Section):
+class SamplingConfig(Section):
+    """How held-out problems are answered."""
+
+    samples: int = Field(default=1, ge=1)
+    """Number of answers per problem; the score is the share that is right."""
+    temperature: float = Field(default=0.0, ge=0)
+    """Sampling temperature; 0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Top-p (nucleus) sampling: draw from the fewest tokens that make up this probability; 1 disables it."""
+    top_k: int = Field(default=0, ge=0)
+    """Top-k sampling: draw from this number of the likeliest tokens; 0 disables it."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Min-p sampling: draw from tokens at least this many times as likely as the likeliest; 0 disables it."""
+
+    def sampling_disagreements(self, prefix: str = "") -> list[str]:
+        """Errors where greedy decoding makes other settings meaningless; `prefix` is where they are set."""
+        wrong = []
+        if self.temperature > 0:
+            return wrong
+        if self.samples > 1:
+            wrong.append(
+                f"{prefix}samples={self.samples} greedy answers would all be the same; set {prefix}temperature above 0 "
+                f"or {prefix}samples=1"
+            )
+        for key, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
+            if (value := getattr(self, key)) != off:
+                wrong.append(
+                    f"{prefix}{key}={value:g} has no effect on greedy answers; set {prefix}temperature above 0 or "
+                    f"leave {prefix}{key} out"
+                )
+        return wrong
+
+
+class BenchmarkConfig(SamplingConfig):
     """A further evaluation set."""
 
     data: Data
@@ -79,10 +112,6 @@ class BenchmarkConfig(Section):
     """Steps between evaluations on this benchmark; also before the first step and after the last."""
     problems: int | None = Field(default=None, ge=1)
     """Number of problems, the first ones of the test split; without it all."""
-    samples: int = Field(default=1, ge=1)
-    """Number of answers per problem."""
-    temperature: float = Field(default=0.0, ge=0)
-    """Sampling temperature; 0 is greedy."""
 
     @model_validator(mode="before")
     @classmethod
@@ -96,8 +125,7 @@ class BenchmarkConfig(Section):
         wrong = [] if self.task is None else disagreements(self.data, self.task)
         if self.task is None and self.data.name not in (*GRADED_BY, "prepared"):
             wrong.append(f"task must be given, since no task is known to grade data.name={self.data.name}")
-        if self.samples > 1 and self.temperature == 0:
-            wrong.append(f"samples={self.samples} greedy answers would all be the same; set temperature above 0")
+        wrong += self.sampling_disagreements()
         if wrong:
             raise ValueError("\n".join(wrong))
         return self
@@ -106,17 +134,13 @@ class BenchmarkConfig(Section):
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
-class EvalConfig(Section):
+class EvalConfig(SamplingConfig):
     """Measuring the policy on the held-out split."""
 
     every: int = Field(default=10, ge=1)
     """Steps between evaluations; there is always one before the first step and one after the last."""
     problems: int = Field(default=256, ge=1)
     """Held-out problems per evaluation: the first so many."""
-    samples: int = Field(default=1, ge=1)
-    """Answers per held-out problem; the score is the share that is right."""
-    temperature: float = Field(default=0.0, ge=0)
-    """0 takes the most likely token each time."""
     benchmarks: dict[Name, BenchmarkConfig] = Field(default_factory=dict)
     """Further evaluation sets by name, such as {humaneval: {data: {name: prepared, path: data/humaneval}, every: 25}}.
     Each logs val/accuracy/NAME and val/test_score/NAME, and does not count into val/accuracy."""

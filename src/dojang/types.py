@@ -81,6 +81,8 @@ class Sampling:
     """Only so many of the likeliest tokens may be drawn; 0 for all."""
     top_p: float = 1.0
     """Only the likeliest tokens that make up this much probability may be drawn."""
+    min_p: float = 0.0
+    """Only tokens at least this many times as likely as the likeliest may be drawn; 0 for all."""
     bias: tuple[tuple[int, float], ...] = ()
     """(token, what is added to its score)."""
 
@@ -93,6 +95,13 @@ class Sampling:
             raise ValueError("a stop string must not be empty")
         if not 0 < self.top_p <= 1 or self.top_k < 0:
             raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1, and top_k={self.top_k} not negative")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p={self.min_p} must be between 0 and 1")
+
+    @property
+    def truncated(self) -> bool:
+        """Whether top-k, top-p or min-p takes tokens out of the distribution."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dojang.benchmarking import Loaded, load_benchmarks
 from dojang.config import RunConfig
 from dojang.errors import ConfigError, DataError
 from dojang.runner import dry_run
+from dojang.sampling import eval_sampling
 from dojang.tasks.code import CodeConfig
 from dojang.types import Message, Problem
 
@@ -32,7 +33,7 @@ def test_a_benchmark_has_data_sampling_and_a_task_of_its_own() -> None:
     found = loaded("{data: {name: arithmetic, digits: 3}, every: 5, problems: 7, samples: 2, temperature: 0.6}")
     assert (found.name, found.every, found.config.eval.problems) == ("extra", 5, 7)
     assert found.config.task.name == "answer_line"
-    sampling = compose.eval_sampling(found.config)
+    sampling = eval_sampling(found.config)
     assert (found.config.eval.samples, sampling.temperature, sampling.max_tokens) == (2, 0.6, 32)
     assert len(loaded("{data: {name: arithmetic, test_size: 30}}").problems) == 30
 

@@ -9,7 +9,9 @@ from dojang.engines.dialect import Drawn, completed, parameters, version_of
 from dojang.engines.stopping import Stopper
 from dojang.types import Completion, Sampling, Span
 
-SAMPLING = Sampling(temperature=0.5, max_tokens=9, seed=3, ordinal=2, stop_tokens=(8,), bias=((4, 1.0),), top_k=7)
+SAMPLING = Sampling(
+    temperature=0.5, max_tokens=9, seed=3, ordinal=2, stop_tokens=(8,), bias=((4, 1.0),), top_k=7, min_p=0.02
+)
 
 
 @pytest.fixture
@@ -23,6 +25,7 @@ def test_parameters_say_what_the_sampling_says() -> None:
         "temperature": 0.5,
         "top_p": 1.0,
         "top_k": 7,
+        "min_p": 0.02,
         "max_tokens": 9,
         "seed": 0,
         "stop": [],

@@ -1,6 +1,7 @@
 """What engines that use vLLM promise, with real vLLM: in this process, and in a server."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -77,13 +78,21 @@ def scores(
     logits = logits / sampling.temperature
     if sampling.top_k:
         logits[logits < logits.topk(sampling.top_k).values[:, -1:]] = -torch.inf
+    if sampling.min_p:
+        logits[logits < logits.amax(-1, keepdim=True) + math.log(sampling.min_p)] = -torch.inf
     return logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None])[:, 0]
 
 
 @pytest.mark.parametrize(
     "sampling",
-    [WARM, replace(WARM, temperature=0.7), replace(WARM, top_k=5), replace(WARM, bias=((30, 4.0), (31, -9.0)))],
-    ids=["plain", "temperature", "top-k", "bias"],
+    [
+        WARM,
+        replace(WARM, temperature=0.7),
+        replace(WARM, top_k=5),
+        replace(WARM, min_p=0.5),
+        replace(WARM, bias=((30, 4.0), (31, -9.0))),
+    ],
+    ids=["plain", "temperature", "top-k", "min-p", "bias"],
 )
 def test_log_probs_are_those_of_the_distribution_drawn_from(
     get: Get, tokenizer: PreTrainedTokenizerBase, sampling: Sampling

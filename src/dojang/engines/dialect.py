@@ -35,6 +35,7 @@ def parameters(sampling: Sampling, index: int, done: int, left: int) -> dict[str
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         "max_tokens": left,
         "seed": _seed(sampling, index, done),
         "stop": list(sampling.stop),

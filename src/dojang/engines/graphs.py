@@ -195,7 +195,7 @@ def fill_scattered(slots: Slots, places: Mapping[Prefix, Sequence[int]]) -> None
 
 def _special(samplings: Sequence[Sampling]) -> bool:
     """Whether somebody wants more than a temperature."""
-    return any(each.top_k or each.top_p < 1 or each.bias for each in samplings)
+    return any(each.truncated or each.bias for each in samplings)
 
 
 def _rows(count: int) -> int:

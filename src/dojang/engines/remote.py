@@ -94,7 +94,7 @@ class _OpenAi:
     async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
         asked = {key: value for key, value in wanted.items() if key != "detokenize" and value not in (None, [])}
         # What the server would else take from the model's generation config.
-        plain = {"repetition_penalty": 1.0, "min_p": 0.0}
+        plain = {"repetition_penalty": 1.0}
         body = {"model": self._model, "prompt": list(prompt), "return_token_ids": True, **plain, **asked}
         async with self._server.room:
             answer = await self._server.ask("POST", "/v1/completions", body, again=True)

@@ -1,7 +1,7 @@
 """Draw one token per row by inverting the cumulative distribution at a given uniform number.
 
 Two levels (blocks, then tokens inside one block) avoid a cumulative sum over the whole vocabulary. Where only the
-likeliest tokens may be drawn (top-k, top-p), the others' probability is set to nothing first.
+likeliest tokens may be drawn (top-k, top-p, min-p, in this order), the others' probability is set to nothing first.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,12 @@ _BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Which of the likeliest tokens a row may take: at most `top_k` (0: all), and no more than make up `top_p`."""
+    """Truncation of each row's distribution: the `top_k` likeliest tokens (0: all); of these, the fewest that make up
+    `top_p` of their probability; of these, the ones at least `min_p` times as likely as the likeliest."""
 
     top_k_B: Tensor
     top_p_B: Tensor
+    min_p_B: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +79,22 @@ def _heated(plain_BV: Tensor, heat_B: Tensor, bias_BV: Tensor | None) -> Tensor:
 
 def _limited(score_BV: Tensor, limits: Limits) -> Tensor:
     """Without the tokens a row must not take. The likeliest always stays; equals of the last one stay with it."""
-    logp_BV = score_BV.log_softmax(-1)
-    sorted_BV = logp_BV.sort(-1, descending=True).values
-    size = logp_BV.shape[-1]
+    least_B1 = score_BV.amax(-1, keepdim=True) + limits.min_p_B.to(score_BV.dtype).log()[:, None]
+    if bool(((limits.top_k_B > 0) | (limits.top_p_B < 1)).any()):
+        least_B1 = torch.maximum(least_B1, _last_kept(score_BV, limits))
+    return score_BV.masked_fill(score_BV < least_B1, -torch.inf)
+
+
+def _last_kept(score_BV: Tensor, limits: Limits) -> Tensor:
+    """The lowest score within top-k and top-p, [B, 1]."""
+    sorted_BV = score_BV.sort(-1, descending=True).values
+    size = sorted_BV.shape[-1]
     most_B = torch.where(limits.top_k_B > 0, limits.top_k_B, size).clamp(max=size)
-    before_BV = sorted_BV.exp().cumsum(-1) - sorted_BV.exp()
-    inside_B = (before_BV < limits.top_p_B.to(logp_BV.dtype)[:, None]).sum(-1)
-    kept_B = torch.minimum(most_B, torch.where(limits.top_p_B < 1, inside_B, size)).clamp(min=1)
-    least_B1 = sorted_BV.gather(-1, kept_B[:, None] - 1)
-    return score_BV.masked_fill(logp_BV < least_B1, -torch.inf)
+    beyond_BV = torch.arange(size, device=sorted_BV.device) >= most_B[:, None]
+    mass_BV = sorted_BV.masked_fill(beyond_BV, -torch.inf).softmax(-1)
+    inside_B = (mass_BV.cumsum(-1) - mass_BV < limits.top_p_B.to(mass_BV.dtype)[:, None]).sum(-1)
+    kept_B = torch.where(limits.top_p_B < 1, torch.minimum(most_B, inside_B), most_B).clamp(min=1)
+    return sorted_BV.gather(-1, kept_B[:, None] - 1)
 
 
 def _invert(mass_BV: Tensor, uniform_B: Tensor) -> Tensor:

@@ -103,10 +103,11 @@ def draw(logits_NV: Tensor, turn: Turn) -> Drawn:
 def _draw(logits_NV: Tensor, turn: Turn) -> Drawn:
     device, samplings = logits_NV.device, turn.samplings
     limits = None
-    if any(each.top_k or each.top_p < 1 for each in samplings):
+    if any(each.truncated for each in samplings):
         limits = Limits(
             torch.tensor([each.top_k for each in samplings], device=device),
             torch.tensor([each.top_p for each in samplings], dtype=torch.float64, device=device),
+            torch.tensor([each.min_p for each in samplings], dtype=torch.float64, device=device),
         )
     drawn = sample_tokens(
         logits_NV,

@@ -99,6 +99,7 @@ def _settings(case: Case) -> dict[str, Any]:
     return {
         "samples": config.eval.samples,
         "temperature": config.eval.temperature,
+        **{key: getattr(config.eval, key) for key in ("top_p", "top_k", "min_p")},
         "problems": config.eval.problems,
         "max_tokens": config.rollout.max_tokens,
         "seed": config.seed,

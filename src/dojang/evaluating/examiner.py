@@ -7,13 +7,14 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang import models
-from dojang.compose import checked_task, eval_sampling
+from dojang.compose import checked_task
 from dojang.config import RunConfig
 from dojang.errors import DojangError, ModelError
 from dojang.learner import Numerics, load_model, load_tokenizer, make_engine, make_renderer, numerics, prepare_torch
 from dojang.loop.evaluate import examine
 from dojang.places import cache_root
 from dojang.prompts import held_out
+from dojang.sampling import eval_sampling
 from dojang.train.merging import merge
 from dojang.types import Group
 from dojang.weights.memory import MemoryWeights

@@ -29,9 +29,16 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
+def _sampling(settings: dict[str, Any]) -> str:
+    if settings["temperature"] == 0:
+        return "greedy"
+    named = {"temperature": None, "top_p": 1, "top_k": 0, "min_p": 0}
+    return ", ".join(f"{key} {settings[key]:g}" for key, off in named.items() if settings[key] != off)
+
+
 def report(found: dict[str, Any]) -> str:
     results, settings = found["results"], found["settings"]
-    how = "greedy" if settings["temperature"] == 0 else f"temperature {settings['temperature']:g}"
+    how = _sampling(settings)
     ks = list(dict.fromkeys(k for result in results for k in result["pass_at"]))[1:]
     rows = [
         [

@@ -33,7 +33,9 @@ class Agreement:
 
     async def check(self) -> None:
         """TrainingError if the two do not agree."""
-        sampling = replace(self.sampling, max_tokens=min(_TOKENS, self.sampling.max_tokens))
+        most = min(_TOKENS, self.sampling.max_tokens)
+        # The trainer knows no truncated distribution, and this compares weights.
+        sampling = replace(self.sampling, max_tokens=most, top_k=0, top_p=1.0, min_p=0.0)
         prompts = [self.renderer.render(problem.messages) for problem in self.problems[:_PROBLEMS]]
         drawn = await asyncio.gather(
             *(self.engine.generate(each, 1, replace(sampling, ordinal=at)) for at, each in enumerate(prompts))

@@ -19,6 +19,14 @@ class RolloutConfig(Section):
     """Answers drawn per problem; they are compared with each other, so two is the least."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature while training."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Top-p (nucleus) sampling while training: draw from the fewest tokens that make up this probability; 1 disables
+    it. Ratios must then be taken to the trainer's own log-probs (docs/algorithms.md)."""
+    top_k: int = Field(default=0, ge=0)
+    """Top-k sampling while training: draw from this number of the likeliest tokens; 0 disables it."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Min-p sampling while training: draw from tokens at least this many times as likely as the likeliest; 0 disables
+    it."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest answer, in tokens."""
     max_model_len: int | None = Field(default=None, ge=2)

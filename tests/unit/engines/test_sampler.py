@@ -1,6 +1,14 @@
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from dojang.engines import steps
 from dojang.engines.sampler import Limits, sample_tokens
@@ -120,7 +128,7 @@ def test_only_the_likeliest_may_be_drawn() -> None:
     uniform = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
 
     def drawn(top_k: int, top_p: float) -> tuple[set[int], torch.Tensor, torch.Tensor]:
-        limits = Limits(torch.full((rows,), top_k), torch.full((rows,), top_p, dtype=torch.float64))
+        limits = Limits(torch.full((rows,), top_k), torch.full((rows,), top_p).double(), torch.zeros(rows))
         result = sample_tokens(logits.expand(rows, -1), torch.ones(rows), uniform, limits)
         return set(result.token_B.tolist()), result.token_B, result.logp_B
 
@@ -136,9 +144,33 @@ def test_only_the_likeliest_may_be_drawn() -> None:
     assert drawn(0, 1e-9)[0] == {int(order[0])}
 
 
+def test_truncated_log_probs_are_those_of_transformers_warpers() -> None:
+    """Temperature, then top-k, then top-p of what is left, then min-p; each row has its own."""
+    grid = [
+        Sampling(temperature, 1, top_k=top_k, top_p=top_p, min_p=min_p)
+        for temperature, top_k, top_p, min_p in product((0.6, 1.0, 1.7), (0, 1, 9), (1.0, 0.9, 0.4), (0.0, 0.05, 0.7))
+    ]
+    logits_BV = torch.stack([random_logits(300, seed) for seed in range(len(grid))])
+    warped_BV = torch.cat([warped(logits_BV[at, None], each) for at, each in enumerate(grid)]).log_softmax(-1)
+    for uniform in np.linspace(0.01, 0.99, 15):
+        drawn = steps.draw(logits_BV, Turn(grid, np.full((1, len(grid)), uniform)))
+        expected_B = warped_BV.gather(-1, torch.from_numpy(drawn.token_RN[0])[:, None])[:, 0]
+        np.testing.assert_allclose(drawn.logp_RN[0], expected_B, atol=1e-9)  # also: no token that was cut off
+
+
+def warped(logits_BV: torch.Tensor, how: Sampling) -> torch.Tensor:
+    steps = [TemperatureLogitsWarper(how.temperature)] if how.temperature != 1 else []
+    steps += [TopKLogitsWarper(how.top_k)] if how.top_k else []
+    steps += [TopPLogitsWarper(how.top_p)] if how.top_p < 1 else []
+    steps += [MinPLogitsWarper(how.min_p)] if how.min_p else []
+    for step in steps:
+        logits_BV = step(None, logits_BV)
+    return logits_BV
+
+
 def test_limits_of_one_row_are_not_those_of_another() -> None:
     logits = random_logits(300).expand(3, -1)
-    limits = Limits(torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, 0.2], dtype=torch.float64))
+    limits = Limits(torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, 0.2], dtype=torch.float64), torch.zeros(3))
     uniform = torch.full((3,), 0.9, dtype=torch.float64)
     together = sample_tokens(logits, torch.ones(3), uniform, limits)
     free = sample_tokens(logits, torch.ones(3), uniform)
@@ -161,7 +193,14 @@ def test_many_scores_are_looked_at_some_rows_at_a_time(monkeypatch: pytest.Monke
     """With rows of every kind, so that each part must get its own."""
     logits_NV = torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
     samplings = [
-        Sampling(temperature=at / 3, max_tokens=1, top_k=at % 3, top_p=1 - at / 20, bias=((at, 1.5),) if at % 2 else ())
+        Sampling(
+            temperature=at / 3,
+            max_tokens=1,
+            top_k=at % 3,
+            top_p=1 - at / 20,
+            min_p=at / 90,
+            bias=((at, 1.5),) * (at % 2),
+        )
         for at in range(7)
     ]
     turn = Turn(samplings, np.random.default_rng(0).random((1, 7)))

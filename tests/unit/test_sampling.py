@@ -1,0 +1,39 @@
+"""From a run's settings to the sampling of its rollouts and evaluations."""
+
+import pytest
+
+from dojang import compose
+from dojang import recipe as recipes
+from dojang.errors import ConfigError
+from dojang.sampling import eval_sampling, train_sampling
+
+CUTS = ("rollout.top_p=0.9", "rollout.top_k=20", "rollout.min_p=0.1")
+
+
+def test_truncation_reaches_the_sampling_of_training_and_of_evaluations_apart() -> None:
+    evaluated = ("eval.temperature=0.6", "eval.samples=4", "eval.top_p=0.95", "eval.top_k=50", "eval.min_p=0.02")
+    config = recipes.load("quickstart", [*CUTS, *evaluated])
+    assert [(each.top_p, each.top_k, each.min_p) for each in (train_sampling(config, 0), eval_sampling(config))] == [
+        (0.9, 20, 0.1),
+        (0.95, 50, 0.02),
+    ]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_ratios_to_truncated_log_probs_are_refused(cut: str) -> None:
+    with pytest.raises(ConfigError, match=f"{cut}.*algo.old=trainer"):
+        compose.prepare(recipes.load("quickstart", [cut]), dry=True)
+    compose.prepare(recipes.load("quickstart", [cut, "algo.name=gspo"]), dry=True)
+    compose.prepare(recipes.load("quickstart", [cut, "algo.corrections=[{name: token_tis}]"]), dry=True)
+
+
+def test_corrections_of_whole_sequences_are_refused_with_truncation() -> None:
+    more = ["algo.name=gspo", "algo.corrections=[{name: geometric}, {name: sequence_mis}]"]
+    with pytest.raises(ConfigError, match=r"rollout.top_k=20 with algo.corrections geometric, sequence_mis"):
+        compose.prepare(recipes.load("quickstart", ["rollout.top_k=20", *more]), dry=True)
+
+
+@pytest.mark.parametrize("setting", ["top_p=0.9", "top_k=5", "min_p=0.1", "samples=2"])
+def test_settings_without_effect_on_greedy_answers_are_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"eval.{setting}.*set eval.temperature above 0"):
+        recipes.load("quickstart", [f"eval.{setting}"])
