@@ -83,7 +83,7 @@ class SamplingConfig(Section):
 
     def sampling_disagreements(self, prefix: str = "") -> list[str]:
         """Errors where greedy decoding makes other settings meaningless; `prefix` is where they are set."""
-        wrong = []
+        wrong = list[str]()
         if self.temperature > 0:
             return wrong
         if self.samples > 1:
