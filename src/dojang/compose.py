@@ -251,7 +251,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     config, numeric, ranks, make = _find_place(config)
     players = _make_players(config, prepared, make)
     leading, *_ = players.values()
-    engine, trainer = _joined(players, ranks)
+    engine, trainer = _joined(players, ranks, prepared.algorithm)
     return Run(
         seed=config.seed,
         steps=config.steps,
@@ -341,7 +341,7 @@ def _make_players(config: RunConfig, prepared: Prepared, make: MakeLearner) -> d
     return players
 
 
-def _joined(players: Mapping[str, _Player], ranks: Ranks) -> tuple[RolloutEngine, Trainer]:
+def _joined(players: Mapping[str, _Player], ranks: Ranks, algorithm: Algorithm) -> tuple[RolloutEngine, Trainer]:
     """What the loop knows of: one engine, one trainer."""
     first, *others = players.values()
     engine, trainer = first.engine, first.trainer
@@ -349,7 +349,7 @@ def _joined(players: Mapping[str, _Player], ranks: Ranks) -> tuple[RolloutEngine
         (second,) = others
         apart = first.config.runtime.name == "ray"  # each role's processes have devices of their own
         engine = Pair(engine, second.engine, second.learner.weights.newest, concurrent=apart)
-        trainer = Roles({role: player.trainer for role, player in players.items()}, concurrent=apart)
+        trainer = Roles({role: each.trainer for role, each in players.items()}, algorithm, concurrent=apart)
     return engine, Team(trainer, ranks) if ranks.world > 1 else trainer
 
 
@@ -385,4 +385,4 @@ def follow(config: RunConfig) -> None:
         tokenizer, _ = load_tokenizer(source)
         trainers[role] = Learner(each, numeric, ranks, source, tokenizer).make_trainer(algorithm)
     first, *others = trainers.values()
-    team.follow(Roles(trainers) if others else first, ranks)
+    team.follow(Roles(trainers, algorithm) if others else first, ranks)

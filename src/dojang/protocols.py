@@ -283,6 +283,11 @@ class Algorithm(Protocol):
         """Whether `limit` is to be asked before each optimiser step."""
 
     @property
+    def trains_zero_advantage(self) -> bool:
+        """Whether a sample whose advantage is 0 still has a gradient: a KL term, an entropy bonus, distillation, a
+        critic. If not, groups of zero advantages are not trained on."""
+
+    @property
     def needs_critic(self) -> bool:
         """Whether `trace` and `value_loss` are to be asked. One that never needs it may lack all three."""
 
@@ -309,10 +314,14 @@ class Trainer(Protocol):
     """Owns the weights being learned."""
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
-        """Accumulate the gradient of these groups' loss, normalised over all their tokens."""
+        """Accumulate the gradient of these groups' loss, normalised over all of them. Groups without a gradient
+        (Algorithm.trains_zero_advantage) only count in figures, and in the divisor of the average `constant`."""
 
     async def optim_step(self) -> Metrics:
         """Clip, step, clear. Returns the gradient norm and the learning rate used."""
+
+    async def skip_steps(self, count: int) -> None:
+        """Advance the learning-rate schedule by `count` optimiser steps that had no gradient."""
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probs of each sample's tokens under the current weights; 0 where the sample's mask is False."""

@@ -263,6 +263,11 @@ class Group:
     """Samples without a verdict: on record, but never trained on."""
 
     @property
+    def has_advantage(self) -> bool:
+        """Whether any sample has an advantage other than 0."""
+        return any(sample.advantage for sample in self.samples)
+
+    @property
     def judge_errors(self) -> tuple[str, ...]:
         """What went wrong, for each sample that could not be judged."""
         return tuple(sample.verdict.detail for sample in self.unjudged)

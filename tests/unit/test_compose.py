@@ -54,7 +54,7 @@ class Task:
 
 class Incomplete:
     average, refills = "tokens", 0
-    needs_reference = needs_old = needs_limit = False
+    needs_reference = needs_old = needs_limit = trains_zero_advantage = False
     advantages = loss = None
 
 

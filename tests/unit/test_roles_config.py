@@ -44,7 +44,7 @@ def lengthy(split):
 
 class Critical:
     average, refills = "tokens", 0
-    needs_reference = needs_old = needs_limit = False
+    needs_reference = needs_old = needs_limit = trains_zero_advantage = False
     needs_critic = True
     advantages = limit = loss = trace = value_loss = None
 """

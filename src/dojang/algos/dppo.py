@@ -31,6 +31,10 @@ class DppoConfig(PolicyConfig):
     pull: float = Field(default=0.0, ge=0)
     """Weight of the squared log-ratio."""
 
+    @property
+    def trains_zero_advantage(self) -> bool:
+        return self.pull > 0 or super().trains_zero_advantage
+
     def surrogate(self, batch: TokenBatch, delta_BT: "Tensor") -> "tuple[Tensor, Tensor]":
         import torch
 

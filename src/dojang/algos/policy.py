@@ -50,6 +50,11 @@ class PolicyConfig(Section):
     refills: int = Field(default=0, ge=0)
     """How often, at most, a step poses more problems in the place of those whose samples were all rewarded alike."""
 
+    @property
+    def trains_zero_advantage(self) -> bool:
+        """Whether a token whose advantage is 0 still has a gradient. A loss with further terms overrides this."""
+        return self.kl > 0
+
     own_old: ClassVar[bool] = False
     """Whether ratios are to be taken to the trainer's own log-probs even without corrections."""
 
@@ -92,6 +97,10 @@ class Policy:
     @property
     def needs_limit(self) -> bool:
         return type(self.config).limit is not PolicyConfig.limit
+
+    @property
+    def trains_zero_advantage(self) -> bool:
+        return self.config.trains_zero_advantage
 
     @property
     def needs_critic(self) -> bool:

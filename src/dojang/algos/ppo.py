@@ -73,6 +73,10 @@ class Ppo(Policy):
     config: PpoConfig
 
     @property
+    def trains_zero_advantage(self) -> bool:
+        return True  # tokens have advantages of their own, and the critic trains on every answer
+
+    @property
     def needs_critic(self) -> bool:
         return True
 

@@ -43,6 +43,10 @@ class ByRole:
         return self._first.needs_limit
 
     @property
+    def trains_zero_advantage(self) -> bool:
+        return self._first.trains_zero_advantage
+
+    @property
     def needs_critic(self) -> bool:
         return False
 

@@ -105,7 +105,7 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
         groups = credit(run.algorithm, await _unless(stop, attempt(run, problems)))
         for _ in range(run.algorithm.refills):
-            if (missing := run.prompts - sum(teaches(run, group) for group in groups)) <= 0:
+            if (missing := run.prompts - sum(group.has_advantage for group in groups)) <= 0:
                 break
             more = pose(run.problems, run.seed, state.ordinal + len(problems), missing)
             problems = [*problems, *more]
@@ -117,7 +117,7 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     sent: Metrics = {}
     while len(pending) > run.stale:  # more than one only if a resumed run is to be less stale
         with clock("learn"):
-            learned = await learn(run, [group for group in pending[0] if teaches(run, group)])
+            learned = await learn(run, _batch(run, pending[0]))
         with clock("publish"):
             sent = await publish(run)
         pending = pending[1:]
@@ -149,12 +149,20 @@ def credit(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:
 
 
 def teaches(run: Run, group: Group) -> bool:
-    """Whether any sample was credited: otherwise the group's gradient is zero. A critic learns from all."""
-    return any(run.critic or sample.advantage for sample in group.samples)
+    """Whether a group has a gradient: an advantage other than 0, or a loss with terms that need none."""
+    has_tokens = any(any(sample.mask) for sample in group.samples)
+    return has_tokens and (run.algorithm.trains_zero_advantage or group.has_advantage)
+
+
+def _batch(run: Run, groups: Sequence[Group]) -> Sequence[Group]:
+    """The groups to train on. Dynamic sampling (`refills`) filters those with zero advantages, by definition."""
+    return [group for group in groups if group.has_advantage] if run.algorithm.refills else groups
 
 
 async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
-    """One optimiser step per part of the batch; none at all if no group can teach."""
+    """One optimiser step per part of the batch. Steps for which no group with a gradient is left are skipped."""
+    others = [group for group in groups if not teaches(run, group)]
+    groups = [group for group in groups if teaches(run, group)]
     if run.algorithm.needs_old and run.updates > 1:  # with one update, what it thinks then is what it thought before
         groups = await recall(run, groups)
     traced: Metrics = {}
@@ -162,10 +170,13 @@ async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
         groups = run.algorithm.trace(await appraise(run, groups))
         traced = advantage_metrics(groups)
     metrics: dict[str, list[float]] = {}
-    for part in _split(groups, run.updates):
-        figures = {**await run.trainer.forward_backward(part), **await run.trainer.optim_step()}
+    steps = min(run.updates, len(groups))
+    for part, rest in zip(_split(groups, steps), _split(others, steps), strict=True):
+        figures = {**await run.trainer.forward_backward([*part, *rest]), **await run.trainer.optim_step()}
         for name, value in figures.items():
             metrics.setdefault(name, []).append(value)
+    if steps < run.updates:
+        await run.trainer.skip_steps(run.updates - steps)
     return {**traced, **{name: _combined(name, values) for name, values in metrics.items()}}
 
 
@@ -272,6 +283,6 @@ def _due(run: Run, state: State, every: int) -> bool:
 
 
 def _split(groups: Sequence[Group], parts: int) -> list[Sequence[Group]]:
-    """Near-equal parts, in order; empty ones left out."""
-    cuts = [len(groups) * part // parts for part in range(parts + 1)]
-    return [groups[start:end] for start, end in pairwise(cuts) if start < end]
+    """Near-equal parts, in order; empty ones where there are fewer groups than parts."""
+    cuts = [len(groups) * part // max(1, parts) for part in range(parts + 1)]
+    return [groups[start:end] for start, end in pairwise(cuts)]

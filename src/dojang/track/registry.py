@@ -101,8 +101,9 @@ ROWS = (
                     Figure("groups/total", "Groups of the step.", "groups"),
                     Figure(
                         "groups/zero_variance",
-                        "Groups that are not learned from because their rewards are equal. With a critic all are "
-                        "learned from, and this counts those that are all at the mean of the step.",
+                        "Groups whose rewards are equal. They are trained on only if the loss has a term besides the "
+                        "advantage (KL, DPPO's pull, a critic). With a critic this counts those that are all at the "
+                        "mean of the step.",
                         "groups",
                     ),
                 ),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dojang.errors import TrainingError
-from dojang.protocols import Trainer
+from dojang.protocols import Algorithm, Trainer
 from dojang.types import Group, Metrics, Sample
 
 __all__ = ["Roles"]
@@ -25,27 +25,28 @@ T = TypeVar("T")
 class Roles:
     """A Trainer made of one for each role."""
 
-    def __init__(self, trainers: Mapping[str, Trainer], *, concurrent: bool = False) -> None:
-        """`concurrent` if the trainers share no device."""
-        self._trainers, self._concurrent = trainers, concurrent
+    def __init__(self, trainers: Mapping[str, Trainer], algorithm: Algorithm, *, concurrent: bool = False) -> None:
+        """`algorithm`: that of all of them, or one like it. `concurrent` if the trainers share no device."""
+        self._trainers, self._algorithm, self._concurrent = trainers, algorithm, concurrent
         self._first = next(iter(trainers))
         self._due: list[str] = []
         """Those that have a gradient."""
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         played = {role: [group.of(role) for group in groups] for role in self._trainers}
-        taught = {
-            role: [group for group in own if any(sample.advantage for sample in group.samples)]
-            for role, own in played.items()
-        }
-        self._due = [role for role, own in taught.items() if own]
+        self._due = [role for role, own in played.items() if any(map(self._has_gradient, own))]
         return await self._figures(
-            {role: partial(self._trainers[role].forward_backward, taught[role]) for role in self._due}
+            {role: partial(self._trainers[role].forward_backward, played[role]) for role in self._due}
         )
 
     async def optim_step(self) -> Metrics:
         due, self._due = self._due, []
-        return await self._figures({role: self._trainers[role].optim_step for role in due})
+        figures = await self._figures({role: self._trainers[role].optim_step for role in due})
+        await self._run({role: partial(each.skip_steps, 1) for role, each in self._trainers.items() if role not in due})
+        return figures
+
+    async def skip_steps(self, count: int) -> None:
+        await self._run({role: partial(each.skip_steps, count) for role, each in self._trainers.items()})
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return await self._of_each("score", samples)
@@ -69,6 +70,10 @@ class Roles:
     async def close(self) -> None:
         for trainer in self._trainers.values():
             await trainer.close()
+
+    def _has_gradient(self, group: Group) -> bool:
+        has_tokens = any(any(sample.mask) for sample in group.samples)
+        return has_tokens and (self._algorithm.trains_zero_advantage or group.has_advantage)
 
     def _place(self, path: Path, role: str) -> Path:
         return path if role == self._first else path / role

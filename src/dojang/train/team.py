@@ -36,6 +36,9 @@ class Team:
         metrics: Metrics = await self._all("optim_step")
         return metrics
 
+    async def skip_steps(self, count: int) -> None:
+        await self._all("skip_steps", count)
+
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         found: list[tuple[float, ...]] = await self._all("score", samples)
         return found

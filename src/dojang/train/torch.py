@@ -97,13 +97,15 @@ class TorchTrainer:
         self._critic = critic
         self._waits = critic.warmup if critic is not None else 0
         self._version = 0
+        self._skipped = 0
+        """Optimiser steps of the schedule that were not taken, as nothing had a gradient."""
         self._has_published = False
         self._optimiser = make_optimiser(self._learned(), config)
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
-        samples = [sample for group in groups for sample in group.samples if any(sample.mask)]
-        tokens = sum(sample.response_length for sample in samples)
-        batches = self._batches(samples)
+        counts, samples, others = self._count(groups)
+        tokens = counts.trained_tokens
+        batches, report = self._batches(samples), self._batches(others)
         limit, figures = self._limit(batches) if self._algorithm.needs_limit else (math.inf, {})
         if self._critic is not None:
             figures = {**figures, **self._critic.backward(batches, tokens)}
@@ -111,17 +113,21 @@ class TorchTrainer:
                 _check_finite(figures)
                 return figures
         loss, sums, difference = 0.0, defaultdict[str, float](float), _Difference()
-        for batch, reference_BT in zip(batches, self._references(batches), strict=True):
-            found = self._losses(batch, reference_BT, limit, difference)
-            share = self._average(found.loss_BT, batch.mask_BT, tokens, len(samples))
-            if batch.idle:
-                share = share * 0.0
-            (share * self._ranks.world).backward()  # type: ignore[no-untyped-call]  # ranks take the mean of gradients
-            loss += float(share.detach())
+        references = self._references([*batches, *report])
+        for place, (batch, reference_BT) in enumerate(zip([*batches, *report], references, strict=True)):
+            trains = place < len(batches)
+            with torch.set_grad_enabled(trains):
+                found = self._losses(batch, reference_BT, limit, difference)
+            if trains:
+                share = self._average(found.loss_BT, batch.mask_BT, counts)
+                if batch.idle:
+                    share = share * 0.0
+                (share * self._ranks.world).backward()  # type: ignore[no-untyped-call]  # ranks take the mean
+                loss += float(share.detach())
             for name, value_BT in found.figures.items():
                 sums[name] += 0.0 if batch.idle else float(value_BT.detach()[batch.mask_BT].sum())
         losses, summed, differences = zip(*self._ranks.gather((loss, dict(sums), difference)), strict=True)
-        means = {name: sum(each[name] for each in summed) / tokens for name in sums}
+        means = {name: sum(each[name] for each in summed) / counts.tokens for name in sums}
         metrics = {"actor/loss": sum(losses), **means, **figures, **_Difference.metrics(differences)}
         _check_finite(metrics)
         return metrics
@@ -132,7 +138,7 @@ class TorchTrainer:
         _check_finite(norms)
         config, total = self._config, self._total_updates - self._waits
         rate = learning_rate(
-            max(0, self._version - self._waits),
+            max(0, self._version + self._skipped - self._waits),
             peak=config.lr,
             warmup=warmup_steps(total, steps=config.warmup, ratio=config.warmup_ratio),
             total=total,
@@ -148,6 +154,9 @@ class TorchTrainer:
             self._critic.step()
         self._version += 1
         return {**norms, "actor/lr": rate}
+
+    async def skip_steps(self, count: int) -> None:
+        self._skipped += count
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return self._of_tokens(samples, lambda batch: self._policy(batch)[0])
@@ -169,7 +178,9 @@ class TorchTrainer:
             self._adapters.save(path, write=self._ranks.first)
         if self._ranks.first:
             self._tokenizer.save_pretrained(path)
-        checkpoint.remember(path / OPTIMISER, self._model, self._optimiser, version=self._version)
+        checkpoint.remember(
+            path / OPTIMISER, self._model, self._optimiser, version=self._version, skipped=self._skipped
+        )
         if self._critic is not None:
             self._critic.save(path)
 
@@ -181,7 +192,8 @@ class TorchTrainer:
                 weights = checkpoint.weights_of(path, self._model) if kept is None else kept.read(path)
             if self._critic is not None:
                 self._critic.restore(path)
-            self._version = checkpoint.recall(path / OPTIMISER, self._model, self._optimiser, version=0)["version"]
+            state = checkpoint.recall(path / OPTIMISER, self._model, self._optimiser, version=0, skipped=0)
+            self._version, self._skipped = state["version"], state["skipped"]
         checkpoint.take_up(self._model, weights)
 
     async def close(self) -> None:
@@ -284,13 +296,38 @@ class TorchTrainer:
             return logp_BT.detach()
         return batch.old_logp_BT.to(logp_BT.dtype)
 
-    def _average(self, loss_BT: Tensor, mask_BT: Tensor, tokens: int, samples: int) -> Tensor:
-        """This micro-batch's share of the mean over an optimiser step of so many tokens and samples."""
+    def _count(self, groups: Sequence[Group]) -> "tuple[_Counts, list[Sample], list[Sample]]":
+        """What to divide by, the samples with a gradient, and those that only count in figures."""
+        trained, others = list[Sample](), list[Sample]()
+        for group in groups:
+            has_gradient = self._algorithm.trains_zero_advantage or group.has_advantage
+            (trained if has_gradient else others).extend(each for each in group.samples if any(each.mask))
+        tokens = sum(sample.response_length for sample in trained)
+        counts = _Counts(
+            trained_tokens=tokens,
+            tokens=tokens + sum(sample.response_length for sample in others),
+            trained_samples=len(trained),
+            samples=sum(len(group.samples) for group in groups),
+        )
+        return counts, trained, others
+
+    def _average(self, loss_BT: Tensor, mask_BT: Tensor, counts: "_Counts") -> Tensor:
+        """This micro-batch's share of the mean over the optimiser step."""
         if self._algorithm.average == "tokens":
-            return loss_BT.sum() / tokens
+            return loss_BT.sum() / counts.trained_tokens
         if self._algorithm.average == "sequences":
-            return (loss_BT.sum(-1) / mask_BT.sum(-1)).sum() / samples
-        return loss_BT.sum() / (samples * self._longest)
+            return (loss_BT.sum(-1) / mask_BT.sum(-1)).sum() / counts.trained_samples
+        return loss_BT.sum() / (counts.samples * self._longest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Tokens and samples of an optimiser step: those with a gradient, and all of them."""
+
+    trained_tokens: int
+    tokens: int
+    trained_samples: int
+    samples: int
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """DPPO-TV: what is cut depends on probabilities; weights have no gradient, so it is written out."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,10 @@ from oracles import (
     with_garbage,
 )
 
+from dojang.algos.clip import GrpoConfig
 from dojang.algos.dppo import DppoConfig
+from dojang.algos.policy import PolicyConfig
+from dojang.algos.ppo import PpoConfig
 
 LOW, HIGH, CAP, PULL = 0.05, 0.08, 1.6, 0.25
 SETTINGS = DppoConfig(low=LOW, high=HIGH, cap=CAP, pull=PULL)
@@ -134,3 +138,24 @@ def test_the_preset() -> None:
     assert (config.advantage, config.average) == ("grpo", "tokens")
     assert (config.low, config.high, config.cap, config.pull) == (0.2, 0.2, 20.0, 0.0)
     assert not config.make(longest=64).needs_limit
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (DppoConfig(), False),
+        (DppoConfig(pull=0.1), True),
+        (DppoConfig(kl=0.1), True),
+        (GrpoConfig(), False),
+        (GrpoConfig(kl=0.1), True),
+        (PpoConfig(), True),
+    ],
+)
+def test_a_sample_without_advantage_is_trained_on_exactly_if_it_has_a_gradient(
+    config: PolicyConfig, expected: bool
+) -> None:
+    assert config.make(longest=64).trains_zero_advantage is expected
+    if not isinstance(config, PpoConfig):  # its critic has a gradient of its own
+        given = mixed(seed=1)  # with seed 0 the reference is the policy
+        found = run(config, replace(given, advantage=np.zeros_like(given.advantage)))
+        assert bool(found.gradient.any()) is expected

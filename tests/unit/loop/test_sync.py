@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.algos.clip import GrpoConfig
+from dojang.algos.dppo import DppoConfig
 from dojang.algos.policy import PolicyConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.engines.scripted import ScriptedEngine
@@ -320,6 +321,41 @@ def test_groups_whose_rewards_are_equal_are_counted_and_left_out(make_run: Calla
     play(alone)
     for name, value in parameters(run).items():
         assert torch.equal(value, parameters(alone)[name])
+
+
+def one_of_five(prompt: str, index: int, sampling: Sampling) -> str:
+    return mixed(prompt, index, sampling) if "toy 3" in prompt else "bad"
+
+
+def trained_on(run: Run) -> list[int]:
+    """Number of groups that each optimiser step has been given."""
+    counts, forward_backward = list[int](), run.trainer.forward_backward
+
+    async def counted(groups: Sequence[Group]) -> Metrics:
+        counts.append(len(groups))
+        return await forward_backward(groups)
+
+    run.trainer.forward_backward = counted  # type: ignore[method-assign]
+    play(run)
+    return counts
+
+
+def test_a_loss_with_other_terms_trains_on_groups_whose_rewards_are_equal(make_run: Callable[..., Run]) -> None:
+    everywhere = [
+        make_run(f"pull-{pull}", script=one_of_five, steps=1, prompts=5, updates=5, algo=DppoConfig(pull=pull))
+        for pull in (0.0, 0.1)
+    ]
+    assert [trained_on(run) for run in everywhere] == [[5], [1] * 5]
+    filtered = make_run("refills", script=one_of_five, steps=1, prompts=5, algo=DppoConfig(pull=0.1, refills=1))
+    assert trained_on(filtered) == [2]  # dynamic sampling: one of the first five groups, and one of four more
+
+
+def test_steps_without_a_group_to_train_on_count_in_the_schedule(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=one_of_five, steps=2, prompts=5, updates=5)
+    assert isinstance(run.trainer, TorchTrainer)
+    run.trainer._config = TrainConfig(lr=1e-2, schedule="linear", updates=5)
+    play(run)
+    assert [row["actor/lr"] for row in training_rows(run)] == pytest.approx([1e-2, 5e-3])
 
 
 def test_a_step_without_any_signal_changes_no_weights(make_run: Callable[..., Run]) -> None:

@@ -18,6 +18,7 @@ from dojang.train.torch import TorchTrainer
 from dojang.types import Group, Sample
 from dojang.weights.memory import MemoryWeights
 
+ALGORITHM = M2poConfig().make(9)
 RATES = {"coder": 1e-2, "tester": 3e-3}
 REWARDS = {"coder": (1.0, -0.5, 0.25), "tester": (-1.0, 0.5)}
 Cast = Callable[[], tuple[dict[str, TorchTrainer], dict[str, PreTrainedModel], dict[str, MemoryWeights]]]
@@ -79,11 +80,11 @@ async def learn(trainer: Trainer, groups: Sequence[Group]) -> dict[str, float]:
 @pytest.mark.parametrize("concurrent", [False, True])
 def test_each_learns_what_it_would_alone(cast: Cast, groups: list[Group], concurrent: bool) -> None:
     trainers, together, _ = cast()
-    both: Trainer = Roles(trainers, concurrent=concurrent)
+    both: Trainer = Roles(trainers, ALGORITHM, concurrent=concurrent)
     found = asyncio.run(learn(both, groups))
     separate, alone, _ = cast()
     coder = asyncio.run(learn(separate["coder"], [group.of("coder") for group in groups]))
-    tester = asyncio.run(learn(separate["tester"], [groups[0].of("tester")]))
+    tester = asyncio.run(learn(separate["tester"], [group.of("tester") for group in groups]))
     assert found == {**coder, **{f"tester/{name}": value for name, value in tester.items()}}
     assert found["actor/lr"] == 1e-2
     assert found["tester/actor/lr"] == 3e-3
@@ -92,7 +93,7 @@ def test_each_learns_what_it_would_alone(cast: Cast, groups: list[Group], concur
 
 def test_who_has_nothing_to_learn_stays_and_keeps_its_version(cast: Cast, groups: list[Group]) -> None:
     trainers, models, stores = cast()
-    both, before = Roles(trainers), parameters(models["tester"])
+    both, before = Roles(trainers, ALGORITHM), parameters(models["tester"])
     figures = asyncio.run(learn(both, groups[1:]))
     assert not any(name.startswith("tester/") for name in figures)
     assert all(torch.equal(a, b) for a, b in zip(before, parameters(models["tester"]), strict=True))
@@ -104,7 +105,7 @@ def test_who_has_nothing_to_learn_stays_and_keeps_its_version(cast: Cast, groups
 def test_scores_are_of_the_model_that_wrote_a_sample(cast: Cast, groups: list[Group], concurrent: bool) -> None:
     trainers, _, _ = cast()
     samples = list(groups[0].samples)[::-1]
-    found = asyncio.run(Roles(trainers, concurrent=concurrent).score(samples))
+    found = asyncio.run(Roles(trainers, ALGORITHM, concurrent=concurrent).score(samples))
     for sample, scores in zip(samples, found, strict=True):
         assert scores == pytest.approx(asyncio.run(trainers[sample.role].score([sample]))[0], abs=1e-12)
 
@@ -114,12 +115,12 @@ def test_a_checkpoint_holds_both_and_goes_on_where_they_were(
     cast: Cast, groups: list[Group], tmp_path: Path, concurrent: bool
 ) -> None:
     trainers, straight, _ = cast()
-    both = Roles(trainers, concurrent=concurrent)
+    both = Roles(trainers, ALGORITHM, concurrent=concurrent)
     asyncio.run(learn(both, groups))
     asyncio.run(both.save(tmp_path))
     asyncio.run(learn(both, groups))
     others, resumed, stores = cast()
-    again = Roles(others, concurrent=concurrent)
+    again = Roles(others, ALGORITHM, concurrent=concurrent)
     asyncio.run(again.restore(tmp_path))
     asyncio.run(learn(again, groups))
     assert all(same(straight[role], resumed[role]) for role in RATES)
@@ -134,7 +135,7 @@ def test_what_goes_wrong_with_the_tester_is_said_of_the_tester(cast: Cast, group
     with torch.no_grad():
         next(iter(models["tester"].parameters())).fill_(float("nan"))
     with pytest.raises(TrainingError, match=r"the tester: .*became NaN"):
-        asyncio.run(Roles(trainers).forward_backward(groups))
+        asyncio.run(Roles(trainers, ALGORITHM).forward_backward(groups))
 
 
 class Meeting:
@@ -163,13 +164,13 @@ class Meeting:
         await self._meet()
         return 1
 
-    save = restore = _meet
+    save = restore = skip_steps = _meet
 
 
 def test_roles_with_devices_of_their_own_work_at_the_same_time(groups: list[Group], tmp_path: Path) -> None:
     async def play(*, concurrent: bool) -> dict[str, float]:
         barrier = asyncio.Barrier(2)
-        both = Roles({role: Meeting(barrier) for role in RATES}, concurrent=concurrent)  # type: ignore[arg-type]
+        both = Roles({role: Meeting(barrier) for role in RATES}, ALGORITHM, concurrent=concurrent)  # type: ignore[arg-type]
         figures = {**await both.forward_backward(groups[:1]), **await both.optim_step()}
         await both.score(groups[0].samples)
         await both.publish()
@@ -192,7 +193,7 @@ def test_in_one_process_roles_take_turns(groups: list[Group]) -> None:
             running -= 1
 
     async def play() -> None:
-        await Roles({role: Counting(asyncio.Barrier(2)) for role in RATES}).forward_backward(groups)  # type: ignore[misc]
+        await Roles({role: Counting(asyncio.Barrier(2)) for role in RATES}, ALGORITHM).forward_backward(groups)  # type: ignore[misc]
 
     asyncio.run(play())
     assert most == 1
@@ -213,7 +214,7 @@ def test_a_failure_of_one_role_waits_for_the_other(groups: list[Group]) -> None:
 
     async def play() -> None:
         barrier = asyncio.Barrier(2)
-        both = Roles({"coder": Failing(barrier), "tester": Slow(barrier)}, concurrent=True)  # type: ignore[dict-item]
+        both = Roles({"coder": Failing(barrier), "tester": Slow(barrier)}, ALGORITHM, concurrent=True)  # type: ignore[dict-item]
         await both.forward_backward(groups[:1])
 
     with pytest.raises(TrainingError, match="NaN"):

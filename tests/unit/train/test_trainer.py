@@ -306,6 +306,59 @@ def test_the_kl_term_agrees_with_the_sum_over_samples(
     assert_equal(gradient(model).values(), wanted.values())
 
 
+def without_advantage(group: Group) -> Group:
+    return replace(group, samples=tuple(replace(each, advantage=0.0) for each in group.samples))
+
+
+@pytest.mark.numerical
+def test_with_a_kl_term_groups_of_zero_advantages_are_trained_on(
+    make: Make, groups: list[Group], micro_model: Callable[..., PreTrainedModel]
+) -> None:
+    some = [groups[0], without_advantage(groups[1])]
+    trainer, model = make(kl=0.2)
+    reference_loss(model, some, in_double(micro_model(torch.float64, seed=1)), 0.2).backward()
+    wanted = gradient(model)
+    model.zero_grad()
+    asyncio.run(trainer.forward_backward(some))
+    assert_equal(gradient(model).values(), wanted.values())
+
+
+@pytest.mark.numerical
+@pytest.mark.parametrize("average", ["tokens", "sequences", "constant"])
+def test_groups_of_zero_advantages_count_in_figures_and_in_the_constant_divisor(
+    make: Make, groups: list[Group], average: Average
+) -> None:
+    some = [groups[0], without_advantage(groups[1])]
+    found, gradients = [], []
+    for batch in (groups[:1], some):
+        trainer, model = make(algo=GrpoConfig(average=average), micro_tokens=16)
+        found.append(asyncio.run(trainer.forward_backward(batch)))
+        gradients.append(gradient(model))
+    first, both = (sum(len(group.samples) for group in batch) for batch in (groups[:1], some))
+    share = first / both if average == "constant" else 1.0
+    assert found[1]["actor/loss"] == pytest.approx(share * found[0]["actor/loss"], abs=1e-9)
+    assert_equal(gradients[1].values(), [share * each for each in gradients[0].values()])
+    tokens = [sum(sample.response_length for sample in group.samples) for group in groups]
+    alone = asyncio.run(make()[0].forward_backward(groups[1:]))
+    for name in ("actor/entropy", "actor/ppo_kl", "actor/logp_gap"):
+        whole = (found[0][name] * tokens[0] + alone[name] * tokens[1]) / sum(tokens)
+        assert found[1][name] == pytest.approx(whole, abs=1e-9)
+
+
+def test_skipped_steps_advance_the_schedule_and_no_version(make: Make, groups: list[Group], tmp_path: Path) -> None:
+    trainer, _ = make(schedule="cosine")
+    rates = [step(trainer, groups)["actor/lr"] for _ in range(10)]
+    skipping, _ = make(schedule="cosine")
+    step(skipping, groups)
+    asyncio.run(skipping.skip_steps(7))
+    asyncio.run(skipping.save(tmp_path))
+    resumed, _ = make(schedule="cosine")
+    asyncio.run(resumed.restore(tmp_path))
+    for each in (skipping, resumed):
+        assert step(each, groups)["actor/lr"] == rates[8]
+        assert asyncio.run(each.publish()) == 2
+
+
 def test_figures_are_means_over_answer_tokens(make: Make, groups: list[Group]) -> None:
     trainer, model = make()
     found = asyncio.run(trainer.forward_backward(groups))

@@ -49,6 +49,9 @@ class Rank(Luggage):
     async def optim_step(self) -> Metrics:
         return await self._trainer.optim_step()
 
+    async def skip_steps(self, count: int) -> None:
+        await self._trainer.skip_steps(count)
+
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return await self._trainer.score(samples)
 
@@ -101,6 +104,9 @@ class RayTrainer:
     async def optim_step(self) -> Metrics:
         metrics: Metrics = await self._all("optim_step")
         return metrics
+
+    async def skip_steps(self, count: int) -> None:
+        await self._all("skip_steps", count)
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         found: list[tuple[float, ...]] = await self._all("score", ray.put(samples))
