@@ -12,6 +12,11 @@ neither their start nor the way they are ended matters, and orphans are adopted 
 
 At k-fold oversubscription, busy loops run beside the contestant, so that k processes want every core. Time-outs that
 depend on the wall clock then show as wrong verdicts. What is not measured here: programs that attack the judge.
+
+With --workers, scaling is measured instead: n workers judge a batch of n times as many programs, and so do n
+independent plain processes that compile with g++, or start python3, and run one test after another up to the first
+time-out. Efficiency is the speed with n as a share of n times the speed with the first number given. The batch grows
+with n because an endless program takes its time limit, however many workers wait for it.
 """
 
 import argparse
@@ -79,18 +84,21 @@ TRIVIAL: Mapping[Language, tuple[str, ...]] = {
 # One contestant, in a process of its own -----------------------------------------------------------------------------
 
 
-def contest(name: str, batch: Path, scratch: Path, isolation: str) -> None:
+def contest(name: str, batch: Path, scratch: Path, isolation: str, workers: int) -> None:
     """Warm up, say so, wait for the start, judge the batch; told on standard output, a JSON object a line."""
     _die_as_a_family()
     work: Workload = pickle.loads(batch.read_bytes())
     if name.startswith("dojang"):
-        asyncio.run(_dojang(name, work, scratch / f"cache of {name}", isolation))
+        asyncio.run(_dojang(name, work, scratch / f"cache of {name}", isolation, workers))
+    elif name == "plain processes":
+        with baselines.processes_pool(workers) as pool:
+            _timed(baselines.plain(work.language, work.programs, scratch, pool))
     elif name == "sequential":
         for _ in baselines.sequential(work.language, _trivial(work.language), scratch):
             pass
         _timed(baselines.sequential(work.language, work.programs, scratch))
     else:
-        with baselines.cores_pool() as pool:
+        with baselines.processes_pool(CORES) as pool:
             if name == "wall limit":
                 _timed(baselines.wall_limit(work.language, work.programs, scratch, pool))
             else:
@@ -99,10 +107,10 @@ def contest(name: str, batch: Path, scratch: Path, isolation: str) -> None:
                 _timed(baselines.codefu(work.language, work.programs, scratch, pool))
 
 
-async def _dojang(name: str, work: Workload, cache: Path, isolation: str) -> None:
+async def _dojang(name: str, work: Workload, cache: Path, isolation: str, workers: int) -> None:
     from dojang.judge.pool import JudgePool
 
-    pool = JudgePool(workers=CORES, isolation=isolation, cache=cache)
+    pool = JudgePool(workers=workers, isolation=isolation, cache=cache)
     try:
         async for _ in _judged(pool.judge, work.language, _trivial(work.language), Stop.NEVER):
             pass
@@ -233,12 +241,12 @@ class Arena:
     limit_s: float
     isolation: str
 
-    def run(self, name: str, work: Workload, load: int) -> Run:
+    def run(self, name: str, work: Workload, load: int, workers: int = CORES) -> Run:
         """Let one contestant judge a batch on a machine with `load` times as much to do as it has cores."""
         batch = self.scratch / "batch"
         batch.write_bytes(pickle.dumps(work))
         command = [sys.executable, __file__, "--contestant", name, "--batch", str(batch)]
-        command += ["--scratch", str(self.scratch), "--isolation", self.isolation]
+        command += ["--scratch", str(self.scratch), "--isolation", self.isolation, "--workers", str(workers)]
         # A process group, not a session: the kernel may share out processor time by session, and burners and
         # contestant must compete as equals.
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
@@ -383,6 +391,31 @@ def _spinners(seed: int) -> Workload:
     return Workload("cpp17", tuple(programs))
 
 
+def scaling_rows(
+    arena: Arena, language: Language, numbers: list[int], per_worker: int, seeds: Iterator[int]
+) -> list[Row]:
+    """Speed with n workers beside n plain processes, and the efficiency of each beside that of the other."""
+    speeds: dict[str, list[float]] = {"dojang": [], "plain processes": []}
+    rows = []
+    for workers in numbers:
+        work = workload(language, mixed(language, per_worker * workers), next(seeds))
+        notes = []
+        for name, measured in speeds.items():
+            run = arena.run(name, work, 1, workers)
+            if run.cpu_s is None:
+                raise SystemExit(f"{name} with {workers} workers was not done after {arena.limit_s:g} s; set --limit")
+            wrong = wrong_verdicts(work, run)
+            _progress(f"{NAMES[language]}, {workers} workers", name, run, wrong)
+            measured.append(len(work.programs) / run.wall_s)
+            notes.append(f"{name}: {run.cpu_s / run.wall_s:.1f} cores busy, {wrong} wrong")
+        mine, theirs = (measured[-1] for measured in speeds.values())
+        case = f"{NAMES[language]} mix, {workers} workers, {len(work.programs)} programs"
+        rows.append(Row(case, "dojang", "plain processes", mine, theirs, "programs/s", mine / theirs, "; ".join(notes)))
+        own, other = (measured[-1] / measured[0] * numbers[0] / workers for measured in speeds.values())
+        rows.append(Row(case, "dojang", "plain processes", own, other, "efficiency", own / other))
+    return rows
+
+
 def _progress(case: str, name: str, run: Run, wrong: int) -> None:
     cpu = "was ended" if run.cpu_s is None else f"{run.cpu_s:.1f} s CPU"
     print(f"{case}: {name}: {run.wall_s:.1f} s, {cpu}, {wrong} wrong", file=sys.stderr, flush=True)
@@ -402,6 +435,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="how often speeds are measured; the median counts")
     parser.add_argument("--oversubscription", default="1,4,8", help="how many processes want each core; 1 gives speeds")
     parser.add_argument("--language", choices=("cpp", "python", "all"), default="all")
+    parser.add_argument("--workers", help="measure scaling instead, with these numbers of workers, such as 1,4,8,16")
+    parser.add_argument("--programs-per-worker", type=int, default=32, help="size of a batch when measuring scaling")
     parser.add_argument("--isolation", default="auto", help="as the judge's own option")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds after which a contestant is ended")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
@@ -413,7 +448,7 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     options = _options()
     if options.contestant:
-        contest(options.contestant, options.batch, options.scratch, options.isolation)
+        contest(options.contestant, options.batch, options.scratch, options.isolation, int(options.workers))
         return
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     languages: list[Language] = ["cpp17"] if options.language != "python" else []
@@ -423,6 +458,11 @@ def main() -> None:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="judge-bench-") as folder:
         arena = Arena(Path(folder), options.limit, options.isolation)
+        if options.workers:
+            numbers = [int(number) for number in options.workers.split(",")]
+            for language in languages:
+                rows += scaling_rows(arena, language, numbers, options.programs_per_worker, seeds)
+            loads = []
         for load in loads:
             for language in languages:
                 rows += mix_rows(arena, language, load, options, seeds)

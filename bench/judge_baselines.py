@@ -50,6 +50,20 @@ def sequential(language: Language, programs: tuple[Program, ...], folder: Path) 
         Path(command[-1]).unlink()
 
 
+def _stopping(language: Language, program: Program, folder: Path) -> Answer:
+    """One program, one test after another, up to the first time-out."""
+    command = _prepared(language, program.source, folder)
+    if command is None:
+        return "CE"
+    answers: list[Answer] = []
+    for given, wanted in _pairs(program):
+        answers.append(_tested((command, given, wanted, program.exam.limits.cpu_s)))
+        if answers[-1] == "TLE":
+            break
+    Path(command[-1]).unlink()
+    return _folded(answers)
+
+
 def wall_limit(
     language: Language, programs: tuple[Program, ...], folder: Path, pool: ProcessPoolExecutor
 ) -> Iterator[tuple[str, Answer]]:
@@ -67,11 +81,19 @@ def wall_limit(
     return tested()
 
 
-def cores_pool() -> ProcessPoolExecutor:
-    """Processes that may have children of their own, one per core, already started."""
-    cores = len(os.sched_getaffinity(0))
-    pool = ProcessPoolExecutor(cores, mp_context=FORK)
-    list(pool.map(abs, range(cores)))
+def plain(
+    language: Language, programs: tuple[Program, ...], folder: Path, pool: ProcessPoolExecutor
+) -> Iterator[tuple[int, Answer]]:
+    """Programs side by side in `pool`; each runs one test after another up to the first time-out. As they finish."""
+    waiting = {pool.submit(_stopping, language, program, folder): index for index, program in enumerate(programs)}
+    for done in as_completed(waiting):
+        yield waiting[done], done.result()
+
+
+def processes_pool(size: int) -> ProcessPoolExecutor:
+    """Processes that may have children of their own, already started."""
+    pool = ProcessPoolExecutor(size, mp_context=FORK)
+    list(pool.map(abs, range(size)))
     return pool
 
 
