@@ -1,10 +1,12 @@
 """What a configuration would do, in words: the second half of `dojang train --dry-run`."""
 
 import asyncio
+import os
 
 from dojang import compose, models
 from dojang.config import RunConfig
 from dojang.prompts import describe_dropped
+from dojang.runtime.config import engine_gpus
 
 __all__ = ["describe"]
 
@@ -22,6 +24,7 @@ def describe(config: RunConfig) -> str:
             "would run:",
             f"  model   {models.check(config.model.name)}; {_where(config)}",
             *_second(config),
+            *_cluster(config),
             f"  data    {config.data.name}: {len(prepared.train):,} training and "
             f"{len(prepared.task.problems('test')) - prepared.dropped.get('test', 0):,} held-out problems",
             *_overlong(config, prepared),
@@ -52,13 +55,31 @@ def _overlong(config: RunConfig, prepared: compose.Prepared) -> list[str]:
 
 
 def _where(config: RunConfig) -> str:
-    """What a cluster has is not known here."""
+    """The device and precision here, or the numbers of processes on a Ray cluster."""
     runtime = config.runtime
     if runtime.name == "ray":
         engines = "" if config.rollout.engine == "remote" else f", runtime.engines={runtime.engines}"
         return f"on a Ray cluster, runtime.trainers={runtime.trainers}{engines}"
     numeric = compose.numerics(config)
     return f"{str(numeric.compute).removeprefix('torch.')} on {numeric.device}"
+
+
+def _cluster(config: RunConfig) -> list[str]:
+    """The CPUs and GPUs that all trainers and engines ask of a Ray cluster; a dry run does not connect to one."""
+    if config.runtime.name != "ray":
+        return []
+    cpus = gpus = 0.0
+    for role in config.roles().values():
+        runtime = role.runtime
+        assert runtime.name == "ray"
+        engines = 0 if role.rollout.engine == "remote" else runtime.engines
+        each = 1.0 if runtime.gpus is None else runtime.gpus
+        cpus += (runtime.trainers + engines) * runtime.cpus
+        gpus += runtime.trainers * each + engines * engine_gpus(each, role.rollout.tensor_parallel_size)
+    address = config.runtime.address or os.environ.get("RAY_ADDRESS")
+    where = f"at {address}" if address else f"of this machine alone, which has {len(os.sched_getaffinity(0))} CPUs"
+    needs = f"needs {cpus:g} CPUs" + (f", and {gpus:g} GPUs if it has any" if gpus else "")
+    return [f"  cluster {needs}; a dry run does not ask the cluster {where}"]
 
 
 def _second(config: RunConfig) -> list[str]:

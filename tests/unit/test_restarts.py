@@ -81,6 +81,11 @@ def test_a_run_that_cannot_begin_again_leaves_a_summary(monkeypatch: pytest.Monk
     assert told == ["failed, live=False, hurry=True"]
 
 
-def test_a_dry_run_says_what_is_where_on_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_what_is_where_on_a_cluster(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     runner.dry_run("quickstart", ["runtime=ray", "runtime.trainers=2", "model.device=cuda"])  # here is none, perhaps
-    assert "on a Ray cluster, runtime.trainers=2, runtime.engines=1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "on a Ray cluster, runtime.trainers=2, runtime.engines=1" in said
+    assert "needs 3 CPUs, and 3 GPUs if it has any; a dry run does not ask the cluster at head:6379" in said
