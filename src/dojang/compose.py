@@ -257,6 +257,8 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         steps=config.steps,
         prompts=config.rollout.prompts,
         updates=config.train.updates,
+        epochs=config.train.ppo_epochs,
+        mask_truncated=config.train.mask_truncated_completions,
         eval_every=config.eval.every,
         save_every=config.checkpoint.every,
         problems=prepared.train,
@@ -289,7 +291,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         gate=HealthGate(config.health),
         directory=directory,
         primed=config.rollout.engine == "torch" and config.train.lora is None and config.runtime.name == "local",
-        stale=config.loop.stale_updates // config.train.updates,
+        stale=config.loop.stale_updates // config.train.steps_per_batch,
         critic=has_critic(prepared.algorithm),
         best=Best(config.checkpoint.metric, config.checkpoint.mode, config.checkpoint.keep),
         agreements=[

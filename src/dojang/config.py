@@ -76,6 +76,10 @@ def sections(annotation: Any) -> list[type[BaseModel]]:
     return []
 
 
+def _epochs(train: TrainConfig) -> str:
+    return "" if train.ppo_epochs == 1 else f" times train.ppo_epochs={train.ppo_epochs}"
+
+
 class ModelConfig(Section):
     """The policy to train."""
 
@@ -293,13 +297,14 @@ class RunConfig(Section):
             if "steps" in self.model_fields_set:
                 wrong.append(f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out")
             return wrong
-        stale, rest = divmod(self.loop.stale_updates, self.train.updates)
+        stale, rest = divmod(self.loop.stale_updates, self.train.steps_per_batch)
         if rest or stale >= self.steps:
             wrong.append(
                 f"loop.stale_updates={self.loop.stale_updates} must be a multiple of train.updates="
-                f"{self.train.updates} and leave some of steps={self.steps} to learn in: {stale} of them only attempt"
+                f"{self.train.updates}{_epochs(self.train)} and leave some of steps={self.steps} to learn in: {stale} "
+                "of them only attempt"
             )
-        updates = self.steps * self.train.updates - self.loop.stale_updates
+        updates = self.steps * self.train.steps_per_batch - self.loop.stale_updates
         if self.train.critic.warmup >= max(1, updates):
             wrong.append(
                 f"train.critic.warmup={self.train.critic.warmup} leaves none of the run's {updates} optimiser steps to "

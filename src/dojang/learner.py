@@ -169,7 +169,7 @@ class Learner:
             algorithm,
             self.weights,
             config.train,
-            total_updates=config.steps * config.train.updates - config.loop.stale_updates,
+            total_updates=config.steps * config.train.steps_per_batch - config.loop.stale_updates,
             longest=config.rollout.max_tokens,
             temperature=config.rollout.temperature,
             compute=numeric.compute,

@@ -18,7 +18,7 @@ def describe(config: RunConfig) -> str:
     config = prepared.config
     rollout = config.rollout
     passes = config.steps * rollout.prompts / len(prepared.train)
-    updates = config.steps * config.train.updates - config.loop.stale_updates
+    updates = config.steps * config.train.steps_per_batch - config.loop.stale_updates
     return "\n".join(
         [
             "would run:",

@@ -167,6 +167,7 @@ def test_weights_are_for_rewards_there_are() -> None:
     ("overrides", "said"),
     [
         (("loop.stale_updates=3", "train.updates=2"), "loop.stale_updates=3 must be a multiple of train.updates=2"),
+        (("loop.stale_updates=2", "train.ppo_epochs=2", "train.updates=2"), "train.updates=2 times train.ppo_epochs=2"),
         (("loop.stale_updates=40",), "leave some of steps=40 to learn in: 40 of them only attempt"),
     ],
 )

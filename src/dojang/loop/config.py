@@ -65,8 +65,8 @@ class LoopConfig(Section):
     """In which order things are done."""
 
     stale_updates: int = Field(default=0, ge=0)
-    """Learn from rollouts that are so many updates old, a multiple of train.updates, to see what staleness does. The
-    first steps only attempt, until there are rollouts so old."""
+    """Learn from rollouts that are so many updates old, a multiple of train.updates * train.ppo_epochs, to see what
+    staleness does. The first steps only attempt, until there are rollouts so old."""
 
 
 class CheckpointConfig(Section):

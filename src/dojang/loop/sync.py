@@ -20,6 +20,7 @@ from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
 from dojang.loop.evaluate import Benchmark, evaluate, evaluate_benchmark
 from dojang.loop.health import HealthGate
+from dojang.loop.masking import mask_truncated
 from dojang.loop.metrics import Clock, advantage_metrics, rollout_metrics
 from dojang.loop.order import pose
 from dojang.loop.state import State, write_state
@@ -52,6 +53,10 @@ class Run:
     tracker: Tracker
     gate: HealthGate
     directory: RunDir
+    epochs: int = 1
+    """Passes over each batch, each of `updates` optimiser steps."""
+    mask_truncated: bool = False
+    """Whether completions cut off at max_tokens are masked out of the loss."""
     primed: bool = False
     """Whether the engine was made with the weights the trainer begins with: they need not be published."""
     stale: int = 0
@@ -160,10 +165,12 @@ def _batch(run: Run, groups: Sequence[Group]) -> Sequence[Group]:
 
 
 async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
-    """One optimiser step per part of the batch. Steps for which no group with a gradient is left are skipped."""
+    """One optimiser step per part of the batch and epoch. Steps for which no group with a gradient is left are skipped."""
+    if run.mask_truncated:
+        groups = mask_truncated(groups)
     others = [group for group in groups if not teaches(run, group)]
     groups = [group for group in groups if teaches(run, group)]
-    if run.algorithm.needs_old and run.updates > 1:  # with one update, what it thinks then is what it thought before
+    if run.algorithm.needs_old and run.updates * run.epochs > 1:  # with one update, they are those of that update
         groups = await recall(run, groups)
     traced: Metrics = {}
     if run.critic and groups:
@@ -171,12 +178,13 @@ async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
         traced = advantage_metrics(groups)
     metrics: dict[str, list[float]] = {}
     steps = min(run.updates, len(groups))
-    for part, rest in zip(_split(groups, steps), _split(others, steps), strict=True):
+    parts = list(zip(_split(groups, steps), _split(others, steps), strict=True))
+    for part, rest in parts * run.epochs:
         figures = {**await run.trainer.forward_backward([*part, *rest]), **await run.trainer.optim_step()}
         for name, value in figures.items():
             metrics.setdefault(name, []).append(value)
     if steps < run.updates:
-        await run.trainer.skip_steps(run.updates - steps)
+        await run.trainer.skip_steps((run.updates - steps) * run.epochs)
     return {**traced, **{name: _combined(name, values) for name, values in metrics.items()}}
 
 

@@ -87,7 +87,7 @@ def reckon(
         generate += generate_s(engine, player.shape, work.lengths[role], sequences, asked, slots)
         learned = player.shape.parameters if config.train.lora is None else 0
         updates = work.updates * optimise_s(machine, player, learned, own)
-        learn.append(learn_s(machine, player, work, role, own) + updates)
+        learn.append(player.config.train.ppo_epochs * (learn_s(machine, player, work, role, own) + updates))
         publish.append(_publish_s(machine, player, own))
     together = max if layout.apart else sum  # on a Ray cluster the roles update at the same time
     generate += (SAMPLE_S if layout.gpu else CPU_SAMPLE_S) * work.sequences

@@ -73,6 +73,11 @@ class TrainConfig(Section):
     """Gradients longer than this are scaled down to it."""
     updates: int = Field(default=1, ge=1)
     """Optimiser steps per batch of rollouts; from the second on the data is off-policy and clipping matters."""
+    ppo_epochs: int = Field(default=1, ge=1)
+    """Number of passes over each batch of rollouts (mu; TRL's num_iterations), each of `updates` optimiser steps."""
+    mask_truncated_completions: bool = False
+    """Mask completions cut off at rollout.max_tokens out of the loss. They still count in rewards, metrics and the
+    advantages of their group."""
     micro_tokens: int | None = Field(default=None, ge=1)
     """Tokens per forward pass; memory, not results, depends on it. Without it 2048, or on a GPU 16384."""
     recompute: bool = False
@@ -91,6 +96,11 @@ class TrainConfig(Section):
     """Of the processes that torchrun starts, so many share each row of tokens (Ulysses), for answers too long for one
     GPU; among the others samples are divided (docs/parallel.md)."""
     critic: CriticConfig = CriticConfig()
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Optimiser steps on each batch of rollouts."""
+        return self.updates * self.ppo_epochs
 
     @property
     def needs_reference_model(self) -> bool:
