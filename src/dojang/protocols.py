@@ -23,6 +23,7 @@ __all__ = [
     "Changes",
     "ChecksRewards",
     "EngineState",
+    "EntropyController",
     "Factors",
     "Judge",
     "Patch",
@@ -256,6 +257,23 @@ class TokenLoss:
 
 
 Average = Literal["tokens", "sequences", "constant"]
+
+
+class EntropyController(Protocol):
+    """The coefficient of an entropy bonus. An Algorithm may have one, as `entropy_bonus`."""
+
+    @property
+    def coef(self) -> float:
+        """Coefficient of the next optimiser step."""
+
+    def update(self, entropy: float) -> None:
+        """Take in the mean entropy of an optimiser step."""
+
+    def state(self) -> dict[str, float]:
+        """For a checkpoint."""
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Continue from what `state` returned."""
 
 
 class Algorithm(Protocol):

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from dojang.algos import credit
 from dojang.algos.correction import Correction
+from dojang.algos.entropy import EntropyBonus, EntropyConfig
 from dojang.algos.kl import Estimator, divergence
 from dojang.protocols import Average, TokenBatch, TokenLoss
 from dojang.settings import Section
@@ -41,6 +42,7 @@ class PolicyConfig(Section):
     """Weight of the KL penalty to the initial model; 0 keeps no reference model."""
     kl_estimator: Estimator = "k3"
     """How the KL is estimated: k1, k2, k3, or k3+, which has k3's value and the gradient of the KL itself."""
+    entropy: EntropyConfig = EntropyConfig()
     corrections: tuple[Correction, ...] = ()
     """What to do about tokens that the engine drew at other probabilities than the trainer's (docs/algorithms.md)."""
     overlong: float = Field(default=0.0, ge=0, le=1)
@@ -53,7 +55,7 @@ class PolicyConfig(Section):
     @property
     def trains_zero_advantage(self) -> bool:
         """Whether a token whose advantage is 0 still has a gradient. A loss with further terms overrides this."""
-        return self.kl > 0
+        return self.kl > 0 or self.entropy.enabled
 
     own_old: ClassVar[bool] = False
     """Whether ratios are to be taken to the trainer's own log-probs even without corrections."""
@@ -77,6 +79,7 @@ class Policy:
     def __init__(self, config: PolicyConfig, longest: int) -> None:
         self.config = config
         self._longest = longest
+        self.entropy_bonus = EntropyBonus(config.entropy) if config.entropy.enabled else None
 
     @property
     def average(self) -> Average:

@@ -165,7 +165,7 @@ def _batch(run: Run, groups: Sequence[Group]) -> Sequence[Group]:
 
 
 async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
-    """One optimiser step per part of the batch and epoch. Steps for which no group with a gradient is left are skipped."""
+    """One optimiser step per part of the batch and epoch. Steps without a group that has a gradient are skipped."""
     if run.mask_truncated:
         groups = mask_truncated(groups)
     others = [group for group in groups if not teaches(run, group)]

@@ -128,6 +128,7 @@ ROWS = (
                 ),
             ),
             Panel("Entropy", (Figure("actor/entropy", "How undecided the policy is, per token.", "nats"),)),
+            Panel("Entropy bonus", (Figure("actor/entropy_coef", "Coefficient of the entropy bonus in this step."),)),
             Panel("Clipped", (Figure("actor/pg_clipfrac", "Share of tokens that were clipped.", "share"),)),
             Panel("Gradient", (Figure("actor/grad_norm", "Length of the gradient before it is cut."),)),
             Panel("Learning rate", (Figure("actor/lr", "Learning rate of the step."),)),

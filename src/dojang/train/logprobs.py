@@ -2,7 +2,8 @@
 
 Scores for all words are never kept: they are made, chunk by chunk, in both directions. A chunk's gradient is
 
-    d logp / d scores = one at the token - softmax(scores)
+    d logp / d scores = one at the token - p              p = softmax(scores)
+    d H / d scores    = -p (log p + H)                    H = -sum p log p, the entropy
 """
 
 from typing import Any
@@ -18,8 +19,8 @@ _CHUNK, _CHUNK_GPU = 1 << 23, 1 << 26
 
 
 def chosen_logprobs(x_ME: Tensor, head_VE: Tensor, target_M: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """log softmax(x @ head.T / temperature) at the targets, and the entropy there, which has no gradient; in float32,
-    or in what x has if that is more."""
+    """log softmax(x @ head.T / temperature) at the targets, and the entropy of the whole distribution there; in
+    float32, or in what x has if that is more."""
     logp_M, entropy_M = _Chosen.apply(x_ME, head_VE, target_M, temperature)  # type: ignore[no-untyped-call]
     return logp_M, entropy_M
 
@@ -38,28 +39,43 @@ class _Chosen(torch.autograd.Function):
             logp_M[rows] = chosen_C - total_M[rows]
             mass_CV = (score_CV - total_M[rows, None]).exp_()
             entropy_M[rows] = total_M[rows] - torch.linalg.vecdot(mass_CV, score_CV)
-        context.save_for_backward(x_ME, head_VE, target_M, total_M)
+        context.save_for_backward(x_ME, head_VE, target_M, total_M, entropy_M)
         context.temperature = temperature
-        context.mark_non_differentiable(entropy_M)
+        context.set_materialize_grads(False)  # most losses have no term of entropy, and need not pay for one
         return logp_M, entropy_M
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        x_ME, head_VE, target_M, total_M = context.saved_tensors
-        gradient_M = gradients[0] / context.temperature
+    def backward(context: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x_ME, head_VE, target_M, total_M, entropy_M = context.saved_tensors
+        gradient_M, entropy_gradient_M = (None if each is None else each / context.temperature for each in gradients)
         wants_x, wants_head = context.needs_input_grad[:2]
         x_gradient_ME = torch.empty_like(x_ME) if wants_x else None
         head_gradient_VE = torch.zeros_like(head_VE, dtype=total_M.dtype) if wants_head else None
         for rows in _chunks(x_ME, head_VE):
             score_CV = _scores(x_ME[rows], head_VE, context.temperature, total_M.dtype)
-            weight_CV = score_CV.sub_(total_M[rows, None]).exp_().mul_(-gradient_M[rows, None])
-            weight_CV.scatter_add_(-1, target_M[rows, None], gradient_M[rows, None])
+            logp_CV = score_CV.sub_(total_M[rows, None])
+            factor_CV = _factors(logp_CV, entropy_M[rows], gradient_M, entropy_gradient_M, rows)
+            weight_CV = logp_CV.exp_().mul_(factor_CV)
+            if gradient_M is not None:
+                weight_CV.scatter_add_(-1, target_M[rows, None], gradient_M[rows, None])
             weight_CV = weight_CV.to(x_ME.dtype)
             if x_gradient_ME is not None:
                 x_gradient_ME[rows] = weight_CV @ head_VE
             if head_gradient_VE is not None:
                 head_gradient_VE += weight_CV.T @ x_ME[rows]
         return x_gradient_ME, None if head_gradient_VE is None else head_gradient_VE.to(head_VE.dtype), None, None
+
+
+def _factors(
+    logp_CV: Tensor, entropy_C: Tensor, gradient_M: Tensor | None, entropy_gradient_M: Tensor | None, rows: slice
+) -> Tensor:
+    """By what each token's probability is multiplied in the gradient of its score."""
+    if entropy_gradient_M is None:
+        assert gradient_M is not None, "autograd asks where there is a gradient"
+        return -gradient_M[rows, None]
+    # Beyond the clamp p is 0, and so must be p log p, also for a score of minus infinity.
+    found_CV = (logp_CV.clamp(min=-1e4) + entropy_C[:, None]).mul_(-entropy_gradient_M[rows, None])
+    return found_CV if gradient_M is None else found_CV.sub_(gradient_M[rows, None])
 
 
 def _chunks(x_ME: Tensor, head_VE: Tensor) -> list[slice]:

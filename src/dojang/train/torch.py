@@ -5,6 +5,7 @@ inside one changes the result beyond rounding; nor does the number of ranks, of 
 learns from its share.
 """
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.errors import TrainingError
-from dojang.protocols import Algorithm, Factors, TokenBatch, TokenLoss, WeightStore
+from dojang.protocols import Algorithm, EntropyController, Factors, TokenBatch, TokenLoss, WeightStore
 from dojang.train import checkpoint
 from dojang.train.adapters import Adapters
 from dojang.train.attention import see_packed
@@ -37,6 +38,7 @@ __all__ = ["TorchTrainer"]
 
 OPTIMISER = "optimiser"
 
+_ENTROPY = "actor/entropy"
 _GAP, _LOST = "actor/logp_gap", 20.0
 """Where tokens have on average become exp(20) times likelier or less likely, nothing is left of the model."""
 
@@ -100,6 +102,8 @@ class TorchTrainer:
         self._skipped = 0
         """Optimiser steps of the schedule that were not taken, as nothing had a gradient."""
         self._has_published = False
+        self._entropy_bonus: EntropyController | None = getattr(algorithm, "entropy_bonus", None)
+        self._entropy = math.inf
         self._optimiser = make_optimiser(self._learned(), config)
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
@@ -112,6 +116,7 @@ class TorchTrainer:
             if self._version < self._waits:
                 _check_finite(figures)
                 return figures
+        bonus = 0.0 if self._entropy_bonus is None else self._entropy_bonus.coef
         loss, sums, difference = 0.0, defaultdict[str, float](float), _Difference()
         references = self._references([*batches, *report])
         for place, (batch, reference_BT) in enumerate(zip([*batches, *report], references, strict=True)):
@@ -120,6 +125,8 @@ class TorchTrainer:
                 found = self._losses(batch, reference_BT, limit, difference)
             if trains:
                 share = self._average(found.loss_BT, batch.mask_BT, counts)
+                if bonus:
+                    share = share - bonus * found.figures[_ENTROPY].sum() / tokens
                 if batch.idle:
                     share = share * 0.0
                 (share * self._ranks.world).backward()  # type: ignore[no-untyped-call]  # ranks take the mean
@@ -129,6 +136,9 @@ class TorchTrainer:
         losses, summed, differences = zip(*self._ranks.gather((loss, dict(sums), difference)), strict=True)
         means = {name: sum(each[name] for each in summed) / counts.tokens for name in sums}
         metrics = {"actor/loss": sum(losses), **means, **figures, **_Difference.metrics(differences)}
+        self._entropy = means[_ENTROPY]
+        if self._entropy_bonus is not None:
+            metrics["actor/entropy_coef"] = bonus
         _check_finite(metrics)
         return metrics
 
@@ -152,6 +162,8 @@ class TorchTrainer:
         self._optimiser.zero_grad(set_to_none=True)
         if self._critic is not None:
             self._critic.step()
+        if self._entropy_bonus is not None and self._version >= self._waits:
+            self._entropy_bonus.update(self._entropy)
         self._version += 1
         return {**norms, "actor/lr": rate}
 
@@ -178,9 +190,9 @@ class TorchTrainer:
             self._adapters.save(path, write=self._ranks.first)
         if self._ranks.first:
             self._tokenizer.save_pretrained(path)
-        checkpoint.remember(
-            path / OPTIMISER, self._model, self._optimiser, version=self._version, skipped=self._skipped
-        )
+        entropy = None if self._entropy_bonus is None else json.dumps(self._entropy_bonus.state())
+        notes = {"version": self._version, "skipped": self._skipped, "entropy": entropy}
+        checkpoint.remember(path / OPTIMISER, self._model, self._optimiser, **notes)
         if self._critic is not None:
             self._critic.save(path)
 
@@ -192,8 +204,11 @@ class TorchTrainer:
                 weights = checkpoint.weights_of(path, self._model) if kept is None else kept.read(path)
             if self._critic is not None:
                 self._critic.restore(path)
-            state = checkpoint.recall(path / OPTIMISER, self._model, self._optimiser, version=0, skipped=0)
+            notes = {"version": 0, "skipped": 0, "entropy": None}
+            state = checkpoint.recall(path / OPTIMISER, self._model, self._optimiser, **notes)
             self._version, self._skipped = state["version"], state["skipped"]
+            if self._entropy_bonus is not None and state["entropy"] is not None:
+                self._entropy_bonus.restore(json.loads(state["entropy"]))
         checkpoint.take_up(self._model, weights)
 
     async def close(self) -> None:
@@ -275,7 +290,7 @@ class TorchTrainer:
         same_B = torch.tensor([sample.version == self._version for sample in batch.samples], device=gap_BT.device)
         if not batch.idle:
             difference.add(gap_BT[batch.mask_BT & same_B[:, None]])
-        return replace(found, figures={**found.figures, "actor/entropy": entropy_BT, _GAP: gap_BT})
+        return replace(found, figures={**found.figures, _ENTROPY: entropy_BT, _GAP: gap_BT})
 
     def _references(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
         """What the model thought of them before anything was learned, if the algorithm wants to know."""

@@ -30,11 +30,37 @@ def test_value_and_gradient(dtype: torch.dtype, temperature: float, rows: int, m
     error, entropy_error = 8 * UNIT[dtype] * largest, (8 * (1 + math.log(11)) + 11) * UNIT[dtype] * largest
     torch.testing.assert_close(logp.double(), chosen, rtol=0, atol=error)
     torch.testing.assert_close(entropy.double(), disorder, rtol=0, atol=entropy_error)
-    assert not entropy.requires_grad
     mine = torch.autograd.grad((logp * weight).sum(), (x, head))
     theirs = torch.autograd.grad((chosen * weight).sum(), (x, head))
     terms = float(torch.cat((x, head)).detach().abs().max() * weight.abs().max()) / temperature
     torch.testing.assert_close(mine, theirs, rtol=0, atol=7 * error * terms)
+
+
+@pytest.mark.numerical
+@pytest.mark.parametrize("with_logp", [True, False])
+def test_gradient_of_the_entropy(with_logp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone and beside that of log-probs, in chunks, against autograd through all scores in double precision."""
+    monkeypatch.setattr(logprobs, "_CHUNK", 11 * 3)
+    torch.manual_seed(0)
+    x, head = torch.randn(7, 5).double().requires_grad_(), torch.randn(11, 5).double().requires_grad_()
+    target, weight, more = torch.randint(0, 11, (7,)), torch.randn(7).double(), torch.randn(7).double()
+
+    def total(logp: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+        return (entropy * weight).sum() + ((logp * more).sum() if with_logp else 0)
+
+    expected = (x @ head.T / 0.7).log_softmax(-1)
+    direct = total(expected.gather(-1, target[:, None])[:, 0], -(expected.exp() * expected).sum(-1))
+    mine = torch.autograd.grad(total(*chosen_logprobs(x, head, target, 0.7)), (x, head))
+    torch.testing.assert_close(mine, torch.autograd.grad(direct, (x, head)), rtol=0, atol=1e-12)
+
+
+def test_gradient_of_the_entropy_is_finite_where_tokens_are_impossible() -> None:
+    x = torch.tensor([[3e5, 1.0]], requires_grad=True)
+    head = torch.tensor([[1.0, 0.0], [-1.0, 0.5], [0.999, 2.0]])
+    _, entropy = chosen_logprobs(x, head, torch.tensor([1]), 1.0)
+    (entropy * 1e6).sum().backward()
+    assert x.grad is not None
+    assert torch.isfinite(x.grad).all()
 
 
 def test_a_frozen_head_gets_no_gradient() -> None:

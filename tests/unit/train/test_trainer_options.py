@@ -1,0 +1,114 @@
+"""Options of the trainer against sums written out sample by sample, in double precision."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang.algos.clip import DrGrpoConfig, GrpoConfig
+from dojang.algos.policy import PolicyConfig
+from dojang.train.config import TrainConfig
+from dojang.train.torch import TorchTrainer
+from dojang.types import Group, Metrics, Problem, Sample
+from dojang.weights.memory import MemoryWeights
+from precision import assert_equal, in_double
+
+Make = Callable[..., tuple[TorchTrainer, PreTrainedModel]]
+TEMPERATURE = 0.8
+
+
+@pytest.fixture
+def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> Make:
+    def make(algo: PolicyConfig, **settings: object) -> tuple[TorchTrainer, PreTrainedModel]:
+        model, reference = (in_double(micro_model(torch.float64, seed=seed)) for seed in (0, 1))
+        trainer = TorchTrainer(
+            model,
+            reference if algo.kl else None,
+            tokenizer,
+            algo.make(longest=9),
+            MemoryWeights(torch.float64),
+            TrainConfig(**{"lr": 1e-2, "micro_tokens": 20, **settings}),
+            total_updates=10,
+            longest=9,
+            temperature=TEMPERATURE,
+            compute=torch.float64,
+        )
+        return trainer, model
+
+    return make
+
+
+@pytest.fixture
+def groups(make_sample: Callable[..., Sample], problem: Problem) -> list[Group]:
+    draw = torch.Generator().manual_seed(0)
+
+    def numbers(count: int) -> list[int]:
+        return torch.randint(5, 290, (count,), generator=draw).tolist()
+
+    made = [
+        make_sample(
+            prompt=numbers(prompt),
+            answer=numbers(answer),
+            logprobs=[-6.0 + 0.1 * place for place in range(answer)],
+            advantage=(-1.0) ** index * (index + 1) / 3,
+        )
+        for index, (prompt, answer) in enumerate(((3, 4), (1, 1), (6, 2), (2, 9)))
+    ]
+    return [Group(problem, 0, tuple(made[:2])), Group(problem, 1, tuple(made[2:]))]
+
+
+def step(trainer: TorchTrainer, groups: Sequence[Group]) -> Metrics:
+    async def both() -> Metrics:
+        return {**await trainer.forward_backward(groups), **await trainer.optim_step()}
+
+    return asyncio.run(both())
+
+
+def gradient(model: PreTrainedModel) -> list[Tensor]:
+    return [each.grad.clone() for each in model.parameters() if each.grad is not None]
+
+
+def weights(model: PreTrainedModel) -> list[Tensor]:
+    return [each.detach().clone() for each in model.parameters()]
+
+
+def entropies(model: PreTrainedModel, sample: Sample) -> Tensor:
+    """Of the distributions that the answer's tokens are drawn from."""
+    logits = model(input_ids=torch.tensor([sample.tokens])).logits[0, :-1] / TEMPERATURE
+    logp = logits.log_softmax(-1)[torch.tensor(sample.mask[1:])]
+    return -(logp.exp() * logp).sum(-1)
+
+
+@pytest.mark.numerical
+@pytest.mark.parametrize("algo", [GrpoConfig, DrGrpoConfig])
+def test_the_entropy_bonus_is_the_mean_over_tokens_whatever_the_average(
+    make: Make, groups: list[Group], algo: type[PolicyConfig]
+) -> None:
+    plain, plain_model = make(algo())
+    asyncio.run(plain.forward_backward(groups))
+    trainer, model = make(algo(entropy={"coef": 0.3}))
+    mean = torch.cat([entropies(plain_model, sample) for group in groups for sample in group.samples]).mean()
+    (-0.3 * mean).backward()  # beside what is there
+    found = asyncio.run(trainer.forward_backward(groups))
+    assert found["actor/entropy"] == pytest.approx(mean.item())
+    assert found["actor/entropy_coef"] == 0.3
+    assert_equal(gradient(model), gradient(plain_model))
+
+
+def test_an_adaptive_coefficient_starts_after_the_first_step_and_is_resumed(
+    make: Make, groups: list[Group], tmp_path: Path
+) -> None:
+    algo = GrpoConfig(entropy={"coef": 0.1, "target": 1e3, "delta": 0.05})
+    trainer, model = make(algo)
+    assert [step(trainer, groups)["actor/entropy_coef"] for _ in range(2)] == [0, pytest.approx(0.15)]
+    asyncio.run(trainer.save(tmp_path))
+    other, resumed = make(algo)
+    asyncio.run(other.restore(tmp_path))
+    figures, again = step(trainer, groups), step(other, groups)
+    assert figures == again
+    assert figures["actor/entropy_coef"] == pytest.approx(0.2)
+    assert all(map(torch.equal, weights(model), weights(resumed)))
