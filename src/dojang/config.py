@@ -159,10 +159,11 @@ class RunConfig(Section):
             wrong.append("train.lora.bits=4 knows nothing as precise as model.dtype=float64; use float32 or bfloat16")
         if self.algo.name == "custom":
             return wrong
-        if "reference" in train.offload and (self.algo.kl == 0 or not train.needs_reference_model):
+        penalised = self.algo.kl > 0 or self.algo.kl_in_reward > 0
+        if "reference" in train.offload and not (penalised and train.needs_reference_model):
             wrong.append(
-                "train.offload has reference, but there is no reference model: it is for algo.kl above 0, and with "
-                "train.lora it is the model itself without adapters"
+                "train.offload has reference, but there is no reference model: it is for algo.kl or algo.kl_in_reward "
+                "above 0, and with train.lora it is the model itself without adapters"
             )
         if self.algo.name != "ppo" and train.critic != CriticConfig():
             wrong.append(f"train.critic is for algorithms that have one (algo.name=ppo), and {self.algo.name} has none")

@@ -290,7 +290,7 @@ class Algorithm(Protocol):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether `loss` wants log-probs of the frozen reference model."""
+        """Whether a reference model is needed: for `loss`, or for a KL penalty in the reward."""
 
     @property
     def needs_old(self) -> bool:
@@ -311,6 +311,21 @@ class Algorithm(Protocol):
 
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
         """One number per sample of each group of the step: how much better than expected it did."""
+
+    @property
+    def kl_in_reward(self) -> float:
+        """KL coefficient in the reward: if above 0, `penalise` is asked. One that never needs it may lack both, and
+        `loss_needs_reference`."""
+
+    @property
+    def loss_needs_reference(self) -> bool:
+        """Whether `loss` wants log-probs of the reference model, where `needs_reference` may have another reason."""
+
+    def penalise(
+        self, groups: Sequence[Group], logprobs: Sequence[Sequence[float]], ref_logprobs: Sequence[Sequence[float]]
+    ) -> tuple[list[Group], Metrics]:
+        """The groups with the KL penalty as rewards of tokens, and figures. Log-probs are those of the policy and of
+        the reference, of all samples in order."""
 
     def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
         """The furthest log-ratio that may learn, and figures; given those of all tokens of the optimiser step."""
@@ -346,6 +361,9 @@ class Trainer(Protocol):
 
     async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """What the critic expects before each of a sample's tokens; 0 where the mask is False. Needs a critic."""
+
+    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """Log-probs of each sample's tokens under the reference model; 0 where the mask is False. Needs a reference."""
 
     async def publish(self) -> int:
         """Hand the current weights to the weight store; returns their version."""

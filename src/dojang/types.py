@@ -191,6 +191,9 @@ class Sample:
     role: str = "policy"
     """Which of the models of a run wrote it, where there are several: coder or tester."""
     advantage: float = 0.0
+    token_rewards: tuple[float, ...] = ()
+    """Rewards of single tokens beside the verdict's, such as a KL penalty, 0 where the mask is False; empty if there
+    are none."""
     old_logprobs: tuple[float, ...] = ()
     """The trainer's own before the first update on it, 0 where the mask is False; empty if they are not needed."""
     values: tuple[float, ...] = ()
@@ -203,6 +206,7 @@ class Sample:
 
     def __post_init__(self) -> None:
         told = {
+            "token rewards": self.token_rewards,
             "old log-probs": self.old_logprobs,
             "values": self.values,
             "advantages": self.advantages,

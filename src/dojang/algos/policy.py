@@ -7,14 +7,16 @@ trainer does, over the whole optimiser step, as `average` says.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dojang.algos import credit
 from dojang.algos.correction import Correction
 from dojang.algos.entropy import EntropyBonus, EntropyConfig
+from dojang.algos.growth import growth
 from dojang.algos.kl import Estimator, divergence
+from dojang.algos.reward_kl import Penalty, penalise
 from dojang.protocols import Average, TokenBatch, TokenLoss
 from dojang.settings import Section
 from dojang.types import Group, Metrics, Sample
@@ -42,6 +44,14 @@ class PolicyConfig(Section):
     """Weight of the KL penalty to the initial model; 0 keeps no reference model."""
     kl_estimator: Estimator = "k3"
     """How the KL is estimated: k1, k2, k3, or k3+, which has k3's value and the gradient of the KL itself."""
+    use_bias_correction_kl: bool = False
+    """Multiply the KL penalty by the importance ratio (DeepSeek-V3.2's unbiased KL, TRL's use_bias_correction_kl): its
+    gradient is then that of the KL itself, also off-policy. For kl_estimator k1 and k3."""
+    kl_in_reward: float = Field(default=0.0, ge=0)
+    """KL coefficient in the reward (veRL's use_kl_in_reward): each token's KL to the reference, times this, is
+    subtracted from the reward before advantages are computed; 0 disables it."""
+    kl_penalty: Penalty = "kl"
+    """KL penalty in the reward, by veRL's names: kl (k1), abs, mse (k2) or low_var_kl (k3)."""
     entropy: EntropyConfig = EntropyConfig()
     corrections: tuple[Correction, ...] = ()
     """What to do about tokens that the engine drew at other probabilities than the trainer's (docs/algorithms.md)."""
@@ -56,6 +66,26 @@ class PolicyConfig(Section):
     def trains_zero_advantage(self) -> bool:
         """Whether a token whose advantage is 0 still has a gradient. A loss with further terms overrides this."""
         return self.kl > 0 or self.entropy.enabled
+
+    @model_validator(mode="after")
+    def _kl_makes_sense(self) -> Self:
+        if self.use_bias_correction_kl and self.kl == 0:
+            raise ValueError("use_bias_correction_kl=true has no effect without a KL penalty; set kl above 0")
+        if self.use_bias_correction_kl and self.kl_estimator not in ("k1", "k3"):
+            raise ValueError(
+                f"use_bias_correction_kl=true does not make kl_estimator={self.kl_estimator} unbiased; use k1 or k3"
+            )
+        if self.kl_in_reward and self.refills:
+            raise ValueError(
+                f"kl_in_reward={self.kl_in_reward:g} makes all rewards differ, so refills={self.refills} would find no "
+                "group to replace; set refills to 0, or use kl instead"
+            )
+        if self.kl_in_reward and self.advantage in ("gdpo", "maxrl"):
+            raise ValueError(
+                f"kl_in_reward={self.kl_in_reward:g} cannot be combined with advantage={self.advantage}, which needs "
+                "rewards as the task gives them; use kl instead"
+            )
+        return self
 
     own_old: ClassVar[bool] = False
     """Whether ratios are to be taken to the trainer's own log-probs even without corrections."""
@@ -91,7 +121,20 @@ class Policy:
 
     @property
     def needs_reference(self) -> bool:
+        return self.config.kl > 0 or self.config.kl_in_reward > 0
+
+    @property
+    def loss_needs_reference(self) -> bool:
         return self.config.kl > 0
+
+    @property
+    def kl_in_reward(self) -> float:
+        return self.config.kl_in_reward
+
+    def penalise(
+        self, groups: Sequence[Group], logprobs: Sequence[Sequence[float]], ref_logprobs: Sequence[Sequence[float]]
+    ) -> tuple[list[Group], Metrics]:
+        return penalise(groups, logprobs, ref_logprobs, self.config.kl_in_reward, self.config.kl_penalty)
 
     @property
     def needs_old(self) -> bool:
@@ -145,6 +188,8 @@ class Policy:
         if batch.ref_logp_BT is not None:
             gap_BT = torch.where(mask_BT, batch.logp_BT - batch.ref_logp_BT, 0.0)
             kl_BT = divergence(gap_BT, self.config.kl_estimator)
+            if self.config.use_bias_correction_kl:
+                kl_BT = kl_BT * growth(delta_BT)
             figures["actor/kl_loss"] = kl_BT
             loss_BT = loss_BT + self.config.kl * kl_BT
         return TokenLoss(loss_BT=torch.where(mask_BT, loss_BT, 0.0), figures=figures)
@@ -159,7 +204,7 @@ class Policy:
 
     def _rewards(self, group: Group) -> list[float]:
         """Length only counts among answers that are not all alike otherwise, as DAPO leaves such groups out."""
-        rewards = [sample.reward for sample in group.samples]
+        rewards = [sample.reward + sum(sample.token_rewards) for sample in group.samples]
         if len(set(rewards)) < 2:
             return rewards
         return [reward + self._overlong(sample) for reward, sample in zip(rewards, group.samples, strict=True)]

@@ -1,6 +1,7 @@
 """PPO: a learned critic says, before each token, what was to be expected (arXiv 1707.06347, 1506.02438).
 
-delta_t = r_t + gamma V_{t+1} - V_t            r: the reward, at the last token; V: the critic's, 0 after that
+delta_t = r_t + gamma V_{t+1} - V_t            r: the reward, at the last token, less the KL penalty of each token
+                                               V: the critic's, 0 after the last token
 A_t     = delta_t + gamma lam A_{t+1}          generalised advantage estimation
 G_t     = A_t + V_t                            what the critic learns; A is whitened over the batch after that
 
@@ -100,20 +101,21 @@ class Ppo(Policy):
 
     def _traced(self, sample: Sample) -> Sample:
         """Length counts in every group: the critic has to know a reward from the answer alone."""
-        reward = sample.reward + self._overlong(sample)
         values = list(_chosen(sample, sample.values))
-        advantages = gae(values, reward, self.config.gamma, self.config.lam)
+        rewards = list(_chosen(sample, sample.token_rewards)) if sample.token_rewards else [0.0] * len(values)
+        if rewards:
+            rewards[-1] += sample.reward + self._overlong(sample)
+        advantages = gae(values, rewards, self.config.gamma, self.config.lam)
         returns = [advantage + value for advantage, value in zip(advantages, values, strict=True)]
         return replace(sample, advantages=_spread(sample, advantages), returns=_spread(sample, returns))
 
 
-def gae(values: Sequence[float], reward: float, gamma: float, lam: float) -> list[float]:
-    """The advantages of an answer's tokens, given what the critic expected before each."""
+def gae(values: Sequence[float], rewards: Sequence[float], gamma: float, lam: float) -> list[float]:
+    """The advantages of an answer's tokens, given what the critic expected before each and the reward of each."""
     found = [0.0] * len(values)
     value = advantage = 0.0  # of the token after
     for place in reversed(range(len(values))):
-        delta = reward + gamma * value - values[place]
-        reward = 0.0  # it comes at the end
+        delta = rewards[place] + gamma * value - values[place]
         value, advantage = values[place], delta + gamma * lam * advantage
         found[place] = advantage
     return found

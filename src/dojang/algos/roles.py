@@ -47,6 +47,15 @@ class ByRole:
         return self._first.trains_zero_advantage
 
     @property
+    def kl_in_reward(self) -> float:
+        return getattr(self._first, "kl_in_reward", 0.0)
+
+    def penalise(
+        self, groups: Sequence[Group], logprobs: Sequence[Sequence[float]], ref_logprobs: Sequence[Sequence[float]]
+    ) -> tuple[list[Group], Metrics]:
+        return self._first.penalise(groups, logprobs, ref_logprobs)
+
+    @property
     def needs_critic(self) -> bool:
         return False
 

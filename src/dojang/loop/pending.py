@@ -38,5 +38,5 @@ def _rows(samples: Sequence[Sample]) -> list[dict[str, Any]]:
 
 def _sample(row: dict[str, Any]) -> Sample:
     verdict = Verdict(**{**row["verdict"], "outcome": Outcome(row["verdict"]["outcome"])})
-    streams = {name: tuple(row[name]) for name in ("tokens", "mask", "logprobs", "old_logprobs")}
+    streams = {name: tuple(row[name]) for name in ("tokens", "mask", "logprobs", "token_rewards", "old_logprobs")}
     return Sample(**{**row, **streams, "verdict": verdict})

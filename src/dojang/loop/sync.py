@@ -108,7 +108,8 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     """One turn of the loop. Nothing before `learn` changes the run, so it can be abandoned and repeated."""
     clock = Clock()
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
-        groups = credit(run.algorithm, await _unless(stop, attempt(run, problems)))
+        drawn, penalty = await penalise(run, await _unless(stop, attempt(run, problems)))
+        groups = credit(run.algorithm, drawn)
         for _ in range(run.algorithm.refills):
             if (missing := run.prompts - sum(group.has_advantage for group in groups)) <= 0:
                 break
@@ -126,7 +127,7 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
         with clock("publish"):
             sent = await publish(run)
         pending = pending[1:]
-    figures = {**rollout_metrics(groups), **learned, **sent, **clock.step_metrics(groups)}
+    figures = {**rollout_metrics(groups), **penalty, **learned, **sent, **clock.step_metrics(groups)}
     run.tracker.metrics(state.step + 1, figures)
     if learned:
         run.best.check(figures, run.directory)
@@ -137,6 +138,15 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
 async def attempt(run: Run, problems: Sequence[tuple[int, Problem]]) -> list[Group]:
     """A graded group per problem."""
     return await asyncio.gather(*(run.workflow.run(problem, ordinal) for ordinal, problem in problems))
+
+
+async def penalise(run: Run, groups: Sequence[Group]) -> tuple[Sequence[Group], Metrics]:
+    """The same groups with a KL penalty in the reward, if the algorithm has one."""
+    if not getattr(run.algorithm, "kl_in_reward", 0.0):
+        return groups, {}
+    samples = [sample for group in groups for sample in group.samples]
+    logprobs = await run.trainer.score(samples)
+    return run.algorithm.penalise(groups, logprobs, await run.trainer.ref_logprobs(samples))
 
 
 def credit(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:

@@ -125,6 +125,7 @@ ROWS = (
                 (
                     Figure("actor/ppo_kl", "How far the policy has moved since it drew the tokens, per token.", "nats"),
                     Figure("actor/kl_loss", "KL to the initial model, per token, unweighted; with `algo.kl`.", "nats"),
+                    Figure("actor/reward_kl_penalty", "KL in the reward, per token; with `algo.kl_in_reward`.", "nats"),
                 ),
             ),
             Panel("Entropy", (Figure("actor/entropy", "How undecided the policy is, per token.", "nats"),)),

@@ -54,6 +54,9 @@ class Roles:
     async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return await self._of_each("appraise", samples)
 
+    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        return await self._of_each("ref_logprobs", samples)
+
     async def publish(self) -> int:
         """The version of the first; the others' stores know theirs."""
         versions = await self._run({role: trainer.publish for role, trainer in self._trainers.items()})

@@ -47,6 +47,10 @@ class Team:
         found: list[tuple[float, ...]] = await self._all("appraise", samples)
         return found
 
+    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        found: list[tuple[float, ...]] = await self._all("ref_logprobs", samples)
+        return found
+
     async def publish(self) -> int:
         version: int = await self._all("publish")
         return version

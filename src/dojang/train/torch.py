@@ -8,8 +8,8 @@ learns from its share.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -177,6 +177,10 @@ class TorchTrainer:
         assert self._critic is not None, "only to be asked where there is a critic"
         return self._of_tokens(samples, self._critic.values)
 
+    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        with self._as_reference() as scorer:
+            return self._of_tokens(samples, lambda batch: scorer(batch)[0])
+
     async def publish(self) -> int:
         tensors, factors = self._news()
         if self._ranks.first:
@@ -294,8 +298,14 @@ class TorchTrainer:
 
     def _references(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
         """What the model thought of them before anything was learned, if the algorithm wants to know."""
-        if not self._algorithm.needs_reference:
+        if not getattr(self._algorithm, "loss_needs_reference", self._algorithm.needs_reference):
             return [None] * len(batches)
+        with self._as_reference() as scorer:
+            return [scorer(batch)[0] for batch in batches]
+
+    @contextmanager
+    def _as_reference(self) -> Iterator[Scorer]:
+        """The reference model on the device, without gradients; with adapters alone, the policy without them."""
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             if self._reference is None and self._adapters is not None:
@@ -303,8 +313,7 @@ class TorchTrainer:
             elif self._reference is not None:
                 away = "reference" in self._config.offload and self._ranks.world == 1
                 stack.enter_context(visiting(self._model.device, self._reference, away=away))
-            thinker = self._reference or self._policy
-            return [thinker(batch)[0] for batch in batches]
+            yield self._reference or self._policy
 
     def _old(self, batch: MicroBatch, logp_BT: Tensor) -> Tensor:
         if self._algorithm.needs_old and not batch.samples[0].old_logprobs:  # this is the first update

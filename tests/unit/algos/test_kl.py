@@ -3,9 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from oracles import (
     Array,
     Batch,
@@ -23,9 +25,11 @@ from oracles import (
     run,
     with_garbage,
 )
+from pydantic import ValidationError
 
 from dojang.algos.clip import GrpoConfig
 from dojang.algos.kl import Estimator
+from dojang.protocols import TokenBatch
 
 WEIGHT = 0.3
 ESTIMATORS: tuple[Estimator, ...] = ("k1", "k2", "k3", "k3+")
@@ -162,3 +166,43 @@ def test_the_penalty_leads_back_from_very_far_away(estimator: Estimator, gap: fl
     found = penalty(estimator, apart(gap))  # none of these comes near to overflowing
     assert found.loss.item() == pytest.approx(WEIGHT * VALUE[estimator](gap), rel=1e-12)
     assert found.gradient.item() == pytest.approx(WEIGHT * SLOPE[estimator](gap), rel=1e-12)
+
+
+@pytest.mark.numerical
+def test_the_bias_corrected_gradient_is_that_of_the_kl_itself() -> None:
+    """Expectations over a whole vocabulary, off-policy: sum over tokens of old(v) times the gradient of r(v) k3(v)."""
+    torch.manual_seed(0)
+    old, ref = torch.randn(2, 9, dtype=torch.float64).log_softmax(-1)
+    scores = torch.randn(9, dtype=torch.float64, requires_grad=True)
+    exact = (scores.softmax(-1) * (scores.log_softmax(-1) - ref)).sum()
+    (wanted,) = torch.autograd.grad(exact, scores)
+    token = torch.arange(9)[:, None]
+    for estimator in ("k1", "k3"):
+        config = GrpoConfig(kl=1.0, kl_estimator=estimator, use_bias_correction_kl=True)
+        tokens = TokenBatch(
+            logp_BT=scores.log_softmax(-1)[token],
+            old_logp_BT=old[token],
+            behaviour_logp_BT=old[token],
+            ref_logp_BT=ref[token],
+            advantage_BT=torch.zeros(9, 1, dtype=torch.float64),
+            mask_BT=torch.ones(9, 1, dtype=torch.bool),
+        )
+        found = config.make(9).loss(tokens)
+        mean = (old.exp() * found.loss_BT[:, 0]).sum()
+        assert mean.item() == pytest.approx(exact.item(), abs=1e-12)
+        (gradient,) = torch.autograd.grad(mean, scores)
+        torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"use_bias_correction_kl": True}, "set kl above 0"),
+        ({"use_bias_correction_kl": True, "kl": 0.1, "kl_estimator": "k3+"}, "use k1 or k3"),
+        ({"kl_in_reward": 0.1, "refills": 2}, "set refills to 0"),
+        ({"kl_in_reward": 0.1, "advantage": "maxrl"}, "cannot be combined with advantage=maxrl"),
+    ],
+)
+def test_kl_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        GrpoConfig(**settings)

@@ -47,7 +47,7 @@ def mixture(values: Sequence[float], reward: float, gamma: float, lam: float) ->
 
 
 def test_advantages_by_hand() -> None:
-    found = gae([0.5, 0.2, 0.8], 1.0, gamma=0.9, lam=0.5)
+    found = gae([0.5, 0.2, 0.8], [0.0, 0.0, 1.0], gamma=0.9, lam=0.5)
     # deltas: 0.9 * 0.2 - 0.5 = -0.32, 0.9 * 0.8 - 0.2 = 0.52, 1 - 0.8 = 0.2; each adds 0.45 of what follows
     assert found == pytest.approx([-0.0455, 0.61, 0.2], rel=1e-12)
 
@@ -58,15 +58,16 @@ def test_advantages_by_hand() -> None:
 def test_advantages_are_mixtures_of_all_horizons(count: int, gamma: float, lam: float) -> None:
     rng = np.random.default_rng(count)
     values, reward = rng.normal(0, 1, count).tolist(), float(rng.normal(0, 2))
-    assert gae(values, reward, gamma, lam) == pytest.approx(mixture(values, reward, gamma, lam), rel=1e-9, abs=1e-12)
+    found = gae(values, [*[0.0] * (count - 1), reward], gamma, lam)
+    assert found == pytest.approx(mixture(values, reward, gamma, lam), rel=1e-9, abs=1e-12)
 
 
 def test_lam_1_looks_to_the_end_and_lam_0_one_token_ahead() -> None:
     values = [0.25, -1.0, 0.5]
-    assert gae(values, 2.0, 1.0, 1.0) == pytest.approx([1.75, 3.0, 1.5])
-    assert gae(values, 2.0, 1.0, 0.0) == pytest.approx([-1.25, 1.5, 1.5])
-    assert gae([0.25], 2.0, 0.5, 0.5) == [1.75]  # nothing comes after the only token, whatever gamma
-    assert gae([], 2.0, 1.0, 1.0) == []
+    assert gae(values, [0.0, 0.0, 2.0], 1.0, 1.0) == pytest.approx([1.75, 3.0, 1.5])
+    assert gae(values, [0.0, 0.0, 2.0], 1.0, 0.0) == pytest.approx([-1.25, 1.5, 1.5])
+    assert gae([0.25], [2.0], 0.5, 0.5) == [1.75]  # nothing comes after the only token, whatever gamma
+    assert gae([], [], 1.0, 1.0) == []
 
 
 @pytest.fixture

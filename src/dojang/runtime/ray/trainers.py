@@ -58,6 +58,9 @@ class Rank(Luggage):
     async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return await self._trainer.appraise(samples)
 
+    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        return await self._trainer.ref_logprobs(samples)
+
     async def publish(self, first: bool) -> tuple[int, list[Any]]:
         """The version, and where the first rank has put its weights."""
         version = await self._trainer.publish()
@@ -114,6 +117,10 @@ class RayTrainer:
 
     async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         found: list[tuple[float, ...]] = await self._all("appraise", ray.put(samples))
+        return found
+
+    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        found: list[tuple[float, ...]] = await self._all("ref_logprobs", ray.put(samples))
         return found
 
     async def publish(self) -> int:
