@@ -22,6 +22,7 @@ from dojang.learner import (
     Numerics,
     check_model,
     check_processes,
+    check_reference,
     has_critic,
     load_tokenizer,
     numerics,
@@ -160,6 +161,7 @@ def _make_algorithms(config: RunConfig) -> dict[str, Algorithm]:
     }
     for algorithm in found.values():
         check_truncation(config, algorithm)
+        check_reference(config, algorithm)
     if len(found) > 1 and any(map(has_critic, found.values())):
         raise ConfigError(f"workflow.name={config.workflow.name} has no critics, and algo.make_with needs one")
     return found

@@ -37,6 +37,7 @@ __all__ = [
     "Numerics",
     "check_model",
     "check_processes",
+    "check_reference",
     "context_length",
     "has_critic",
     "load_model",
@@ -203,6 +204,15 @@ def check_processes(config: RunConfig) -> None:
     """ConfigError if the processes torchrun has started cannot train this run."""
     if check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
         raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
+
+
+def check_reference(config: RunConfig, algorithm: Algorithm) -> None:
+    """ConfigError if a reference model is to be refreshed and there is none."""
+    if (steps := config.train.ref_model_sync_steps) and not algorithm.needs_reference:
+        raise ConfigError(
+            f"train.ref_model_sync_steps={steps} refreshes the reference model, and algo.name={config.algo.name} has "
+            "none; set algo.kl or algo.kl_in_reward above 0, or leave it out"
+        )
 
 
 def has_critic(algorithm: Algorithm) -> bool:

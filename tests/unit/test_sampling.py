@@ -33,6 +33,12 @@ def test_corrections_of_whole_sequences_are_refused_with_truncation() -> None:
         compose.prepare(recipes.load("quickstart", ["rollout.top_k=20", *more]), dry=True)
 
 
+def test_a_reference_that_is_not_there_cannot_be_refreshed() -> None:
+    with pytest.raises(ConfigError, match=r"train.ref_model_sync_steps=4 refreshes the reference model"):
+        compose.prepare(recipes.load("quickstart", ["train.ref_model_sync_steps=4"]), dry=True)
+    compose.prepare(recipes.load("quickstart", ["train.ref_model_sync_steps=4", "algo.kl=0.1"]), dry=True)
+
+
 @pytest.mark.parametrize("setting", ["top_p=0.9", "top_k=5", "min_p=0.1", "samples=2"])
 def test_settings_without_effect_on_greedy_answers_are_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match=f"eval.{setting}.*set eval.temperature above 0"):

@@ -17,7 +17,16 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from dojang.errors import RunDirError
 from dojang.train.shard import whole
 
-__all__ = ["readable", "recall", "remember", "save_weights", "take_up", "weights_of"]
+__all__ = [
+    "load_tensors",
+    "readable",
+    "recall",
+    "remember",
+    "save_tensors",
+    "save_weights",
+    "take_up",
+    "weights_of",
+]
 
 State = dict[str, Any]
 
@@ -62,6 +71,22 @@ def remember(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimi
     state = {"optimiser": _by_name(model, optimiser), **more}
     with _unasked():
         save(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
+
+
+def save_tensors(folder: Path, tensors: State) -> None:
+    """Write tensors by name, each rank its own part. All ranks must take part."""
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    with _unasked():
+        save(tensors, checkpoint_id=folder, no_dist=not dist.is_initialized())
+
+
+def load_tensors(folder: Path, tensors: State) -> None:
+    """Read what `save_tensors` wrote, in place. All ranks must take part."""
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with _unasked():
+        load(tensors, checkpoint_id=folder, no_dist=not dist.is_initialized())
 
 
 def recall(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, **more: Any) -> State:

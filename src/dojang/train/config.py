@@ -90,6 +90,11 @@ class TrainConfig(Section):
     offload: tuple[Literal["optimiser", "reference"], ...] = ()
     """What is kept in the processor's memory while a GPU does not need it: what the optimiser remembers, the reference
     model of a KL penalty."""
+    ref_model_sync_steps: int | None = Field(default=None, ge=1)
+    """Reference model refresh (TR-DPO, TRL's sync_ref_model): number of optimiser steps after which the reference model
+    is moved towards the policy; without it the reference stays the initial model."""
+    ref_model_mixup_alpha: float = Field(default=0.6, gt=0, le=1)
+    """Weight of the policy in the refreshed reference model, alpha * policy + (1 - alpha) * reference; 1 copies it."""
     compile: bool = False
     """Let torch.compile fuse the model's layers: a minute or more at the start, less time for each step on a GPU."""
     sequence_ranks: int = Field(default=1, ge=1)
@@ -117,5 +122,15 @@ class TrainConfig(Section):
             raise ValueError(
                 f"min_lr_ratio={self.min_lr_ratio:g} has no effect with schedule=constant; set schedule to linear or "
                 "cosine"
+            )
+        if self.ref_model_sync_steps is None and self.ref_model_mixup_alpha != 0.6:
+            raise ValueError(
+                f"ref_model_mixup_alpha={self.ref_model_mixup_alpha:g} has no effect without ref_model_sync_steps; set "
+                "both, or leave it out"
+            )
+        if self.ref_model_sync_steps is not None and self.lora is not None:
+            raise ValueError(
+                f"ref_model_sync_steps={self.ref_model_sync_steps} needs a policy trained in full, and with lora the "
+                "reference is the frozen model under the adapters; leave one of them out"
             )
         return self

@@ -29,6 +29,7 @@ from dojang.train.optimiser import make_optimiser, memory_at, visiting
 from dojang.train.packing import MicroBatch, micro_batches
 from dojang.train.policy import Scorer, check_packed
 from dojang.train.ranks import ALONE, Ranks
+from dojang.train.reference import restore_reference, save_reference, sync_reference
 from dojang.train.schedule import learning_rate, warmup_steps
 from dojang.train.shard import shard, whole
 from dojang.train.ulysses import check_heads, part_of
@@ -165,6 +166,8 @@ class TorchTrainer:
         if self._entropy_bonus is not None and self._version >= self._waits:
             self._entropy_bonus.update(self._entropy)
         self._version += 1
+        if (every := config.ref_model_sync_steps) and self._reference is not None and self._version % every == 0:
+            sync_reference(self._policy, self._reference, config.ref_model_mixup_alpha)
         return {**norms, "actor/lr": rate}
 
     async def skip_steps(self, count: int) -> None:
@@ -197,6 +200,8 @@ class TorchTrainer:
         entropy = None if self._entropy_bonus is None else json.dumps(self._entropy_bonus.state())
         notes = {"version": self._version, "skipped": self._skipped, "entropy": entropy}
         checkpoint.remember(path / OPTIMISER, self._model, self._optimiser, **notes)
+        if self._config.ref_model_sync_steps and self._reference is not None:
+            save_reference(path, self._reference)
         if self._critic is not None:
             self._critic.save(path)
 
@@ -206,6 +211,8 @@ class TorchTrainer:
             if self._ranks.first:
                 kept = self._adapters
                 weights = checkpoint.weights_of(path, self._model) if kept is None else kept.read(path)
+            if self._config.ref_model_sync_steps and self._reference is not None:
+                restore_reference(path, self._reference)
             if self._critic is not None:
                 self._critic.restore(path)
             notes = {"version": 0, "skipped": 0, "entropy": None}

@@ -99,6 +99,32 @@ def test_the_entropy_bonus_is_the_mean_over_tokens_whatever_the_average(
     assert_equal(gradient(model), gradient(plain_model))
 
 
+@pytest.mark.parametrize("alpha", [0.25, 1.0])
+def test_the_reference_is_moved_towards_the_policy_and_resumed(
+    make: Make, groups: list[Group], tmp_path: Path, alpha: float
+) -> None:
+    algo = GrpoConfig(kl=0.1)
+    trainer, model = make(algo, ref_model_sync_steps=2, ref_model_mixup_alpha=alpha)
+    assert trainer._reference is not None
+    reference = trainer._reference.model
+    before = weights(reference)
+    step(trainer, groups)
+    assert all(map(torch.equal, weights(reference), before))
+    step(trainer, groups)
+    mixed = [alpha * new + (1 - alpha) * old for new, old in zip(weights(model), before, strict=True)]
+    for found, wanted in zip(weights(reference), mixed, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-15)
+    asyncio.run(trainer.save(tmp_path))
+    other, resumed = make(algo, ref_model_sync_steps=2, ref_model_mixup_alpha=alpha)
+    asyncio.run(other.restore(tmp_path))
+    for _ in range(3):  # over another refresh
+        assert step(trainer, groups) == step(other, groups)
+    assert all(map(torch.equal, weights(model), weights(resumed)))
+    fresh, _ = make(algo)
+    asyncio.run(fresh.restore(tmp_path))
+    assert step(fresh, groups)["actor/kl_loss"] != step(other, groups)["actor/kl_loss"]
+
+
 def test_an_adaptive_coefficient_starts_after_the_first_step_and_is_resumed(
     make: Make, groups: list[Group], tmp_path: Path
 ) -> None:
