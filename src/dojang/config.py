@@ -90,6 +90,9 @@ class ModelConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
     """Precision of the arithmetic; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are kept in
     float32, or in float64 if that is chosen."""
+    head_dtype: Literal["auto", "float32"] = "auto"
+    """Precision of the output head's logits, in the trainer and the engine torch alike: float32 does not round them
+    where the rest is computed in bfloat16; auto rounds them as the rest."""
     template: dict[str, Any] = Field(default_factory=dict)
     """Variables of the model's chat template, such as {enable_thinking: false}."""
 
@@ -171,6 +174,13 @@ class RunConfig(Section):
 
     def _engine_agrees(self) -> list[str]:
         rollout, wrong = self.rollout, list[str]()
+        if self.model.head_dtype == "float32" and rollout.engine != "torch":
+            wrong.append(
+                f"model.head_dtype=float32 is for rollout.engine=torch: logits of {rollout.engine} would still be "
+                "rounded, and differ from the trainer's; leave it out, or use the engine torch"
+            )
+        if self.model.head_dtype == "float32" and self.model.dtype == "float64":
+            wrong.append("model.head_dtype=float32 is less than model.dtype=float64; leave it out")
         if (rollout.engine == "remote") != bool(rollout.url):
             wrong.append(
                 f"rollout.engine={rollout.engine} and rollout.url={rollout.url} do not go together; the "

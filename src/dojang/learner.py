@@ -174,6 +174,7 @@ class Learner:
             longest=config.rollout.max_tokens,
             temperature=config.rollout.temperature,
             compute=numeric.compute,
+            float32_head=config.model.head_dtype == "float32",
             base=config.model.name,
             critic=critic,
             ranks=self._ranks,
@@ -247,6 +248,7 @@ def make_engine(
             context=rollout.max_model_len,
             threads=_engine_threads(config),
             dtype=numeric.compute,
+            float32_head=config.model.head_dtype == "float32",
         )
     if rollout.engine == "vllm":
         from dojang.engines.vllm import VllmEngine

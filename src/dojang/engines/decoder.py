@@ -20,6 +20,7 @@ from dojang.engines.arithmetic import Arithmetic, NativeArithmetic, PlainArithme
 from dojang.engines.linear import Linear
 from dojang.engines.native import between_for
 from dojang.errors import ModelError
+from dojang.output_head import float32_logits
 
 __all__ = ["Attend", "Decoder", "Shape"]
 
@@ -72,8 +73,9 @@ class _Layer:
 class Decoder:
     """A model's weights as generation wants them."""
 
-    def __init__(self, model: PreTrainedModel, dtype: torch.dtype | None = None) -> None:
-        """Copies of a model's weights, in its own precision or another."""
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype | None = None, *, float32_head: bool = False) -> None:
+        """Copies of a model's weights, in its own precision or another. With `float32_head`, logits are not rounded to
+        half precision."""
         self.shape = Shape.of(model.config)
         self.dtype, self.device = dtype or model.dtype, model.device
         named = dict(model.named_parameters())
@@ -87,6 +89,9 @@ class Decoder:
         self._head = Linear(self._embedding if self._tied else copied("lm_head.weight"), [self.shape.vocabulary])
         self._layers = [_layer(named, f"model.layers.{index}.", copied) for index in range(self.shape.layers)]
         self._arithmetic = _arithmetic(model, self.shape, self.dtype, fused=self.fused)
+        self._wide = float32_head and self.dtype in (torch.bfloat16, torch.float16)
+        self._wide_head: Tensor | None = None
+        """The head in float32, where there is no product of half-precision numbers with a float32 result."""
         self.grain = _grain(self.dtype, self.device)
         """Products have a multiple of so many rows."""
 
@@ -107,6 +112,7 @@ class Decoder:
 
     def refresh(self) -> None:
         """Weights have changed."""
+        self._wide_head = None
         for linear in (self._head, *(each for layer in self._layers for each in _linears(layer))):
             linear.refresh()
 
@@ -131,7 +137,13 @@ class Decoder:
 
     def logits(self, x_NE: Tensor) -> Tensor:
         """The scores of the next word, [N, V]."""
-        return self._head(self._even(self._arithmetic.normed_sum(x_NE, None, self._norm)))[: len(x_NE)]
+        normed_NE = self._arithmetic.normed_sum(x_NE, None, self._norm)
+        if not self._wide:
+            return self._head(self._even(normed_NE))[: len(x_NE)]
+        if self._wide_head is None and self.device.type == "cpu":
+            self._wide_head = self._head.weight.float()
+        head_VE = self._head.weight if self._wide_head is None else self._wide_head
+        return float32_logits(normed_NE if self._wide_head is None else normed_NE.float(), head_VE)
 
     def _even(self, rows_N: Tensor) -> Tensor:
         """With rows of zeros after them, up to a number that products like."""

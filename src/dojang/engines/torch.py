@@ -88,9 +88,10 @@ class TorchEngine:
         context: int | None = None,
         threads: int | None = None,
         dtype: torch.dtype | None = None,
+        float32_head: bool = False,
     ) -> None:
         """`alone` if no other process or trainer uses the same GPU: the KV cache is sized by it."""
-        decoder = Decoder(model, dtype)
+        decoder = Decoder(model, dtype, float32_head=float32_head)
         self._device = decoder.device
         self._threads = threads
         """How many of the processor's to use; None for torch's own choice."""

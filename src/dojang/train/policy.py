@@ -22,17 +22,30 @@ class Scorer(torch.nn.Module):
     """A model that says what it thinks of a micro-batch. As one module, so that whoever spreads its weights over ranks
     knows when all of them are needed, those of the head too."""
 
-    def __init__(self, model: PreTrainedModel, *, temperature: float, compute: torch.dtype) -> None:
+    def __init__(
+        self, model: PreTrainedModel, *, temperature: float, compute: torch.dtype, float32_head: bool = False
+    ) -> None:
         super().__init__()
         self.model = model
-        self._temperature, self._compute = temperature, compute
+        self._temperature, self._compute, self._float32_head = temperature, compute, float32_head
 
     def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        return token_logprobs(self.model, batch, temperature=self._temperature, compute=self._compute)
+        return token_logprobs(
+            self.model,
+            batch,
+            temperature=self._temperature,
+            compute=self._compute,
+            float32_head=self._float32_head,
+        )
 
 
 def token_logprobs(
-    model: PreTrainedModel, batch: MicroBatch, *, temperature: float, compute: torch.dtype
+    model: PreTrainedModel,
+    batch: MicroBatch,
+    *,
+    temperature: float,
+    compute: torch.dtype,
+    float32_head: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-prob of each token learned from and the entropy of the distribution it came from, both [B, T].
 
@@ -41,7 +54,7 @@ def token_logprobs(
     decoder, head = model.get_decoder(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
     x_ME = states(decoder, batch, compute).to(compute)
     head_VE = head.weight.to(compute)
-    logp_M, entropy_M = chosen_logprobs(x_ME, head_VE, batch.target_M, temperature)
+    logp_M, entropy_M = chosen_logprobs(x_ME, head_VE, batch.target_M, temperature, float32_head=float32_head)
     return batch.spread(logp_M), batch.spread(entropy_M)
 
 

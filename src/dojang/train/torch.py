@@ -60,6 +60,7 @@ class TorchTrainer:
         longest: int,
         temperature: float,
         compute: torch.dtype,
+        float32_head: bool = False,
         base: str = "",
         critic: Critic | None = None,
         ranks: Ranks = ALONE,
@@ -67,7 +68,7 @@ class TorchTrainer:
         """With adapters to learn, `base` is what the model under them is called, and no reference is needed."""
 
         def scorer(each: PreTrainedModel) -> Scorer:
-            found = Scorer(each, temperature=temperature, compute=compute)
+            found = Scorer(each, temperature=temperature, compute=compute, float32_head=float32_head)
             if ranks.world > 1:
                 shard(found, ranks, compute, away=each is reference and "reference" in config.offload)
             return found

@@ -224,3 +224,23 @@ def test_slots_keep_to_their_budget() -> None:
         slots.make_room(641, 0)
     slots.release()
     assert (slots.length, slots.keys_LSKTD.numel()) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama tied"])
+def test_a_float32_head_does_not_round_logits(name: str) -> None:
+    model = made(name, torch.float32)
+    plain, wide = (Decoder(model, torch.bfloat16, float32_head=each) for each in (False, True))
+    x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    normed = wide._arithmetic.normed_sum(x.clone(), None, wide._norm)
+    exact = normed.double() @ wide._head.weight.double().T
+    assert (wide.logits(x.clone()) - exact).abs().max() < 1e-4 < 1e-3 < (plain.logits(x.clone()) - exact).abs().mean()
+    assert wide.logits(x.clone()).dtype is torch.float32
+    for decoder in (plain, wide):  # new weights are used at once
+        decoder.weights["model.norm.weight"].zero_()
+        decoder.refresh()
+        assert not decoder.logits(x.clone()).any()
+    wide._head.weight.fill_(1.0)
+    wide.weights["model.norm.weight"].fill_(1.0)
+    wide.refresh()
+    assert wide.logits(x.clone()).any()
+    assert wide.logits(x.clone()).std(-1).max() == 0

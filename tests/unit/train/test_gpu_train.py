@@ -14,6 +14,7 @@ from dojang.algos.clip import GrpoConfig
 from dojang.algos.m2po import M2poConfig
 from dojang.train.attention import Plan, Segment
 from dojang.train.config import TrainConfig
+from dojang.train.logprobs import chosen_logprobs
 from dojang.train.torch import TorchTrainer
 from dojang.train.varlen import Varlen
 from dojang.types import Group, Problem, Sample
@@ -164,3 +165,16 @@ def test_what_waits_with_the_processor_is_not_on_the_gpu(
         del trainer
     saved = held[False] - held[True]
     assert saved == pytest.approx(weights * (4 + 4 + 2), rel=0.05)  # two moments, and a half-precision model
+
+
+def test_a_float32_head_does_not_round_scores_on_a_gpu() -> None:
+    draw = torch.Generator(GPU).manual_seed(0)
+    x, head = (torch.randn(size, 256, device=GPU, generator=draw).bfloat16() for size in (300, 5000))
+    target = torch.arange(300, device=GPU)
+    exact = (x.double() @ head.double().T).log_softmax(-1).gather(-1, target[:, None]).squeeze(-1)
+    rounded, _ = chosen_logprobs(x, head, target, 1.0)
+    wide, _ = chosen_logprobs(x.requires_grad_(), head, target, 1.0, float32_head=True)
+    assert (wide - exact).abs().max() < 1e-3 < 1e-2 < (rounded - exact).abs().mean()
+    wide.sum().backward()
+    assert x.grad is not None
+    assert torch.isfinite(x.grad).all()

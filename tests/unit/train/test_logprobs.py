@@ -81,6 +81,19 @@ def test_half_precision_is_summed_in_single() -> None:
     torch.testing.assert_close(logp, expected.gather(-1, target[:, None]).squeeze(-1))
 
 
+def test_a_float32_head_does_not_round_scores() -> None:
+    torch.manual_seed(0)
+    x, head = torch.randn(40, 64).bfloat16(), torch.randn(500, 64).bfloat16()
+    target = torch.arange(40)
+    exact = (x.double() @ head.double().T).log_softmax(-1).gather(-1, target[:, None]).squeeze(-1)
+    rounded, _ = chosen_logprobs(x, head, target, 1.0)
+    wide, _ = chosen_logprobs(x.requires_grad_(), head, target, 1.0, float32_head=True)
+    assert (wide - exact).abs().max() < 1e-4 < 1e-2 < (rounded - exact).abs().mean()
+    wide.sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype is torch.bfloat16
+
+
 def test_scores_of_extreme_size_stay_finite() -> None:
     x, head = torch.tensor([[1e4], [-1e4]], requires_grad=True), torch.tensor([[1.0], [-1.0], [0.5]])
     logp, entropy = chosen_logprobs(x, head, torch.tensor([1, 1]), 1.0)
