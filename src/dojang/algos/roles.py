@@ -47,6 +47,10 @@ class ByRole:
         return self._first.trains_zero_advantage
 
     @property
+    def loss_needs_reference(self) -> bool:
+        return getattr(self._first, "loss_needs_reference", self._first.needs_reference)
+
+    @property
     def kl_in_reward(self) -> float:
         return getattr(self._first, "kl_in_reward", 0.0)
 

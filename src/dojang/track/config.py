@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -13,6 +14,7 @@ from dojang.errors import ConfigError
 from dojang.rundir import RunDir
 from dojang.settings import Section, complaints
 from dojang.track.courier import Couriers, Sink
+from dojang.track.custom import CustomSink, check_custom
 
 __all__ = ["MlflowConfig", "PrometheusConfig", "TrackConfig"]
 
@@ -96,6 +98,11 @@ class TrackConfig(Section):
     has a folder of its own. None if empty."""
     prometheus: PrometheusConfig | None = None
     """An exporter for Prometheus; `track.prometheus={}` for the defaults."""
+    custom: str = ""
+    """Custom tracker, package.module:object: a class or function that is called with `custom_options`; its result has
+    `metrics(step, values)`, and `close()` if it wants to know of the end (docs/tracking.md). None if empty."""
+    custom_options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments for the custom tracker."""
     patience_s: float = Field(default=60.0, ge=0, le=86400)
     """How long a finished run waits, at most, for trackers that have not been told everything yet."""
 
@@ -126,6 +133,10 @@ class TrackConfig(Section):
                 )
         if self.tensorboard and find_spec("tensorboard") is None:
             raise ConfigError("track.tensorboard needs tensorboard: pip install 'dojang[tensorboard]'")
+        if self.custom:
+            check_custom(self.custom)
+        elif self.custom_options:
+            raise ConfigError(f"track.custom_options={self.custom_options} have no effect without track.custom; set it")
 
     def open(
         self,
@@ -159,6 +170,8 @@ class TrackConfig(Section):
             folder = Path(self.tensorboard).expanduser()
             own = folder / directory.path.name if folder.is_absolute() else directory.path / folder
             sinks.append(TensorboardSink(own))
+        if self.custom:
+            sinks.append(CustomSink(self.custom, self.custom_options))
         if self.prometheus is not None and live:
             from dojang.track.prometheus import PrometheusSink
 

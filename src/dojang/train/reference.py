@@ -4,6 +4,7 @@ reference <- alpha * policy + (1 - alpha) * reference
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,8 +47,9 @@ def restore_reference(path: Path, reference: torch.nn.Module) -> None:
 
 def _reshard(module: torch.nn.Module) -> None:
     """FSDP keeps the root's weights whole after a forward pass that has no backward pass: changes would be lost."""
-    if hasattr(module, "reshard"):
-        module.reshard()
+    reshard: Any = getattr(module, "reshard", None)
+    if reshard is not None:
+        reshard()
 
 
 def _own(parameter: Tensor) -> Tensor:
