@@ -40,7 +40,7 @@ from dojang.rundir import RunDir
 from dojang.sampling import RETRY_STREAM, TESTER_STREAM, check_truncation, eval_sampling, train_sampling
 from dojang.settings import complaints
 from dojang.tasks.code import CodeConfig, CodeTask
-from dojang.tasks.splits import check_rewards
+from dojang.tasks.splits import check_parts, check_rewards
 from dojang.track.console import ConsoleTracker
 from dojang.track.fanout import Fanout
 from dojang.track.files import FileTracker
@@ -223,6 +223,8 @@ async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Proble
     if not isinstance(config.task, CodeConfig):
         task_here = config.task.make(problems)
         await check_rewards(task_here, problems)
+        if config.task.name == "custom" and config.algo.name != "custom":
+            await check_parts(task_here, problems, config.algo.parts)
         if not isinstance(judge, SpreadJudge):
             return task_here
         from dojang.spread_judges import spread_task

@@ -34,10 +34,10 @@ from dojang.loop.config import CheckpointConfig, HealthConfig, LoopConfig, Rollo
 from dojang.runtime.config import LocalConfig, RayConfig
 from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
-from dojang.tasks.kinds import labels
+from dojang.tasks.kinds import unknown_parts
 from dojang.track.config import TrackConfig
 from dojang.train.config import CriticConfig, TrainConfig
-from dojang.workflows.coder_tester import CoderTesterConfig, TesterConfig
+from dojang.workflows.coder_tester import TESTER_PARTS, CoderTesterConfig, TesterConfig
 from dojang.workflows.single_turn import SingleTurnConfig
 
 __all__ = ["Data", "ModelConfig", "RunConfig", "Task", "sections"]
@@ -290,17 +290,18 @@ class RunConfig(Section):
                 f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
             )
         wrong += disagreements(self.data, self.task)
-        if self.algo.name != "custom" and self.task.name == "answer_line":
-            known = {*labels(self.task.rewards).values()}
-            if unknown := self.algo.parts.keys() - known - {"overlong"}:
-                wrong.append(
-                    f"algo.parts has a weight for {', '.join(sorted(unknown))}, but task.rewards has "
-                    f"{', '.join(sorted(known))}"
-                )
-        wrong += self._training_agrees() + self._length_agrees()
+        wrong += self._parts_agree() + self._training_agrees() + self._length_agrees()
         if wrong:
             raise ValueError("\n".join(wrong))
         return self
+
+    def _parts_agree(self) -> list[str]:
+        """Those of a task of one's own are checked when it is made (grader.py)."""
+        if self.algo.name == "custom" or not self.algo.parts or self.task.name == "custom":
+            return []
+        known = {*self.task.part_names(), *(TESTER_PARTS if self.workflow.name == "coder_tester" else ())}
+        unknown = self.algo.parts.keys() - known - {"overlong"}
+        return [unknown_parts(unknown, known)] if unknown else []
 
     def _length_agrees(self) -> list[str]:
         wrong = list[str]()

@@ -165,12 +165,17 @@ class Verdict:
     seconds: float = 0.0
     isolation: str = ""
     """What a judged program was kept in by; empty where no program was run."""
+    terms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """(weight, value) of each term of the reward, by name: what GDPO normalises. Empty: `parts`, each with weight 1."""
 
     def __post_init__(self) -> None:
         if (self.reward is None) != (self.outcome is Outcome.JUDGE_ERROR):
             raise ValueError(f"outcome {self.outcome} cannot carry reward {self.reward}")
         if self.reward is not None and not math.isfinite(self.reward):
             raise ValueError(f"reward {self.reward} is not a finite number")
+        numbers = [(name, (value,)) for name, value in self.parts.items()] + list(self.terms.items())
+        if bad := [f"{name} {value}" for name, values in numbers for value in values if not math.isfinite(value)]:
+            raise ValueError(f"a part of the reward is not a finite number: {', '.join(bad)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,12 @@ def test_a_task_of_ones_own_says_what_is_held_out() -> None:
     assert [problem.id for problem in prepare(*DATA, *TASK).held_out] == ["test/0", "test/1"]
 
 
+def test_parts_that_the_reward_of_ones_own_task_lacks_are_refused() -> None:
+    gdpo = ("algo.name=gdpo", "algo.parts={tone: 2, overlong: 1}")
+    with pytest.raises(ConfigError, match="weight for tone, but the parts of the task's reward are not named"):
+        prepare(*DATA, *TASK, *gdpo)
+
+
 def test_an_algorithm_of_ones_own_gets_its_options() -> None:
     algorithm = prepare("algo={name: custom, make_with: 'mine:Algorithm', options: {strength: 3}}").algorithm
     assert algorithm.strength == 3

@@ -159,8 +159,19 @@ def test_all_mistakes_are_reported_at_once() -> None:
 
 
 def test_weights_are_for_rewards_there_are() -> None:
-    said = "algo.parts has a weight for corect, but task.rewards has correct, format"
+    said = "algo.parts has a weight for corect, but the parts of the task's reward are correct, format"
     assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={corect: 2}")
+    others = {
+        "{name: code, rewards: {tags: {pattern: x}}}": "fraction, tags",
+        "{name: maths}": "boxed, correct",
+        "{name: keywords, required: [dose]}": "dose, own",
+        "{name: keywords, required: [dose], shape: all_or_nothing}": "accepted",
+    }
+    for task, parts in others.items():
+        said = f"weight for corect, but the parts of the task's reward are {parts}; correct the name"
+        assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={corect: 2}", f"task={task}")
+    said = "has no effect with advantage=grpo, which takes the whole reward"
+    assert said in complaint("quickstart", "algo.parts={correct: 2}")
 
 
 @pytest.mark.parametrize(

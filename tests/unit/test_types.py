@@ -24,6 +24,10 @@ def test_a_judge_error_has_no_reward() -> None:
 def test_a_reward_is_a_finite_number(reward: float) -> None:
     with pytest.raises(ValueError, match="is not a finite number"):
         Verdict(Outcome.WRONG, reward)
+    with pytest.raises(ValueError, match="a part of the reward is not a finite number: tone"):
+        Verdict(Outcome.WRONG, 0.0, parts={"tone": reward})
+    with pytest.raises(ValueError, match="a part of the reward is not a finite number: tone"):
+        Verdict(Outcome.WRONG, 0.0, terms={"tone": (1.0, reward)})
 
 
 def test_a_completion_has_a_log_prob_per_token() -> None:

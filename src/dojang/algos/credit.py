@@ -9,7 +9,7 @@ sample, or all alike) get exactly zero, where the arithmetic might leave a round
     reinforce++             (R - mean of batch) / (std of batch + 1e-8)
     reinforce++-baseline    R - mean of group, then divided by its std over the batch
     maxrl                   (R - mean of group) / mean of group                    0 where that mean is not above 0
-    gdpo                    grpo for each part of the reward by itself, their weighted sum whitened over the batch
+    gdpo                    grpo for each term of the reward by itself, their weighted sum whitened over the batch
 
 whiten_tokens normalises once more, over the trained tokens of the batch: (A - mean) / (std + 1e-8), each sample's A
 counted once for each of its tokens.
@@ -25,8 +25,8 @@ __all__ = ["ESTIMATORS", "Estimator", "gdpo", "whiten_tokens"]
 Estimator = Literal["grpo", "mean", "rloo", "reinforce++", "reinforce++-baseline", "maxrl", "gdpo"]
 Rewards = Sequence[Sequence[float]]
 """Of each sample of each group."""
-Parts = Sequence[Sequence[Mapping[str, float]]]
-"""Likewise, by the names of what the reward is made of."""
+Terms = Sequence[Sequence[Mapping[str, tuple[float, float]]]]
+"""Likewise weight and value of each term of the reward, by name."""
 _TINY, _TINIER = 1e-6, 1e-8
 
 
@@ -58,15 +58,16 @@ def _maxrl(groups: Rewards) -> list[list[float]]:
     ]
 
 
-def gdpo(groups: Parts, weights: Mapping[str, float]) -> list[list[float]]:
-    """A part without a weight has 1; one that a sample lacks counts as 0 there."""
-    names = sorted({name for group in groups for parts in group for name in parts})
+def gdpo(groups: Terms) -> list[list[float]]:
+    """Each term is normalised among the samples of a group that have it; the others get nothing from it."""
+    names = sorted({name for group in groups for terms in group for name in terms})
     summed = [[0.0] * len(group) for group in groups]
     for name in names:
-        weight = weights.get(name, 1.0)
         for group, sums in zip(groups, summed, strict=True):
-            for place, own in enumerate(_standardised([parts.get(name, 0.0) for parts in group])):
-                sums[place] += weight * own
+            places = [place for place, terms in enumerate(group) if name in terms]
+            own = _standardised([group[place][name][1] for place in places])
+            for place, each in zip(places, own, strict=True):
+                sums[place] += group[place][name][0] * each
     return _whitened(summed, centre=False)  # their mean is nothing already, and zeros stay zeros
 
 

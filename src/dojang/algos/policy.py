@@ -6,7 +6,7 @@ The surrogate is each algorithm's own, the rest is chosen. Nothing here divides 
 trainer does, over the whole optimiser step, as `average` says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -33,7 +33,8 @@ class PolicyConfig(Section):
     advantage: credit.Estimator = "grpo"
     """How rewards become advantages (docs/algorithms.md)."""
     parts: dict[str, float] = Field(default_factory=dict)
-    """Weights of the parts of a reward, by name, where `advantage` is gdpo; those not named have 1."""
+    """Reward weights of GDPO, by the name of the part; those not named keep their weight in the task's reward. Only
+    with `advantage` gdpo."""
     whiten_advantages: bool = False
     """Whiten advantages over the batch: after `advantage`, subtract their mean over all trained tokens of the step and
     divide by their standard deviation. Groups of zeros do not count."""
@@ -61,6 +62,15 @@ class PolicyConfig(Section):
     """By how much at the end."""
     refills: int = Field(default=0, ge=0)
     """How often, at most, a step poses more problems in the place of those whose samples were all rewarded alike."""
+
+    @model_validator(mode="after")
+    def _parts_are_used(self) -> Self:
+        if self.parts and self.advantage != "gdpo":
+            raise ValueError(
+                f"parts={self.parts} has no effect with advantage={self.advantage}, which takes the whole reward; set "
+                "advantage=gdpo, or change the weights of the task's rewards"
+            )
+        return self
 
     @property
     def trains_zero_advantage(self) -> bool:
@@ -154,8 +164,7 @@ class Policy:
 
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
         if self.config.advantage == "gdpo":
-            parts = [[self._parts(sample) for sample in group.samples] for group in groups]
-            found = credit.gdpo(parts, self.config.parts)
+            found = credit.gdpo([[self._terms(sample) for sample in group.samples] for group in groups])
         else:
             found = credit.ESTIMATORS[self.config.advantage](list(map(self._rewards, groups)))
         if self.config.whiten_advantages:
@@ -217,7 +226,11 @@ class Policy:
         over = sample.response_length - (self._longest - part)
         return -self.config.overlong_penalty * max(0.0, over) / part
 
-    def _parts(self, sample: Sample) -> Mapping[str, float]:
-        reward = sample.reward  # also where it is not used: whoever has none must not get here
-        parts = sample.verdict.parts or {"reward": reward}
-        return {**parts, "overlong": self._overlong(sample)} if self.config.overlong else parts
+    def _terms(self, sample: Sample) -> dict[str, tuple[float, float]]:
+        """Weight and value of each term of the reward; `parts` has weights that replace the task's."""
+        verdict, reward = sample.verdict, sample.reward  # which an unjudged sample lacks: it must not get here
+        parts = verdict.parts or {"reward": reward}
+        terms = dict(verdict.terms or {name: (1.0, value) for name, value in parts.items()})
+        if self.config.overlong:
+            terms["overlong"] = (1.0, self._overlong(sample))
+        return {name: (self.config.parts.get(name, weight), value) for name, (weight, value) in terms.items()}

@@ -37,6 +37,8 @@ def _rows(samples: Sequence[Sample]) -> list[dict[str, Any]]:
 
 
 def _sample(row: dict[str, Any]) -> Sample:
-    verdict = Verdict(**{**row["verdict"], "outcome": Outcome(row["verdict"]["outcome"])})
+    told = row["verdict"]
+    terms = {name: tuple(term) for name, term in told["terms"].items()}
+    verdict = Verdict(**{**told, "outcome": Outcome(told["outcome"]), "terms": terms})
     streams = {name: tuple(row[name]) for name in ("tokens", "mask", "logprobs", "token_rewards", "old_logprobs")}
     return Sample(**{**row, **streams, "verdict": verdict})

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from dojang.settings import Section
 from dojang.tasks.answers import answer_line, is_correct, read_number
-from dojang.tasks.kinds import Weighted, check_names
+from dojang.tasks.kinds import Weighted, check_names, labels
 from dojang.tasks.rewards import BUILT_IN, RewardFailure, WeightedRewards, columns_of
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
@@ -35,6 +35,10 @@ class AnswerLineConfig(Section):
     def _known_names(cls, rewards: Weighted) -> Weighted:
         check_names(rewards, tuple(BUILT_IN))
         return rewards
+
+    def part_names(self) -> list[str]:
+        """Names of the terms of the reward."""
+        return list(labels(self.rewards).values())
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "AnswerLineTask":
         """The task with these settings."""
@@ -74,6 +78,7 @@ class AnswerLineTask:
             score.total,
             passed=int(outcome is Outcome.ACCEPTED),
             parts=score.parts,
+            terms=score.terms,
             detail=detail,
             seconds=time.perf_counter() - started,
         )

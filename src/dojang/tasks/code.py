@@ -142,11 +142,13 @@ class CodeTask:
             return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {error}")
         program = extract_code(text, posed.language)
         if program is None:
+            reward = 0.0 if self._config.shape == "binary" else NO_PROGRAM
             return Verdict(
                 Outcome.NO_ANSWER,
-                0.0 if self._config.shape == "binary" else NO_PROGRAM,
+                reward,
                 total=len(posed.exam.tests),
                 parts={"fraction": 0.0},
+                terms={"fraction": (1.0, reward)},
                 detail=f"no finished block of {posed.language} code",
                 seconds=time.perf_counter() - started,
             )
@@ -172,12 +174,16 @@ class CodeTask:
     def _verdict(self, problem: Problem, judgement: Judgement, total: int) -> Verdict:
         failed = judgement.outcome is Outcome.JUDGE_ERROR
         fraction = judgement.passed / total
+        reward = None if failed else self._reward(judgement.outcome, fraction)
         return Verdict(
             judgement.outcome,
-            None if failed else self._reward(judgement.outcome, fraction),
+            reward,
             passed=judgement.passed,
             total=total,
             parts={} if failed else {"fraction": fraction},
+            terms={}
+            if reward is None
+            else {"fraction": (1.0, reward)},  # as it is paid, with what the shape makes of it
             detail=f"{problem.id}: {judgement.detail}" if failed else judgement.detail,
             seconds=judgement.seconds,
             isolation="" if judgement.outcome is Outcome.JUDGE_ERROR else judgement.isolation,

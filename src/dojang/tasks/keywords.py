@@ -55,6 +55,11 @@ class KeywordsConfig(Rules, Rewarded):
             raise ValueError(f"{', '.join(map(repr, twice))} would be two rules or rewards of the same name")
         return self
 
+    def part_names(self) -> list[str]:
+        """Names of the terms of the reward."""
+        own = [*self.checklist().names, *self.own_parts] if self.shape == "fraction" else ["accepted"]
+        return [*own, *labels(self.rewards).values()]
+
     def reading(self) -> Reading:
         """How texts are read with these settings."""
         return Reading(self.case, self.whole_words, self.timeout_s)
@@ -130,21 +135,30 @@ class KeywordsTask:
         forbidden = any(each.forbids and not each.kept for each in found)
         accepted = said and not forbidden and share >= self._config.accept - 1e-9
         missed = [each.name for each in found if not each.kept]
+        parts = {each.name: float(each.kept and said) for each in common}
+        parts |= {"own": _share(brought) if said else 0.0} if brought else {}
+        weights = {each.name: each.weight for each in common} | {"own": _asked(brought)}
+        terms = {name: (weights[name] / (_asked(found) or 1.0), value) for name, value in parts.items()}
         return Verdict(
             Outcome.ACCEPTED if accepted else Outcome.WRONG if said else Outcome.NO_ANSWER,
             share if self._config.shape == "fraction" else float(accepted),
             passed=sum(each.kept for each in found) if said else 0,
             total=len(found),
-            parts={each.name: float(each.kept and said) for each in common}
-            | ({"own": _share(brought) if said else 0.0} if brought else {}),
+            parts=parts,
+            terms=terms if self._config.shape == "fraction" else {"accepted": (1.0, float(accepted))},
             detail=_detail(missed) if said else "the text is empty",
             seconds=time.perf_counter() - started,
         )
 
 
+def _asked(found: Sequence[Found]) -> float:
+    """Weight of the rules that ask for something."""
+    return sum(each.weight for each in found if not each.forbids)
+
+
 def _share(found: Sequence[Found]) -> float:
     """Of the rules that ask for something, by weight, those kept; less what is forbidden."""
-    asked = sum(each.weight for each in found if not each.forbids)
+    asked = _asked(found)
     kept = sum(each.weight for each in found if each.kept and not each.forbids)
     broken = sum(each.weight for each in found if each.forbids and not each.kept)
     if not asked:

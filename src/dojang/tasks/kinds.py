@@ -10,7 +10,7 @@ A pattern that takes for ever is given up by the `regex` library, in whatever th
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -37,6 +37,7 @@ __all__ = [
     "check_names",
     "check_pattern",
     "labels",
+    "unknown_parts",
     "weight_of",
 ]
 
@@ -180,10 +181,22 @@ class Rewarded(Section):
         check_names(rewards, taken=cls.own_parts)
         return rewards
 
+    def part_names(self) -> list[str]:
+        """Names of the terms of the reward."""
+        return [*self.own_parts, *labels(self.rewards).values()]
+
 
 def weight_of(kind: Kind) -> float:
     """However it was written."""
     return kind if isinstance(kind, int | float) else kind.weight
+
+
+def unknown_parts(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """The error for weights in algo.parts of parts that the task's reward does not have."""
+    return (
+        f"algo.parts has a weight for {', '.join(sorted(unknown))}, but the parts of the task's reward are "
+        f"{', '.join(sorted(known)) or 'not named'}; correct the name or leave it out"
+    )
 
 
 def labels(names: Mapping[str, object]) -> dict[str, str]:

@@ -75,12 +75,14 @@ class MathsTask:
             why = found.get("error") or f"the reference {str(problem.reference)[:80]!r} cannot be read"
             return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {why}", seconds=seconds)
         correct, boxed = float(found["correct"]), float(found["boxed"])
+        worth = self._config
         outcome = Outcome.ACCEPTED if correct else Outcome.WRONG if found["answered"] else Outcome.NO_ANSWER
         return Verdict(
             outcome,
-            self._config.correct * correct + self._config.boxed * boxed,
+            worth.correct * correct + worth.boxed * boxed,
             passed=int(correct),
             parts={"correct": correct, "boxed": boxed},
+            terms={"correct": (worth.correct, correct), "boxed": (worth.boxed, boxed)},
             detail="" if correct else f"the answer is {str(problem.reference)[:80]}",
             seconds=seconds,
         )

@@ -30,6 +30,10 @@ class ReasoningGymTaskConfig(Section):
     workers: int = Field(default=0, ge=0, le=1024)
     """Processes that score; 0 for one a core."""
 
+    def part_names(self) -> list[str]:
+        """Names of the terms of the reward."""
+        return ["score"]
+
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "ReasoningGymTask":
         """The task with these settings."""
         if find_spec("reasoning_gym") is None:

@@ -51,6 +51,8 @@ class Score:
 
     total: float
     parts: Mapping[str, float]
+    terms: Mapping[str, tuple[float, float]]
+    """Verdict.terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ class WeightedRewards:
                 total += entry.weight * value
         if not math.isfinite(total):
             raise RewardFailure(f"the weighted sum of {parts} is {total}, which is no reward")
-        return Score(total, parts)
+        weights = {entry.label: entry.weight for entry in self._entries}
+        return Score(total, parts, {label: (weights[label], value) for label, value in parts.items()})
 
     async def check(self, problem: Problem) -> None:
         """Tries functions with TRL's or veRL's signature on sample completions of a problem, and finds out what form
@@ -152,7 +155,7 @@ class WeightedRewards:
             reward = verdict.reward + score.total
             parts = {**verdict.parts, **score.parts}
             seconds = verdict.seconds + time.perf_counter() - started
-            return replace(verdict, reward=reward, parts=parts, seconds=seconds)
+            return replace(verdict, reward=reward, parts=parts, terms={**verdict.terms, **score.terms}, seconds=seconds)
         except (RewardFailure, ValueError) as failure:  # or a sum that is not finite
             return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {failure}")
 

@@ -1,12 +1,13 @@
 """The problems of a task, by split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from dojang.errors import DataError
+from dojang.errors import ConfigError, DataError
 from dojang.protocols import ChecksRewards, Task
+from dojang.tasks.kinds import unknown_parts
 from dojang.types import Problem
 
-__all__ = ["check_rewards", "problems_of"]
+__all__ = ["check_parts", "check_rewards", "problems_of"]
 
 
 def problems_of(problems: Mapping[str, Sequence[Problem]], split: str) -> Sequence[Problem]:
@@ -22,3 +23,15 @@ async def check_rewards(task: Task, problems: Mapping[str, Sequence[Problem]]) -
     first = next((problem for split in problems.values() for problem in split), None)
     if isinstance(task, ChecksRewards) and first is not None:
         await task.check_rewards(first)
+
+
+async def check_parts(task: Task, problems: Mapping[str, Sequence[Problem]], names: Iterable[str]) -> None:
+    """ConfigError if the reward of a task of the user's own lacks one of these parts, as an empty answer shows."""
+    first = next((problem for split in problems.values() for problem in split), None)
+    wanted = {*names} - {"overlong"}
+    if not wanted or first is None:
+        return
+    verdict = await task.grade(first, "")
+    known = verdict.terms.keys() or verdict.parts.keys()
+    if verdict.reward is not None and (unknown := wanted - known):
+        raise ConfigError(f"{unknown_parts(unknown, known)} (those of an empty answer to {first.id})")

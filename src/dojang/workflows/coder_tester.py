@@ -35,8 +35,10 @@ from dojang.workflows.cases import Case, Malformed, ask, feedback, read
 from dojang.workflows.grading import grade_all, group_of, insist
 from dojang.workflows.rounds import Rounds
 
-__all__ = ["CoderTester", "CoderTesterConfig", "Speaker", "TesterConfig", "ask_tester"]
+__all__ = ["TESTER_PARTS", "CoderTester", "CoderTesterConfig", "Speaker", "TesterConfig", "ask_tester"]
 
+TESTER_PARTS = ("valid", "tells")
+"""Names of the terms of the tester's reward."""
 _RIGHT, _LOST = Outcome.ACCEPTED, Outcome.JUDGE_ERROR
 
 
@@ -287,6 +289,7 @@ def _verdict(
     tells: bool = False,
     isolation: str = "",
 ) -> Verdict:
-    parts = {"valid": float(valid), "tells": float(tells)}
+    parts = dict(zip(TESTER_PARTS, (float(valid), float(tells)), strict=True))
+    terms = {name: (1 / len(parts), value) for name, value in parts.items()}
     reward = sum(parts.values()) / len(parts)
-    return Verdict(outcome, reward, passed, total, parts, detail, isolation=isolation)
+    return Verdict(outcome, reward, passed, total, parts, detail, isolation=isolation, terms=terms)

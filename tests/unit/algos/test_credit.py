@@ -194,11 +194,43 @@ def test_gdpo_of_parts_that_do_not_differ_is_nothing(in_parts: Callable[..., Gro
     assert GdpoConfig().make(longest=64).advantages(groups) == [(0.0, 0.0), (0.0,), ()]
 
 
-def test_gdpo_counts_a_part_that_a_sample_lacks_as_zero(in_parts: Callable[..., Group]) -> None:
-    lacking = [in_parts({"a": 1.0, "b": 1.0}, {"a": 0.5}, {"a": 0.0, "b": 2.0})]
-    explicit = [in_parts({"a": 1.0, "b": 1.0}, {"a": 0.5, "b": 0.0}, {"a": 0.0, "b": 2.0})]
-    algorithm = GdpoConfig().make(longest=64)
-    assert algorithm.advantages(lacking) == algorithm.advantages(explicit)
+def test_gdpo_leaves_a_sample_out_of_the_parts_it_lacks(in_parts: Callable[..., Group]) -> None:
+    """As TRL does with a reward function that returns None: a part is normalised among the samples that have it."""
+    groups = [in_parts({"a": 1.0, "b": 1.0}, {"a": 0.5}, {"a": 0.0, "b": 2.0})]
+    a, b = standardised(np.array([1.0, 0.5, 0.0])), standardised(np.array([1.0, 2.0]))
+    (expected,) = whitened([a + np.array([b[0], 0.0, b[1]])])
+    np.testing.assert_allclose(GdpoConfig().make(longest=64).advantages(groups)[0], expected, rtol=1e-12, atol=1e-15)
+
+
+def test_gdpo_weighs_the_terms_of_the_reward_as_the_task_does(problem: Problem, make_sample: MakeSample) -> None:
+    """Equation 4 to 6 of arXiv 2601.05242: sum over k of w_k (r_k - mean_k) / std_k, normalised over the batch."""
+    rng = np.random.default_rng(5)
+    names, weights = ("correct", "length", "format"), np.array([2.0, -0.5, 0.25])
+    tables = [rng.normal(size=(size, 3)) for size in (4, 6)]
+    groups = [
+        Group(
+            problem,
+            at,
+            tuple(
+                make_sample(
+                    verdict=Verdict(
+                        Outcome.WRONG,
+                        float(row @ weights),
+                        parts=dict.fromkeys(names, 1.0),  # what is recorded need not be what is paid
+                        terms={name: (w, r) for name, w, r in zip(names, weights.tolist(), row.tolist(), strict=True)},
+                    )
+                )
+                for row in table
+            ),
+        )
+        for at, table in enumerate(tables)
+    ]
+    for own, config in ((weights, GdpoConfig()), (np.array([2.0, 3.0, 0.25]), GdpoConfig(parts={"length": 3.0}))):
+        sums = [((table - table.mean(0)) / (table.std(0, ddof=1) + 1e-6) * own).sum(1) for table in tables]
+        batch = np.concatenate(sums)
+        expected = (batch - batch.mean()) / (batch.std(ddof=1) + 1e-8)
+        found = np.concatenate(config.make(longest=64).advantages(groups))
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

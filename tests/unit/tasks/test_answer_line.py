@@ -48,6 +48,7 @@ def test_grading(text: str, outcome: Outcome, reward: float, detail: str) -> Non
     assert (verdict.outcome, verdict.reward) == (outcome, reward)
     assert (verdict.passed, verdict.total) == (int(outcome is Outcome.ACCEPTED), 1)
     assert set(verdict.parts) == {"format", "correct"}
+    assert verdict.terms == {"format": (0.5, verdict.parts["format"]), "correct": (1.0, verdict.parts["correct"])}
     assert detail in verdict.detail
     assert 0 <= verdict.seconds < 1
 

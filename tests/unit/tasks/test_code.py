@@ -87,6 +87,7 @@ def test_what_a_program_is_paid(
         verdict = grade(ScriptedJudge(outcomes), shape=shape)
         assert (verdict.outcome, verdict.reward, verdict.total) == (outcome, reward, 4)
         assert verdict.parts == {"fraction": verdict.passed / 4}
+        assert verdict.terms == {"fraction": (1.0, verdict.reward)}  # as it is paid, minus signs included
         assert (verdict.detail, verdict.seconds, verdict.isolation) == ("said", 0.25, "landlock")
         if shape not in ("all_or_nothing", "binary"):
             assert verdict.passed == passed
@@ -99,6 +100,7 @@ def test_no_program_is_never_judged(text: str) -> None:
     assert (verdict.outcome, verdict.reward, verdict.passed, verdict.total) == (Outcome.NO_ANSWER, -1.0, 0, 4)
     assert verdict.detail == "no finished block of cpp17 code"
     assert verdict.parts == {"fraction": 0.0}
+    assert verdict.terms == {"fraction": (1.0, verdict.reward)}
     assert verdict.isolation == ""
     assert judge.seen == []
 

@@ -167,6 +167,7 @@ def test_a_problem_may_bring_rules_of_its_own() -> None:
     own = {"required": ["noon", ["midnight", "12 am"]], "forbidden": ["now"], "groups": None, "ideas": {"wait": "wait"}}
     verdict = grade({"required": ["dose"]}, "Wait with the dose until noon.", own)
     assert verdict.parts == {"dose": 1.0, "own": pytest.approx(2 / 3)}
+    assert sum(weight * value for weight, value in verdict.terms.values()) == pytest.approx(verdict.reward)
     assert (verdict.reward, verdict.passed, verdict.total) == (pytest.approx(3 / 4), 4, 5)
     assert verdict.detail == "not kept: midnight"
     assert grade({}, "at noon", ["noon"]).outcome is Outcome.ACCEPTED
@@ -178,6 +179,7 @@ def test_other_rewards_come_on_top() -> None:
     settings = {"required": ["dose"], "rewards": {"length": {"weight": 0.5, "at_most": 3}}}
     verdict = grade(settings, "a dose")
     assert (verdict.reward, verdict.parts) == (1.5, {"dose": 1.0, "length": 1.0})
+    assert verdict.terms == {"dose": (1.0, 1.0), "length": (0.5, 1.0)}
     assert verdict.outcome is Outcome.ACCEPTED
 
 

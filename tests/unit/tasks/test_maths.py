@@ -195,6 +195,7 @@ def test_what_means_the_same_is_right(task: MathsTask, reference: object, text: 
         1 + 0.5 * boxed,
         {"correct": 1.0, "boxed": boxed},
     )
+    assert verdict.terms == {"correct": (1.0, 1.0), "boxed": (0.5, boxed)}
 
 
 @pytest.mark.parametrize(

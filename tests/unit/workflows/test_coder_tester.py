@@ -145,6 +145,7 @@ def test_approving_a_wrong_program_is_worth_half(play: Callable[..., Group]) -> 
     verdict = group.samples[2].verdict
     assert (verdict.outcome, verdict.passed, verdict.total) == (Outcome.WRONG, 2, 2)
     assert verdict.parts == {"valid": 1.0, "tells": 0.0}
+    assert verdict.terms == {"valid": (0.5, 1.0), "tells": (0.5, 0.0)}
 
 
 def test_refusing_a_right_program_is_worth_nothing_and_has_no_second_attempt(play: Callable[..., Group]) -> None:
