@@ -303,12 +303,21 @@ class RunConfig(Section):
         unknown = self.algo.parts.keys() - known - {"overlong"}
         return [unknown_parts(unknown, known)] if unknown else []
 
+    def _blind_to_staleness(self) -> str:
+        return (
+            f"loop.stale_updates={self.loop.stale_updates} trains on old rollouts, but with algo.old=trainer "
+            f"(algo.name={self.algo.name}) ratios are taken to log-probs computed just before the update, and nothing "
+            "corrects for the staleness; set algo.old=behaviour, or add algo.corrections=[{name: token_tis}]"
+        )
+
     def _length_agrees(self) -> list[str]:
         wrong = list[str]()
         if self.epochs is not None:  # the rest is checked once the number of steps is known
             if "steps" in self.model_fields_set:
                 wrong.append(f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out")
             return wrong
+        if self.loop.stale_updates and self.algo.name != "custom" and self.algo.old == "trainer":
+            wrong += [] if self.algo.corrections else [self._blind_to_staleness()]
         stale, rest = divmod(self.loop.stale_updates, self.train.steps_per_batch)
         if rest or stale >= self.steps:
             wrong.append(

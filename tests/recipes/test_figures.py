@@ -15,6 +15,7 @@ SMALL = ["steps=2", "rollout.prompts=4", "rollout.samples=4", "eval.every=2", "e
 RUNS = {
     "grpo": [
         *("quickstart", *SMALL, "algo.kl=0.01", "train.updates=2"),
+        "algo.old=trainer",
         "algo.corrections=[{name: token_tis}, {name: opsm}]",
         "eval.benchmarks={long: {data: {name: arithmetic, digits: 3}, problems: 4}}",
     ],

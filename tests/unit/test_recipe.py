@@ -179,6 +179,16 @@ def test_weights_are_for_rewards_there_are() -> None:
     [
         (("loop.stale_updates=3", "train.updates=2"), "loop.stale_updates=3 must be a multiple of train.updates=2"),
         (("loop.stale_updates=2", "train.ppo_epochs=2", "train.updates=2"), "train.updates=2 times train.ppo_epochs=2"),
+        (
+            ("loop.stale_updates=2", "algo.name=gspo"),
+            "set algo.old=behaviour, or add algo.corrections=[{name: token_tis}]",
+        ),
+        (
+            ("loop.stale_updates=2", "algo.old=trainer"),
+            "loop.stale_updates=2 trains on old rollouts, but with algo.old=tra",
+        ),
+        (("algo.name=m2po", "algo.old=trainer"), "algo.old: "),
+        (("algo.corrections=[{name: icepop}]",), "with old=behaviour; set old=trainer"),
         (("loop.stale_updates=40",), "leave some of steps=40 to learn in: 40 of them only attempt"),
     ],
 )

@@ -24,7 +24,9 @@ def test_ratios_to_truncated_log_probs_are_refused(cut: str) -> None:
     with pytest.raises(ConfigError, match=f"{cut}.*algo.old=trainer"):
         compose.prepare(recipes.load("quickstart", [cut]), dry=True)
     compose.prepare(recipes.load("quickstart", [cut, "algo.name=gspo"]), dry=True)
-    compose.prepare(recipes.load("quickstart", [cut, "algo.corrections=[{name: token_tis}]"]), dry=True)
+    compose.prepare(
+        recipes.load("quickstart", [cut, "algo.old=trainer", "algo.corrections=[{name: token_tis}]"]), dry=True
+    )
 
 
 def test_corrections_of_whole_sequences_are_refused_with_truncation() -> None:

@@ -3,13 +3,17 @@
 An engine with its own arithmetic, or with older weights, does not sample from quite the policy that is trained. With
 rho = old / mu for a token, and a sequence's product or geometric mean over its tokens:
 
-    token_tis     weight min(rho, cap)                                truncated importance sampling
-    sequence_mis  0 where the product of rho is above cap             masked importance sampling
-    geometric     0 where the geometric mean of rho is not within low and high
-    icepop        0 for a token whose rho is not within low and high
-    opsm          0 for a sequence with a negative advantage that has become unlikely: mean(log mu - log policy) > delta
+    token_tis           min(rho, cap)                                       truncated importance sampling
+    sequence_tis        min(product of rho, cap)
+    sequence_mis        product of rho, 0 where it is above cap             masked importance sampling
+    icepop              rho, 0 where it is not within low and high
+    token_rejection     1, 0 where rho is not within low and high           rejection, without an importance weight
+    sequence_rejection  1, 0 where the product of rho is above cap
+    geometric           1, 0 where the geometric mean of rho is not within low and high
+    opsm                1, 0 for a sequence with a negative advantage where mean(log mu - log policy) > delta
 
-A weight multiplies the policy's loss, and has no gradient. Several are multiplied.
+A weight multiplies the policy's loss, and has no gradient. Several are multiplied. All but opsm compare the trainer's
+own log-probs with mu, and so need algo.old=trainer.
 """
 
 import math
@@ -24,7 +28,18 @@ from dojang.settings import Section
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Correction", "Geometric", "IcePop", "Opsm", "SequenceMis", "TokenTis", "sequence_mean"]
+__all__ = [
+    "Correction",
+    "Geometric",
+    "IcePop",
+    "Opsm",
+    "SequenceMis",
+    "SequenceRejection",
+    "SequenceTis",
+    "TokenRejection",
+    "TokenTis",
+    "sequence_mean",
+]
 
 
 class TokenTis(Section):
@@ -38,16 +53,36 @@ class TokenTis(Section):
         return growth(_rho(batch)).clamp(max=self.cap)
 
 
-class SequenceMis(Section):
-    """Masked importance sampling of whole sequences."""
+class SequenceTis(Section):
+    """Truncated importance sampling of whole sequences."""
 
-    name: Literal["sequence_mis"] = "sequence_mis"
+    name: Literal["sequence_tis"] = "sequence_tis"
+    cap: float = Field(default=2.0, gt=0)
+    """Upper clip of the importance weight of a sequence, the product of its tokens' ratios."""
+
+    def weight(self, batch: TokenBatch) -> "Tensor":
+        return growth(_rho(batch).sum(-1, keepdim=True)).clamp(max=self.cap)
+
+
+class SequenceRejection(Section):
+    """Rejection of sequences by the product of their ratios, without an importance weight."""
+
+    name: Literal["sequence_rejection"] = "sequence_rejection"
     cap: float = Field(default=3.0, gt=0)
-    """A sequence that the trainer finds so many times likelier than the engine did is left out."""
+    """Largest product of a sequence's ratios that is kept."""
 
     def weight(self, batch: TokenBatch) -> "Tensor":
         rho_BT = _rho(batch)
         return (rho_BT.sum(-1, keepdim=True) <= math.log(self.cap)).to(rho_BT.dtype)
+
+
+class SequenceMis(SequenceRejection):
+    """Masked importance sampling of whole sequences: the importance weight, or 0 beyond the cap."""
+
+    name: Literal["sequence_mis"] = "sequence_mis"  # type: ignore[assignment]
+
+    def weight(self, batch: TokenBatch) -> "Tensor":
+        return super().weight(batch) * growth(_rho(batch).sum(-1, keepdim=True))
 
 
 class _Within(Section):
@@ -76,16 +111,25 @@ class Geometric(_Within):
         return ((mean_B1 >= math.log(self.low)) & (mean_B1 <= math.log(self.high))).to(rho_BT.dtype)
 
 
-class IcePop(_Within):
-    """Rejection of tokens by their ratio."""
+class TokenRejection(_Within):
+    """Rejection of tokens by their ratio, without an importance weight."""
 
-    name: Literal["icepop"] = "icepop"
+    name: Literal["token_rejection"] = "token_rejection"
     low: float = Field(default=0.5, gt=0)
     high: float = Field(default=5.0, gt=0)
 
     def weight(self, batch: TokenBatch) -> "Tensor":
         rho_BT = _rho(batch)
         return ((rho_BT >= math.log(self.low)) & (rho_BT <= math.log(self.high))).to(rho_BT.dtype)
+
+
+class IcePop(TokenRejection):
+    """IcePop: the importance weight of a token, or 0 if it is not within bounds."""
+
+    name: Literal["icepop"] = "icepop"  # type: ignore[assignment]
+
+    def weight(self, batch: TokenBatch) -> "Tensor":
+        return super().weight(batch) * growth(_rho(batch))
 
 
 class Opsm(Section):
@@ -104,7 +148,10 @@ class Opsm(Section):
         return (~(left_B1 & bad_B1)).to(gap_BT.dtype)
 
 
-Correction = Annotated[TokenTis | SequenceMis | Geometric | IcePop | Opsm, Field(discriminator="name")]
+Correction = Annotated[
+    TokenTis | SequenceTis | SequenceMis | IcePop | TokenRejection | SequenceRejection | Geometric | Opsm,
+    Field(discriminator="name"),
+]
 
 
 def _rho(batch: TokenBatch) -> "Tensor":

@@ -4,7 +4,7 @@ s   = exp(mean over the sequence of log r_t)
 L_t = -min(s_t A, clip(s_t, 1 - low, 1 + high) A)      s_t = s in value, with the gradient of token t's log-prob
 """
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -21,8 +21,8 @@ __all__ = ["GspoConfig"]
 class GspoConfig(ClipConfig):
     """Group sequence policy optimisation."""
 
-    own_old: ClassVar[bool] = True  # its clip is narrower than the rounding of another arithmetic
     name: Literal["gspo"] = "gspo"
+    old: Literal["behaviour", "trainer"] = "trainer"  # its clip is narrower than the rounding of another arithmetic
     average: Average = "sequences"
     clip_low: float = Field(default=3e-4, gt=0, lt=1)
     """How far a sequence's ratio, its tokens' geometric mean, may fall before its gradient is cut."""

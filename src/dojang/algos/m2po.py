@@ -34,6 +34,8 @@ class M2poConfig(PolicyConfig):
     """Second-moment trust policy optimisation."""
 
     name: Literal["m2po"] = "m2po"
+    old: Literal["behaviour"] = "behaviour"
+    """Always behaviour: the second moment measures how stale the data is."""
     threshold: float = Field(default=0.04, gt=0)
     """The second moment that is allowed (AstraFlow's recipes: 0.01)."""
     variant: Literal["paper", "authors", "astraflow"] = "paper"

@@ -7,7 +7,7 @@ trainer does, over the whole optimiser step, as `average` says.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -54,8 +54,12 @@ class PolicyConfig(Section):
     kl_penalty: Penalty = "kl"
     """KL penalty in the reward, by veRL's names: kl (k1), abs, mse (k2) or low_var_kl (k3)."""
     entropy: EntropyConfig = EntropyConfig()
+    old: Literal["behaviour", "trainer"] = "behaviour"
+    """Old log-probs that ratios are taken to. behaviour: those the tokens were sampled at, however old. trainer: the
+    trainer's own, computed before the first update on a batch; what lies between them is left to `corrections`."""
     corrections: tuple[Correction, ...] = ()
-    """What to do about tokens that the engine drew at other probabilities than the trainer's (docs/algorithms.md)."""
+    """Corrections for tokens that the engine sampled at other probabilities than the trainer's, by importance weights
+    or rejection (docs/algorithms.md). All but opsm need old=trainer."""
     overlong: float = Field(default=0.0, ge=0, le=1)
     """In the last part of the longest answer allowed, this share of it, rewards fall; 0: they do not."""
     overlong_penalty: float = Field(default=1.0, ge=0)
@@ -69,6 +73,16 @@ class PolicyConfig(Section):
             raise ValueError(
                 f"parts={self.parts} has no effect with advantage={self.advantage}, which takes the whole reward; set "
                 "advantage=gdpo, or change the weights of the task's rewards"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _corrections_have_two_policies(self) -> Self:
+        blind = [each.name for each in self.corrections if each.name != "opsm"]
+        if blind and self.old == "behaviour":
+            raise ValueError(
+                f"corrections {', '.join(blind)} compare the trainer's log-probs with the engine's, which are the same "
+                "with old=behaviour; set old=trainer"
             )
         return self
 
@@ -96,9 +110,6 @@ class PolicyConfig(Section):
                 "rewards as the task gives them; use kl instead"
             )
         return self
-
-    own_old: ClassVar[bool] = False
-    """Whether ratios are to be taken to the trainer's own log-probs even without corrections."""
 
     def make(self, longest: int) -> "Policy":
         """The algorithm with these settings, for answers of at most so many tokens."""
@@ -148,7 +159,7 @@ class Policy:
 
     @property
     def needs_old(self) -> bool:
-        return bool(self.config.corrections) or self.config.own_old
+        return self.config.old == "trainer"
 
     @property
     def needs_limit(self) -> bool:

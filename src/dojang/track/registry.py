@@ -134,6 +134,16 @@ ROWS = (
             Panel("Gradient", (Figure("actor/grad_norm", "Length of the gradient before it is cut."),)),
             Panel("Learning rate", (Figure("actor/lr", "Learning rate of the step."),)),
             Panel(
+                "Tokens of probability zero",
+                (
+                    Figure(
+                        "actor/zero_prob_tokens",
+                        "Share of tokens whose behaviour log-prob is -inf; they are trained on with a ratio of 1.",
+                        "share",
+                    ),
+                ),
+            ),
+            Panel(
                 "Engine and trainer",
                 (
                     Figure("actor/logp_gap", "Mean distance between the log-probs of trainer and engine.", "nats"),

@@ -136,9 +136,9 @@ class TorchTrainer:
             for name, value_BT in found.figures.items():
                 sums[name] += 0.0 if batch.idle else float(value_BT.detach()[batch.mask_BT].sum())
         losses, summed, differences = zip(*self._ranks.gather((loss, dict(sums), difference)), strict=True)
-        means = {name: sum(each[name] for each in summed) / counts.tokens for name in sums}
+        means = {name: sum(each[name] for each in summed) / max(1, counts.tokens) for name in sums}
         metrics = {"actor/loss": sum(losses), **means, **figures, **_Difference.metrics(differences)}
-        self._entropy = means[_ENTROPY]
+        self._entropy = means.get(_ENTROPY, self._entropy)
         if self._entropy_bonus is not None:
             metrics["actor/entropy_coef"] = bonus
         _check_finite(metrics)
@@ -275,10 +275,10 @@ class TorchTrainer:
                 if not batch.idle:
                     deltas.append(delta_BT[batch.mask_BT].cpu())
                     advantages.append(batch.advantage_BT[batch.mask_BT].cpu())
-        delta_N, advantage_N = (
-            torch.cat([part_N for parts in self._ranks.gather(mine) for part_N in parts]).to(self._model.device)
-            for mine in (deltas, advantages)
-        )
+        everyones = [[part for parts in self._ranks.gather(mine) for part in parts] for mine in (deltas, advantages)]
+        if not everyones[0]:  # no sample has tokens
+            return math.inf, {}
+        delta_N, advantage_N = (torch.cat(parts).to(self._model.device) for parts in everyones)
         return self._algorithm.limit(delta_N, advantage_N)
 
     def _losses(
@@ -286,7 +286,7 @@ class TorchTrainer:
     ) -> TokenLoss:
         """Each token's loss, and figures."""
         logp_BT, entropy_BT = self._policy(batch)
-        behaviour_BT = batch.behaviour_logp_BT.to(logp_BT.dtype)
+        behaviour_BT = _finite(batch.behaviour_logp_BT, logp_BT)
         found = self._algorithm.loss(
             TokenBatch(
                 logp_BT=logp_BT,
@@ -302,7 +302,9 @@ class TorchTrainer:
         same_B = torch.tensor([sample.version == self._version for sample in batch.samples], device=gap_BT.device)
         if not batch.idle:
             difference.add(gap_BT[batch.mask_BT & same_B[:, None]])
-        return replace(found, figures={**found.figures, _ENTROPY: entropy_BT, _GAP: gap_BT})
+        ruled_out_BT = batch.behaviour_logp_BT.isneginf().to(gap_BT.dtype)
+        figures = {_ENTROPY: entropy_BT, _GAP: gap_BT, "actor/zero_prob_tokens": ruled_out_BT}
+        return replace(found, figures={**found.figures, **figures})
 
     def _references(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
         """What the model thought of them before anything was learned, if the algorithm wants to know."""
@@ -326,7 +328,7 @@ class TorchTrainer:
     def _old(self, batch: MicroBatch, logp_BT: Tensor) -> Tensor:
         if self._algorithm.needs_old and not batch.samples[0].old_logprobs:  # this is the first update
             return logp_BT.detach()
-        return batch.old_logp_BT.to(logp_BT.dtype)
+        return _finite(batch.old_logp_BT, logp_BT)
 
     def _count(self, groups: Sequence[Group]) -> "tuple[_Counts, list[Sample], list[Sample]]":
         """What to divide by, the samples with a gradient, and those that only count in figures."""
@@ -383,6 +385,11 @@ class _Difference:
             return {}
         mean = sum(part.total for part in parts) / count
         return {"actor/logprob_diff/mean": mean, "actor/logprob_diff/max": max(part.most for part in parts)}
+
+
+def _finite(told_BT: Tensor, logp_BT: Tensor) -> Tensor:
+    """Log-probs, with the trainer's own for tokens that an engine gave -inf: their ratio is 1."""
+    return torch.where(told_BT.isneginf(), logp_BT.detach(), told_BT.to(logp_BT.dtype))
 
 
 def _check_finite(figures: Metrics) -> None:

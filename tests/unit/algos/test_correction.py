@@ -25,7 +25,17 @@ from pydantic import ValidationError
 
 from dojang.algos.cispo import CispoConfig
 from dojang.algos.clip import GrpoConfig
-from dojang.algos.correction import Correction, Geometric, IcePop, Opsm, SequenceMis, TokenTis
+from dojang.algos.correction import (
+    Correction,
+    Geometric,
+    IcePop,
+    Opsm,
+    SequenceMis,
+    SequenceRejection,
+    SequenceTis,
+    TokenRejection,
+    TokenTis,
+)
 from dojang.algos.gspo import GspoConfig
 from dojang.algos.policy import PolicyConfig
 
@@ -37,7 +47,15 @@ def token_tis(rho: list[float], left: list[float], advantage: float) -> list[flo
     return [min(math.exp(each), 1.2) for each in rho]
 
 
+def sequence_tis(rho: list[float], left: list[float], advantage: float) -> list[float]:
+    return [min(math.exp(sum(rho)), 1.3)] * len(rho)
+
+
 def sequence_mis(rho: list[float], left: list[float], advantage: float) -> list[float]:
+    return [math.exp(sum(rho)) if math.exp(sum(rho)) <= 1.5 else 0.0] * len(rho)
+
+
+def sequence_rejection(rho: list[float], left: list[float], advantage: float) -> list[float]:
     return [1.0 if math.exp(sum(rho)) <= 1.5 else 0.0] * len(rho)
 
 
@@ -46,6 +64,10 @@ def geometric(rho: list[float], left: list[float], advantage: float) -> list[flo
 
 
 def icepop(rho: list[float], left: list[float], advantage: float) -> list[float]:
+    return [math.exp(each) if 0.8 <= math.exp(each) <= 1.3 else 0.0 for each in rho]
+
+
+def token_rejection(rho: list[float], left: list[float], advantage: float) -> list[float]:
     return [1.0 if 0.8 <= math.exp(each) <= 1.3 else 0.0 for each in rho]
 
 
@@ -55,9 +77,12 @@ def opsm(rho: list[float], left: list[float], advantage: float) -> list[float]:
 
 CASES: list[tuple[Correction, Weigh]] = [
     (TokenTis(cap=1.2), token_tis),
+    (SequenceTis(cap=1.3), sequence_tis),
     (SequenceMis(cap=1.5), sequence_mis),
+    (SequenceRejection(cap=1.5), sequence_rejection),
     (Geometric(low=0.9, high=1.1), geometric),
     (IcePop(low=0.8, high=1.3), icepop),
+    (TokenRejection(low=0.8, high=1.3), token_rejection),
     (Opsm(delta=0.1), opsm),
 ]
 each_correction = pytest.mark.parametrize(("correction", "weigh"), CASES, ids=[each.name for each, _ in CASES])
@@ -82,7 +107,7 @@ def off(rho: list[float], advantage: float = 1.0, moved: float = 0.0) -> Batch:
 
 
 def weight_of(correction: Correction, given: Batch) -> list[float]:
-    found = run(GrpoConfig(corrections=(correction,)), given)
+    found = run(GrpoConfig(old="trainer", corrections=(correction,)), given)
     values: list[float] = found.figures[f"actor/correction/{correction.name}"][0].tolist()
     return values
 
@@ -92,7 +117,7 @@ def weight_of(correction: Correction, given: Batch) -> list[float]:
 def test_loss_and_gradient_are_weighed(correction: Correction, weigh: Weigh, seed: int) -> None:
     given = mixed(seed=seed)
     expected = weights(given, weigh)
-    plain, found = run(GrpoConfig(), given), run(GrpoConfig(corrections=(correction,)), given)
+    plain, found = run(GrpoConfig(), given), run(GrpoConfig(old="trainer", corrections=(correction,)), given)
     assert_same(found.loss, plain.loss * expected)
     assert_same(found.gradient, plain.gradient * expected)
     assert_same(found.figures[f"actor/correction/{correction.name}"][given.mask], expected[given.mask])
@@ -120,7 +145,7 @@ def test_the_kl_penalty_is_not_weighed(correction: Correction, weigh: Weigh) -> 
     given = mixed(seed=1)
     expected = weights(given, weigh)
     without, plain = run(GrpoConfig(), given), run(GrpoConfig(kl=0.3), given)
-    found = run(GrpoConfig(kl=0.3, corrections=(correction,)), given)
+    found = run(GrpoConfig(kl=0.3, old="trainer", corrections=(correction,)), given)
     assert_same(found.loss, without.loss * expected + (plain.loss - without.loss))
     assert_same(found.gradient, without.gradient * expected + (plain.gradient - without.gradient), tolerance=1e-11)
 
@@ -140,8 +165,12 @@ def test_token_tis_by_hand() -> None:
 @pytest.mark.parametrize(
     ("rho", "kept"), [([2.0, 2.0], 0.0), ([2.0, 1.4], 1.0), ([8.0, 0.25], 1.0), ([0.01, 0.01], 1.0), ([3.1], 0.0)]
 )
-def test_sequence_mis_by_hand(rho: list[float], kept: float) -> None:
-    assert weight_of(SequenceMis(), off(np.log(rho).tolist())) == [kept] * len(rho)
+def test_sequences_by_hand(rho: list[float], kept: float) -> None:
+    """Masked importance sampling keeps the weight, plain rejection does not, truncated keeps it up to the cap."""
+    given, product = off(np.log(rho).tolist()), math.prod(rho)
+    assert weight_of(SequenceRejection(), given) == [kept] * len(rho)
+    assert weight_of(SequenceMis(), given) == pytest.approx([kept * product] * len(rho), rel=1e-12)
+    assert weight_of(SequenceTis(), given) == pytest.approx([min(product, 2.0)] * len(rho), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +182,8 @@ def test_geometric_by_hand(rho: list[float], kept: float) -> None:
 
 def test_icepop_by_hand() -> None:
     given = off(np.log([0.4, 0.6, 1.0, 4.9, 5.1]).tolist())
-    assert weight_of(IcePop(), given) == [0.0, 1.0, 1.0, 1.0, 0.0]
+    assert weight_of(TokenRejection(), given) == [0.0, 1.0, 1.0, 1.0, 0.0]
+    assert weight_of(IcePop(), given) == pytest.approx([0.0, 0.6, 1.0, 4.9, 0.0], rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -173,14 +203,14 @@ def test_a_sample_counts_by_its_own_tokens_only() -> None:
     given = replace(off([0.5, 0.0, 50.0, -50.0]), mask=np.array([[True, True, False, False]]))
     assert weight_of(Geometric(low=0.7, high=math.exp(0.2501)), given)[:2] == [1.0, 1.0]  # exp(0.25), over two
     assert weight_of(Geometric(low=0.7, high=math.exp(0.2499)), given)[:2] == [0.0, 0.0]
-    assert weight_of(SequenceMis(cap=math.exp(0.501)), given)[:2] == [1.0, 1.0]
-    assert weight_of(SequenceMis(cap=math.exp(0.499)), given)[:2] == [0.0, 0.0]
+    assert weight_of(SequenceRejection(cap=math.exp(0.501)), given)[:2] == [1.0, 1.0]
+    assert weight_of(SequenceRejection(cap=math.exp(0.499)), given)[:2] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("length", [1, 1000])
 def test_where_engine_and_trainer_agree_nothing_changes(length: int) -> None:
     given = batch(np.full((2, length), 0.05), [2.0, -1.5])
-    plain, found = run(GrpoConfig(), given), run(GrpoConfig(corrections=ALL), given)
+    plain, found = run(GrpoConfig(), given), run(GrpoConfig(old="trainer", corrections=ALL), given)
     np.testing.assert_array_equal(found.loss, plain.loss)
     np.testing.assert_array_equal(found.gradient, plain.gradient)
 
@@ -188,10 +218,10 @@ def test_where_engine_and_trainer_agree_nothing_changes(length: int) -> None:
 @pytest.mark.parametrize("cap", [1.5, 2.0, 2.5, 3.0, 5.0])
 @pytest.mark.parametrize(("beside", "kept"), [(-5e-9, 1.0), (5e-9, 0.0)])
 def test_the_cap_of_a_sequence_is_not_rounded_to_single_precision(cap: float, beside: float, kept: float) -> None:
-    assert weight_of(SequenceMis(cap=cap), off([math.log(cap) + beside])) == [kept]
+    assert weight_of(SequenceRejection(cap=cap), off([math.log(cap) + beside])) == [kept]
 
 
-@pytest.mark.parametrize("correction", [SequenceMis(), Geometric()], ids=lambda correction: correction.name)
+@pytest.mark.parametrize("correction", [SequenceRejection(), Geometric()], ids=lambda correction: correction.name)
 @pytest.mark.parametrize(("rho", "kept"), [([30.0, -22.0], 0.0), ([50.0, -50.0], 1.0), ([40.0, -20.0, -20.0], 1.0)])
 def test_tokens_very_far_off_count_in_full_towards_their_sequence(
     correction: Correction, rho: list[float], kept: float
@@ -202,24 +232,29 @@ def test_tokens_very_far_off_count_in_full_towards_their_sequence(
 @with_garbage
 @in_each_stream
 def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
-    assert_garbage_is_ignored(GrpoConfig(kl=0.1, corrections=ALL), where, garbage)
+    assert_garbage_is_ignored(GrpoConfig(kl=0.1, old="trainer", corrections=ALL), where, garbage)
     for each in ALL:
-        assert_garbage_is_ignored(CispoConfig(corrections=(each,)), where, garbage)
+        assert_garbage_is_ignored(CispoConfig(old="trainer", corrections=(each,)), where, garbage)
 
 
 @pytest.mark.parametrize("correction", ALL, ids=lambda correction: correction.name)
 def test_extreme_ratios_stay_finite(correction: Correction) -> None:
-    assert_extremes_stay_finite(GrpoConfig(kl=0.1, corrections=(correction,)))
+    assert_extremes_stay_finite(GrpoConfig(kl=0.1, old="trainer", corrections=(correction,)))
 
 
 def test_samples_without_advantage_teach_nothing() -> None:
-    assert_nothing_is_learned_without_advantage(GrpoConfig(corrections=ALL))
+    assert_nothing_is_learned_without_advantage(GrpoConfig(old="trainer", corrections=ALL))
 
 
 @pytest.mark.parametrize("correction", ALL, ids=lambda correction: correction.name)
-def test_the_old_policy_is_needed_only_with_a_correction(correction: Correction) -> None:
-    assert GrpoConfig(corrections=(correction,)).make(longest=64).needs_old
+def test_a_correction_that_compares_two_policies_needs_both(correction: Correction) -> None:
+    assert GrpoConfig(old="trainer", corrections=(correction,)).make(longest=64).needs_old
     assert not GrpoConfig().make(longest=64).needs_old
+    if isinstance(correction, Opsm):  # which compares the engine with the policy of now
+        assert not GrpoConfig(corrections=(correction,)).make(longest=64).needs_old
+    else:
+        with pytest.raises(ValidationError, match=f"corrections {correction.name} compare .* set old=trainer"):
+            GrpoConfig(corrections=(correction,))
 
 
 @pytest.mark.parametrize("kind", [Geometric, IcePop])
@@ -231,4 +266,6 @@ def test_an_empty_range_is_refused(kind: type[Geometric] | type[IcePop], low: fl
 
 def test_presets() -> None:
     assert (TokenTis().cap, SequenceMis().cap, Opsm().delta) == (2.0, 3.0, 0.1)
+    assert (SequenceTis().cap, SequenceRejection().cap) == (2.0, 3.0)
+    assert (TokenRejection().low, TokenRejection().high) == (0.5, 5.0)
     assert (Geometric().low, Geometric().high, IcePop().low, IcePop().high) == (0.99, 1.01, 0.5, 5.0)

@@ -43,14 +43,15 @@ def score(weights: dict[str, float], text: str = RIGHT, *, timeout_s: float = 10
 )
 def test_the_built_in_rewards(text: str, total: float, format_: float, correct: float) -> None:
     result = score({"format": 0.5, "correct": 1.0}, text)
-    assert result == Score(total, {"format": format_, "correct": correct})
+    terms = {"format": (0.5, format_), "correct": (1.0, correct)}
+    assert result == Score(total, {"format": format_, "correct": correct}, terms)
 
 
 def test_parts_are_unweighted_and_a_weight_may_be_zero_or_negative(module: ModuleType) -> None:
     module.length = lambda problem, text: len(text)
-    assert score({"correct": 2.0, "format": 0.0, "verifiers:length": -0.25}, "#### 18") == Score(
-        2.0 - 0.25 * 7, {"correct": 1.0, "format": 0.0, "length": 7.0}
-    )
+    found = score({"correct": 2.0, "format": 0.0, "verifiers:length": -0.25}, "#### 18")
+    assert (found.total, found.parts) == (2.0 - 0.25 * 7, {"correct": 1.0, "format": 0.0, "length": 7.0})
+    assert found.terms == {"correct": (2.0, 1.0), "format": (0.0, 0.0), "length": (-0.25, 7.0)}
 
 
 async def _later(value: float) -> float:
@@ -83,7 +84,7 @@ class _Verifier:
 )
 def test_a_foreign_function_may_be_anything_callable(module: ModuleType, function: object) -> None:
     module.one = function
-    assert score({"verifiers:one": 2.0}) == Score(0.5, {"one": 0.25})
+    assert score({"verifiers:one": 2.0}) == Score(0.5, {"one": 0.25}, {"one": (2.0, 0.25)})
 
 
 def test_a_foreign_function_gets_the_problem_and_the_whole_text(module: ModuleType) -> None:

@@ -177,7 +177,7 @@ ALGORITHMS: dict[str, PolicyConfig] = {
     "m2po, authors": M2poConfig(threshold=0.02, variant="authors"),
     "m2po, astraflow": M2poConfig(threshold=0.02, variant="astraflow"),
     "ppo": PpoConfig(),
-    "corrected": GrpoConfig(corrections=OLD),
+    "corrected": GrpoConfig(old="trainer", corrections=OLD),
 }
 
 
@@ -343,6 +343,35 @@ def test_groups_of_zero_advantages_count_in_figures_and_in_the_constant_divisor(
     for name in ("actor/entropy", "actor/ppo_kl", "actor/logp_gap"):
         whole = (found[0][name] * tokens[0] + alone[name] * tokens[1]) / sum(tokens)
         assert found[1][name] == pytest.approx(whole, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo", "cispo", "dppo_tv", "m2po", "corrected"])
+def test_a_token_of_probability_zero_has_the_ratio_one(make: Make, relatives: list[Group], name: str) -> None:
+    def behaved(value: float) -> list[Group]:
+        sample = relatives[0].samples[0]
+        logprobs = (*sample.logprobs[:-1], value)
+        first = replace(relatives[0], samples=(replace(sample, logprobs=logprobs), *relatives[0].samples[1:]))
+        return [first, *relatives[1:]]
+
+    trainer, model = make(algo=ALGORITHMS[name])
+    own = answer_logprobs(model, relatives[0].samples[0])[-1].item()
+    expected = asyncio.run(trainer.forward_backward(behaved(own)))
+    trainer, _ = make(algo=ALGORITHMS[name])
+    found = step(trainer, behaved(-float("inf")))
+    assert found["actor/zero_prob_tokens"] > expected["actor/zero_prob_tokens"] == 0.0
+    if name != "m2po":  # whose mean counts a token only if it has moved, by rounding here
+        assert found["actor/loss"] == pytest.approx(expected["actor/loss"], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["grpo", "m2po"])
+def test_samples_without_a_token_are_no_error(make: Make, groups: list[Group], name: str) -> None:
+    def emptied(group: Group) -> Group:
+        return replace(group, samples=tuple(replace(each, mask=(False,) * len(each.mask)) for each in group.samples))
+
+    trainer, model = make(algo=ALGORITHMS[name])
+    before = weights(model)
+    step(trainer, [emptied(group) for group in groups])
+    assert all(torch.equal(value, before[name]) for name, value in weights(model).items())
 
 
 def test_skipped_steps_advance_the_schedule_and_no_version(make: Make, groups: list[Group], tmp_path: Path) -> None:
