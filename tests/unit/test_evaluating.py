@@ -60,7 +60,9 @@ def test_what_is_written(sampled: Path) -> None:
     with (sampled / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["right"]) for row in rows] == [each["right"] for each in answers]
-    assert "| arithmetic | 30 |" in (sampled / "report.md").read_text()
+    text = (sampled / "report.md").read_text()
+    assert "| arithmetic | 30 |" in text
+    assert "95% intervals: Clopper-Pearson, n = problems." in text
 
 
 @pytest.mark.parametrize("more", [[], ["--samples", "4"]], ids=["greedy", "sampled"])
@@ -72,8 +74,9 @@ def test_evaluating_twice_gives_the_same(more: list[str], request: pytest.Fixtur
 def test_two_evaluations_beside_each_other(greedy: Path, sampled: Path) -> None:
     told = run("eval", "--compare", str(greedy), str(sampled / "results.json"))
     assert "| arithmetic | 30 |" in told
-    assert "paired bootstrap" in told
-    assert "+0.0% [+0.0%, +0.0%] | 1 |" in run("eval", "--compare", str(greedy), str(greedy))
+    assert "paired permutation test over problems, exact" in told
+    assert "equally many answers of both models" in told  # 1 and 4
+    assert "+0.0% [-8.7%, +8.7%] | 1 |" in run("eval", "--compare", str(greedy), str(greedy))
 
 
 def with_shots(folder: Path, found: dict[str, Any], model: str, trained_from: str, rights: list[int]) -> Path:

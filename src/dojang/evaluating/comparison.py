@@ -9,7 +9,7 @@ from typing import Any
 from dojang.errors import DataError
 from dojang.evaluating.report import name_of, plot_accuracy, table
 from dojang.loop.scores import Answered, Estimate
-from dojang.loop.statistics import Difference
+from dojang.loop.statistics import MIN_PROBLEMS, Difference
 from dojang.loop.statistics import compare as paired
 
 __all__ = ["Comparison"]
@@ -29,7 +29,7 @@ class _Pair:
 
     @property
     def difference(self) -> Difference:
-        first, second = ([answer.accuracy for answer in each] for each in self.answers)
+        first, second = ([(answer.right, answer.attempts) for answer in each] for each in self.answers)
         return paired(first, second)
 
 
@@ -57,19 +57,19 @@ class Comparison:
     def table(self) -> str:
         """Markdown: accuracy of both, the difference with its interval, and p."""
         rows = []
-        for pair in self.pairs:
-            gap, estimates = pair.difference, pair.estimates
+        gaps = [pair.difference for pair in self.pairs]
+        for pair, gap in zip(self.pairs, gaps, strict=True):
             rows.append(
                 [
                     name_of({"data": pair.data, "shots": pair.shots}),
                     gap.problems,
-                    *(f"{estimate.value:.1%}" for estimate in estimates),
+                    *(f"{estimate.value:.1%}" for estimate in pair.estimates),
                     f"{gap.mean:+.1%} [{gap.low:+.1%}, {gap.high:+.1%}]",
-                    f"{gap.p:.2g}" if gap.p else "< 0.0001",
+                    _shown_p(gap.p),
                 ]
             )
         headings = ["", "problems", *self.labels, "difference", "p"]
-        return table(headings, rows) + "\n\n95% intervals and p of a paired bootstrap over problems.\n"
+        return f"{table(headings, rows)}\n\n{_methods(gaps)}\n"
 
     def plot(self, path: Path) -> None:
         """Draws the accuracy of both models with 95% intervals: over shots where there are any, else by dataset."""
@@ -79,6 +79,26 @@ class Comparison:
             for at, label in enumerate(self.labels)
         ]
         plot_accuracy(path, points)
+
+
+def _shown_p(p: float | None) -> str:
+    if p is None:
+        return "-"
+    return f"{p:.2g}" if p >= 0.0001 else "< 0.0001"
+
+
+def _methods(gaps: Sequence[Difference]) -> str:
+    """How intervals and p-values are computed."""
+    test = "exact" if all(gap.exact for gap in gaps) else "exact, or sampled where the support is too large"
+    told = [
+        "95% intervals: adjusted Wald for paired proportions (Bonett and Price, 2012), n = problems.",
+        f"p: two-sided paired permutation test over problems, {test}; with one answer a problem, McNemar's exact test.",
+    ]
+    if any(gap.p is None for gap in gaps):
+        told.append(f"No p-value with fewer than {MIN_PROBLEMS} problems: no result could be significant at 5%.")
+    if any(gap.thinned for gap in gaps if gap.p is not None):
+        told.append("The test uses equally many answers of both models to a problem, drawn from those there are.")
+    return "\n".join(told)
 
 
 def _pair(first: dict[str, Any], second: dict[str, Any]) -> _Pair:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dojang.loop.scores import Estimate
+from dojang.loop.statistics import BOOTSTRAP, CLOPPER_PEARSON
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +22,18 @@ def name_of(result: dict[str, Any]) -> str:
 
 
 def _shown(estimate: dict[str, Any]) -> str:
-    return f"{estimate['value']:.1%} [{estimate['low']:.1%}, {estimate['high']:.1%}]"
+    mark = "" if estimate["method"] == CLOPPER_PEARSON else "*"
+    return f"{estimate['value']:.1%} [{estimate['low']:.1%}, {estimate['high']:.1%}]{mark}"
+
+
+def _methods(results: Sequence[dict[str, Any]]) -> str:
+    estimates = [
+        each
+        for result in results
+        for each in (result["accuracy"], *result["pass_at"].values(), *result["tiers"].values())
+    ]
+    bootstrapped = any(each["method"] == BOOTSTRAP for each in estimates)
+    return CLOPPER_PEARSON + (f"; where marked *, {BOOTSTRAP}" if bootstrapped else "")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -54,7 +66,8 @@ def report(found: dict[str, Any]) -> str:
     headings = ["", "problems", "accuracy", *(f"pass@{k}" for k in ks), "tokens", "judge errors"]
     parts = [
         f"# {found['model']}",
-        f"Answers a problem: {settings['samples']}, {how}, at most {settings['max_tokens']} tokens; 95% intervals.",
+        f"Answers a problem: {settings['samples']}, {how}, at most {settings['max_tokens']} tokens.",
+        f"95% intervals: {_methods(results)}.",
         table(headings, rows),
     ]
     for result in results:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dojang.errors import HealthError
-from dojang.loop.statistics import bootstrap, pass_at_k, wilson
+from dojang.loop.statistics import interval, pass_at_k
 from dojang.types import Group, Outcome
 
 __all__ = ["Answered", "Estimate", "Scores"]
@@ -36,21 +36,20 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over problems, and where it lies with 95% confidence."""
+    """A mean over problems with its 95% interval."""
 
     value: float
     low: float
     high: float
     problems: int
+    method: str
+    """How the interval is computed."""
 
     @classmethod
     def of(cls, answers: Sequence[Answered], value: Callable[[Answered], float]) -> "Estimate":
         values = [value(each) for each in answers]
-        if all(each.attempts == 1 for each in answers):
-            low, high = wilson(sum(each.right for each in answers), len(answers))
-        else:
-            low, high = bootstrap(values)
-        return cls(_mean(values), low, high, len(values))
+        found = interval(values)
+        return cls(_mean(values), found.low, found.high, len(values), found.method)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""What can be said of a model after some attempts at some problems.
+"""Estimates and comparisons of models from samples at some problems.
 
-pass@k is the chance that at least one of k attempts at a problem is right, estimated without bias from n of them (Chen
-et al., 2021). Which problems were posed is the larger part of chance, so intervals and comparisons draw problems anew.
+pass@k is the chance that at least one of k samples at a problem is right, estimated without bias from n of them (Chen
+et al., 2021). Which problems were asked is the larger part of chance, so the unit of every interval and test is the
+problem, not the sample.
 """
 
 import math
@@ -10,23 +11,57 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Difference", "bootstrap", "compare", "pass_at_k", "wilson"]
+from dojang.loop.exact import clopper_pearson, sign_flip_p
 
+__all__ = [
+    "BOOTSTRAP",
+    "CLOPPER_PEARSON",
+    "MIN_PROBLEMS",
+    "Difference",
+    "Interval",
+    "bootstrap",
+    "compare",
+    "interval",
+    "pass_at_k",
+]
+
+CLOPPER_PEARSON = "Clopper-Pearson, n = problems"
+BOOTSTRAP = "bootstrap over problems"
+MIN_PROBLEMS = 6
+"""Fewest problems with a p-value: an exact two-sided test of 5 pairs cannot go below 0.0625."""
+_REGULAR = 30
+"""Problems that must be right, and that must be wrong, for the bootstrap: with fewer its 95% interval covers less."""
 _ROUNDS = 10_000
 _Z = 1.959963984540054
-"""Of 95% of a normal distribution."""
+"""97.5% quantile of the normal distribution."""
+
+Counts = tuple[int, int]
+"""Right samples and all samples of a problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """95% confidence interval."""
+
+    low: float
+    high: float
+    method: str
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much better the second of two models is, over the same problems."""
+    """Accuracy of the second of two models less that of the first, over the same problems."""
 
     mean: float
     low: float
     high: float
-    """Of 95% of the draws."""
-    p: float
-    """The chance of a difference at least as far from zero, if there were none; two-sided."""
+    """95% interval: adjusted Wald for paired proportions (Bonett and Price, 2012)."""
+    p: float | None
+    """Two-sided p-value of the paired permutation test; None with fewer than MIN_PROBLEMS problems."""
+    exact: bool
+    """Whether p is exact, not from sampled sign flips."""
+    thinned: bool
+    """Whether samples were left out of the test because the models have different numbers of them."""
     problems: int
 
 
@@ -37,37 +72,65 @@ def pass_at_k(attempts: int, right: int, k: int) -> float:
     return 1 - math.comb(attempts - right, k) / math.comb(attempts, k)
 
 
-def wilson(right: int, total: int) -> tuple[float, float]:
-    """Where a share lies, with 95% confidence, if so many of `total` single attempts were right."""
-    share, z2 = right / total, _Z * _Z
-    middle = (share + z2 / (2 * total)) / (1 + z2 / total)
-    width = _Z * math.sqrt(share * (1 - share) / total + z2 / (4 * total * total)) / (1 + z2 / total)
-    return min(share, max(0.0, middle - width)), max(share, min(1.0, middle + width))
+def interval(values: Sequence[float]) -> Interval:
+    """95% interval of the mean over problems of values between 0 and 1."""
+    right, total = math.fsum(values), len(values)
+    if min(right, total - right) < _REGULAR or all(value in (0.0, 1.0) for value in values):
+        return Interval(*clopper_pearson(right, total), CLOPPER_PEARSON)
+    return Interval(*bootstrap(values), BOOTSTRAP)
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """Where the mean over problems lies, with 95% confidence."""
-    low, high = np.quantile(_means(np.asarray(values, float), seed), [0.025, 0.975])
+    """95% percentile interval of the mean over problems drawn with replacement."""
+    draw, count = np.random.Generator(np.random.Philox(seed)), len(values)
+    distinct, counts = np.unique(np.asarray(values, float), return_counts=True)
+    at_a_time = max(1, 2**22 // len(distinct))  # bounds the memory
+    means = [
+        draw.multinomial(count, counts / count, size=min(at_a_time, _ROUNDS - done)) @ distinct / count
+        for done in range(0, _ROUNDS, at_a_time)
+    ]
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return float(low), float(high)
 
 
-def compare(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Difference:
+def compare(first: Sequence[Counts], second: Sequence[Counts], seed: int = 0) -> Difference:
     """Paired: the same problem in the same place of both."""
-    gaps = np.asarray(second, float) - np.asarray(first, float)
-    means = _means(gaps, seed)
-    low, high = np.quantile(means, [0.025, 0.975])
-    tail = min(float((means <= 0).mean()), float((means >= 0).mean()))
-    return Difference(float(gaps.mean()), float(low), float(high), min(1.0, 2 * tail), len(gaps))
+    gaps = [_share(after) - _share(before) for before, after in zip(first, second, strict=True)]
+    low, high = _adjusted_wald(gaps)
+    mean, count = math.fsum(gaps) / len(gaps), len(gaps)
+    thinned = any(before[1] != after[1] for before, after in zip(first, second, strict=True))
+    if count < MIN_PROBLEMS:
+        return Difference(mean, low, high, None, True, thinned, count)
+    p, exact = sign_flip_p(_whole_gaps(first, second, seed), seed)
+    return Difference(mean, low, high, p, exact, thinned, count)
 
 
-def _means(
-    values: "np.ndarray[tuple[int], np.dtype[np.float64]]", seed: int
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Of problems drawn anew, some at a time so that memory is bounded."""
-    draw, count = np.random.Generator(np.random.Philox(seed)), len(values)
-    size = max(1, 2**22 // count)
-    parts = [
-        values[draw.integers(count, size=(min(size, _ROUNDS - done), count))].mean(1)
-        for done in range(0, _ROUNDS, size)
-    ]
-    return np.concatenate(parts)
+def _adjusted_wald(gaps: Sequence[float]) -> tuple[float, float]:
+    """Wald interval after adding one problem that only the first model solves and one that only the second does."""
+    total = len(gaps) + 2
+    middle = math.fsum(gaps) / total
+    variance = (math.fsum(gap * gap for gap in gaps) + 2) / total - middle * middle
+    width = _Z * math.sqrt(variance / total)
+    return max(-1.0, middle - width), min(1.0, middle + width)
+
+
+def _whole_gaps(first: Sequence[Counts], second: Sequence[Counts], seed: int) -> list[int]:
+    """Gaps times a common denominator, from equally many samples of both models at a problem: with more samples for
+    one the models would not be exchangeable, and the test would reject too often."""
+    draw = np.random.Generator(np.random.Philox(seed))
+    pairs = []
+    for before, after in zip(first, second, strict=True):
+        size = min(before[1], after[1])
+        pairs.append((_thinned(after, size, draw) - _thinned(before, size, draw), size))
+    whole = math.lcm(*(size for _, size in pairs))
+    return [gap * (whole // size) for gap, size in pairs]
+
+
+def _thinned(counts: Counts, size: int, draw: np.random.Generator) -> int:
+    """Right samples among `size` of them chosen at random."""
+    right, attempts = counts
+    return right if attempts == size else int(draw.hypergeometric(right, attempts - right, size))
+
+
+def _share(counts: Counts) -> float:
+    return counts[0] / counts[1]

@@ -51,7 +51,7 @@ def test_figures_over_problems() -> None:
 def test_single_answers_have_the_interval_of_a_share() -> None:
     estimate = Scores.of([group(str(at), RIGHT) for at in range(20)]).accuracy
     assert (estimate.value, estimate.high) == (1.0, 1.0)
-    assert estimate.low == pytest.approx(0.839, abs=1e-3)  # all right is not certainty
+    assert estimate.low == pytest.approx(0.8316, abs=1e-4)  # Clopper-Pearson: 1 - 0.025 ** (1 / 20)
 
 
 def test_nothing_judged_is_an_error() -> None:
