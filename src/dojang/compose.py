@@ -15,6 +15,7 @@ from dojang.algos.roles import ByRole
 from dojang.benchmarking import Loaded, load_benchmarks, naming
 from dojang.config import RunConfig
 from dojang.data.gsm8k import Gsm8kConfig
+from dojang.distilling import check_hints, check_teacher, make_distiller
 from dojang.engines.pair import Pair
 from dojang.errors import ConfigError, DataError
 from dojang.learner import (
@@ -35,9 +36,9 @@ from dojang.loop.health import HealthGate
 from dojang.loop.sync import Run
 from dojang.places import cache_root
 from dojang.prompts import fit_benchmarks, measure
-from dojang.protocols import Algorithm, Judge, RolloutEngine, SpreadJudge, Task, Trainer, Workflow
+from dojang.protocols import Algorithm, Judge, RolloutEngine, SpreadJudge, Task, Trainer
 from dojang.rundir import RunDir
-from dojang.sampling import RETRY_STREAM, TESTER_STREAM, check_truncation, eval_sampling, train_sampling
+from dojang.sampling import check_truncation, train_sampling
 from dojang.settings import complaints
 from dojang.tasks.code import CodeConfig, CodeTask
 from dojang.tasks.splits import check_parts, check_rewards
@@ -49,9 +50,8 @@ from dojang.train.ranks import ALONE, Ranks, join
 from dojang.train.roles import Roles
 from dojang.train.team import Team
 from dojang.types import Message, Problem
-from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, Speaker
+from dojang.workflow_setup import Player, make_eval_workflow, make_workflow
 from dojang.workflows.render import ChatRenderer
-from dojang.workflows.single_turn import SingleTurn
 
 if TYPE_CHECKING:
     from dojang.spread import SpreadLearner
@@ -111,6 +111,7 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
     for each in config.roles().values():
         models.check(each.model.name)
         check_model(each)
+    check_teacher(config)
     if not dry and config.runtime.name == "local":  # on Ray the ranks are actors; RunConfig has checked their number
         check_processes(config)
     algorithms = _make_algorithms(config)
@@ -129,6 +130,7 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True) -> P
         resolved = _with_steps(config, len(splits["train"]))
         train, test = splits["train"], splits["test"][: config.eval.problems]
         check_source(config.checkpoint.metric, {each.source for each in test} | config.eval.benchmarks.keys())
+        check_hints(config, train[0])
         prepared = Prepared(resolved, task, algorithms, train, test, judge, benchmarks=graded)
         return measure_prompts(config, prepared, dry=dry) if measured else prepared
     except BaseException:
@@ -239,17 +241,6 @@ async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Proble
     return task
 
 
-@dataclass(frozen=True, slots=True)
-class _Player:
-    """One model of a run."""
-
-    config: RunConfig
-    renderer: ChatRenderer
-    learner: "Learner | SpreadLearner"
-    engine: RolloutEngine
-    trainer: Trainer
-
-
 def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Console, *, first: int = 0) -> Run:
     """Everything a run needs, from step `first` on."""
     config, numeric, ranks, make = _find_place(config)
@@ -267,10 +258,10 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         save_every=config.checkpoint.every,
         problems=prepared.train,
         held_out=prepared.held_out,
-        workflow=_make_workflow(config, prepared, players),
-        exam=_make_exam(config, prepared.task, leading),
+        workflow=make_workflow(config, prepared.task, players),
+        exam=make_eval_workflow(config, prepared.task, leading),
         benchmarks=[
-            Benchmark(each.name, each.every, each.problems, _make_exam(each.config, task, leading))
+            Benchmark(each.name, each.every, each.problems, make_eval_workflow(each.config, task, leading))
             for each, task in prepared.benchmarks
         ],
         engine=engine,
@@ -292,11 +283,12 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
                 ),
             ]
         ),
-        gate=HealthGate(config.health),
+        gate=HealthGate(config.health, needs_signal=config.distillation is None),
         directory=directory,
         primed=config.rollout.engine == "torch" and config.train.lora is None and config.runtime.name == "local",
         stale=config.loop.stale_updates // config.train.steps_per_batch,
         critic=has_critic(prepared.algorithm),
+        distiller=make_distiller(config, leading, trainer),
         best=Best(config.checkpoint.metric, config.checkpoint.mode, config.checkpoint.keep),
         agreements=[
             Agreement(
@@ -311,10 +303,6 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
             for role, player in players.items()
         ],
     )
-
-
-def _make_exam(config: RunConfig, task: Task, player: _Player) -> Workflow:
-    return SingleTurn(player.engine, task, player.renderer, samples=config.eval.samples, sampling=eval_sampling(config))
 
 
 MakeLearner = Callable[[RunConfig, str, PreTrainedTokenizerBase], "Learner | SpreadLearner"]
@@ -335,19 +323,19 @@ def _find_place(config: RunConfig) -> tuple[RunConfig, Numerics, Ranks, MakeLear
     return config, numeric, ranks, lambda each, source, tokenizer: Learner(each, numeric, ranks, source, tokenizer)
 
 
-def _make_players(config: RunConfig, prepared: Prepared, make: MakeLearner) -> dict[str, _Player]:
+def _make_players(config: RunConfig, prepared: Prepared, make: MakeLearner) -> dict[str, Player]:
     roles = config.roles()
     sources = {role: models.resolve(each.model.name) for role, each in roles.items()}
-    players: dict[str, _Player] = {}
+    players: dict[str, Player] = {}
     for role, each in roles.items():
         tokenizer, renderer = prepared.renderers[role]
         learner = make(each, sources[role], tokenizer)
         engine = learner.make_engine()
-        players[role] = _Player(each, renderer, learner, engine, learner.make_trainer(prepared.algorithms[role]))
+        players[role] = Player(each, renderer, learner, engine, learner.make_trainer(prepared.algorithms[role]))
     return players
 
 
-def _joined(players: Mapping[str, _Player], ranks: Ranks, algorithm: Algorithm) -> tuple[RolloutEngine, Trainer]:
+def _joined(players: Mapping[str, Player], ranks: Ranks, algorithm: Algorithm) -> tuple[RolloutEngine, Trainer]:
     """What the loop knows of: one engine, one trainer."""
     first, *others = players.values()
     engine, trainer = first.engine, first.trainer
@@ -357,26 +345,6 @@ def _joined(players: Mapping[str, _Player], ranks: Ranks, algorithm: Algorithm) 
         engine = Pair(engine, second.engine, second.learner.weights.newest, concurrent=apart)
         trainer = Roles({role: each.trainer for role, each in players.items()}, algorithm, concurrent=apart)
     return engine, Team(trainer, ranks) if ranks.world > 1 else trainer
-
-
-def _make_workflow(config: RunConfig, prepared: Prepared, players: Mapping[str, _Player]) -> Workflow:
-    sampling = train_sampling(config, config.seed, stop=config.data.stop)
-    if not isinstance(config.workflow, CoderTesterConfig):
-        (policy,) = players.values()
-        return SingleTurn(
-            policy.engine, prepared.task, policy.renderer, samples=config.rollout.samples, sampling=sampling
-        )
-    assert isinstance(prepared.task, CodeTask), "RunConfig has refused others"
-    coder, tester = players["coder"], players["tester"]
-    again = train_sampling(config, config.seed + RETRY_STREAM, stop=config.data.stop)
-    return CoderTester(
-        config.workflow,
-        prepared.task,
-        coder=Speaker(coder.engine, coder.renderer, sampling),
-        again=Speaker(coder.engine, coder.renderer, again),
-        tester=Speaker(tester.engine, tester.renderer, train_sampling(tester.config, config.seed + TESTER_STREAM)),
-        samples=config.rollout.samples,
-    )
 
 
 def follow(config: RunConfig) -> None:

@@ -23,6 +23,7 @@ from dojang.algos.clip import (
     RlooConfig,
 )
 from dojang.algos.custom import CustomAlgorithmConfig
+from dojang.algos.distillation import DistillationConfig
 from dojang.algos.dppo import DppoConfig
 from dojang.algos.gspo import GspoConfig
 from dojang.algos.m2po import M2poConfig
@@ -111,6 +112,7 @@ class RunConfig(Section):
     judge: JudgeConfig = JudgeConfig()
     algo: Algorithm = GrpoConfig()
     """How graded attempts become a loss."""
+    distillation: DistillationConfig | None = None
     steps: int = Field(default=100, ge=1, le=10**9)
     """Turns of the loop; excludes `epochs`."""
     epochs: float | None = Field(default=None, gt=0, le=10**6)
@@ -162,14 +164,47 @@ class RunConfig(Section):
             wrong.append("train.lora.bits=4 knows nothing as precise as model.dtype=float64; use float32 or bfloat16")
         if self.algo.name == "custom":
             return wrong
-        penalised = self.algo.kl > 0 or self.algo.kl_in_reward > 0
-        if "reference" in train.offload and not (penalised and train.needs_reference_model):
+        own = self.distillation is not None and self.distillation.teacher == "reference"
+        needs_reference = self.algo.kl > 0 or self.algo.kl_in_reward > 0 or own
+        if "reference" in train.offload and not (needs_reference and train.needs_reference_model):
             wrong.append(
                 "train.offload has reference, but there is no reference model: it is for algo.kl or algo.kl_in_reward "
                 "above 0, and with train.lora it is the model itself without adapters"
             )
         if self.algo.name != "ppo" and train.critic != CriticConfig():
             wrong.append(f"train.critic is for algorithms that have one (algo.name=ppo), and {self.algo.name} has none")
+        return wrong
+
+    def _distillation_agrees(self) -> list[str]:
+        distillation, wrong = self.distillation, list[str]()
+        if "teacher" in self.train.offload and (distillation is None or not distillation.local_model):
+            wrong.append("train.offload has teacher, but distillation.teacher names no model to load")
+        if distillation is None:
+            if self.rollout.samples < 2:
+                wrong.append(
+                    f"rollout.samples={self.rollout.samples} leaves nothing to compare a reward with; set it to 2 or "
+                    "more, or distil from a teacher alone (distillation.teacher)"
+                )
+            return wrong
+        if self.rollout.samples < 2 and distillation.reward_coef:
+            wrong.append(
+                f"rollout.samples={self.rollout.samples} leaves nothing to compare a reward with; set it to 2 or more, "
+                "or distillation.reward_coef to 0"
+            )
+        if self.algo.name == "ppo":
+            wrong.append("distillation sets the advantages of tokens, as ppo's critic does; use another algo.name")
+        if self.workflow.name == "coder_tester":
+            wrong.append("distillation is for one policy; workflow.name=coder_tester has two. Leave one of them out")
+        if (self.rollout.top_p, self.rollout.top_k, self.rollout.min_p) != (1, 0, 0):
+            wrong.append(
+                "rollout.top_p, top_k and min_p raise the log-probs of sampled tokens, which distillation compares "
+                "with the teacher's; leave them out"
+            )
+        if distillation.url and self.rollout.temperature != 1:
+            wrong.append(
+                f"rollout.temperature={self.rollout.temperature:g}, but servers give a teacher's log-probs at "
+                "temperature 1; set rollout.temperature=1, or load the teacher here (distillation.teacher)"
+            )
         return wrong
 
     def _engine_agrees(self) -> list[str]:
@@ -290,7 +325,7 @@ class RunConfig(Section):
                 f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
             )
         wrong += disagreements(self.data, self.task)
-        wrong += self._parts_agree() + self._training_agrees() + self._length_agrees()
+        wrong += self._parts_agree() + self._training_agrees() + self._distillation_agrees() + self._length_agrees()
         if wrong:
             raise ValueError("\n".join(wrong))
         return self

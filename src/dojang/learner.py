@@ -26,6 +26,7 @@ from dojang.train.bits import load_quantised
 from dojang.train.critic import Critic
 from dojang.train.model_checks import check_modules
 from dojang.train.ranks import Ranks, check_world
+from dojang.train.teacher import Teacher
 from dojang.train.torch import TorchTrainer
 from dojang.train.ulysses import check_heads
 from dojang.weights.delta import DeltaWeights
@@ -154,12 +155,24 @@ class Learner:
     def make_trainer(self, algorithm: Algorithm) -> TorchTrainer:
         """What teaches it, with all that takes."""
         config, numeric, aside = self._config, self._numeric, torch.device("cpu")
-        reference = critic = None
-        if algorithm.needs_reference and config.train.needs_reference_model:
+        reference = critic = teacher = None
+        distillation = config.distillation
+        asks_reference = distillation is not None and distillation.teacher == "reference"
+        if (algorithm.needs_reference or asks_reference) and config.train.needs_reference_model:
             place = aside if "reference" in config.train.offload else self._device
             quantised = config.train.lora is not None and config.train.lora.bits == 4
             load = load_quantised if quantised else load_model  # the same weights as under the adapters
             reference = load(self._source, numeric.compute, place)
+        if distillation is not None and distillation.local_model:
+            place = aside if "teacher" in config.train.offload else self._device
+            teacher = Teacher(
+                load_model(models.resolve(distillation.local_model), numeric.compute, place),
+                temperature=config.rollout.temperature,
+                compute=numeric.compute,
+                float32_head=config.model.head_dtype == "float32",
+                offload="teacher" in config.train.offload,
+                ranks=self._ranks,
+            )
         if has_critic(algorithm):
             valuer = load_model(self._source, numeric.master, self._device)
             critic = Critic(valuer, algorithm, config.train, compute=numeric.compute, ranks=self._ranks)
@@ -177,6 +190,7 @@ class Learner:
             float32_head=config.model.head_dtype == "float32",
             base=config.model.name,
             critic=critic,
+            teacher=teacher,
             ranks=self._ranks,
         )
 

@@ -33,6 +33,7 @@ def describe(config: RunConfig) -> str:
             f"{passes:.2f} passes over the data)",
             f"  learn   {config.algo.name}, {updates} optimiser steps, "
             f"learning rate {config.train.lr:g} ({config.train.schedule})",
+            *_teacher(config),
             f"  eval    {len(prepared.held_out)} held-out problems before, every {config.eval.every} steps, and after",
             *(
                 f"          {each.name}: {len(each.problems)} problems before, every {each.every} steps, and after; "
@@ -80,6 +81,17 @@ def _cluster(config: RunConfig) -> list[str]:
     where = f"at {address}" if address else f"of this machine alone, which has {len(os.sched_getaffinity(0))} CPUs"
     needs = f"needs {cpus:g} CPUs" + (f", and {gpus:g} GPUs if it has any" if gpus else "")
     return [f"  cluster {needs}; a dry run does not ask the cluster {where}"]
+
+
+def _teacher(config: RunConfig) -> list[str]:
+    """The teacher of a distillation, if there is one."""
+    if (chosen := config.distillation) is None:
+        return []
+    who = f"on {', '.join(chosen.url)}" if chosen.url else chosen.teacher
+    if chosen.local_model:
+        who = models.check(chosen.local_model)
+    reward = f", reward advantage x {chosen.reward_coef:g}" if chosen.reward_coef else ", no reward"
+    return [f"  teacher {who}; reverse KL x {chosen.coef:g}{reward}{', hinted' if chosen.hint else ''}"]
 
 
 def _second(config: RunConfig) -> list[str]:

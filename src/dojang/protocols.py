@@ -22,6 +22,7 @@ __all__ = [
     "Average",
     "Changes",
     "ChecksRewards",
+    "Distiller",
     "EngineState",
     "EntropyController",
     "Factors",
@@ -343,6 +344,16 @@ class Algorithm(Protocol):
         """The critic's loss at each token; averaged over the tokens of the optimiser step."""
 
 
+class Distiller(Protocol):
+    """Adds a teacher's per-token signal to advantages (on-policy distillation)."""
+
+    async def advantages(self, groups: Sequence[Group]) -> tuple[list[Group], Metrics]:
+        """The groups with the advantage of every token set, and figures; without samples that were not scored."""
+
+    async def close(self) -> None:
+        """Close connections to the teacher."""
+
+
 class Trainer(Protocol):
     """Owns the weights being learned."""
 
@@ -364,6 +375,10 @@ class Trainer(Protocol):
 
     async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probs of each sample's tokens under the reference model; 0 where the mask is False. Needs a reference."""
+
+    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """Log-probs of each sample's tokens under the frozen teacher model; 0 where the mask is False. Needs a local
+        teacher (distillation.teacher)."""
 
     async def publish(self) -> int:
         """Hand the current weights to the weight store; returns their version."""

@@ -41,6 +41,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 RESUMABLE = (
     *("steps", "epochs", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.", "track", "runtime"),
+    *("distillation.url", "distillation.timeout_s", "distillation.attempts", "distillation.concurrency"),
+    *("distillation.max_errors", "distillation.token_env"),
     *("tester.max_tokens", "tester.lr", "tester.url", "tester.engines", "tester.trainers"),
 )
 """Keys that may change when a run is resumed: the finished steps keep their meaning."""
@@ -239,8 +241,9 @@ async def _loop(wired: "Run", state: "State", judge: Judge) -> None:
     finally:
         async with AsyncExitStack() as closing_up:  # all of it, whatever fails
             closing_up.callback(wired.tracker.close)
-            for each in (judge, wired.trainer, wired.engine):
-                closing_up.push_async_callback(each.close)
+            for each in (judge, wired.trainer, wired.engine, wired.distiller):
+                if each is not None:
+                    closing_up.push_async_callback(each.close)
 
 
 def _ignore_signals() -> None:

@@ -273,8 +273,8 @@ class Group:
 
     @property
     def has_advantage(self) -> bool:
-        """Whether any sample has an advantage other than 0."""
-        return any(sample.advantage for sample in self.samples)
+        """Whether any sample, or any of its tokens where each has its own, has an advantage other than 0."""
+        return any(any(sample.advantages) if sample.advantages else sample.advantage for sample in self.samples)
 
     @property
     def judge_errors(self) -> tuple[str, ...]:

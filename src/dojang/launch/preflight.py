@@ -99,6 +99,11 @@ def _addresses(config: RunConfig, *, gpus: bool) -> Iterator[str]:
             f"rollout.engine=remote at {', '.join([*config.rollout.url, *tester])}: nothing listens there in a job; "
             f"add {' '.join(settings)} for engines in the job, or name servers that it can reach"
         )
+    if config.distillation is not None and any(map(_is_loopback, config.distillation.url)):
+        yield (
+            f"distillation.url={','.join(config.distillation.url)}: nothing listens there in a job; name servers that "
+            "it can reach, or a model to load (distillation.teacher)"
+        )
     if isinstance(config.task, CodeConfig) and any(map(_is_loopback, config.judge.url)):
         yield (
             f"judge.url={','.join(config.judge.url)}: nothing listens there in a job; add judge.url=[] to judge on the "

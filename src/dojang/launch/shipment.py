@@ -65,6 +65,8 @@ def strays(config: RunConfig) -> Iterator[tuple[str, str]]:
         if isinstance(value, Path) and not value.is_relative_to(ROOT):
             yield key, str(value)
     named = {"model.name": config.model.name} | ({"tester.model": config.tester.model} if config.tester else {})
+    if config.distillation is not None and config.distillation.local_model:
+        named["distillation.teacher"] = config.distillation.local_model
     for key, name in named.items():
         if Path(name).is_dir() and not Path(name).is_relative_to(ROOT):
             yield key, name

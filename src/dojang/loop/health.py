@@ -42,8 +42,9 @@ class _StepHealth:
 class HealthGate:
     """Remembers the last few steps; part of a checkpoint, so a resumed run remembers them too."""
 
-    def __init__(self, config: HealthConfig) -> None:
-        self._config = config
+    def __init__(self, config: HealthConfig, *, needs_signal: bool = True) -> None:
+        """`needs_signal` unless something else than rewards teaches (distillation)."""
+        self._config, self._needs_signal = config, needs_signal
         self._steps: deque[_StepHealth] = deque(maxlen=config.window)
 
     def check(self, groups: Sequence[Group]) -> None:
@@ -51,7 +52,7 @@ class HealthGate:
         self._steps.append(_examine(groups))
         if len(self._steps) >= min(3, self._config.window):  # a broken judge need not be watched for long
             self._check_judge()
-        if len(self._steps) == self._config.window:
+        if self._needs_signal and len(self._steps) == self._config.window:
             self._check_signal()
 
     def state(self) -> list[dict[str, Any]]:

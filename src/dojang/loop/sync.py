@@ -24,7 +24,7 @@ from dojang.loop.masking import mask_truncated
 from dojang.loop.metrics import Clock, advantage_metrics, rollout_metrics
 from dojang.loop.order import pose
 from dojang.loop.state import State, write_state
-from dojang.protocols import Algorithm, RolloutEngine, Tracker, Trainer, Workflow
+from dojang.protocols import Algorithm, Distiller, RolloutEngine, Tracker, Trainer, Workflow
 from dojang.rundir import RunDir
 from dojang.types import Group, Metrics, Problem
 
@@ -63,6 +63,8 @@ class Run:
     """How many steps old what is learned from is: the first so many only attempt."""
     critic: bool = False
     """Whether tokens are credited by the trainer's critic, and not samples beside each other."""
+    distiller: Distiller | None = None
+    """Adds the teacher's signal to the advantages of tokens (on-policy distillation)."""
     best: Best = field(default_factory=Best)
     """By what checkpoints are kept."""
     benchmarks: Sequence[Benchmark] = ()
@@ -110,7 +112,7 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
         drawn, penalty = await penalise(run, await _unless(stop, attempt(run, problems)))
         groups = credit(run.algorithm, drawn)
-        for _ in range(run.algorithm.refills):
+        for _ in range(run.algorithm.refills if run.distiller is None else 0):
             if (missing := run.prompts - sum(group.has_advantage for group in groups)) <= 0:
                 break
             more = pose(run.problems, run.seed, state.ordinal + len(problems), missing)
@@ -122,8 +124,14 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     learned: Metrics = {}
     sent: Metrics = {}
     while len(pending) > run.stale:  # more than one only if a resumed run is to be less stale
+        batch, taught = _batch(run, pending[0]), dict[str, float]()
+        if run.distiller is not None:
+            asked = run.distiller.advantages(batch)
+            with clock("teacher"):  # a batch after the first cannot be abandoned: weights have changed
+                batch, figures = await (asked if learned else _unless(stop, asked))
+            taught = {**figures, **(advantage_metrics(batch) if batch else {})}
         with clock("learn"):
-            learned = await learn(run, _batch(run, pending[0]))
+            learned = {**taught, **await learn(run, batch)}
         with clock("publish"):
             sent = await publish(run)
         pending = pending[1:]
@@ -170,8 +178,10 @@ def teaches(run: Run, group: Group) -> bool:
 
 
 def _batch(run: Run, groups: Sequence[Group]) -> Sequence[Group]:
-    """The groups to train on. Dynamic sampling (`refills`) filters those with zero advantages, by definition."""
-    return [group for group in groups if group.has_advantage] if run.algorithm.refills else groups
+    """The groups to train on. Dynamic sampling (`refills`) filters those with zero advantages, by definition; with a
+    teacher, which has a signal for all, it is off."""
+    filters = run.algorithm.refills and run.distiller is None
+    return [group for group in groups if group.has_advantage] if filters else groups
 
 
 async def learn(run: Run, groups: Sequence[Group]) -> Metrics:

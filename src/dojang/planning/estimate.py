@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dojang.config import RunConfig
+from dojang.errors import ModelError
 from dojang.planning.budget import Times, reckon
 from dojang.planning.cache import GIB, Cache
 from dojang.planning.instances import Instance
 from dojang.planning.layout import Layout, lay_out
 from dojang.planning.memory import Needs, Player, engine_needs, host_bytes, needs
-from dojang.planning.shapes import Shape
+from dojang.planning.shapes import Shape, find_shape
 from dojang.planning.split import with_split
 from dojang.planning.work import Lengths, Work, measure
 
@@ -37,11 +38,26 @@ class Subject:
             found[role] = Player(
                 each,
                 self.shapes[role],
-                reference=algorithm.needs_reference,
+                reference=algorithm.needs_reference or _asks_reference(each),
+                teacher=_teacher_parameters(each),
                 critic=getattr(algorithm, "needs_critic", False),
                 limit=algorithm.needs_limit,
             )
         return found
+
+
+def _asks_reference(config: RunConfig) -> bool:
+    return config.distillation is not None and config.distillation.teacher == "reference"
+
+
+def _teacher_parameters(config: RunConfig) -> int:
+    """Of the local teacher of a distillation; 0 if there is none, or its size is not known here."""
+    name = config.distillation.local_model if config.distillation is not None else ""
+    try:
+        shape, _ = find_shape(name) if name else (None, "")
+    except ModelError:
+        return 0
+    return shape.parameters if shape is not None else 0
 
 
 @dataclass(frozen=True, slots=True)

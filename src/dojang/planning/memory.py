@@ -37,6 +37,8 @@ class Player:
     shape: Shape
     reference: bool
     critic: bool
+    teacher: int = 0
+    """Number of parameters of the local teacher model, if there is one."""
     limit: bool = False
     """Whether all tokens of a step are looked at before."""
 
@@ -93,7 +95,16 @@ def _together(players: Mapping[str, Player], layout: Layout, work: Work) -> Need
     """Only the model at work has activations."""
     found = [_Device(player, layout, work.of(role)) for role, player in players.items()]
     held = {"process": _CUDA if layout.gpu else _PROCESS}
-    for name in ("weights", "gradients", "optimiser", "critic", "reference", "weight store", "engine weights"):
+    for name in (
+        "weights",
+        "gradients",
+        "optimiser",
+        "critic",
+        "reference",
+        "teacher",
+        "weight store",
+        "engine weights",
+    ):
         held[name] = sum(int(getattr(each, name.replace(" ", "_"))) for each in found)
     for name in ("visiting", "copies", "activations", "scores", "gathered", "new version", "engine work"):
         held[name] = max(int(getattr(each, name.replace(" ", "_"))) for each in found)
@@ -108,7 +119,9 @@ def _first(caches: list[Cache]) -> Cache | None:
 
 def _caches(found: "list[_Device]", layout: Layout, held: Mapping[str, int]) -> list[Cache]:
     """Without rollout.kv_gb the KV cache takes a share of what is free when the engine is first asked."""
-    taken = sum(held.get(name, 0) for name in ("process", "weights", "critic", "reference", "engine weights"))
+    taken = sum(
+        held.get(name, 0) for name in ("process", "weights", "critic", "reference", "teacher", "engine weights")
+    )
     caches = []
     for each in found:
         if not each.engine_here:
@@ -131,7 +144,7 @@ def _phases(held: Mapping[str, int], first: "_Device", layout: Layout) -> dict[s
     away = first.player.config.train.offload if layout.gpu else ()
     always = ["process", "weights", "critic", "weight store", "engine weights"]
     always += ["optimiser"] if "optimiser" not in away else []
-    always += ["reference"] if "reference" not in away else []
+    always += [name for name in ("reference", "teacher") if name not in away]
     # On a GPU graphs know where the keys and values are, so the engine keeps their memory.
     kept = [*always, "keys and values"] if layout.gpu else always
     phases = {
@@ -214,9 +227,15 @@ class _Device:
         return self.compute * self.shape.parameters / self.layout.ranks if wanted else 0
 
     @property
+    def teacher(self) -> float:
+        return self.compute * self.player.teacher / self.layout.ranks
+
+    @property
     def visiting(self) -> float:
-        away = "reference" in self.train.offload and self.layout.ranks == 1 and self.layout.gpu is not None
-        return self.reference if away else 0
+        """One of the frozen models that train.offload keeps elsewhere, while it is asked."""
+        if self.layout.ranks > 1 or self.layout.gpu is None:
+            return 0
+        return max([getattr(self, name) for name in ("reference", "teacher") if name in self.train.offload], default=0)
 
     @property
     def copies(self) -> float:
@@ -312,7 +331,7 @@ def host_bytes(players: Mapping[str, Player], layout: Layout) -> int:
         device = _Device(player, layout.of(role), (1, 1))
         away = player.config.train.offload
         kept += device.optimiser if "optimiser" in away else 0
-        kept += device.reference if "reference" in away else 0
+        kept += sum(getattr(device, name) for name in ("reference", "teacher") if name in away)
         whole = device.master if player.config.train.lora is None else device.compute
         whole += device.compute if device.reference else 0
         loading += whole * player.shape.parameters if layout.ranks > 1 else 0

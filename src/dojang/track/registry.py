@@ -131,6 +131,36 @@ ROWS = (
             Panel("Entropy", (Figure("actor/entropy", "How undecided the policy is, per token.", "nats"),)),
             Panel("Entropy bonus", (Figure("actor/entropy_coef", "Coefficient of the entropy bonus in this step."),)),
             Panel("Clipped", (Figure("actor/pg_clipfrac", "Share of tokens that were clipped.", "share"),)),
+            Panel(
+                "Distillation",
+                (
+                    Figure(
+                        "distillation/reverse_kl",
+                        "Reverse KL to the teacher per token: mean of log student - log teacher on sampled tokens.",
+                        "nats",
+                    ),
+                ),
+            ),
+            Panel(
+                "Samples without a teacher signal",
+                (
+                    Figure(
+                        "distillation/teacher_errors",
+                        "Samples left out of the step because the teacher could not score them.",
+                        "samples",
+                    ),
+                ),
+            ),
+            Panel(
+                "Hinted",
+                (
+                    Figure(
+                        "distillation/hinted",
+                        "With `distillation.hint`: share of samples for which the teacher had a hint.",
+                        "share",
+                    ),
+                ),
+            ),
             Panel("Gradient", (Figure("actor/grad_norm", "Length of the gradient before it is cut."),)),
             Panel("Learning rate", (Figure("actor/lr", "Learning rate of the step."),)),
             Panel(
@@ -234,6 +264,7 @@ ROWS = (
                 "Where the time of a step goes",
                 (
                     Figure("timing_s/attempt", "Generating and judging.", "s"),
+                    Figure("timing_s/teacher", "Teacher log-probs, with `distillation`.", "s"),
                     Figure("timing_s/learn", "Gradients and optimiser steps.", "s"),
                     Figure("timing_s/publish", "Bringing new weights to the engine.", "s"),
                 ),

@@ -87,9 +87,9 @@ class TrainConfig(Section):
     """Adapters to learn, with the rest frozen; `train.lora={}` for the defaults."""
     optimiser: Literal["adamw", "adamw8bit"] = "adamw"
     """adamw8bit keeps what it remembers of gradients in eight bits: 2 bytes for each weight instead of 8."""
-    offload: tuple[Literal["optimiser", "reference"], ...] = ()
+    offload: tuple[Literal["optimiser", "reference", "teacher"], ...] = ()
     """What is kept in the processor's memory while a GPU does not need it: what the optimiser remembers, the reference
-    model of a KL penalty."""
+    model of a KL penalty, the local teacher model of distillation."""
     ref_model_sync_steps: int | None = Field(default=None, ge=1)
     """Reference model refresh (TR-DPO, TRL's sync_ref_model): number of optimiser steps after which the reference model
     is moved towards the policy; without it the reference stays the initial model."""

@@ -57,6 +57,9 @@ class Roles:
     async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return await self._of_each("ref_logprobs", samples)
 
+    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        return await self._of_each("teacher_logprobs", samples)
+
     async def publish(self) -> int:
         """The version of the first; the others' stores know theirs."""
         versions = await self._run({role: trainer.publish for role, trainer in self._trainers.items()})

@@ -51,6 +51,10 @@ class Team:
         found: list[tuple[float, ...]] = await self._all("ref_logprobs", samples)
         return found
 
+    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        found: list[tuple[float, ...]] = await self._all("teacher_logprobs", samples)
+        return found
+
     async def publish(self) -> int:
         version: int = await self._all("publish")
         return version

@@ -24,6 +24,7 @@ from dojang.train.adapters import Adapters
 from dojang.train.attention import see_packed
 from dojang.train.config import TrainConfig
 from dojang.train.critic import Critic
+from dojang.train.difference import LogprobDifference
 from dojang.train.layers import compile_layers, lighten, recompute
 from dojang.train.optimiser import make_optimiser, memory_at, visiting
 from dojang.train.packing import MicroBatch, micro_batches
@@ -32,6 +33,7 @@ from dojang.train.ranks import ALONE, Ranks
 from dojang.train.reference import restore_reference, save_reference, sync_reference
 from dojang.train.schedule import learning_rate, warmup_steps
 from dojang.train.shard import shard, whole
+from dojang.train.teacher import Teacher
 from dojang.train.ulysses import check_heads, part_of
 from dojang.types import Group, Metrics, Sample
 
@@ -63,6 +65,7 @@ class TorchTrainer:
         float32_head: bool = False,
         base: str = "",
         critic: Critic | None = None,
+        teacher: Teacher | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         """With adapters to learn, `base` is what the model under them is called, and no reference is needed."""
@@ -99,6 +102,7 @@ class TorchTrainer:
         self._total_updates = total_updates
         self._longest = longest
         self._critic = critic
+        self._teacher = teacher
         self._waits = critic.warmup if critic is not None else 0
         self._version = 0
         self._skipped = 0
@@ -119,7 +123,7 @@ class TorchTrainer:
                 _check_finite(figures)
                 return figures
         bonus = 0.0 if self._entropy_bonus is None else self._entropy_bonus.coef
-        loss, sums, difference = 0.0, defaultdict[str, float](float), _Difference()
+        loss, sums, difference = 0.0, defaultdict[str, float](float), LogprobDifference()
         references = self._references([*batches, *report])
         for place, (batch, reference_BT) in enumerate(zip([*batches, *report], references, strict=True)):
             trains = place < len(batches)
@@ -137,7 +141,7 @@ class TorchTrainer:
                 sums[name] += 0.0 if batch.idle else float(value_BT.detach()[batch.mask_BT].sum())
         losses, summed, differences = zip(*self._ranks.gather((loss, dict(sums), difference)), strict=True)
         means = {name: sum(each[name] for each in summed) / max(1, counts.tokens) for name in sums}
-        metrics = {"actor/loss": sum(losses), **means, **figures, **_Difference.metrics(differences)}
+        metrics = {"actor/loss": sum(losses), **means, **figures, **LogprobDifference.metrics(differences)}
         self._entropy = means.get(_ENTROPY, self._entropy)
         if self._entropy_bonus is not None:
             metrics["actor/entropy_coef"] = bonus
@@ -183,6 +187,11 @@ class TorchTrainer:
 
     async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         with self._as_reference() as scorer:
+            return self._of_tokens(samples, lambda batch: scorer(batch)[0])
+
+    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        assert self._teacher is not None, "only to be asked where there is a local teacher"
+        with self._teacher.loaded(self._model.device) as scorer:
             return self._of_tokens(samples, lambda batch: scorer(batch)[0])
 
     async def publish(self) -> int:
@@ -282,7 +291,7 @@ class TorchTrainer:
         return self._algorithm.limit(delta_N, advantage_N)
 
     def _losses(
-        self, batch: MicroBatch, reference_BT: Tensor | None, limit: float, difference: "_Difference"
+        self, batch: MicroBatch, reference_BT: Tensor | None, limit: float, difference: LogprobDifference
     ) -> TokenLoss:
         """Each token's loss, and figures."""
         logp_BT, entropy_BT = self._policy(batch)
@@ -362,29 +371,6 @@ class _Counts:
     tokens: int
     trained_samples: int
     samples: int
-
-
-@dataclass
-class _Difference:
-    """How far the engine's log-probs were from ours, where both had the same weights."""
-
-    total: float = 0.0
-    most: float = 0.0
-    count: int = 0
-
-    def add(self, gap_N: Tensor) -> None:
-        if len(gap_N):
-            self.total += float(gap_N.sum())
-            self.most = max(self.most, float(gap_N.max()))
-            self.count += len(gap_N)
-
-    @staticmethod
-    def metrics(parts: Sequence["_Difference"]) -> Metrics:
-        count = sum(part.count for part in parts)
-        if not count:
-            return {}
-        mean = sum(part.total for part in parts) / count
-        return {"actor/logprob_diff/mean": mean, "actor/logprob_diff/max": max(part.most for part in parts)}
 
 
 def _finite(told_BT: Tensor, logp_BT: Tensor) -> Tensor:

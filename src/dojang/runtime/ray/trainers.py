@@ -61,6 +61,9 @@ class Rank(Luggage):
     async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return await self._trainer.ref_logprobs(samples)
 
+    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        return await self._trainer.teacher_logprobs(samples)
+
     async def publish(self, first: bool) -> tuple[int, list[Any]]:
         """The version, and where the first rank has put its weights."""
         version = await self._trainer.publish()
@@ -121,6 +124,10 @@ class RayTrainer:
 
     async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         found: list[tuple[float, ...]] = await self._all("ref_logprobs", ray.put(samples))
+        return found
+
+    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        found: list[tuple[float, ...]] = await self._all("teacher_logprobs", ray.put(samples))
         return found
 
     async def publish(self) -> int:

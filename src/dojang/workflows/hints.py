@@ -1,0 +1,104 @@
+"""Hints for a teacher that is the policy itself (self-distillation): the same completion, a prompt that tells more.
+
+The student's tokens stay as they were sampled; only the prompt in front of them is another one.
+"""
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dojang.errors import ConfigError
+from dojang.protocols import Renderer, TooLong
+from dojang.types import Group, Message, Outcome, Problem, Sample
+
+__all__ = ["FIELDS", "Hints", "check_fields", "field_names"]
+
+FIELDS = ("reference", "feedback", "solution")
+"""Fields of a hint besides the columns of the data row."""
+
+
+class Hints:
+    """Puts the first template whose fields all have a value at the end of the prompt."""
+
+    def __init__(self, templates: Sequence[str], renderer: Renderer) -> None:
+        self._templates, self._renderer = templates, renderer
+
+    def __call__(self, group: Group) -> list[Sample | None]:
+        """Each sample of a group with the hinted prompt; None where no template applies or the prompt is too long."""
+        return [self._hinted(group, sample) for sample in group.samples]
+
+    def _hinted(self, group: Group, sample: Sample) -> Sample | None:
+        hint = self._hint(group, sample)
+        if not hint:
+            return None
+        try:
+            prompt = self._renderer.render(with_hint(group.problem.messages, hint))
+        except TooLong:
+            return None
+        first = sample.mask.index(True) if any(sample.mask) else len(sample.mask)
+        return replace(
+            sample,
+            tokens=prompt + sample.tokens[first:],
+            mask=(False,) * len(prompt) + sample.mask[first:],
+            logprobs=(0.0,) * len(prompt) + sample.logprobs[first:],
+            old_logprobs=(),
+            values=(),
+            advantages=(),
+            returns=(),
+        )
+
+    def _hint(self, group: Group, sample: Sample) -> str:
+        values = {**_columns(group.problem), "feedback": sample.verdict.detail, "solution": _solution(group, sample)}
+        for template in self._templates:
+            if all(values.get(name) for name in field_names(template)):
+                return template.format_map(values)
+        return ""
+
+
+def with_hint(messages: Sequence[Message], hint: str) -> list[Message]:
+    """The conversation with a hint at the end of the last turn; a plain-text prompt gets it in front, since its end is
+    where the answer begins."""
+    *before, last = messages
+    if last.role == "text":
+        return [Message("text", f"{hint}\n\n"), *messages]
+    return [*before, Message(last.role, f"{last.content}\n\n{hint}")]
+
+
+def field_names(template: str) -> list[str]:
+    """Names in braces; ValueError if the template cannot be read."""
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise ValueError(f"{error}; write {{{{ and }}}} for braces that stand for themselves") from None
+    if not all(name.isidentifier() for name in names):
+        raise ValueError(f"names of fields go into braces, such as {{reference}}, not {names}")
+    return names
+
+
+def check_fields(templates: Sequence[str], problem: Problem) -> None:
+    """ConfigError if a hint names a field that rows of this kind do not have."""
+    known = {*FIELDS, *_columns(problem)}
+    for template in templates:
+        if unknown := [name for name in field_names(template) if name not in known]:
+            raise ConfigError(
+                f"distillation.hint has {{{unknown[0]}}}, which is neither {', '.join(FIELDS)} nor a column of "
+                f"{problem.id}; its columns are: {', '.join(sorted(problem.columns)) or 'none'}"
+            )
+    if all("reference" in field_names(template) for template in templates) and not _columns(problem)["reference"]:
+        raise ConfigError(
+            f"distillation.hint has {{reference}}, but the reference of {problem.id} is no text or number; use "
+            "{feedback}, {solution} or a column of the row"
+        )
+
+
+def _columns(problem: Problem) -> Mapping[str, str]:
+    """Fields of a problem as text; tests of programs are none."""
+    reference = problem.reference if isinstance(problem.reference, str | int | float) else ""
+    columns = {key: "" if value is None else str(value) for key, value in problem.columns.items()}
+    return {**columns, "reference": str(reference)}
+
+
+def _solution(group: Group, sample: Sample) -> str:
+    """Text of the first accepted sample of the group, other than this one."""
+    others = (each for each in group.samples if each.index != sample.index)
+    return next((each.text for each in others if each.verdict.outcome is Outcome.ACCEPTED), "")
