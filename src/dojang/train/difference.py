@@ -1,4 +1,4 @@
-"""Difference between log-probs of the engine and the trainer for the same weights: rounding, unless something is wrong."""
+"""Difference between log-probs of the engine and the trainer for the same weights: rounding, or a defect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
