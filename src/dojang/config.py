@@ -35,7 +35,7 @@ from dojang.loop.config import CheckpointConfig, HealthConfig, LoopConfig, Rollo
 from dojang.runtime.config import LocalConfig, RayConfig
 from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
-from dojang.tasks.kinds import unknown_parts
+from dojang.tasks.kinds import unknown_parts, weight_of
 from dojang.track.config import TrackConfig
 from dojang.train.config import CriticConfig, TrainConfig
 from dojang.workflows.coder_tester import TESTER_PARTS, CoderTesterConfig, TesterConfig
@@ -325,7 +325,8 @@ class RunConfig(Section):
                 f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
             )
         wrong += disagreements(self.data, self.task)
-        wrong += self._parts_agree() + self._training_agrees() + self._distillation_agrees() + self._length_agrees()
+        wrong += self._parts_agree() + self._maxrl_agrees() + self._training_agrees()
+        wrong += self._distillation_agrees() + self._length_agrees()
         if wrong:
             raise ValueError("\n".join(wrong))
         return self
@@ -337,6 +338,20 @@ class RunConfig(Section):
         known = {*self.task.part_names(), *(TESTER_PARTS if self.workflow.name == "coder_tester" else ())}
         unknown = self.algo.parts.keys() - known - {"overlong"}
         return [unknown_parts(unknown, known)] if unknown else []
+
+    def _maxrl_agrees(self) -> list[str]:
+        """Rewards that a task is known to make negative; others end a run when they come (credit.py)."""
+        if self.algo.name == "custom" or self.algo.advantage != "maxrl":
+            return []
+        wrong, needs = list[str](), "but algo.advantage=maxrl is defined for rewards of 0 and more"
+        if self.task.name == "code" and self.task.shape != "binary":
+            wrong.append(f"task.shape={self.task.shape} pays -1 for no program, {needs}; set task.shape=binary")
+        weights = {name: weight_of(kind) for name, kind in getattr(self.task, "rewards", {}).items()}
+        if self.task.name == "maths":
+            weights |= {"correct": self.task.correct, "boxed": self.task.boxed}
+        if negative := [name for name, weight in weights.items() if weight < 0]:
+            wrong.append(f"the weight of {', '.join(negative)} in the task's rewards is negative, {needs}")
+        return wrong
 
     def _blind_to_staleness(self) -> str:
         return (

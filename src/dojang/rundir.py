@@ -89,6 +89,7 @@ ROLLOUT_COLUMNS: dict[str, str] = {
     "version": "int64",
     "finish": "string",
     "role": "string",
+    "turn": "int32",
     "outcome": "string",
     "reward": "float64",
     "reward_parts": "map<string, float64>",

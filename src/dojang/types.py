@@ -195,6 +195,8 @@ class Sample:
     """Position in its group as drawn; dropped neighbours leave gaps."""
     role: str = "policy"
     """Which of the models of a run wrote it, where there are several: coder or tester."""
+    turn: int = 0
+    """Turn of its role within the conversation; samples are compared with those of the same role and turn."""
     advantage: float = 0.0
     token_rewards: tuple[float, ...] = ()
     """Rewards of single tokens beside the verdict's, such as a KL penalty, 0 where the mask is False; empty if there
@@ -234,6 +236,7 @@ class Sample:
         verdict: Verdict,
         index: int = 0,
         role: str = "policy",
+        turn: int = 0,
     ) -> "Sample":
         """The tokens that were sampled are the tokens that are trained: joined here, never made from text again."""
         return cls(
@@ -246,6 +249,7 @@ class Sample:
             verdict=verdict,
             index=index,
             role=role,
+            turn=turn,
         )
 
     @property

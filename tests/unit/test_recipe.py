@@ -189,6 +189,15 @@ def test_weights_are_for_rewards_there_are() -> None:
         ),
         (("algo.name=m2po", "algo.old=trainer"), "algo.old: "),
         (("algo.corrections=[{name: icepop}]",), "with old=behaviour; set old=trainer"),
+        (
+            ("algo.name=maxrl", "task={name: code}"),
+            "task.shape=fraction pays -1 for no program, but algo.advantage=maxrl",
+        ),
+        (
+            ("algo.name=maxrl", "task.rewards={correct: 1, format: -0.5}"),
+            "weight of format in the task's rewards is neg",
+        ),
+        (("algo.name=maxrl", "task={name: maths, boxed: -1}"), "the weight of boxed in the task's rewards is negative"),
         (("loop.stale_updates=40",), "leave some of steps=40 to learn in: 40 of them only attempt"),
     ],
 )

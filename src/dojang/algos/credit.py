@@ -8,7 +8,10 @@ sample, or all alike) get exactly zero, where the arithmetic might leave a round
     rloo                    R - mean of the others of the group
     reinforce++             (R - mean of batch) / (std of batch + 1e-8)
     reinforce++-baseline    R - mean of group, then divided by its std over the batch
-    maxrl                   (R - mean of group) / mean of group                    0 where that mean is not above 0
+    reinforce++-tokens, reinforce++-baseline-tokens
+                            the same with mean and std over the trained tokens of the batch: a sample counts once for
+                            each of its tokens (as OpenRLHF and veRL do)
+    maxrl                   (R - mean of group) / mean of group                    0 where that mean is 0; R >= 0
     gdpo                    grpo for each term of the reward by itself, their weighted sum whitened over the batch
 
 whiten_tokens normalises once more, over the trained tokens of the batch: (A - mean) / (std + 1e-8), each sample's A
@@ -20,37 +23,66 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from dojang.errors import ConfigError
+
 __all__ = ["ESTIMATORS", "Estimator", "gdpo", "whiten_tokens"]
 
-Estimator = Literal["grpo", "mean", "rloo", "reinforce++", "reinforce++-baseline", "maxrl", "gdpo"]
+Estimator = Literal[
+    "grpo",
+    "mean",
+    "rloo",
+    "reinforce++",
+    "reinforce++-tokens",
+    "reinforce++-baseline",
+    "reinforce++-baseline-tokens",
+    "maxrl",
+    "gdpo",
+]
 Rewards = Sequence[Sequence[float]]
 """Of each sample of each group."""
+Lengths = Sequence[Sequence[int]]
+"""Number of trained tokens of each sample of each group."""
 Terms = Sequence[Sequence[Mapping[str, tuple[float, float]]]]
 """Likewise weight and value of each term of the reward, by name."""
 _TINY, _TINIER = 1e-6, 1e-8
 
 
-def _grpo(groups: Rewards) -> list[list[float]]:
+def _grpo(groups: Rewards, _: Lengths) -> list[list[float]]:
     return [_standardised(rewards) for rewards in groups]
 
 
-def _mean(groups: Rewards) -> list[list[float]]:
+def _mean(groups: Rewards, _: Lengths) -> list[list[float]]:
     return [_centred(rewards) for rewards in groups]
 
 
-def _rloo(groups: Rewards) -> list[list[float]]:
+def _rloo(groups: Rewards, _: Lengths) -> list[list[float]]:
     return [[each * len(rewards) / max(1, len(rewards) - 1) for each in _centred(rewards)] for rewards in groups]
 
 
-def _reinforce(groups: Rewards) -> list[list[float]]:
+def _reinforce(groups: Rewards, _: Lengths) -> list[list[float]]:
     return _whitened(groups)
 
 
-def _reinforce_baseline(groups: Rewards) -> list[list[float]]:
-    return _whitened(_mean(groups), centre=False)
+def _reinforce_tokens(groups: Rewards, lengths: Lengths) -> list[list[float]]:
+    if len({each for group in groups for each in group}) < 2:
+        return [[0.0] * len(group) for group in groups]
+    return whiten_tokens(groups, lengths, among=[True] * len(groups))
 
 
-def _maxrl(groups: Rewards) -> list[list[float]]:
+def _reinforce_baseline(groups: Rewards, lengths: Lengths) -> list[list[float]]:
+    return _whitened(_mean(groups, lengths), centre=False)
+
+
+def _reinforce_baseline_tokens(groups: Rewards, lengths: Lengths) -> list[list[float]]:
+    return whiten_tokens(_mean(groups, lengths), lengths, among=[True] * len(groups))
+
+
+def _maxrl(groups: Rewards, _: Lengths) -> list[list[float]]:
+    if (least := min((each for rewards in groups for each in rewards), default=0.0)) < 0:
+        raise ConfigError(
+            f"a reward of {least:g} with algo.advantage=maxrl, which divides by the mean of a group and is defined for "
+            "rewards of 0 and more; change the task's rewards (task.shape=binary for programs) or algo.advantage"
+        )
     means = [statistics.fmean(rewards) if rewards else 0.0 for rewards in groups]
     return [
         [each / mean if mean > 0 else 0.0 for each in _centred(rewards)]
@@ -71,10 +103,10 @@ def gdpo(groups: Terms) -> list[list[float]]:
     return _whitened(summed, centre=False)  # their mean is nothing already, and zeros stay zeros
 
 
-def whiten_tokens(groups: Rewards, lengths: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Advantages with mean 0 and standard deviation 1 (n - 1) over the tokens of the batch; `lengths` has the number of
-    trained tokens of each sample. Groups of zeros are not trained on: they do not count, and stay zero."""
-    trained = [any(group) for group in groups]
+def whiten_tokens(groups: Rewards, lengths: Lengths, *, among: Sequence[bool] | None = None) -> list[list[float]]:
+    """Advantages with mean 0 and standard deviation 1 (n - 1) over the tokens of the batch. `among`: the groups that
+    count; without it all but groups of zeros, which stay zero."""
+    trained = [any(group) for group in groups] if among is None else among
     pairs = [
         (each, length)
         for group, sizes, counts in zip(groups, lengths, trained, strict=True)
@@ -116,11 +148,13 @@ def _whitened(groups: Rewards, *, centre: bool = True) -> list[list[float]]:
     return [[(each - mean) / scale for each in group] for group in groups]
 
 
-ESTIMATORS: Mapping[str, Callable[[Rewards], list[list[float]]]] = {
+ESTIMATORS: Mapping[str, Callable[[Rewards, Lengths], list[list[float]]]] = {
     "grpo": _grpo,
     "mean": _mean,
     "rloo": _rloo,
     "reinforce++": _reinforce,
+    "reinforce++-tokens": _reinforce_tokens,
     "reinforce++-baseline": _reinforce_baseline,
+    "reinforce++-baseline-tokens": _reinforce_baseline_tokens,
     "maxrl": _maxrl,
 }

@@ -77,6 +77,15 @@ class PolicyConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _maxrl_is_not_negative(self) -> Self:
+        if self.advantage == "maxrl" and self.overlong and self.overlong_penalty:
+            raise ValueError(
+                f"overlong={self.overlong:g} makes rewards negative, and advantage=maxrl is defined for rewards of 0 "
+                "and more; set overlong to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _corrections_have_two_policies(self) -> Self:
         blind = [each.name for each in self.corrections if each.name != "opsm"]
         if blind and self.old == "behaviour":
@@ -174,12 +183,12 @@ class Policy:
         return False
 
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
+        lengths = [[sample.response_length for sample in group.samples] for group in groups]
         if self.config.advantage == "gdpo":
             found = credit.gdpo([[self._terms(sample) for sample in group.samples] for group in groups])
         else:
-            found = credit.ESTIMATORS[self.config.advantage](list(map(self._rewards, groups)))
+            found = credit.ESTIMATORS[self.config.advantage](list(map(self._rewards, groups)), lengths)
         if self.config.whiten_advantages:
-            lengths = [[sample.response_length for sample in group.samples] for group in groups]
             found = credit.whiten_tokens(found, lengths)
         return [tuple(each) for each in found]
 

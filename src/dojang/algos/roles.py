@@ -1,6 +1,7 @@
-"""Credit where several models play one problem: samples are compared with those of the same role only."""
+"""Advantages where several models play one problem: samples are compared with those of the same role and turn only."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dojang.protocols import Algorithm, Average, TokenBatch, TokenLoss
@@ -64,11 +65,17 @@ class ByRole:
         return False
 
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
-        found = {
-            role: [iter(each) for each in algorithm.advantages([group.of(role) for group in groups])]
-            for role, algorithm in self._algorithms.items()
-        }
-        return [tuple(next(found[sample.role][at]) for sample in group.samples) for at, group in enumerate(groups)]
+        found = [[0.0] * len(group.samples) for group in groups]
+        for role in dict.fromkeys(sample.role for group in groups for sample in group.samples):
+            turns = [(at, places) for at, group in enumerate(groups) for places in _by_turn(group, role)]
+            alike = [
+                replace(groups[at], samples=tuple(groups[at].samples[place] for place in places), unjudged=())
+                for at, places in turns
+            ]
+            for (at, places), advantages in zip(turns, self._algorithms[role].advantages(alike), strict=True):
+                for place, advantage in zip(places, advantages, strict=True):
+                    found[at][place] = advantage
+        return [tuple(each) for each in found]
 
     def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
         raise NotImplementedError(_ELSEWHERE)
@@ -83,3 +90,12 @@ class ByRole:
         self, value_BT: "Tensor", old_value_BT: "Tensor", return_BT: "Tensor", mask_BT: "Tensor"
     ) -> TokenLoss:
         raise NotImplementedError(_ELSEWHERE)
+
+
+def _by_turn(group: Group, role: str) -> list[list[int]]:
+    """Places of a role's samples in its group, those of the same turn together."""
+    turns: dict[int, list[int]] = {}
+    for place, sample in enumerate(group.samples):
+        if sample.role == role:
+            turns.setdefault(sample.turn, []).append(place)
+    return [turns[turn] for turn in sorted(turns)]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dojang.algos.growth import growth
 from dojang.algos.policy import PolicyConfig
-from dojang.protocols import TokenBatch
+from dojang.protocols import Average, TokenBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +21,7 @@ class SapoConfig(PolicyConfig):
     """Soft adaptive policy optimisation."""
 
     name: Literal["sapo"] = "sapo"
+    average: Average = "sequences"
     tau_good: float = Field(default=1.0, gt=0)
     """How fast a token of a good answer stops to matter as its ratio leaves 1."""
     tau_bad: float = Field(default=1.05, gt=0)

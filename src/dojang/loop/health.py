@@ -17,9 +17,10 @@ __all__ = ["HealthGate", "has_signal"]
 
 
 def has_signal(group: Group) -> bool:
-    """Whether rewards of the same role differ in a group, or somebody was credited for all that."""
-    rewards, roles = {(each.role, each.reward) for each in group.samples}, {each.role for each in group.samples}
-    return len(rewards) > len(roles) or any(sample.advantage for sample in group.samples)
+    """Whether rewards of the same role and turn differ in a group, or a sample has an advantage anyway."""
+    turns = {(each.role, each.turn) for each in group.samples}
+    rewards = {(each.role, each.turn, each.reward) for each in group.samples}
+    return len(rewards) > len(turns) or group.has_advantage
 
 
 @dataclass(frozen=True, slots=True)

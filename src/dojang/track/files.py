@@ -64,6 +64,7 @@ class FileTracker:
             "version": sample.version,
             "finish": sample.finish,
             "role": sample.role,
+            "turn": sample.turn,
             "outcome": str(sample.verdict.outcome),
             "reward": sample.verdict.reward,
             "reward_parts": list(sample.verdict.parts.items()),

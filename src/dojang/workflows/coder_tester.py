@@ -148,10 +148,10 @@ class CoderTester:
         new = [said for said in retries if said is not None and said.text not in verdicts]
         verdicts = {**verdicts, **await self._grade(problem, new)}
         worth = await self._judge_tester(problem, firsts, verdicts, tested)
-        attempts = [*firsts, *retries]
+        turns = [*((0, said) for said in firsts), *((1, said) for said in retries)]
         coded = [
-            Sample.of(said.prompt, said.completion, verdicts[said.text], at, "coder")
-            for at, said in enumerate(attempts)
+            Sample.of(said.prompt, said.completion, verdicts[said.text], at, "coder", turn)
+            for at, (turn, said) in enumerate(turns)
             if said is not None
         ]
         cases = [

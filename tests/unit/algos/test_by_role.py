@@ -3,10 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from dojang.algos.clip import GdpoConfig, GrpoConfig, ReinforceConfig, RlooConfig
+from dojang.algos.clip import DrGrpoConfig, GdpoConfig, GrpoConfig, ReinforceConfig, RlooConfig
 from dojang.algos.m2po import M2poConfig
 from dojang.algos.policy import PolicyConfig
 from dojang.algos.roles import ByRole
+from dojang.loop.health import has_signal
 from dojang.protocols import Algorithm
 from dojang.types import Group
 
@@ -48,3 +49,12 @@ def test_a_role_that_is_not_known_is_not_overlooked(make_group: Callable[..., Gr
     config = GrpoConfig()
     with pytest.raises(KeyError):
         ByRole({"coder": config.make(9)}).advantages([make_group((0.0, 1.0))])
+
+
+def test_second_attempts_are_compared_with_second_attempts(make_group: Callable[..., Group]) -> None:
+    """First attempts that all failed, and second ones of which one is right: only those say anything."""
+    group = make_group((0.0, 0.0, 0.0, 1.0, 0.0))
+    samples = [replace(each, role="coder", turn=int(at > 2)) for at, each in enumerate(group.samples)]
+    both = ByRole({role: DrGrpoConfig().make(9) for role in ("coder", "tester")})
+    assert both.advantages([replace(group, samples=tuple(samples))]) == [(0.0, 0.0, 0.0, 0.5, -0.5)]
+    assert not has_signal(replace(group, samples=tuple(replace(each, turn=at) for at, each in enumerate(samples))))

@@ -6,9 +6,11 @@ from typing import get_args
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from dojang.algos.clip import DapoConfig, GdpoConfig, GrpoConfig
 from dojang.algos.credit import Estimator
+from dojang.errors import ConfigError
 from dojang.types import Group, Outcome, Problem, Sample, Verdict
 
 Array = NDArray[np.float64]
@@ -57,6 +59,11 @@ def oracle(estimator: Estimator, groups: list[Array]) -> list[Array]:
     return whitened([standardised(group) for group in groups])  # gdpo of rewards in one part
 
 
+def allowed(estimator: Estimator, rewards: Sequence[float]) -> tuple[float, ...]:
+    """Rewards that the estimator is defined for."""
+    return tuple(map(abs, rewards)) if estimator == "maxrl" else tuple(rewards)
+
+
 def credit(make_group: MakeGroup, estimator: Estimator, groups: Rewards) -> list[tuple[float, ...]]:
     return GrpoConfig(advantage=estimator).make(longest=64).advantages([make_group(group) for group in groups])
 
@@ -72,9 +79,10 @@ def in_parts(problem: Problem, make_sample: MakeSample) -> Callable[..., Group]:
     return make
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", [each for each in ESTIMATORS if not each.endswith("-tokens")])
 @pytest.mark.parametrize("groups", BATCHES)
 def test_advantages_agree_with_the_oracle(make_group: MakeGroup, estimator: Estimator, groups: Rewards) -> None:
+    groups = [allowed(estimator, group) for group in groups]
     expected = oracle(estimator, [np.array(group) for group in groups])
     found = credit(make_group, estimator, groups)
     assert [len(each) for each in found] == [len(group) for group in groups]
@@ -121,6 +129,7 @@ def test_the_advantages_of_a_group_cancel(make_group: MakeGroup, estimator: Esti
 def test_rewards_that_do_not_differ_give_no_advantage(
     make_group: MakeGroup, rewards: tuple[float, ...], estimator: Estimator
 ) -> None:
+    rewards = allowed(estimator, rewards)
     nothing = (0.0,) * len(rewards)
     assert credit(make_group, estimator, [rewards]) == [nothing]
     assert credit(make_group, estimator, [rewards, (), rewards]) == [nothing, (), nothing]
@@ -131,7 +140,7 @@ def test_rewards_that_do_not_differ_give_no_advantage(
 def test_a_group_alike_gets_exactly_nothing_beside_one_that_differs(
     make_group: MakeGroup, rewards: tuple[float, ...], estimator: Estimator
 ) -> None:
-    found = credit(make_group, estimator, [(1.0, 0.0), rewards])
+    found = credit(make_group, estimator, [(1.0, 0.0), allowed(estimator, rewards)])
     assert found[1] == (0.0,) * len(rewards)
     assert found[0][0] > 0 > found[0][1]
 
@@ -144,11 +153,31 @@ def test_a_group_alike_counts_where_the_whole_batch_is_compared(make_group: Make
     assert found[3] == ()
 
 
-@pytest.mark.parametrize("rewards", [(1.0, -1.0), (1.0, -2.0), (-0.5, -1.0, 0.0)])
-def test_maxrl_learns_nothing_where_the_mean_is_not_above_zero(
-    make_group: MakeGroup, rewards: tuple[float, ...]
-) -> None:
-    assert credit(make_group, "maxrl", [rewards]) == [(0.0,) * len(rewards)]
+@pytest.mark.parametrize("rewards", [(1.0, -1.0), (1.0, -2.0), (-0.5, -1.0, 0.0), (2.0, -0.1), (-1.0, -1.0)])
+def test_maxrl_refuses_negative_rewards(make_group: MakeGroup, rewards: tuple[float, ...]) -> None:
+    with pytest.raises(ConfigError, match=f"a reward of {min(rewards):g} with algo.advantage=maxrl"):
+        credit(make_group, "maxrl", [(1.0, 0.0), rewards])
+    with pytest.raises(ValidationError, match=r"overlong=0.5 makes rewards negative, and advantage=maxrl"):
+        GrpoConfig(advantage="maxrl", overlong=0.5)
+
+
+def test_reinforce_over_tokens_is_whitening_of_every_tokens_return(problem: Problem, make_sample: MakeSample) -> None:
+    """Each token's return is the reward of its answer; mean and variance (n - 1) are those of all tokens of a batch."""
+    rng = np.random.default_rng(1)
+    rewards, lengths = [rng.normal(size=4), rng.normal(size=3), np.full(2, 0.5)], [(3, 9, 1, 4), (7, 2, 2), (5, 6)]
+    groups = [
+        Group(problem, at, tuple(make_sample(r, answer=range(n)) for r, n in zip(own, sizes, strict=True)))
+        for at, (own, sizes) in enumerate(zip(rewards, lengths, strict=True))
+    ]
+    baselines: dict[Estimator, list[Array]] = {
+        "reinforce++-tokens": rewards,
+        "reinforce++-baseline-tokens": [own - own.mean() for own in rewards],
+    }
+    for estimator, scores in baselines.items():
+        tokens = np.concatenate([np.repeat(own, sizes) for own, sizes in zip(scores, lengths, strict=True)])
+        expected = (np.concatenate(scores) - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8)
+        found = GrpoConfig(advantage=estimator).make(longest=64).advantages(groups)
+        np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -259,7 +288,7 @@ def test_rewards_fall_before_the_longest_answer(problem: Problem, make_sample: M
     np.testing.assert_allclose(found, shaped - shaped.mean(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "mean", "rloo", "reinforce++", "reinforce++-baseline", "maxrl"])
+@pytest.mark.parametrize("estimator", ["grpo", "mean", "rloo", "reinforce++", "reinforce++-baseline"])
 def test_every_estimator_sees_the_shaped_rewards(
     problem: Problem, make_group: MakeGroup, make_sample: MakeSample, estimator: Estimator
 ) -> None:

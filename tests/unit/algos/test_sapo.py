@@ -97,5 +97,5 @@ def test_samples_without_advantage_teach_nothing() -> None:
 
 def test_the_preset() -> None:
     config = SapoConfig()
-    assert (config.advantage, config.average, config.tau_good, config.tau_bad) == ("grpo", "tokens", 1.0, 1.05)
+    assert (config.advantage, config.average, config.tau_good, config.tau_bad) == ("grpo", "sequences", 1.0, 1.05)
     assert not config.make(longest=64).needs_limit
