@@ -46,7 +46,7 @@ def plain(value):
 assert plain(candidate(*json.loads({arguments!r}))) == json.loads({expected!r})"""
 
 T = TypeVar("T")
-CheckerName = Literal["tokens", "exact", "floats", "caseless", "unordered", "program"]
+CheckerName = Literal["tokens", "exact", "floats", "caseless", "contest", "unordered", "program"]
 
 
 class Isolation(StrEnum):
@@ -127,7 +127,7 @@ class Checker:
 
     name: CheckerName = "tokens"
     tolerance: float = 1e-6
-    """For floats: absolute or relative, whichever is kinder."""
+    """For floats and contest: absolute or relative, whichever is kinder."""
     language: str = ""
     source: str = ""
     """For program: called with the paths of the input, the output and the expected output. It exits with 0 to

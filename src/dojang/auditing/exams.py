@@ -1,6 +1,7 @@
 """What can be seen of tests without running anything: how many there are, whether they repeat or contradict each other,
 and what programs that solve nothing would get."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -18,6 +19,8 @@ __all__ = ["faults", "guesses", "wording"]
 Test = IoTest | CallTest
 _LENIENT = {"several_answers": "unordered", "tolerance": "floats", "any_case": "caseless"}
 """The checker that is made for what a statement allows; a program may be made for anything."""
+_WORD = re.compile(r"[A-Za-z]+")
+_DECIMAL = re.compile(r"\d\.\d")
 
 
 def faults(reference: CodeReference, exam: Exam, min_tests: int) -> Iterator[Finding]:
@@ -42,8 +45,19 @@ def wording(problem: Problem, exam: Exam) -> Iterator[Finding]:
     if not any(isinstance(test, IoTest) for test in exam.tests):
         return
     for name, words in suspicions(statement(problem)):
-        if exam.checker.name not in ("program", _LENIENT[name]):
+        if exam.checker.name not in ("program", _LENIENT[name]) and not _contest_covers(name, exam):
             yield Finding(name, words)
+
+
+def _contest_covers(name: str, exam: Exam) -> bool:
+    """Whether the contest checker accepts all that the statement allows: rounding where decimals are expected, and any
+    case where the only words are yes and no."""
+    outputs = [test.output for test in exam.tests if isinstance(test, IoTest)]
+    if exam.checker.name != "contest" or name == "several_answers":
+        return False
+    if name == "tolerance":
+        return all(_DECIMAL.search(output) for output in outputs)
+    return all(word.lower() in ("yes", "no") for output in outputs for word in _WORD.findall(output))
 
 
 def guesses(exam: Exam) -> Iterator[tuple[Trivial, float | None]]:

@@ -67,6 +67,8 @@ class Attempt:
     verdict: Verdict
     cpu_s: float = 0.0
     """Of the slowest test."""
+    checkers: Mapping[str, bool] = field(default_factory=dict)
+    """Whether each choice of task.checker accepts it, if that was tried."""
 
     @property
     def full(self) -> bool:
@@ -80,7 +82,8 @@ class Attempt:
     def as_json(self) -> dict[str, Any]:
         verdict = asdict(self.verdict)
         kept = {name: verdict[name] for name in ("outcome", "passed", "total", "reward", "seconds", "detail")}
-        return {"kind": self.kind, **kept, "cpu_s": self.cpu_s}
+        tried = {"checkers": dict(self.checkers)} if self.checkers else {}
+        return {"kind": self.kind, **kept, "cpu_s": self.cpu_s, **tried}
 
 
 @dataclass(slots=True)

@@ -20,13 +20,15 @@ class Listener:
         self.cpu_s = math.inf
         """What a test may take, if that is less than its problem allows."""
         self.last: Judgement | None = None
+        self.submitted: Submission | None = None
+        """What the last judgement is of."""
 
     async def judge(self, submission: Submission) -> Judgement:
         exam = submission.exam
         if self.cpu_s < exam.limits.cpu_s:
             exam = replace(exam, limits=replace(exam.limits, cpu_s=self.cpu_s))
         anew = replace(submission, source=submission.source + "\n" * self.again, exam=exam)
-        self.last = await self._judge.judge(anew)
+        self.last, self.submitted = await self._judge.judge(anew), anew
         return self.last
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 
+from dojang.auditing.checker_choices import accepting_checkers
 from dojang.auditing.exams import faults, guesses, wording
 from dojang.auditing.findings import Attempt, Audited, Thoroughness
 from dojang.auditing.grading import Listener, conclude
@@ -62,10 +63,12 @@ class _Session:
         accepted, heard = None, list[Judgement]()
         for number, program in enumerate(programs):
             attempt = await self._grade("known-good", program)
+            judgement = self._listener.last
+            await self._try_checkers()
             if attempt.full and accepted is None:
                 accepted = program
-            if self._listener.last is not None:
-                heard.append(self._listener.last)
+            if judgement is not None:
+                heard.append(judgement)
             for time in range(1, self._how.repeats if number == 0 else 1):
                 await self._grade("again", program, again=time)
         if self._posed.exam.checker.name != "program" and (test := _disagreement(heard)) is not None:
@@ -76,6 +79,7 @@ class _Session:
         """Programs that the data call wrong, and mutated ones."""
         for program in wrong:
             await self._grade("called wrong", program)
+            await self._try_checkers()
         called = self._audited.of("called wrong")
         if passed := sum(each.full for each in called):
             self._audited.find("weak_tests", f"{passed} of {len(called)} programs that the data call wrong pass")
@@ -141,6 +145,13 @@ class _Session:
         self._listener.last, self._listener.again = None, again
         verdict = await graded(self._task, self._audited.problem, _fenced(program, self._posed.language))
         return self._note(kind, verdict)
+
+    async def _try_checkers(self) -> None:
+        """Notes which checkers accept the program that was graded last."""
+        judgement, submission = self._listener.last, self._listener.submitted
+        if judgement is not None and submission is not None:
+            found = await accepting_checkers(self._listener, submission, judgement)
+            self._audited.attempts[-1] = replace(self._audited.attempts[-1], checkers=found)
 
     def _note(self, kind: str, verdict: Verdict) -> Attempt:
         ran = self._listener.last.ran if self._listener.last else ()

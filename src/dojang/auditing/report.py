@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from dojang.auditing.checker_choices import CHOICES
 from dojang.auditing.findings import FINDINGS, Audited
 
 __all__ = ["as_json", "figures", "show"]
@@ -37,8 +38,28 @@ def figures(audited: Sequence[Audited]) -> dict[str, Any]:
             kind.replace(" ", "_"): {"answers": len(tried), "refused": sum(not each.full for each in tried)}
             for kind, tried in wrong.items()
         },
+        "checkers": _checkers(audited),
         "judge_errors": sum(not attempt.judged for each in audited for attempt in each.attempts),
         "findings": {name: found[name] for name in FINDINGS if found[name]},
+    }
+
+
+def _checkers(audited: Sequence[Audited]) -> dict[str, dict[str, int]]:
+    """Programs of known worth that each choice of task.checker accepts; empty if none was tried."""
+    good, wrong = (
+        [attempt.checkers for each in audited for attempt in each.of(kind) if attempt.checkers]
+        for kind in ("known-good", "called wrong")
+    )
+    if not good and not wrong:
+        return {}
+    return {
+        name: {
+            "known_good_accepted": sum(tried[name] for tried in good),
+            "known_good": len(good),
+            "known_wrong_accepted": sum(tried[name] for tried in wrong),
+            "known_wrong": len(wrong),
+        }
+        for name in CHOICES
     }
 
 
@@ -60,6 +81,8 @@ def show(console: Console, told: Mapping[str, Any], audited: Sequence[Audited]) 
     for count, words in _answers(told):
         answers.add_row(count, words)
     console.print(answers, markup=False, highlight=False)
+    if told["checkers"]:
+        _show_checkers(console, told["checkers"])
     if told["findings"]:
         findings = Table("problems", "finding", "what it means", box=None, pad_edge=False)
         findings.columns[0].justify = "right"
@@ -69,6 +92,19 @@ def show(console: Console, told: Mapping[str, Any], audited: Sequence[Audited]) 
         console.print(findings, markup=False, highlight=False)
         console.print()
         _show_worst(console, audited)
+
+
+def _show_checkers(console: Console, checkers: Mapping[str, Mapping[str, int]]) -> None:
+    shown = Table(
+        "task.checker", "known-good programs accepted", "known-wrong programs accepted", box=None, pad_edge=False
+    )
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for name, counts in checkers.items():
+        shares = (f"{counts[f'{kind}_accepted']:,}/{counts[kind]:,}" for kind in ("known_good", "known_wrong"))
+        shown.add_row(name, *shares)
+    console.print()
+    console.print(shown, markup=False, highlight=False)
 
 
 def _answers(told: Mapping[str, Any]) -> list[tuple[str, str]]:

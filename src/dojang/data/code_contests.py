@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from dojang.data.prepare import Known, Unusable, split_of
 from dojang.data.ratings import TIERS, Tier, tier_of
-from dojang.data.rows import io_tests, limits
+from dojang.data.rows import CONTEST_CHECKER, io_tests, limits
 from dojang.settings import Section
 from dojang.types import Message, Problem
 
@@ -48,6 +48,7 @@ class CodeContests(Section):
                 "private": self._private(row),
                 "public": io_tests(row["public_tests"]),
                 "limits": _limits(row),
+                "checker": CONTEST_CHECKER,
                 "language": "cpp17",
             },
             tier=tier,

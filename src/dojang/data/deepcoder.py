@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dojang.data.prepare import Known, Unusable, split_of
-from dojang.data.python_tests import LIMITS, read_tests
+from dojang.data.python_tests import judged_with, read_tests
 from dojang.settings import Section
 from dojang.types import Message, Problem
 
@@ -45,7 +45,7 @@ class DeepCoder(Section):
             id=f"{self.source}/{sha256(statement.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}",
             source=self.source,
             messages=ask(statement, name, row.get("starter_code") or ""),
-            reference={"private": private, "limits": LIMITS, "language": "python3"},
+            reference={"private": private, **judged_with(name)},
         )
 
     def known(self, row: Mapping[str, Any]) -> Known:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from dojang.data.deepcoder import ask
 from dojang.data.prepare import Known, Unusable
-from dojang.data.python_tests import LIMITS, read_tests
+from dojang.data.python_tests import judged_with, read_tests
 from dojang.settings import Section
 from dojang.types import Problem
 
@@ -50,7 +50,7 @@ class LiveCodeBench(Section):
             id=f"livecodebench/{row['question_id']}",
             source="livecodebench",
             messages=ask(row["question_content"].strip(), name, row["starter_code"] or ""),
-            reference={"private": private, "public": public, "limits": LIMITS, "language": "python3"},
+            reference={"private": private, "public": public, **judged_with(name)},
             tier=str(row["difficulty"]),
         )
 
@@ -78,7 +78,7 @@ def _in_areals_layout(row: Mapping[str, Any]) -> Problem:
         id=f"livecodebench/{known}",
         source="livecodebench",
         messages=ask(question, name),
-        reference={"private": private, "limits": LIMITS, "language": "python3"},
+        reference={"private": private, **judged_with(name)},
         tier=str(row.get("difficulty") or ""),
     )
 

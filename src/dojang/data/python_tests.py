@@ -6,15 +6,21 @@ from dataclasses import asdict
 from typing import Any
 
 from dojang.data.prepare import Unusable
+from dojang.data.rows import CONTEST_CHECKER
 from dojang.programs import CallTest
 
-__all__ = ["LIMITS", "read_tests"]
+__all__ = ["judged_with", "read_tests"]
 
 LIMITS = {"cpu_s": 6.0, "memory_mb": 1024}
 """Where a dataset has none of its own."""
 
 _STDIN = ("stdin_stdout", "stdin", "stdio")
 _FUNCTION = ("function_call", "functional")
+
+
+def judged_with(function: str) -> dict[str, Any]:
+    """Limits, language and, for programs that read standard input, the checker of a contest problem in Python."""
+    return {"limits": LIMITS, "language": "python3", **({} if function else {"checker": CONTEST_CHECKER})}
 
 
 def read_tests(published: Any, function: str = "") -> tuple[str, list[dict[str, str]]]:

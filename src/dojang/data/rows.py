@@ -9,7 +9,7 @@
 The ground truth is JSON, so that rows of all datasets have one schema: an answer, or the tests of a program. Solutions
 are never in it. Rows that others have made are read as well, if their ground truth is an answer, or has tests the way
 CodeFu's rows have them (as an object or as JSON text); a chat template that has been written into a prompt already is
-taken out again. The tier of such a row follows from `cf_rating` in its ground truth.
+taken out again. The tier of such a row follows from `cf_rating` in its ground truth, and its checker is `contest`.
 """
 
 import json
@@ -24,10 +24,12 @@ from dojang.data.ratings import tier_of
 from dojang.errors import DataError
 from dojang.types import Message, Problem
 
-__all__ = ["from_row", "io_tests", "limits", "reference_in", "share_of", "statement_of", "to_row"]
+__all__ = ["CONTEST_CHECKER", "from_row", "io_tests", "limits", "reference_in", "share_of", "statement_of", "to_row"]
 
 _SECONDS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:s|sec|seconds?)?\s*", re.IGNORECASE)
 _TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n")
+CONTEST_CHECKER = {"name": "contest"}
+"""Checker of contest problems that name none: the checkers of the contests themselves are not published with them."""
 _MEGABYTE = 10**6
 """Codeforces says 256 MB and means 2**20 each; CodeContests took a megabyte for a million bytes."""
 
@@ -130,6 +132,7 @@ def reference_in(truth: object) -> object:
         return {
             "private": io_tests(value["private_tests"]),
             "public": io_tests(value.get("public_tests")),
+            "checker": value.get("checker") or CONTEST_CHECKER,
             **({"limits": found} if found else {}),
         }
     if isinstance(truth, Mapping) and "private" not in truth:

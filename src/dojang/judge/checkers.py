@@ -5,11 +5,16 @@
     caseless    tokens, in whatever case
     unordered   the same lines (each read as tokens) in any order; empty lines do not matter
     floats      tokens, and numbers may be off by the tolerance
+    contest     tokens as contests compare them: where the expected word is a decimal, a number within the tolerance;
+                where it is yes or no, that word in any case; otherwise the same word
 
 A word is what ASCII blanks separate. Under floats, two numbers that are both written as integers must be the
 same text, because a double cannot tell 9007199254740993 from its neighbour; if either has a point or an
 exponent, the tolerance decides. So "5.0" for an expected "5" is accepted under floats, and refused under
 tokens. Only plain decimals are numbers: nan, inf, 1e999, 0x10 and 1_000 are words like any other.
+
+Under contest, a decimal has a point or an exponent. An expected integer stays exact: "5.0" for "5" is refused, "5" for
+"5.0" is accepted.
 
 An output is a stranger's: it may be 16 MB of anything. All of this takes time proportional to the length (sorting
 lines aside), never raises because of the bytes, and splits them piece by piece so that millions of tiny words do
@@ -23,7 +28,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import zip_longest
+from itertools import product, zip_longest
 
 from dojang.programs import Checker, CheckerName
 
@@ -39,10 +44,17 @@ _NEWLINE = re.compile(rb"\n")
 # No two neighbouring repetitions share characters: reading takes time proportional to the length.
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
+_DECIMAL = rb"[+-]?(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
+_IS_DECIMAL = re.compile(_DECIMAL)
+_HAS_DECIMAL = re.compile(rb"(?<![^ \t\n\r\x0b\x0c])" + _DECIMAL + rb"(?![^ \t\n\r\x0b\x0c])")
+_YES_NO: Mapping[bytes, bytes] = {
+    bytes(each): word for word in (b"yes", b"no") for each in product(*zip(word, word.upper(), strict=True))
+}
+"""The two words in every case, each with its lower case."""
 
 
 def normal_form(checker: Checker, data: bytes) -> bytes:
-    """Outputs with the same normal form are equally good; `complete` says whether others always differ.
+    """Outputs with the same normal form are equally good; `complete` says whether others are always refused.
 
     A keyed digest of it lets an output be recognised where the expected one must not be known. For a checker
     program it is the data itself: whether even the expected output is accepted, only the program can say.
@@ -50,8 +62,11 @@ def normal_form(checker: Checker, data: bytes) -> bytes:
     return _FORMS[checker.name](data)
 
 
-def complete(checker: Checker) -> bool:
-    """Whether outputs with different normal forms are never both accepted."""
+def complete(checker: Checker, expected: bytes) -> bool:
+    """Whether every output with another normal form than the expected one is refused."""
+    if checker.name == "contest":
+        maybe = any(mark in expected for mark in (b".", b"e", b"E"))
+        return not (maybe and _HAS_DECIMAL.search(expected))
     return checker.name not in ("floats", "program")
 
 
@@ -73,6 +88,8 @@ def compare(checker: Checker, expected: bytes, actual: bytes) -> str | None:
         same = _same_but_for_case
     elif checker.name == "floats":
         same = partial(_same_number, checker.tolerance)
+    elif checker.name == "contest":
+        same = partial(_same_in_contests, checker.tolerance)
     return _tokens_differ(expected, actual, same)
 
 
@@ -125,12 +142,18 @@ def _caseless(data: bytes) -> bytes:
     return data.decode("utf-8", "surrogateescape").casefold().encode("utf-8", "surrogateescape")
 
 
+def _contest_form(data: bytes) -> bytes:
+    words = (b" ".join([_YES_NO.get(word, word) for word in piece.split()]) for piece in _pieces(data, _BLANK))
+    return b" ".join(filter(None, words))
+
+
 _FORMS: Mapping[CheckerName, Callable[[bytes], bytes]] = {
     "tokens": _joined,
     "exact": _chomped,
     "caseless": lambda data: _caseless(_joined(data)),
     "unordered": lambda data: b"\n".join(sorted(_lines(data))),
     "floats": _joined,
+    "contest": _contest_form,
     "program": lambda data: data,
 }
 
@@ -146,6 +169,21 @@ def _same_number(tolerance: float, expected: bytes, actual: bytes) -> bool:
         return False
     if _INTEGER.fullmatch(expected) and _INTEGER.fullmatch(actual):
         return False
+    return _close(tolerance, expected, actual)
+
+
+def _same_in_contests(tolerance: float, expected: bytes, actual: bytes) -> bool:
+    if expected == actual:
+        return True
+    if expected in _YES_NO:
+        return _YES_NO[expected] == _YES_NO.get(actual)
+    if _IS_DECIMAL.fullmatch(expected) and _NUMBER.fullmatch(actual):
+        return _close(tolerance, expected, actual)
+    return False
+
+
+def _close(tolerance: float, expected: bytes, actual: bytes) -> bool:
+    """Whether two numbers are within the tolerance, absolute or relative to the expected one."""
     wanted, got = float(expected), float(actual)
     if not (math.isfinite(wanted) and math.isfinite(got)):
         return False

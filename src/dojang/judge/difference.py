@@ -21,7 +21,7 @@ MATCHED = 60
 SHOWN = 24
 BEFORE = 2
 """Equal lines shown before the first difference."""
-_BY_WORDS = ("tokens", "caseless", "floats")
+_BY_WORDS = ("tokens", "caseless", "contest", "floats")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from dojang.judge.checkers import compare
+from dojang.judge.checkers import compare, complete
 from dojang.judge.premises import Premises, bare_python
 from dojang.judge.sandbox import wire
 from dojang.judge.sandbox.leftovers import sweep
@@ -122,7 +122,12 @@ class Link:
     def _described(self, exam: Exam, test: IoTest | CallTest) -> dict[str, Any]:
         if isinstance(test, CallTest):
             return {"kind": "call", "function": test.function}
-        return {"kind": "io", "expected": digest(self._premises.key, exam.checker, encoded(test.output))}
+        expected = encoded(test.output)
+        return {
+            "kind": "io",
+            "expected": digest(self._premises.key, exam.checker, expected),
+            "complete": complete(exam.checker, expected),
+        }
 
     def _remember(self, name: str) -> None:
         """Exactly as the worker does."""

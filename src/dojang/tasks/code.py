@@ -22,7 +22,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal
 
@@ -73,6 +73,9 @@ class CodeConfig(Rewarded):
     on benchmarks (`dojang eval`, eval.benchmarks) run all unless told otherwise."""
     test_seed: int = 0
     """Decides which ones."""
+    checker: Literal["contest", "tokens", "caseless", "floats", "exact", "unordered"] | None = None
+    """Checker that compares outputs, in place of the one each problem names; checker programs stay. null: each
+    problem's own, which is contest in contest datasets and tokens where a problem names none (docs/judge.md)."""
 
     def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> "CodeTask":
         """The task with these settings; the judge stays the caller's to close."""
@@ -238,7 +241,13 @@ def pose(config: CodeConfig, problem: Problem) -> Posed:
     if language != "python3" and any(isinstance(test, CallTest) for test in tests):
         raise ValueError(f"its tests call Python functions, but programs are in {language}; use task.language=python3")
     chosen = sampled(tests, config.max_tests or len(tests), _seed(config.test_seed, problem.id))
-    return Posed(language, reference.prefix, Exam(chosen, reference.limits, reference.checker))
+    return Posed(language, reference.prefix, Exam(chosen, reference.limits, _checker(config, reference)))
+
+
+def _checker(config: CodeConfig, reference: CodeReference) -> Checker:
+    if config.checker is None or reference.checker.name == "program":
+        return reference.checker
+    return replace(reference.checker, name=config.checker)
 
 
 def read_reference(value: object) -> CodeReference:

@@ -1,13 +1,17 @@
 """What is found about problems that programs solve."""
 
 import asyncio
+import re
+from io import StringIO
 from typing import Any
 
 import pytest
 from auditing_fakes import FakeJudge, problem, sums
+from rich.console import Console
 
 from dojang.auditing.findings import Audited, Thoroughness
 from dojang.auditing.programs import ProgramAudit
+from dojang.auditing.report import as_json, figures, show
 from dojang.data.prepare import Known
 from dojang.programs import Submission
 from dojang.tasks.code import CodeConfig
@@ -122,6 +126,51 @@ def test_known_good_programs_that_disagree() -> None:
     audited = audit(sums(), FakeJudge(says), known=Known((GOOD, "print(0)")), mutants=0)
     assert details(audited, "several_answers") == ["known-good programs disagree on test 2"]
     assert "refused" in audited.names
+
+
+def by_checker(submission: Submission, _: int) -> list[Outcome]:
+    """A rounding program is right for contest and floats, one in capitals for contest and caseless."""
+    suits = {"rounds": ("contest", "floats"), "shouts": ("contest", "caseless"), "exact": ("tokens",), "off": ()}
+    if submission.source.strip() == "crashes":
+        return [Outcome.RUNTIME_ERROR] * len(submission.exam.tests)
+    (names,) = (names for word, names in suits.items() if word in submission.source)
+    return [AC if submission.exam.checker.name in names else WA] * len(submission.exam.tests)
+
+
+def test_each_choice_of_checker_is_tried() -> None:
+    judge = FakeJudge(by_checker)
+    reference = sums(checker={"name": "contest"})
+    known = Known(("rounds", "shouts", "exact", "crashes"), ("off",))
+    audited = audit(reference, judge, known=known, solutions=4, mutants=0, repeats=1)
+    told = figures([audited])["checkers"]
+    assert list(told) == ["tokens", "contest", "floats", "caseless"]
+    assert [each["known_good_accepted"] for each in told.values()] == [1, 3, 2, 2]
+    assert [each["known_wrong_accepted"] for each in told.values()] == [0, 0, 0, 0]
+    assert {(each["known_good"], each["known_wrong"]) for each in told.values()} == {(4, 1)}
+    tried = [(each.source.strip(), each.exam.checker.name) for each in judge.seen]
+    assert tried.count(("exact", "floats")) == 0, "what tokens accepts need not be run again"
+    assert tried.count(("crashes", "tokens")) == 0, "nor what no checker can accept"
+    console = Console(file=StringIO(), width=120)
+    show(console, as_json({}, [audited], complete=True), [audited])
+    assert re.search(r"contest +3/4 +0/1", console.file.getvalue())
+
+
+def test_checkers_are_not_tried_where_they_do_not_matter() -> None:
+    call = {"code": "assert candidate(1) == 2", "function": "f"}
+    assert figures([audit({"private": [call] * 6, "language": "python3"})])["checkers"] == {}
+    program = {"name": "program", "language": "python3", "source": "pass"}
+    assert figures([audit(sums(checker=program))])["checkers"] == {}
+
+
+def test_contest_checker_covers_what_statements_allow() -> None:
+    rounded = "The absolute or relative error must not exceed 0.001."
+    any_case = "You can print each letter in any case."
+    tests = [{"input": f"{at} {at}", "output": f"{at}.5\nYes"} for at in range(6)]
+    reference = {"private": tests, "language": "python3", "checker": {"name": "contest"}}
+    assert audit(reference, statement=f"{rounded} {any_case}").findings == []
+    assert audit(sums(checker={"name": "contest"}), statement=rounded).names == {"tolerance"}, "integers are exact"
+    shouted = [{**test, "output": f"Alice {at}"} for at, test in enumerate(tests)]
+    assert audit({**reference, "private": shouted}, statement=any_case).names == {"any_case"}
 
 
 def test_statements_are_read_where_texts_are_compared() -> None:

@@ -78,6 +78,7 @@ def test_tests_of_others_are_read_and_their_template_is_taken_out() -> None:
         "private": [{"input": "3\n", "output": "4\n"}, {"input": "5\n", "output": "6\n"}],
         "public": [{"input": "1\n", "output": "2\n"}],
         "limits": {"cpu_s": 1.5, "memory_mb": 256},
+        "checker": {"name": "contest"},
     }
 
 
@@ -157,7 +158,7 @@ def test_a_row_without_limits_and_public_tests_leaves_them_to_the_judge() -> Non
     truth = with_truth(time_limit=None, memory_limit_bytes=None, public_tests=None)
     found = from_row({**THEIRS, "reward_model": {"style": "rule", "ground_truth": json.dumps(truth)}}, "part/7")
     assert isinstance(found.reference, dict)
-    assert found.reference.keys() == {"private", "public"}
+    assert found.reference.keys() == {"private", "public", "checker"}
     assert found.reference["public"] == []
 
 

@@ -11,7 +11,7 @@ from dojang.judge.checkers import PIECE, compare, complete, normal_form, reads_s
 from dojang.programs import Checker, CheckerName
 
 COMPLETE: tuple[CheckerName, ...] = ("tokens", "exact", "caseless", "unordered")
-BUILT_IN: tuple[CheckerName, ...] = (*COMPLETE, "floats")
+BUILT_IN: tuple[CheckerName, ...] = (*COMPLETE, "floats", "contest")
 
 
 def check(name: CheckerName, expected: bytes, actual: bytes, tolerance: float = 1e-6) -> str | None:
@@ -19,7 +19,7 @@ def check(name: CheckerName, expected: bytes, actual: bytes, tolerance: float = 
     checker = Checker(name, tolerance)
     found = compare(checker, expected, actual)
     same = normal_form(checker, expected) == normal_form(checker, actual)
-    if complete(checker):
+    if complete(checker, expected):
         assert same == (found is None)
     elif same:
         assert found is None
@@ -54,6 +54,23 @@ def check(name: CheckerName, expected: bytes, actual: bytes, tolerance: float = 
         ("floats", b"1e10", b"10000000000"),
         ("floats", b"x 1.5 y", b"x\n1.50000000001\ny"),
         ("floats", b"nan inf 1e999 0x10", b"nan inf 1e999 0x10\n"),
+        ("contest", b"0.5", b"0.5000000000"),
+        ("contest", b"0.5000000000", b".5"),
+        ("contest", b"5.0", b"5"),
+        ("contest", b"5.", b"5.0000001"),
+        ("contest", b"0.333333", b"0.333334"),
+        ("contest", b"1000000.0", b"1000001"),
+        ("contest", b"-0.0", b"0"),
+        ("contest", b"0.000", b"-0.0"),
+        ("contest", b"1e-7", b"0"),
+        ("contest", b"1E10", b"10000000000"),
+        ("contest", b"1e+16", b"1.0000000000000001e16"),
+        ("contest", b"YES", b"Yes"),
+        ("contest", b"No\nYES\n3 no\n", b"NO yes\n3 nO   \n\n"),
+        ("contest", b"No solution", b"NO solution"),
+        ("contest", b"1 2\n", b"1 2 \n \n"),
+        ("contest", b"nan -inf 1e999 0x1.8p3", b"nan -inf 1e999 0x1.8p3"),
+        ("contest", b"12345678901234567890123.5", b"12345678901234567890123"),
     ],
 )
 def test_accepted(name: CheckerName, expected: bytes, actual: bytes) -> None:
@@ -91,6 +108,29 @@ def test_accepted(name: CheckerName, expected: bytes, actual: bytes) -> None:
         ("floats", b"5", b"+5", "token 1"),
         ("floats", b"5", b"05", "token 1"),
         ("floats", b"0.5", b"0.50001", "token 1 is '0.50001', expected '0.5'"),
+        ("contest", b"1", b"1.0", "token 1 is '1.0', expected '1'"),
+        ("contest", b"1", b"1.0000000001", "token 1"),
+        ("contest", b"1000000000", b"1e9", "token 1"),
+        ("contest", b"0", b"-0", "token 1"),
+        ("contest", b"0.5", b"0.50001", "token 1 is '0.50001', expected '0.5'"),
+        ("contest", b"0.5", b"-0.5", "token 1"),
+        ("contest", b"0.5", b"0.5 0.5", "2 tokens where 1 is expected"),
+        ("contest", b"0.5", b"nan", "token 1"),
+        ("contest", b"0.5", b"0.5f", "token 1"),
+        ("contest", b"0.5", b"0,5", "token 1"),
+        ("contest", b"1e300", b"1e999", "token 1"),
+        ("contest", b"1e999", b"1e998", "token 1"),
+        ("contest", b"1e999", b"inf", "token 1"),
+        ("contest", b"nan", b"NaN", "token 1"),
+        ("contest", b"1000.0", b"1_000", "token 1"),
+        ("contest", b"16.0", b"0x10", "token 1"),
+        ("contest", b"5.0", "\u0665".encode(), "token 1"),
+        ("contest", b"YES", b"no", "token 1 is 'no', expected 'YES'"),
+        ("contest", b"YES", b"Y", "token 1"),
+        ("contest", b"NO", b"NOT", "token 1"),
+        ("contest", b"None", b"NONE", "token 1"),
+        ("contest", b"Alice", b"ALICE", "token 1"),
+        ("contest", b"1.2.3", b"1.2.30", "token 1"),
         ("floats", b"1.5 2.5", b"1.5", "1 token where 2 are expected"),
         ("floats", b"1.5", b"nan", "token 1 is 'nan'"),
         ("floats", b"1.5", b"inf", "token 1"),
@@ -157,7 +197,8 @@ def test_random_outputs(name: CheckerName) -> None:
         expected, actual = output(), output()
         found = check(name, expected, actual)
         assert check(name, actual, actual) is None
-        assert (check(name, actual, expected) is None) == (found is None)
+        if name != "contest":  # an expected integer is exact, an expected decimal accepts integers
+            assert (check(name, actual, expected) is None) == (found is None)
         accepted += found is None
     assert 50 < accepted < 5_000  # both answers are well tried
 
@@ -173,7 +214,7 @@ def test_any_bytes_at_all(name: CheckerName) -> None:
         check(name, expected, bytes(actual))
 
 
-@pytest.mark.parametrize("name", ["tokens", "caseless", "floats"])
+@pytest.mark.parametrize("name", ["tokens", "caseless", "floats", "contest"])
 def test_cutting_into_pieces_never_shows(name: CheckerName) -> None:
     random = Random(3)
     for _ in range(10):
@@ -219,16 +260,33 @@ def test_four_megabytes_take_seconds_at_most(name: CheckerName, data: bytes) -> 
     assert time.process_time() - started < 8  # far more than it takes, far less than quadratic time would
 
 
-def test_many_floats_take_linear_time() -> None:
+@pytest.mark.parametrize("name", ["floats", "contest"])
+def test_many_floats_take_linear_time(name: CheckerName) -> None:
     started = time.process_time()
-    assert check("floats", b"1.5 " * 500_000, b"1.50 " * 500_000) is None
+    assert check(name, b"1.5 " * 500_000, b"1.50 " * 500_000) is None
     assert time.process_time() - started < 8
 
 
+def test_contest_accepts_whatever_tokens_accepts_and_less_than_caseless_floats() -> None:
+    """Contest lies between tokens and the two lenient checkers together."""
+    random = Random(8)
+    words = [b"1", b"1.0", b"1.0000001", b"-1", b"yes", b"YES", b"no", b"None", b"a", b"A", b"1e0", b"+1", b"01"]
+    for _ in range(5_000):
+        expected, actual = (b" ".join(random.choices(words, k=random.randrange(1, 3))) for _ in range(2))
+        found = check("contest", expected, actual) is None
+        assert found or check("tokens", expected, actual) is not None
+        if found:
+            lowered = expected.lower(), actual.lower()
+            assert check("floats", *lowered) is None
+
+
 def test_which_normal_forms_are_complete() -> None:
-    assert all(complete(Checker(name)) for name in COMPLETE)
-    assert not complete(Checker("floats"))
-    assert not complete(Checker("program", language="python3", source="..."))
+    assert all(complete(Checker(name), b"1.5") for name in COMPLETE)
+    assert not complete(Checker("floats"), b"1")
+    assert not complete(Checker("program", language="python3", source="..."), b"1")
+    assert complete(Checker("contest"), b"1 YES abc 1.2.3 e5 1_0.5x ... v1.0\n")
+    for decimal in (b"1.5", b"a\n-.5", b"7 5.\n", b"1e5", b"+2E-3 x"):
+        assert not complete(Checker("contest"), decimal), decimal
 
 
 def test_a_checker_program_has_to_be_run() -> None:

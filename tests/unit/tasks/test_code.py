@@ -21,7 +21,7 @@ from dojang.programs import (
     fold,
 )
 from dojang.protocols import Judge, ProgramTask, Task
-from dojang.tasks.code import CodeConfig, CodeReference, CodeTask
+from dojang.tasks.code import CodeConfig, CodeReference, CodeTask, pose
 from dojang.types import Message, Outcome, Problem, Verdict
 
 SHAPES = ("fraction", "all_or_nothing", "fraction_power", "binary")
@@ -218,6 +218,24 @@ def test_an_exam_is_made_once_per_problem() -> None:
     assert judge.seen[0].exam is judge.seen[1].exam
 
 
+def test_task_checker_replaces_all_but_checker_programs() -> None:
+    tests = [{"input": "1", "output": "0.5"}]
+    program = {"name": "program", "language": "python3", "source": "pass"}
+    for own, chosen, name in (
+        (None, None, "tokens"),
+        (None, "contest", "contest"),
+        ({"name": "contest"}, None, "contest"),
+        ({"name": "floats", "tolerance": 0.1}, "contest", "contest"),
+        (program, "contest", "program"),
+    ):
+        reference = {"private": tests, **({"checker": own} if own else {})}
+        checker = pose(CodeConfig(checker=chosen), make_problem(reference=reference)).exam.checker
+        assert checker.name == name
+        assert checker.tolerance == (own or {}).get("tolerance", 1e-6)
+    with pytest.raises(ValidationError, match="checker"):
+        CodeConfig(checker="program")
+
+
 def test_a_mapping_is_a_reference_too() -> None:
     reference = CodeReference(io_tests(2), (CallTest("assert f()", "f"),), Limits(cpu_s=1.5), Checker("exact"))
     judge = ScriptedJudge([OK] * 2)
@@ -303,6 +321,7 @@ def test_the_default_configuration() -> None:
         "tests": "private",
         "max_tests": 50,
         "test_seed": 0,
+        "checker": None,
         "rewards": {},
         "timeout_s": 10.0,
     }

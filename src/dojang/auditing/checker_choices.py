@@ -1,0 +1,43 @@
+"""Which checkers would accept a program whose worth is known: its outputs compared by each choice of task.checker that
+compares word by word.
+
+A program is judged anew only where that can change the verdict: what `tokens` accepts, the others accept, too, and a
+program that crashes or runs out of time is accepted by none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dojang.programs import Checker, CheckerName, IoTest, Judgement, Submission
+from dojang.protocols import Judge
+from dojang.types import Outcome
+
+__all__ = ["CHOICES", "accepting_checkers"]
+
+_STRICTEST: CheckerName = "tokens"
+CHOICES: tuple[CheckerName, ...] = (_STRICTEST, "contest", "floats", "caseless")
+
+
+async def accepting_checkers(judge: Judge, submission: Submission, judgement: Judgement) -> Mapping[str, bool]:
+    """Whether each choice accepts the program; empty if the choice does not matter to the problem, or if the machinery
+    failed. `judgement` is of the submission as it stands."""
+    exam = submission.exam
+    if exam.checker.name == "program" or not all(isinstance(test, IoTest) for test in exam.tests):
+        return {}
+    if judgement.outcome is Outcome.JUDGE_ERROR:
+        return {}
+    if any(ran.outcome not in (Outcome.ACCEPTED, Outcome.WRONG) for ran in judgement.ran) or not judgement.ran:
+        return dict.fromkeys(CHOICES, False)
+    found: dict[str, bool] = {}
+    if exam.checker.name in CHOICES:
+        found[exam.checker.name] = judgement.outcome is Outcome.ACCEPTED
+    for name in CHOICES:
+        if found.get(_STRICTEST):
+            return dict.fromkeys(CHOICES, True)
+        if name not in found:
+            checker = Checker(name, exam.checker.tolerance)
+            again = await judge.judge(replace(submission, exam=replace(exam, checker=checker)))
+            if again.outcome is Outcome.JUDGE_ERROR:
+                return {}
+            found[name] = again.outcome is Outcome.ACCEPTED
+    return {name: found[name] for name in CHOICES}
