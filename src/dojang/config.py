@@ -273,11 +273,8 @@ class RunConfig(Section):
                 wrong.append(
                     f"{key}.trainers={trainers} must be a multiple of train.sequence_ranks={train.sequence_ranks}"
                 )
-            if trainers is not None and trainers > 1 and train.optimiser == "adamw8bit":
-                wrong.append(
-                    f"train.optimiser=adamw8bit is for one process; with several ({key}.trainers), what it keeps is "
-                    "spread anyway"
-                )
+            if trainers is not None and trainers > 1 and train.one_process:
+                wrong.append(f"{key}.trainers={trainers}: {train.one_process}")
         if self.rollout.tensor_parallel_size > 1 and self.runtime.gpus is not None and 0 < self.runtime.gpus < 1:
             wrong.append(
                 f"rollout.tensor_parallel_size={self.rollout.tensor_parallel_size} needs whole GPUs, and "

@@ -217,8 +217,8 @@ def check_model(config: RunConfig) -> None:
 
 def check_processes(config: RunConfig) -> None:
     """ConfigError if the processes torchrun has started cannot train this run."""
-    if check_world(config.train.sequence_ranks) > 1 and config.train.optimiser == "adamw8bit":
-        raise ConfigError("train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway")
+    if check_world(config.train.sequence_ranks) > 1 and (why := config.train.one_process):
+        raise ConfigError(why)
 
 
 def check_reference(config: RunConfig, algorithm: Algorithm) -> None:

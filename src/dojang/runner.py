@@ -46,7 +46,7 @@ RESUMABLE = (
     *("tester.max_tokens", "tester.lr", "tester.url", "tester.engines", "tester.trainers"),
 )
 """Keys that may change when a run is resumed: the finished steps keep their meaning."""
-KEPT = ("train.lora", "train.optimiser")
+KEPT = ("train.lora", "train.optimiser", "train.ref_model_sync_steps")
 """But not these of them, which say what a checkpoint holds."""
 
 

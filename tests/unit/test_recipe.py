@@ -178,6 +178,13 @@ def test_weights_are_for_rewards_there_are() -> None:
     ("overrides", "said"),
     [
         (("loop.stale_updates=3", "train.updates=2"), "loop.stale_updates=3 must be a multiple of train.updates=2"),
+        (("train.optimiser=muon", "train.lora={}"), "optimiser=muon is for matrices trained in full"),
+        (("train.muon_momentum=0.9",), "muon_momentum=0.9 has no effect with optimiser=adamw"),
+        (("runtime=ray", "runtime.trainers=2", "train.optimiser=muon"), "optimiser=muon is for one process"),
+        (("train.ref_model_mixup_alpha=0.1",), "has no effect without ref_model_sync_steps"),
+        (("train.ref_model_sync_steps=4", "train.lora={}"), "needs a policy trained in full"),
+        (("model.head_dtype=float32", "rollout.engine=vllm"), "model.head_dtype=float32 is for rollout.engine=torch"),
+        (("model.head_dtype=float32", "model.dtype=float64"), "less than model.dtype=float64"),
         (("loop.stale_updates=2", "train.ppo_epochs=2", "train.updates=2"), "train.updates=2 times train.ppo_epochs=2"),
         (
             ("loop.stale_updates=2", "algo.name=gspo"),

@@ -79,7 +79,7 @@ def file(tmp_path: Path) -> str:
         ),
         (
             ["runtime=ray", "tester.trainers=2", "train.optimiser=adamw8bit"],
-            r"adamw8bit is for one process; with several \(tester.trainers\)",
+            r"tester.trainers=2: train.optimiser=adamw8bit is for one process",
         ),
         (["rollout.tensor_parallel_size=2"], "tensor_parallel_size=2 is for rollout.engine=vllm, not for torch"),
         (

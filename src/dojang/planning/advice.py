@@ -131,8 +131,7 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
         said = f"train.sequence_ranks={config.train.sequence_ranks} does not divide the {layout.ranks} processes"
         yield Finding("failed", "ranks", f"{said}; use more GPUs, or set it lower", ConfigError.exit_code)
     yield from _by_model(subject)
-    if layout.ranks > 1 and config.train.optimiser == "adamw8bit":
-        said = "train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway"
+    if layout.ranks > 1 and (said := config.train.one_process):
         yield Finding("failed", "ranks", said, ConfigError.exit_code)
     if layout.lacks:
         yield Finding("failed", "ranks", too_many(config, layout), ConfigError.exit_code)

@@ -56,7 +56,7 @@ def _counts(config: RunConfig, runtime: RayConfig, places: int) -> dict[str, int
     remote = config.rollout.engine == "remote"
     places -= (tester[0] or 0) + (0 if remote else width * (tester[1] or 0))
     most = max(1, config.rollout.prompts // config.train.updates) * group  # more would have no prompt to learn from
-    if config.train.optimiser == "adamw8bit":
+    if config.train.one_process:
         most = 1
     if remote:
         trainers = min(most, places // trained // group * group)

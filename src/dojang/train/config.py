@@ -85,8 +85,12 @@ class TrainConfig(Section):
     less memory for long answers."""
     lora: LoraConfig | None = None
     """Adapters to learn, with the rest frozen; `train.lora={}` for the defaults."""
-    optimiser: Literal["adamw", "adamw8bit"] = "adamw"
-    """adamw8bit keeps what it remembers of gradients in eight bits: 2 bytes for each weight instead of 8."""
+    optimiser: Literal["adamw", "adamw8bit", "muon"] = "adamw"
+    """Optimiser. adamw8bit keeps what it remembers of gradients in eight bits: 2 bytes for each weight instead of 8.
+    muon updates the matrices of hidden layers by Muon, and embeddings, head, norms and biases by AdamW; updates are
+    scaled so that `lr` and `weight_decay` mean the same for both."""
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Muon's momentum."""
     offload: tuple[Literal["optimiser", "reference", "teacher"], ...] = ()
     """What is kept in the processor's memory while a GPU does not need it: what the optimiser remembers, the reference
     model of a KL penalty, the local teacher model of distillation."""
@@ -101,6 +105,18 @@ class TrainConfig(Section):
     """Of the processes that torchrun starts, so many share each row of tokens (Ulysses), for answers too long for one
     GPU; among the others samples are divided (docs/parallel.md)."""
     critic: CriticConfig = CriticConfig()
+
+    @property
+    def one_process(self) -> str:
+        """Why these settings are for one process alone; empty if they are not."""
+        if self.optimiser == "adamw8bit":
+            return "train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway"
+        if self.optimiser == "muon":
+            return (
+                "train.optimiser=muon is for one process: it needs whole matrices, and with several each has a part; "
+                "use adamw"
+            )
+        return ""
 
     @property
     def steps_per_batch(self) -> int:
@@ -123,6 +139,10 @@ class TrainConfig(Section):
                 f"min_lr_ratio={self.min_lr_ratio:g} has no effect with schedule=constant; set schedule to linear or "
                 "cosine"
             )
+        if self.optimiser == "muon" and self.lora is not None:
+            raise ValueError("optimiser=muon is for matrices trained in full, and lora trains factors; use adamw")
+        if self.optimiser != "muon" and self.muon_momentum != 0.95:
+            raise ValueError(f"muon_momentum={self.muon_momentum:g} has no effect with optimiser={self.optimiser}")
         if self.ref_model_sync_steps is None and self.ref_model_mixup_alpha != 0.6:
             raise ValueError(
                 f"ref_model_mixup_alpha={self.ref_model_mixup_alpha:g} has no effect without ref_model_sync_steps; set "

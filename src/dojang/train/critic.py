@@ -70,7 +70,7 @@ class Critic:
         self._algorithm = algorithm
         self._config = config
         self._ranks = ranks
-        self._optimiser = make_optimiser(list(self._valuer.parameters()), config)
+        self._optimiser = make_optimiser(self._valuer, config)
 
     @property
     def warmup(self) -> int:

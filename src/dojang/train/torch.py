@@ -110,7 +110,7 @@ class TorchTrainer:
         self._has_published = False
         self._entropy_bonus: EntropyController | None = getattr(algorithm, "entropy_bonus", None)
         self._entropy = math.inf
-        self._optimiser = make_optimiser(self._learned(), config)
+        self._optimiser = make_optimiser(self._model, config)
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         counts, samples, others = self._count(groups)

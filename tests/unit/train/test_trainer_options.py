@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.algos.clip import DrGrpoConfig, GrpoConfig
 from dojang.algos.policy import PolicyConfig
 from dojang.train.config import TrainConfig
+from dojang.train.optimiser import make_optimiser
 from dojang.train.torch import TorchTrainer
 from dojang.types import Group, Metrics, Problem, Sample
 from dojang.weights.memory import MemoryWeights
@@ -123,6 +124,49 @@ def test_the_reference_is_moved_towards_the_policy_and_resumed(
     fresh, _ = make(algo)
     asyncio.run(fresh.restore(tmp_path))
     assert step(fresh, groups)["actor/kl_loss"] != step(other, groups)["actor/kl_loss"]
+
+
+def newton_schulz(slope: Tensor) -> Tensor:
+    """Orthogonalisation as Muon defines it: each step maps a singular value s to a s + b s^3 + c s^5."""
+    found = slope / slope.norm()
+    for _ in range(5):
+        left, sizes, right = torch.linalg.svd(found, full_matrices=False)
+        found = left @ (3.4445 * sizes - 4.7750 * sizes**3 + 2.0315 * sizes**5).diag() @ right
+    return found
+
+
+def test_muon_orthogonalises_updates_of_hidden_matrices_and_leaves_the_rest_to_adamw(
+    micro_model: Callable[..., PreTrainedModel],
+) -> None:
+    model, other = micro_model(torch.float64), micro_model(torch.float64)
+    config = TrainConfig(lr=1e-2, weight_decay=0.1, optimiser="muon")
+    optimiser = make_optimiser(model, config)
+    plain = make_optimiser(other, config.model_copy(update={"optimiser": "adamw"}))
+    before, draw = weights(model), torch.Generator().manual_seed(0)
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        mine.grad = theirs.grad = torch.randn(mine.shape, generator=draw, dtype=torch.float64)
+    optimiser.step()
+    plain.step()
+    names = [name for name, _ in model.named_parameters()]
+    hidden = [name for name, each in model.named_parameters() if ".layers." in name and each.dim() == 2]
+    assert len(hidden) == 7 * model.config.num_hidden_layers
+    for name, old, mine, theirs in zip(names, before, model.parameters(), other.parameters(), strict=True):
+        if name not in hidden:
+            assert torch.equal(mine, theirs)
+            continue
+        assert mine.grad is not None
+        update = (old * (1 - 1e-2 * 0.1) - mine.detach()) / (1e-2 * 0.2 * max(mine.shape) ** 0.5)
+        wanted = newton_schulz(mine.grad)
+        assert (update - wanted).norm() < 0.03 * wanted.norm()  # it is computed in bfloat16
+
+
+def test_muon_is_resumed(make: Make, groups: list[Group], tmp_path: Path) -> None:
+    (trainer, model), (other, resumed) = (make(GrpoConfig(), optimiser="muon") for _ in range(2))
+    step(trainer, groups)
+    asyncio.run(trainer.save(tmp_path))
+    asyncio.run(other.restore(tmp_path))
+    assert step(trainer, groups) == step(other, groups)
+    assert all(map(torch.equal, weights(model), weights(resumed)))
 
 
 def test_an_adaptive_coefficient_starts_after_the_first_step_and_is_resumed(
