@@ -24,7 +24,6 @@ __all__ = [
     "ChecksRewards",
     "Distiller",
     "EngineState",
-    "EntropyController",
     "Factors",
     "Judge",
     "Patch",
@@ -260,23 +259,6 @@ class TokenLoss:
 Average = Literal["tokens", "sequences", "constant"]
 
 
-class EntropyController(Protocol):
-    """The coefficient of an entropy bonus. An Algorithm may have one, as `entropy_bonus`."""
-
-    @property
-    def coef(self) -> float:
-        """Coefficient of the next optimiser step."""
-
-    def update(self, entropy: float) -> None:
-        """Take in the mean entropy of an optimiser step."""
-
-    def state(self) -> dict[str, float]:
-        """For a checkpoint."""
-
-    def restore(self, state: dict[str, float]) -> None:
-        """Continue from what `state` returned."""
-
-
 class Algorithm(Protocol):
     """Credits samples and turns token probabilities into a loss."""
 
@@ -312,21 +294,6 @@ class Algorithm(Protocol):
 
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
         """One number per sample of each group of the step: how much better than expected it did."""
-
-    @property
-    def kl_in_reward(self) -> float:
-        """KL coefficient in the reward: if above 0, `penalise` is asked. One that never needs it may lack both, and
-        `loss_needs_reference`."""
-
-    @property
-    def loss_needs_reference(self) -> bool:
-        """Whether `loss` wants log-probs of the reference model, where `needs_reference` may have another reason."""
-
-    def penalise(
-        self, groups: Sequence[Group], logprobs: Sequence[Sequence[float]], ref_logprobs: Sequence[Sequence[float]]
-    ) -> tuple[list[Group], Metrics]:
-        """The groups with the KL penalty as rewards of tokens, and figures. Log-probs are those of the policy and of
-        the reference, of all samples in order."""
 
     def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
         """The furthest log-ratio that may learn, and figures; given those of all tokens of the optimiser step."""

@@ -12,8 +12,6 @@ __all__ = ["CustomAlgorithmConfig"]
 
 _CRITICS = ("needs_critic", "trace", "value_loss")
 """What only an algorithm with a critic must have."""
-_KL_IN_REWARD = ("kl_in_reward", "loss_needs_reference", "penalise")
-"""What only an algorithm with a KL penalty in the reward must have."""
 
 
 class CustomAlgorithmConfig(Section):
@@ -31,8 +29,6 @@ class CustomAlgorithmConfig(Section):
         wanted = [name for name in vars(Algorithm) if not name.startswith("_")]
         if not getattr(algorithm, "needs_critic", False):
             wanted = [name for name in wanted if name not in _CRITICS]
-        if not getattr(algorithm, "kl_in_reward", 0.0):
-            wanted = [name for name in wanted if name not in _KL_IN_REWARD]
         if missing := [name for name in wanted if not hasattr(algorithm, name)]:
             raise ConfigError(
                 f"algo.make_with={self.make_with!r}: {type(algorithm).__name__} has no {', '.join(missing)}; "

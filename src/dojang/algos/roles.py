@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dojang.protocols import Algorithm, Average, TokenBatch, TokenLoss
 from dojang.types import Group, Metrics
@@ -58,7 +58,9 @@ class ByRole:
     def penalise(
         self, groups: Sequence[Group], logprobs: Sequence[Sequence[float]], ref_logprobs: Sequence[Sequence[float]]
     ) -> tuple[list[Group], Metrics]:
-        return self._first.penalise(groups, logprobs, ref_logprobs)
+        first: Any = self._first  # one with kl_in_reward has it
+        found: tuple[list[Group], Metrics] = first.penalise(groups, logprobs, ref_logprobs)
+        return found
 
     @property
     def needs_critic(self) -> bool:

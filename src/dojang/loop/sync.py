@@ -23,6 +23,7 @@ from dojang.loop.health import HealthGate
 from dojang.loop.masking import mask_truncated
 from dojang.loop.metrics import Clock, advantage_metrics, rollout_metrics
 from dojang.loop.order import pose
+from dojang.loop.reward_kl import penalise
 from dojang.loop.state import State, write_state
 from dojang.protocols import Algorithm, Distiller, RolloutEngine, Tracker, Trainer, Workflow
 from dojang.rundir import RunDir
@@ -110,7 +111,7 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     """One turn of the loop. Nothing before `learn` changes the run, so it can be abandoned and repeated."""
     clock = Clock()
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
-        drawn, penalty = await penalise(run, await _unless(stop, attempt(run, problems)))
+        drawn, penalty = await penalise(run.algorithm, run.trainer, await _unless(stop, attempt(run, problems)))
         groups = credit(run.algorithm, drawn)
         for _ in range(run.algorithm.refills if run.distiller is None else 0):
             if (missing := run.prompts - sum(group.has_advantage for group in groups)) <= 0:
@@ -146,15 +147,6 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
 async def attempt(run: Run, problems: Sequence[tuple[int, Problem]]) -> list[Group]:
     """A graded group per problem."""
     return await asyncio.gather(*(run.workflow.run(problem, ordinal) for ordinal, problem in problems))
-
-
-async def penalise(run: Run, groups: Sequence[Group]) -> tuple[Sequence[Group], Metrics]:
-    """The same groups with a KL penalty in the reward, if the algorithm has one."""
-    if not getattr(run.algorithm, "kl_in_reward", 0.0):
-        return groups, {}
-    samples = [sample for group in groups for sample in group.samples]
-    logprobs = await run.trainer.score(samples)
-    return run.algorithm.penalise(groups, logprobs, await run.trainer.ref_logprobs(samples))
 
 
 def credit(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:

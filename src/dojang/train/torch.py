@@ -18,13 +18,14 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.errors import TrainingError
-from dojang.protocols import Algorithm, EntropyController, Factors, TokenBatch, TokenLoss, WeightStore
+from dojang.protocols import Algorithm, Factors, TokenBatch, TokenLoss, WeightStore
 from dojang.train import checkpoint
 from dojang.train.adapters import Adapters
 from dojang.train.attention import see_packed
 from dojang.train.config import TrainConfig
 from dojang.train.critic import Critic
 from dojang.train.difference import LogprobDifference
+from dojang.train.entropy import EntropyController
 from dojang.train.layers import compile_layers, lighten, recompute
 from dojang.train.optimiser import make_optimiser, memory_at, visiting
 from dojang.train.packing import MicroBatch, micro_batches
