@@ -40,6 +40,7 @@ from dojang.protocols import Algorithm, Judge, RolloutEngine, SpreadJudge, Task,
 from dojang.rundir import RunDir
 from dojang.sampling import check_truncation, train_sampling
 from dojang.settings import complaints
+from dojang.sft_setup import demonstrations, fit_rows, held_out_samples
 from dojang.tasks.code import CodeConfig, CodeTask
 from dojang.tasks.splits import check_parts, check_rewards
 from dojang.track.console import ConsoleTracker
@@ -143,9 +144,12 @@ def measure_prompts(config: RunConfig, prepared: Prepared, *, dry: bool = False)
     found = measure(config, prepared.task, prepared.train, dry=dry)
     _, renderer = found.renderers.get(next(iter(config.roles())), (None, None))
     fitting, dropped = fit_benchmarks([each for each, _ in prepared.benchmarks], renderer)
-    fields = {**found.as_fields(), "dropped": {**found.dropped, **dropped}}
+    train = fit_rows(config, found.train, renderer)
+    if short := len(found.train) - len(train):
+        dropped["train"] = found.dropped.get("train", 0) + short
+    fields = {**found.as_fields(), "train": train, "dropped": {**found.dropped, **dropped}}
     graded = [(each, task) for each, (_, task) in zip(fitting, prepared.benchmarks, strict=True)]
-    return replace(prepared, config=_with_steps(config, len(found.train)), benchmarks=graded, **fields)
+    return replace(prepared, config=_with_steps(config, len(train)), benchmarks=graded, **fields)
 
 
 def _with_steps(config: RunConfig, problems: int) -> RunConfig:
@@ -258,7 +262,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         save_every=config.checkpoint.every,
         problems=prepared.train,
         held_out=prepared.held_out,
-        workflow=make_workflow(config, prepared.task, players),
+        workflow=demonstrations(config, leading.renderer) or make_workflow(config, prepared.task, players),
         exam=make_eval_workflow(config, prepared.task, leading),
         benchmarks=[
             Benchmark(each.name, each.every, each.problems, make_eval_workflow(each.config, task, leading))
@@ -288,6 +292,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         primed=config.rollout.engine == "torch" and config.train.lora is None and config.runtime.name == "local",
         stale=config.loop.stale_updates // config.train.steps_per_batch,
         critic=has_critic(prepared.algorithm),
+        eval_samples=held_out_samples(config, prepared.held_out, leading.renderer),
         distiller=make_distiller(config, leading, trainer),
         best=Best(config.checkpoint.metric, config.checkpoint.mode, config.checkpoint.keep),
         agreements=[

@@ -29,6 +29,7 @@ from dojang.algos.gspo import GspoConfig
 from dojang.algos.m2po import M2poConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.algos.sapo import SapoConfig
+from dojang.algos.sft import SftConfig
 from dojang.eval_config import Data, EvalConfig, Task, disagreements
 from dojang.judge.config import JudgeConfig
 from dojang.loop.config import CheckpointConfig, HealthConfig, LoopConfig, RolloutConfig
@@ -36,6 +37,7 @@ from dojang.runtime.config import LocalConfig, RayConfig
 from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.kinds import unknown_parts, weight_of
+from dojang.teaching_checks import distillation_disagreements, sft_disagreements
 from dojang.track.config import TrackConfig
 from dojang.train.config import CriticConfig, TrainConfig
 from dojang.workflows.coder_tester import TESTER_PARTS, CoderTesterConfig, TesterConfig
@@ -58,6 +60,7 @@ Algorithm = Annotated[
     | DppoConfig
     | M2poConfig
     | PpoConfig
+    | SftConfig
     | CustomAlgorithmConfig,
     Field(discriminator="name"),
 ]
@@ -175,38 +178,6 @@ class RunConfig(Section):
             wrong.append(f"train.critic is for algorithms that have one (algo.name=ppo), and {self.algo.name} has none")
         return wrong
 
-    def _distillation_agrees(self) -> list[str]:
-        distillation, wrong = self.distillation, list[str]()
-        if "teacher" in self.train.offload and (distillation is None or not distillation.local_model):
-            wrong.append("train.offload has teacher, but distillation.teacher names no model to load")
-        if distillation is None:
-            if self.rollout.samples < 2:
-                wrong.append(
-                    f"rollout.samples={self.rollout.samples} leaves nothing to compare a reward with; set it to 2 or "
-                    "more, or distil from a teacher alone (distillation.teacher)"
-                )
-            return wrong
-        if self.rollout.samples < 2 and distillation.reward_coef:
-            wrong.append(
-                f"rollout.samples={self.rollout.samples} leaves nothing to compare a reward with; set it to 2 or more, "
-                "or distillation.reward_coef to 0"
-            )
-        if self.algo.name == "ppo":
-            wrong.append("distillation sets the advantages of tokens, as ppo's critic does; use another algo.name")
-        if self.workflow.name == "coder_tester":
-            wrong.append("distillation is for one policy; workflow.name=coder_tester has two. Leave one of them out")
-        if (self.rollout.top_p, self.rollout.top_k, self.rollout.min_p) != (1, 0, 0):
-            wrong.append(
-                "rollout.top_p, top_k and min_p raise the log-probs of sampled tokens, which distillation compares "
-                "with the teacher's; leave them out"
-            )
-        if distillation.url and self.rollout.temperature != 1:
-            wrong.append(
-                f"rollout.temperature={self.rollout.temperature:g}, but servers give a teacher's log-probs at "
-                "temperature 1; set rollout.temperature=1, or load the teacher here (distillation.teacher)"
-            )
-        return wrong
-
     def _engine_agrees(self) -> list[str]:
         rollout, wrong = self.rollout, list[str]()
         if self.model.head_dtype == "float32" and rollout.engine != "torch":
@@ -322,8 +293,10 @@ class RunConfig(Section):
                 f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
             )
         wrong += disagreements(self.data, self.task)
-        wrong += self._parts_agree() + self._maxrl_agrees() + self._training_agrees()
-        wrong += self._distillation_agrees() + self._length_agrees()
+        wrong += self._parts_agree() + self._maxrl_agrees() + self._training_agrees() + self._length_agrees()
+        kind = (self.algo.name, self.workflow.name)
+        wrong += distillation_disagreements(self.distillation, *kind, self.rollout, self.train)
+        wrong += sft_disagreements(*kind, self.rollout, self.loop)
         if wrong:
             raise ValueError("\n".join(wrong))
         return self

@@ -11,12 +11,14 @@ from dojang.data.files import FilesConfig
 from dojang.data.functions import FunctionsConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.data.prepared import PreparedConfig
+from dojang.data.prompt_completion import PromptCompletionConfig
 from dojang.data.reasoning_gym import ReasoningGymConfig
 from dojang.data.tiny_programs import TinyProgramsConfig
 from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
 from dojang.tasks.custom import CustomTaskConfig
+from dojang.tasks.exact_match import ExactMatchConfig
 from dojang.tasks.keywords import KeywordsConfig
 from dojang.tasks.maths import MathsConfig
 from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
@@ -29,13 +31,20 @@ Data = Annotated[
     | FunctionsConfig
     | Gsm8kConfig
     | PreparedConfig
+    | PromptCompletionConfig
     | ReasoningGymConfig
     | TinyProgramsConfig
     | CustomDataConfig,
     Field(discriminator="name"),
 ]
 Task = Annotated[
-    AnswerLineConfig | CodeConfig | KeywordsConfig | MathsConfig | ReasoningGymTaskConfig | CustomTaskConfig,
+    AnswerLineConfig
+    | CodeConfig
+    | ExactMatchConfig
+    | KeywordsConfig
+    | MathsConfig
+    | ReasoningGymTaskConfig
+    | CustomTaskConfig,
     Field(discriminator="name"),
 ]
 GRADED_BY: Mapping[str, Mapping[str, str]] = {
@@ -43,6 +52,7 @@ GRADED_BY: Mapping[str, Mapping[str, str]] = {
     "gsm8k": {"name": "answer_line"},
     "functions": {"name": "code", "language": "python3"},
     "tiny_programs": {"name": "code", "language": "python3"},
+    "prompt_completion": {"name": "exact_match"},
     "reasoning_gym": {"name": "reasoning_gym"},
 }
 """The task that grades a dataset, where that follows from its name."""
@@ -51,6 +61,11 @@ GRADED_BY: Mapping[str, Mapping[str, str]] = {
 def disagreements(data: Data, task: Task, prefix: str = "") -> list[str]:
     """Errors where the task cannot grade the data; `prefix` is where both are set."""
     wrong = []
+    if data.name == "prompt_completion" and task.name == "answer_line":
+        wrong.append(
+            f"{prefix}data.name=prompt_completion has whole completions as references; set "
+            f"{prefix}task.name=exact_match"
+        )
     if data.name in ("functions", "tiny_programs") and task.name == "answer_line":
         wrong.append(
             f"{prefix}data.name={data.name} asks for programs, which only running them can grade; set "

@@ -223,7 +223,8 @@ def check_processes(config: RunConfig) -> None:
 
 def check_reference(config: RunConfig, algorithm: Algorithm) -> None:
     """ConfigError if a reference model is to be refreshed and there is none."""
-    if (steps := config.train.ref_model_sync_steps) and not algorithm.needs_reference:
+    asked = config.distillation is not None and config.distillation.teacher == "reference"
+    if (steps := config.train.ref_model_sync_steps) and not (algorithm.needs_reference or asked):
         raise ConfigError(
             f"train.ref_model_sync_steps={steps} refreshes the reference model, and algo.name={config.algo.name} has "
             "none; set algo.kl or algo.kl_in_reward above 0, or leave it out"

@@ -66,7 +66,7 @@ def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> 
         draw_chart(directory.chart, rows, f"{ending.recipe}: {done} of {ending.steps} steps")
     if status == "finished":
         for line in _report(
-            ending, done, seconds, scores, [*_changes("held-out", scores, rewards), *_benchmarks(rows)]
+            ending, done, seconds, scores, [*_changes("held-out", scores, rewards), *_losses(rows), *_benchmarks(rows)]
         ):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -94,6 +94,12 @@ def _changes(name: str, scores: Mapping[int, float], rewards: Mapping[int, float
     if 0 in scores:  # the record of the first evaluation may have been deleted
         yield f"{name} accuracy: {scores[0]:.1%} before, {scores[max(scores)]:.1%} after"
         yield f"{name} reward: {rewards[0]:.3f} before, {rewards[max(rewards)]:.3f} after"
+
+
+def _losses(rows: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    losses = [row["val/loss"] for row in rows if "val/loss" in row]
+    if losses:
+        yield f"held-out loss: {losses[0]:.4f} before, {losses[-1]:.4f} after"
 
 
 def _benchmarks(rows: Sequence[Mapping[str, float]]) -> Iterator[str]:

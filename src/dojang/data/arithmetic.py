@@ -14,7 +14,7 @@ from dojang.data.section import DataSection
 from dojang.errors import DataError
 from dojang.types import Message, Problem
 
-__all__ = ["ArithmeticConfig", "is_held_out", "question"]
+__all__ = ["ArithmeticConfig", "is_held_out", "question", "worked"]
 
 
 class ArithmeticConfig(DataSection):
@@ -54,12 +54,21 @@ def question(left: int, right: int) -> str:
     return f"What is {left} + {right}?"
 
 
+def worked(left: int, right: int) -> str:
+    """The sum by column addition, ones and then tens with the carry: a completion for supervised fine-tuning."""
+    ones, tens = left % 10 + right % 10, left // 10 + right // 10
+    carry = ones // 10
+    steps = f"{left % 10}+{right % 10}={ones}, {left // 10}+{right // 10}{'+1' * carry}={tens + carry}"
+    return f"{steps}\n#### The final answer is {left + right}"
+
+
 def _problem(left: int, right: int) -> Problem:
     return Problem(
         id=f"arithmetic/{left}+{right}",
         source="arithmetic",
         messages=(Message("user", question(left, right)),),
         reference=str(left + right),
+        columns={"completion": worked(left, right)},
     )
 
 

@@ -9,6 +9,7 @@ same problems, the same random numbers and so the same tokens as one that was ne
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from dojang.loop.reward_kl import penalise
 from dojang.loop.state import State, write_state
 from dojang.protocols import Algorithm, Distiller, RolloutEngine, Tracker, Trainer, Workflow
 from dojang.rundir import RunDir
-from dojang.types import Group, Metrics, Problem
+from dojang.types import Group, Metrics, Problem, Sample
 
 __all__ = ["Run", "train"]
 
@@ -66,6 +67,8 @@ class Run:
     """Whether tokens are credited by the trainer's critic, and not samples beside each other."""
     distiller: Distiller | None = None
     """Adds the teacher's signal to the advantages of tokens (on-policy distillation)."""
+    eval_samples: Sequence[Sample] = ()
+    """Held-out completions on which evaluations measure the loss (SFT)."""
     best: Best = field(default_factory=Best)
     """By what checkpoints are kept."""
     benchmarks: Sequence[Benchmark] = ()
@@ -246,10 +249,19 @@ async def examine_held_out(run: Run, state: State, stop: asyncio.Event) -> State
     with clock("eval"):
         found = await _unless(stop, evaluate(run.exam, run.held_out))
     run.tracker.groups(state.step, "test", found.groups)
-    figures = {**found.metrics, **clock.spent}
+    figures = {**found.metrics, **await eval_loss(run), **clock.spent}
     run.tracker.metrics(state.step, figures)
     scores = {**state.scores, state.step: found.score}
     return replace(state, scores=scores, figures={**state.figures, **figures})
+
+
+async def eval_loss(run: Run) -> Metrics:
+    """Mean cross-entropy of the held-out completions, per token, if there are any (SFT)."""
+    if not run.eval_samples:
+        return {}
+    scored = await run.trainer.score(run.eval_samples)
+    tokens = sum(sample.response_length for sample in run.eval_samples)
+    return {"val/loss": -math.fsum(each for row in scored for each in row) / tokens}
 
 
 async def examine_benchmark(run: Run, state: State, benchmark: Benchmark, stop: asyncio.Event) -> State:

@@ -45,6 +45,8 @@ class ConsoleTracker:
             self._score = values[ACCURACY]
             self._eval_times[""].append(values.get("timing_s/eval", 0.0))
             line = f"held-out accuracy {self._score:.1%}  reward {values[REWARD]:.3f}"
+            if "val/loss" in values:
+                line += f"  loss {values['val/loss']:.4f}"
         elif name is not None:
             self._eval_times[name].append(values.get(f"timing_s/eval/{name}", 0.0))
             accuracy, reward = values[f"{SOURCE_ACCURACY}{name}"], values[f"{SOURCE_REWARD}{name}"]
@@ -79,7 +81,9 @@ class ConsoleTracker:
 
     def _figures(self, step: int) -> str:
         parts = []
-        if "critic/rewards/mean" in self._last:
+        if "actor/loss" in self._last and "actor/pg_loss" not in self._last:  # supervised fine-tuning
+            parts.append(f"loss {self._last['actor/loss']:.4f}")
+        elif "critic/rewards/mean" in self._last:
             parts.append(f"reward {self._last['critic/rewards/mean']:.3f}")
         if self._score is not None:
             parts.append(f"eval {self._score:.1%}")

@@ -298,6 +298,14 @@ ROWS = (
         "Evaluation",
         (
             Panel(
+                "Held-out loss",
+                (
+                    Figure(
+                        "val/loss", "With `algo.name=sft`: cross-entropy of held-out completions, per token.", "nats"
+                    ),
+                ),
+            ),
+            Panel(
                 "Held-out accuracy",
                 (
                     Figure("val/accuracy", "Share of held-out answers that are right, over all data sources.", "share"),

@@ -313,7 +313,9 @@ class TorchTrainer:
         if not batch.idle:
             difference.add(gap_BT[batch.mask_BT & same_B[:, None]])
         ruled_out_BT = batch.behaviour_logp_BT.isneginf().to(gap_BT.dtype)
-        figures = {_ENTROPY: entropy_BT, _GAP: gap_BT, "actor/zero_prob_tokens": ruled_out_BT}
+        figures = {_ENTROPY: entropy_BT, "actor/zero_prob_tokens": ruled_out_BT}
+        if batch.samples[0].version >= 0:  # completions of SFT were not sampled
+            figures[_GAP] = gap_BT
         return replace(found, figures={**found.figures, **figures})
 
     def _references(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:

@@ -4,6 +4,7 @@ A prompt that is plain text itself (messages of the role `text`) is tokenised as
 """
 
 import inspect
+import unicodedata
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -64,6 +65,46 @@ class ChatRenderer:
             )
         return tokens
 
+    def render_completion(
+        self, messages: Sequence[Message], completion: str
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Tokens of the prompt, and of a given completion up to and with the token that ends it. The prompt's are those
+        that `render` gives, so the split between the two is where the model begins to write. ConfigError if the chat
+        template changes the prompt or loses the completion; TooLong if both do not fit the context."""
+        text, special = self._text(messages)
+        rest = completion
+        if not special:
+            whole = self._with_template([*messages, Message("assistant", completion)], generation=False)
+            rest = whole.removeprefix(text)
+            if len(rest) == len(whole):
+                raise ConfigError(
+                    f"the chat template writes another prompt where an answer follows: {whole[:80]!r} does not begin "
+                    f"with {text[-80:]!r}; set model.template so that both are the same (enable_thinking: false)"
+                )
+        prompt = tuple(self._tokenizer.encode(text, add_special_tokens=special))
+        tokens = self._ended(self._tokenizer.encode(rest, add_special_tokens=False))
+        told = str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        if _letters(completion) not in _letters(told):
+            raise ConfigError(f"the tokens of a completion say {told[:80]!r}, and the completion {completion[:80]!r}")
+        if self._context is not None and len(prompt) + len(tokens) > self._context:
+            raise TooLong(
+                f"a prompt of {len(prompt)} tokens and its completion of {len(tokens)} do not fit {self._limit} of "
+                f"{self._context} tokens; leave such rows out with data.filter_overlong_prompts=true"
+            )
+        return prompt, tokens
+
+    def _ended(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Up to and with the end-of-sequence token: what a template writes after it is never sampled."""
+        end = self._tokenizer.eos_token_id
+        if end is None:
+            return tuple(tokens)
+        kept = list(tokens)
+        if end in kept:
+            del kept[len(kept) - kept[::-1].index(end) :]
+        else:
+            kept.append(end)
+        return tuple(kept)
+
     def overlong(self, prompts: Sequence[Sequence[Message]]) -> list[int]:
         """Places of the prompts that `render` refuses. Those with fewer bytes than there is room for tokens, with ample
         room for the chat template, need not be tokenised, since a token is at least a byte."""
@@ -110,14 +151,19 @@ class ChatRenderer:
             return plain, True
         if self._tokenizer.chat_template is None:
             return plain_text(messages), True
-        try:
-            return self._apply_template(messages), False
-        except TemplateError:  # some templates refuse a system turn
-            return self._apply_template(fold_system(messages)), False
+        return self._with_template(messages, generation=True), False
 
-    def _apply_template(self, messages: Sequence[Message]) -> str:
+    def _with_template(self, messages: Sequence[Message], *, generation: bool) -> str:
+        try:
+            return self._apply_template(messages, generation=generation)
+        except TemplateError:  # some templates refuse a system turn
+            return self._apply_template(fold_system(messages), generation=generation)
+
+    def _apply_template(self, messages: Sequence[Message], *, generation: bool) -> str:
         chat = [{"role": message.role, "content": message.content} for message in messages]
-        text = self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **self._variables)
+        text = self._tokenizer.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=generation, **self._variables
+        )
         assert isinstance(text, str)
         return text
 
@@ -132,6 +178,11 @@ def fold_system(messages: Sequence[Message]) -> list[Message]:
 def plain_text(messages: Sequence[Message]) -> str:
     """Turns separated by blank lines, ending where the model begins to write."""
     return "\n\n".join(message.content for message in messages) + "\n\n"
+
+
+def _letters(text: str) -> str:
+    """Without white space, and in the normal form that tokenizers may bring text into."""
+    return "".join(unicodedata.normalize("NFKC", text).split())
 
 
 def _most_tokens(text: str) -> int:

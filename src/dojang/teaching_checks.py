@@ -1,0 +1,57 @@
+"""Checks of settings that distillation and supervised fine-tuning need to go together with the rest of a run."""
+
+from dojang.algos.distillation import DistillationConfig
+from dojang.loop.config import LoopConfig, RolloutConfig
+from dojang.train.config import TrainConfig
+
+__all__ = ["distillation_disagreements", "sft_disagreements"]
+
+
+def distillation_disagreements(
+    distillation: DistillationConfig | None, algorithm: str, workflow: str, rollout: RolloutConfig, train: TrainConfig
+) -> list[str]:
+    """Errors of `distillation`, and of settings that only make sense with it."""
+    wrong = list[str]()
+    few = f"rollout.samples={rollout.samples} leaves nothing to compare a reward with; set it to 2 or more, or"
+    if "teacher" in train.offload and (distillation is None or not distillation.local_model):
+        wrong.append("train.offload has teacher, but distillation.teacher names no model to load")
+    if distillation is None:
+        if rollout.samples < 2 and algorithm != "sft":
+            wrong.append(f"{few} distil from a teacher alone (distillation.teacher)")
+        return wrong
+    if rollout.samples < 2 and distillation.reward_coef:
+        wrong.append(f"{few} distillation.reward_coef to 0")
+    if algorithm == "sft":
+        wrong.append("algo.name=sft trains on given completions, and a teacher scores sampled ones; leave one out")
+    if algorithm == "ppo":
+        wrong.append("distillation sets the advantages of tokens, as ppo's critic does; use another algo.name")
+    if workflow == "coder_tester":
+        wrong.append("distillation is for one policy; workflow.name=coder_tester has two. Leave one of them out")
+    if (rollout.top_p, rollout.top_k, rollout.min_p) != (1, 0, 0):
+        wrong.append(
+            "rollout.top_p, top_k and min_p raise the log-probs of sampled tokens, which distillation compares with "
+            "the teacher's; leave them out"
+        )
+    if distillation.url and rollout.temperature != 1:
+        wrong.append(
+            f"rollout.temperature={rollout.temperature:g}, but servers give a teacher's log-probs at temperature 1; "
+            "set rollout.temperature=1, or load the teacher here (distillation.teacher)"
+        )
+    return wrong
+
+
+def sft_disagreements(algorithm: str, workflow: str, rollout: RolloutConfig, loop: LoopConfig) -> list[str]:
+    """Errors of settings that supervised fine-tuning has no use for."""
+    if algorithm != "sft":
+        return []
+    wrong = list[str]()
+    if workflow != "single_turn":
+        wrong.append(f"algo.name=sft trains on rows of the data; leave workflow.name={workflow} out")
+    if rollout.temperature != 1:
+        wrong.append(
+            f"rollout.temperature={rollout.temperature:g} would scale the loss of algo.name=sft, which samples "
+            "nothing; set it to 1 (evaluations have eval.temperature)"
+        )
+    if loop.stale_updates:
+        wrong.append("loop.stale_updates is for rollouts, and algo.name=sft has none; leave it out")
+    return wrong
