@@ -28,6 +28,7 @@ class SftConfig(Section):
     mean of each row's sum, divided by rollout.max_tokens."""
 
     # Settings that other algorithms have and a loss on given completions has no use for.
+    advantage: ClassVar[str] = ""
     kl: ClassVar[float] = 0.0
     kl_in_reward: ClassVar[float] = 0.0
     old: ClassVar[str] = "behaviour"
