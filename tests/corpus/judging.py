@@ -12,7 +12,7 @@ from pathlib import Path
 
 from corpus import Entry, entries
 from dojang.judge.pool import JudgePool
-from dojang.programs import Judgement, Submission
+from dojang.programs import Judgement, Stop, Submission
 from dojang.types import Outcome
 
 DIFFERENCES: dict[str, dict[str, tuple[Outcome, str]]] = {
@@ -52,7 +52,8 @@ async def judge_all(isolation: str, cache: Path, chosen: list[Entry]) -> list[st
     async with JudgePool(cache=cache, isolation=isolation) as pool:
 
         async def judge(entry: Entry) -> str | None:
-            return problem_with(entry, await pool.judge(Submission(entry.language, entry.source, entry.exam)))
+            submission = Submission(entry.language, entry.source, entry.exam, Stop.TIME_LIMIT)
+            return problem_with(entry, await pool.judge(submission))
 
         found = await asyncio.gather(*map(judge, chosen))
     return [problem for problem in found if problem]

@@ -1,6 +1,6 @@
 // tries: exhaust the compiler's stack with nested blocks
 // expect: compile_error | accepted
-// limits: compile_s=10
+// limits: compile_s=3
 // expand: OPEN = "{" x 100000
 // expand: SHUT = "}" x 100000
 

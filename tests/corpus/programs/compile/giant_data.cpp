@@ -1,6 +1,6 @@
 // tries: an object file of 4 GB
 // expect: compile_error
-// limits: compile_s=10
+// limits: compile_s=3
 
 long long table[1 << 29] = {1};
 

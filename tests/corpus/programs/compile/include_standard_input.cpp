@@ -1,6 +1,6 @@
 // tries: make the compiler wait for somebody to type
 // expect: compile_error
-// limits: compile_s=5
+// limits: compile_s=2
 
 #include "/dev/stdin"
 

@@ -1,6 +1,6 @@
 // tries: instantiate two to the power of many templates
 // expect: compile_error
-// limits: compile_s=5
+// limits: compile_s=2
 
 template <int depth, long path>
 struct Tree {
