@@ -1,7 +1,10 @@
 """What the tests of jobs share: names, and a look into S3."""
 
 import re
+from contextlib import suppress
 from typing import Any
+
+from dojang.launch.following import GROUP
 
 BUCKET = "dojang-jobs"
 REGION = "us-east-1"
@@ -20,3 +23,11 @@ def uploaded(session: Any, place: str) -> dict[str, bytes]:
         key.removeprefix(found[2]).lstrip("/"): client.get_object(Bucket=found[1], Key=key)["Body"].read()
         for key in keys
     }
+
+
+def log_group(session: Any) -> Any:
+    """A client of CloudWatch Logs; the group that jobs print to is there, made by this test or an earlier one."""
+    logs = session.client("logs")
+    with suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_group(logGroupName=GROUP)
+    return logs

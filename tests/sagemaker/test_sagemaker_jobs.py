@@ -10,13 +10,12 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cloud import ACCOUNT, BUCKET, REGION, ROLE, uploaded
+from cloud import ACCOUNT, BUCKET, REGION, ROLE, log_group, uploaded
 
 from dojang.errors import ConfigError, DojangError, Interrupted
 from dojang.launch import sagemaker, submission
@@ -333,14 +332,6 @@ def test_without_credentials_there_is_nothing_to_wait_for(amazon: Any, monkeypat
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(DojangError, match="some-job cannot be looked at: Unable to locate credentials"):
         follow(sagemaker.connect(REGION, ""), "some-job")
-
-
-def log_group(amazon: Any) -> Any:
-    """Where jobs print, as their first container makes it."""
-    logs = amazon.client("logs")
-    with suppress(logs.exceptions.ResourceAlreadyExistsException):
-        logs.create_log_group(logGroupName=GROUP)
-    return logs
 
 
 def test_logs_of_all_hosts_are_told_once_and_to_the_end(amazon: Any, job: Callable[..., str]) -> None:
