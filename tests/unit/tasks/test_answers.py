@@ -284,6 +284,6 @@ def test_hostile_text_is_read_in_linear_time(start: str, text: str) -> None:
 
 
 def _seconds(work: Callable[[str], None], text: str) -> float:
-    started = time.perf_counter()
+    started = time.thread_time()
     work(text)
-    return time.perf_counter() - started
+    return time.thread_time() - started
