@@ -1,5 +1,6 @@
 """Recipes for hardware that is not here: checked whole, and two steps of each with the shipped model."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -65,41 +66,77 @@ def rows(name: str) -> dict[str, list[dict[str, object]]]:
     return {"train.jsonl": made, "test.jsonl": [{**each, "name": f"test {each['name']}"} for each in made]}
 
 
-@pytest.fixture(
-    params=[
-        "gsm8k-qwen2.5-0.5b-qlora",
-        "deepmath-qwen2.5-0.5b",
-        "codefu-7b-post",
-        "codefu-7b-stage1",
-        "codefu-7b-stage2",
-        "code-qwen3-8b-coder-tester",
-        "code-qwen3-8b-m2po-baseline",
-        "code-qwen3-8b-m2po-delta",
-        "code-qwen3-8b-m2po-full",
-    ]
-)
-def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[str]]:
-    """A recipe, and what it needs to find its data."""
+RECIPES = [
+    "gsm8k-qwen2.5-0.5b-qlora",
+    "deepmath-qwen2.5-0.5b",
+    "codefu-7b-post",
+    "codefu-7b-stage1",
+    "codefu-7b-stage2",
+    "code-qwen3-8b-coder-tester",
+    "code-qwen3-8b-m2po-baseline",
+    "code-qwen3-8b-m2po-delta",
+    "code-qwen3-8b-m2po-full",
+]
+IN_ONE_PROCESS = """
+import json, sys
+from pathlib import Path
+from dojang import runner
+for name, overrides in json.loads(sys.argv[1]).items():
+    runner.run(name, overrides, Path(sys.argv[2], name), resume=False)
+"""
+
+
+def prepared(recipe_name: str, folder: Path) -> list[str]:
+    """Settings with which a recipe finds a few problems, written to `folder`."""
     name = {"gsm8k": "gsm8k", "deepmath": "deepmath", "codefu": "code-contests", "code": "deepcoder"}[
-        request.param.split("-")[0]
+        recipe_name.split("-")[0]
     ]
-    if name == "deepmath":
-        pytest.importorskip("math_verify", reason="math-verify is not installed")
-    raw = tmp_path / "raw"
-    raw.mkdir()
+    raw = folder / "raw"
+    raw.mkdir(parents=True)
     for file, made in rows(name).items():
         (raw / file).write_text("\n".join(map(json.dumps, made)))
     if name == "gsm8k":
-        return request.param, [f"data.path={raw}"]
+        return [f"data.path={raw}"]
     if name == "deepmath":  # names are those of the questions
         (raw / "test.jsonl").write_text(json.dumps({"question": "What is 9 plus 9?", "final_answer": "18"}))
     # The contests of both splits are one problem under several names.
-    prepare(DATASETS[name](), find(str(raw)), tmp_path / "prepared", keep_overlap=True, tell=lambda *_: None)
-    return request.param, [f"data.path={tmp_path / 'prepared'}"]
+    prepare(DATASETS[name](), find(str(raw)), folder / "prepared", keep_overlap=True, tell=lambda *_: None)
+    return [f"data.path={folder / 'prepared'}"]
 
 
-def test_it_is_whole(asked: tuple[str, list[str]]) -> None:
-    name, where = asked
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The settings of each recipe."""
+    folder = tmp_path_factory.mktemp("data")
+    return {name: prepared(name, folder / name) for name in RECIPES if gradable(name)}
+
+
+@pytest.fixture(scope="module")
+def runs(data: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run directories of all recipes. One process runs them all: to start one takes seconds."""
+    folder = tmp_path_factory.mktemp("runs")
+    asked = json.dumps({name: [*TINY, *where, *smaller(name)] for name, where in data.items()})
+    command = [sys.executable, "-c", IN_ONE_PROCESS, asked, str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder
+
+
+def gradable(name: str) -> bool:
+    return "deepmath" not in name or importlib.util.find_spec("math_verify") is not None
+
+
+def smaller(name: str) -> list[str]:
+    if "tester" in name:
+        return ["tester.model=dojang-tiny", "tester.max_tokens=24", "tester.engines=null", "tester.trainers=null"]
+    return ["data.shots=0"] if "gsm8k" in name else []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_it_is_whole(data: dict[str, list[str]], name: str) -> None:
+    if name not in data:
+        pytest.skip("math-verify is not installed")
+    where = data[name]
     config = recipe.load(name, [*where, "model.device=cpu", *(["model.name=dojang-tiny"] if "stage2" in name else [])])
     if "stage2" not in name:
         assert config.model.name in plan.describe(config)
@@ -111,19 +148,15 @@ def test_how_weights_travel_is_all_that_differs() -> None:
     assert delta.model_copy(update={"rollout": delta.rollout.model_copy(update={"transfer": "full"})}) == full
 
 
-def test_two_steps(asked: tuple[str, list[str]], tmp_path: Path) -> None:
-    name, where = asked
-    more = ["data.shots=0"] if "gsm8k" in name else []
-    if "tester" in name:
-        more = ["tester.model=dojang-tiny", "tester.max_tokens=24", "tester.engines=null", "tester.trainers=null"]
-    command = [sys.executable, "-m", "dojang", "train", name, *TINY, *where, *more, "--run-dir", str(tmp_path / "run")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout + result.stderr
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_steps(data: dict[str, list[str]], runs: Path, name: str) -> None:
+    if name not in data:
+        pytest.skip("math-verify is not installed")
+    summary = json.loads((runs / name / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 2)
-    found = [json.loads(line) for line in RunDir(tmp_path / "run").metrics.read_text().splitlines()]
+    found = [json.loads(line) for line in RunDir(runs / name).metrics.read_text().splitlines()]
     assert [row["judge/errors"] for row in found if "judge/errors" in row] == [0.0, 0.0]
     if "tester" in name:
         assert [row["tester/groups/total"] for row in found if "tester/groups/total" in row] == [2.0, 2.0]
         assert [row["tester/judge/errors"] for row in found if "tester/judge/errors" in row] == [0.0, 0.0]
-        assert (tmp_path / "run" / "checkpoints" / "last" / "tester" / "model.safetensors").is_file()
+        assert (runs / name / "checkpoints" / "last" / "tester" / "model.safetensors").is_file()
