@@ -40,6 +40,10 @@ CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
     "grpo": (GrpoConfig(kl=0.1), {}),
     "m2po": (M2poConfig(threshold=0.01), {"micro_tokens": 40}),
     "gspo, tis": (GspoConfig(corrections=(TokenTis(),)), {"micro_tokens": 30}),
+    "entropy, refresh": (
+        GrpoConfig(kl=0.1, use_bias_correction_kl=True, entropy={"coef": 0.05, "target": 9.0}),
+        {"micro_tokens": 30, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.5},
+    ),
     "recompute": (GrpoConfig(average="sequences"), {"recompute": True, "micro_tokens": 25}),
     "lora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4)}),
     "modules_to_save": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4, modules_to_save=("lm_head",))}),
@@ -51,7 +55,7 @@ CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
 def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> TorchTrainer:
     tokenizer = AutoTokenizer.from_pretrained(models.resolve("dojang-tiny"))
 
-    def model(seed: int) -> PreTrainedModel:
+    def model(seed: int, *, tied: bool = False) -> PreTrainedModel:
         torch.manual_seed(seed)
         config = LlamaConfig(
             vocab_size=len(tokenizer),
@@ -60,13 +64,13 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
-            tie_word_embeddings=seed == 0,
+            tie_word_embeddings=tied,
             initializer_range=0.2,
         )
         return in_double(LlamaForCausalLM(config).double().eval())
 
     lora = settings.get("lora")
-    policy, compute = model(0), torch.float64
+    policy, compute = model(0, tied=True), torch.float64
     if lora and lora.bits == 4:
         compute = torch.float32  # bitsandbytes knows nothing more precise
         with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +83,7 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
         critic = Critic(model(2), algorithm, config, compute=compute, ranks=ranks)
     return TorchTrainer(
         policy,
-        model(1) if algo.kl and config.needs_reference_model else None,
+        model(1, tied="ref_model_sync_steps" in settings) if algo.kl and config.needs_reference_model else None,
         tokenizer,
         algorithm,
         MemoryWeights(torch.float64),
@@ -123,6 +127,8 @@ def play(case: str, ranks: Ranks) -> dict[str, Any]:
     found = [steps(trainer) for _ in range(2)]
     samples = [sample for group in groups() for sample in group.samples]
     scores = asyncio.run(trainer.score(samples))
+    if trainer._reference is not None:
+        scores += asyncio.run(trainer.ref_logprobs(samples))
     if trainer._critic is not None:
         scores += asyncio.run(trainer.appraise(samples))
     return {"metrics": found, "weights": weights(trainer), "scores": scores}
