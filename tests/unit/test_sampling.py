@@ -35,6 +35,11 @@ def test_corrections_of_whole_sequences_are_refused_with_truncation() -> None:
         compose.prepare(recipes.load("quickstart", ["rollout.top_k=20", *more]), dry=True)
 
 
+def test_an_algorithm_that_is_always_off_policy_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"algo.name=m2po would take its ratios to them; use another algo.name"):
+        compose.prepare(recipes.load("quickstart", ["rollout.top_p=0.9", "algo.name=m2po"]), dry=True)
+
+
 def test_a_reference_that_is_not_there_cannot_be_refreshed() -> None:
     with pytest.raises(ConfigError, match=r"train.ref_model_sync_steps=4 refreshes the reference model"):
         compose.prepare(recipes.load("quickstart", ["train.ref_model_sync_steps=4"]), dry=True)
