@@ -91,6 +91,8 @@ class Prepared:
     """Of each model, by its role; without those that a dry run would have to download."""
     benchmarks: Sequence[tuple[Loaded, Task]] = ()
     """Further evaluation sets, each with the task that grades it."""
+    multiple_answers: int = 0
+    """Number of training problems left out by data.filter_multiple_answers."""
 
     @property
     def prompts(self) -> list[Sequence[Message]]:

@@ -5,7 +5,7 @@ import os
 
 from dojang import compose, models
 from dojang.config import RunConfig
-from dojang.prompts import describe_dropped
+from dojang.prompts import describe_dropped, describe_multiple_answers
 from dojang.runtime.config import engine_gpus
 
 __all__ = ["describe"]
@@ -27,6 +27,7 @@ def describe(config: RunConfig) -> str:
             *_cluster(config),
             f"  data    {config.data.name}: {len(prepared.train):,} training and "
             f"{len(prepared.task.problems('test')) - prepared.dropped.get('test', 0):,} held-out problems",
+            *_multiple_answers(config, prepared),
             *_overlong(config, prepared),
             f"  steps   {config.steps} of {rollout.prompts} problems x {rollout.samples} samples "
             f"({config.steps * rollout.prompts * rollout.samples:,} samples of up to {rollout.max_tokens} tokens, "
@@ -53,6 +54,12 @@ def _overlong(config: RunConfig, prepared: compose.Prepared) -> list[str]:
     if not prepared.dropped:
         return ["          overlong prompts are counted by the run: the model's tokenizer is not on this machine"]
     return [f"          overlong prompts left out: {describe_dropped(list(prepared.dropped.items()))}"]
+
+
+def _multiple_answers(config: RunConfig, prepared: compose.Prepared) -> list[str]:
+    if not config.data.filter_multiple_answers:
+        return []
+    return [f"          {describe_multiple_answers(prepared.multiple_answers)}"]
 
 
 def _where(config: RunConfig) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from dojang.data.prepared import PreparedConfig
 from dojang.data.reading import find
 from dojang.data.subsets import choose
 from dojang.errors import ConfigError, DataError
+from dojang.multiple_answers import has_multiple_answers
+from dojang.tasks.code import CodeConfig
 from dojang.types import Problem
 
 __all__ = ["DATASETS", "Options", "make_dataset", "prepare", "read_held_out"]
@@ -83,6 +86,9 @@ def prepare(name: str, where: str, output: Path, settings: Sequence[str], option
                 against=against,
                 keep_overlap=options.keep_overlap,
                 tell=tell,
+                suspected=partial(has_multiple_answers, CodeConfig(tests="all"))
+                if dataset.ability == "code"
+                else lambda problem: False,
             )
         except OSError as error:
             raise DataError(f"{output} cannot be written: {error}") from error
@@ -165,6 +171,9 @@ def _print(report: Report, output: Path, left_out: Sequence[str], trained_on: st
         table.add_row(f"{count:,}", f"dropped: {reason}")
     if report.overlap and not any("overlaps" in reason for reason in report.dropped):
         table.add_row(f"{len(report.overlap):,}", "kept, though they overlap with held-out problems (report.json)")
+    if report.multiple_answers:
+        said = "training problems may have several right answers; data.filter_multiple_answers=true leaves them out"
+        table.add_row(f"{len(report.multiple_answers):,}", said)
     Console().print(table, markup=False, highlight=False)
     if left_out:
         said = f"not read: {', '.join(left_out)}, evaluation sets; --subset {left_out[0]} prepares one as a test split"

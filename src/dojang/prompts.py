@@ -12,13 +12,23 @@ from dojang.benchmarking import Loaded
 from dojang.config import RunConfig
 from dojang.errors import DataError
 from dojang.learner import load_tokenizer, make_renderer
+from dojang.multiple_answers import leave_out
 from dojang.protocols import Task, TooLong
 from dojang.tasks.code import CodeTask
 from dojang.types import Message, Problem
 from dojang.workflows.coder_tester import CoderTesterConfig, ask_tester
 from dojang.workflows.render import ChatRenderer
 
-__all__ = ["Fitting", "Measured", "describe_dropped", "fit_benchmarks", "held_out", "keep_fitting", "measure"]
+__all__ = [
+    "Fitting",
+    "Measured",
+    "describe_dropped",
+    "describe_multiple_answers",
+    "fit_benchmarks",
+    "held_out",
+    "keep_fitting",
+    "measure",
+]
 
 Renderers = Mapping[str, tuple[PreTrainedTokenizerBase, ChatRenderer]]
 """The tokenizer and the renderer of each model, by its role."""
@@ -43,15 +53,19 @@ class Measured:
     dropped: Mapping[str, int]
     """Number of problems left out by split; empty where they are not filtered, or not by all models."""
     renderers: Renderers
+    multiple_answers: int = 0
+    """Number of training problems left out because they may have several right answers."""
 
     def as_fields(self) -> dict[str, Any]:
         """By name, for the record of a prepared run."""
-        return {name: getattr(self, name) for name in ("train", "held_out", "dropped", "renderers")}
+        return {name: getattr(self, name) for name in ("train", "held_out", "dropped", "renderers", "multiple_answers")}
 
 
 def measure(config: RunConfig, task: Task, train: Sequence[Problem], *, dry: bool) -> Measured:
-    """Keeps the problems whose prompts fit, as `keep_fitting` does. In a dry run, prompts are measured only for models
-    that are on this machine."""
+    """Keeps the problems whose prompts fit, as `keep_fitting` does, and of the training problems those with one right
+    answer, where data.filter_multiple_answers is set. In a dry run, prompts are measured only for models that are on
+    this machine."""
+    every, train = train, leave_out(config, train)
     renderers: dict[str, tuple[PreTrainedTokenizerBase, ChatRenderer]] = {}
     asked: list[Asked] = []
     for role, each in config.roles().items():
@@ -66,7 +80,7 @@ def measure(config: RunConfig, task: Task, train: Sequence[Problem], *, dry: boo
     test = held_out(config, task.problems("test"), renderers[leading][1] if leading in renderers else None)
     counted = config.data.filter_overlong_prompts and len(renderers) == len(config.roles())
     dropped = {"train": fitting.dropped, "test": test.dropped} if counted else {}
-    return Measured(fitting.problems, test.problems, dropped, renderers)
+    return Measured(fitting.problems, test.problems, dropped, renderers, len(every) - len(train))
 
 
 def held_out(
@@ -121,6 +135,11 @@ def keep_fitting(config: RunConfig, split: str, problems: Sequence[Problem], ask
 def describe_dropped(dropped: Sequence[tuple[str, int]]) -> str:
     """Says how many prompts of each split were left out."""
     return ", ".join(f"{count:,} of the {split} split" for split, count in dropped)
+
+
+def describe_multiple_answers(count: int) -> str:
+    """Says how many problems data.filter_multiple_answers left out."""
+    return f"problems with several right answers left out: {count:,} of the train split"
 
 
 def _refusal(

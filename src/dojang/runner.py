@@ -102,7 +102,7 @@ def _once(
     """Train to the end; False if trainers on other machines were lost, and it `may_fail`: then it can begin again where
     it was saved, with everything made anew. `settle` takes the directory once nothing is wrong with the data."""
     from dojang import compose
-    from dojang.prompts import describe_dropped
+    from dojang.prompts import describe_dropped, describe_multiple_answers
 
     on_ray = config.runtime.name == "ray"
     if on_ray:
@@ -110,6 +110,9 @@ def _once(
     prepared = compose.prepare(config)  # before a directory is made: a mistake here leaves none behind
     config = prepared.config
     ending = replace(ending, steps=config.steps, dropped=prepared.dropped)
+    if config.data.filter_multiple_answers:
+        console.print(describe_multiple_answers(prepared.multiple_answers), highlight=False, soft_wrap=True)
+        ending = replace(ending, multiple_answers=prepared.multiple_answers)
     if any(prepared.dropped.values()):
         said = describe_dropped(list(prepared.dropped.items()))
         console.print(f"overlong prompts left out: {said}", highlight=False, soft_wrap=True)

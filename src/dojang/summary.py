@@ -42,6 +42,8 @@ class Ending:
     directory: RunDir
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Number of overlong prompts that were left out, by split."""
+    multiple_answers: int | None = None
+    """Number of training problems left out by data.filter_multiple_answers, where it is set."""
 
 
 def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> None:
@@ -59,6 +61,8 @@ def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> 
     summary: dict[str, object] = dict(zip(SUMMARY_KEYS, values, strict=True))
     if ending.dropped:
         summary["overlong_prompts"] = dict(ending.dropped)
+    if ending.multiple_answers is not None:
+        summary["multiple_answers"] = ending.multiple_answers
     write_atomic(directory.summary, json.dumps(summary, indent=2).encode())
     if rows:
         from dojang.track.chart import draw_chart

@@ -2,22 +2,21 @@
 and what programs that solve nothing would get."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from dojang.auditing.findings import Finding
 from dojang.data.overlap import statement
 from dojang.data.statements import suspicions
 from dojang.judge.checkers import compare
-from dojang.programs import CallTest, Checker, Exam, IoTest, encoded
+from dojang.multiple_answers import contradiction, stated
+from dojang.programs import Exam, IoTest, encoded
 from dojang.tasks.code import CodeReference
 from dojang.tasks.trivial import Trivial, checks, trivial_programs
 from dojang.types import Problem
 
 __all__ = ["faults", "guesses", "wording"]
 
-Test = IoTest | CallTest
-_LENIENT = {"several_answers": "unordered", "tolerance": "floats", "any_case": "caseless"}
+_LENIENT = {"tolerance": "floats", "any_case": "caseless"}
 """The checker that is made for what a statement allows; a program may be made for anything."""
 _WORD = re.compile(r"[A-Za-z]+")
 _DECIMAL = re.compile(r"\d\.\d")
@@ -35,17 +34,23 @@ def faults(reference: CodeReference, exam: Exam, min_tests: int) -> Iterator[Fin
     if reference.public and (hidden := [test for test in reference.private if test in shown]):
         yield Finding("shown_tests", f"{len(hidden)} of {len(reference.private)} hidden tests")
     everything = (*reference.public, *reference.private)
-    if contradiction := _contradiction(everything, exam.checker):
-        yield Finding("contradicting_tests", contradiction)
-        yield Finding("several_answers", contradiction)
+    if found := contradiction(everything, exam.checker):
+        yield Finding("contradicting_tests", found)
+        yield Finding("several_answers", found)
 
 
 def wording(problem: Problem, exam: Exam) -> Iterator[Finding]:
     """What the statement allows, and comparing texts does not."""
     if not any(isinstance(test, IoTest) for test in exam.tests):
         return
+    if said := stated(problem, exam.tests, exam.checker):
+        yield Finding("several_answers", said)
     for name, words in suspicions(statement(problem)):
-        if exam.checker.name not in ("program", _LENIENT[name]) and not _contest_covers(name, exam):
+        if (
+            name in _LENIENT
+            and exam.checker.name not in ("program", _LENIENT[name])
+            and not _contest_covers(name, exam)
+        ):
             yield Finding(name, words)
 
 
@@ -53,7 +58,7 @@ def _contest_covers(name: str, exam: Exam) -> bool:
     """Whether the contest checker accepts all that the statement allows: rounding where decimals are expected, and any
     case where the only words are yes and no."""
     outputs = [test.output for test in exam.tests if isinstance(test, IoTest)]
-    if exam.checker.name != "contest" or name == "several_answers":
+    if exam.checker.name != "contest":
         return False
     if name == "tolerance":
         return all(_DECIMAL.search(output) for output in outputs)
@@ -71,17 +76,3 @@ def guesses(exam: Exam) -> Iterator[tuple[Trivial, float | None]]:
             compare(exam.checker, encoded(test.output), encoded(program.output(test.input))) is None for test in texts
         )
         yield program, passed / len(texts)
-
-
-def _contradiction(tests: Sequence[Test], checker: Checker) -> str:
-    if checker.name == "program":
-        return ""
-    outputs = defaultdict[str, list[str]](list)
-    for test in tests:
-        if isinstance(test, IoTest):
-            outputs[" ".join(test.input.split())].append(test.output)
-    for given, (first, *more) in outputs.items():
-        for other in more:
-            if compare(checker, encoded(first), encoded(other)) is not None:
-                return f"for the input {given[:60]!r}, {first.strip()[:40]!r} and {other.strip()[:40]!r} are expected"
-    return ""

@@ -102,6 +102,8 @@ class Report:
     """Rows of each published split, whatever became of them."""
     overlap: list[dict[str, Any]] | None = None
     """Training problems that a held-out set has, too: id, where, and the share of the statement. None: not looked."""
+    multiple_answers: list[str] = field(default_factory=list)
+    """Ids of training problems that may have several right answers."""
 
     def as_json(self) -> dict[str, Any]:
         return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
@@ -127,15 +129,17 @@ def prepare(
     against: Mapping[str, Sequence[Problem]] | None = None,
     keep_overlap: bool = False,
     tell: Callable[[int, int], None],
+    suspected: Callable[[Problem], bool] = lambda problem: False,
 ) -> Report:
     """All rows of the files. `tell` is told how many files and rows have been read; `held_out` is a share of the
     training problems that becomes the test split, by their names. Training problems that overlap with the test split
-    or with a set of `against` are dropped, or with `keep_overlap` only reported."""
+    or with a set of `against` are dropped, or with `keep_overlap` only reported. Training problems that are
+    `suspected` of several right answers are kept and reported."""
     against = against or {}
     files = [file for file in files if not Path(file.path).is_relative_to(output.resolve())]
     progress = _Progress(output, _identity(dataset, files, held_out, sorted(against), keep_overlap))
     try:
-        _read_all(dataset, files, progress, held_out, tell)
+        _read_all(dataset, files, progress, held_out, tell, suspected)
     except DataError:
         progress.forget_if_empty()
         raise
@@ -144,7 +148,12 @@ def prepare(
 
 
 def _read_all(
-    dataset: Dataset, files: Sequence[File], progress: "_Progress", held_out: float, tell: Callable[[int, int], None]
+    dataset: Dataset,
+    files: Sequence[File],
+    progress: "_Progress",
+    held_out: float,
+    tell: Callable[[int, int], None],
+    suspected: Callable[[Problem], bool],
 ) -> None:
     while not progress.finished(len(files)):
         file = files[progress.file]
@@ -163,6 +172,8 @@ def _read_all(
                 progress.report.dropped[str(why)] += 1
                 continue
             progress.report.kept[split] += 1
+            if split == "train" and suspected(problem):
+                progress.report.multiple_answers.append(problem.id)
             progress.report.tiers.update([problem.tier] if problem.tier else [])
             size += len(parts[split][-1]["reward_model"]["ground_truth"])
             if read >= _PART or size >= _PART_BYTES:
@@ -256,7 +267,7 @@ class _Progress:
         self.file, self.row, self._parts = state["file"], state["row"], Counter(state["parts"])
         told = state["report"]
         kept, tiers, dropped, rows = (Counter[str](told[name]) for name in ("kept", "tiers", "dropped", "rows"))
-        self.report = Report(told["read"], kept, tiers, dropped, rows, told["overlap"])
+        self.report = Report(told["read"], kept, tiers, dropped, rows, told["overlap"], told["multiple_answers"])
         for split, count in self._parts.items():
             for part in range(count):
                 infos = pq.read_table(self._part(split, part), columns=["extra_info"]).column("extra_info")
@@ -318,6 +329,7 @@ class _Progress:
 
     def _count_dropped(self, train: Sequence[Problem]) -> None:
         found = {each["id"]: each["in"] for each in self.report.overlap or ()}
+        self.report.multiple_answers = [each for each in self.report.multiple_answers if each not in found]
         for problem in train:
             if problem.id in found:
                 self.report.kept["train"] -= 1

@@ -25,6 +25,10 @@ class DataSection(Section):
     """Leave out and count problems whose prompt does not fit the context beside rollout.max_tokens, in training and in
     evaluation; without it such a prompt is an error."""
 
+    filter_multiple_answers: bool = False
+    """Leave out and count training problems that may have several right answers, by their statements or because their
+    tests contradict each other, unless they have a checker program (task.name=code). Held-out problems stay."""
+
     @model_validator(mode="after")
     def _seed_needs_limit(self) -> "DataSection":
         if self.limit_seed is not None and self.limit is None:

@@ -68,7 +68,7 @@ class Checked:
 def check_data(config: RunConfig, shapes: Mapping[str, Shape | None], answer: int | None, tried: int) -> Checked:
     """Load the data, measure prompts, try `tried` problems; `answer` is the mean length to reckon with."""
     from dojang import compose  # loads torch
-    from dojang.prompts import describe_dropped
+    from dojang.prompts import describe_dropped, describe_multiple_answers
 
     found = Checked(language=str(getattr(config.task, "language", "") or ""))
     try:
@@ -92,6 +92,8 @@ def check_data(config: RunConfig, shapes: Mapping[str, Shape | None], answer: in
     if any(dropped.values()):
         said = f"overlong prompts left out: {describe_dropped(list(dropped.items()))}"
         found.findings.append(Finding("note", "prompts", said))
+    if config.data.filter_multiple_answers:
+        found.findings.append(Finding("note", "data", describe_multiple_answers(prepared.multiple_answers)))
     passes = config.steps * config.rollout.prompts / len(prepared.train)
     said = f"{found.sizes['train']:,} training and {found.sizes['test']:,} held-out problems; {passes:.2f} passes"
     found.findings.append(Finding("ok", "data", said))
