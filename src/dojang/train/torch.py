@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from dojang.protocols import Algorithm, Factors, TokenBatch, TokenLoss, WeightSt
 from dojang.train import checkpoint
 from dojang.train.adapters import Adapters
 from dojang.train.attention import see_packed
+from dojang.train.averaging import count, mean_share
 from dojang.train.config import TrainConfig
 from dojang.train.critic import Critic
 from dojang.train.difference import LogprobDifference
@@ -114,7 +115,7 @@ class TorchTrainer:
         self._optimiser = make_optimiser(self._model, config)
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
-        counts, samples, others = self._count(groups)
+        counts, samples, others = count(groups, self._algorithm)
         tokens = counts.trained_tokens
         batches, report = self._batches(samples), self._batches(others)
         limit, figures = self._limit(batches) if self._algorithm.needs_limit else (math.inf, {})
@@ -131,7 +132,7 @@ class TorchTrainer:
             with torch.set_grad_enabled(trains):
                 found = self._losses(batch, reference_BT, limit, difference)
             if trains:
-                share = self._average(found.loss_BT, batch.mask_BT, counts)
+                share = mean_share(found.loss_BT, batch.mask_BT, self._algorithm.average, counts, self._longest)
                 if bonus:
                     share = share - bonus * found.figures[_ENTROPY].sum() / tokens
                 if batch.idle:
@@ -341,39 +342,6 @@ class TorchTrainer:
         if self._algorithm.needs_old and not batch.samples[0].old_logprobs:  # this is the first update
             return logp_BT.detach()
         return _finite(batch.old_logp_BT, logp_BT)
-
-    def _count(self, groups: Sequence[Group]) -> "tuple[_Counts, list[Sample], list[Sample]]":
-        """What to divide by, the samples with a gradient, and those that only count in figures."""
-        trained, others = list[Sample](), list[Sample]()
-        for group in groups:
-            has_gradient = self._algorithm.trains_zero_advantage or group.has_advantage
-            (trained if has_gradient else others).extend(each for each in group.samples if any(each.mask))
-        tokens = sum(sample.response_length for sample in trained)
-        counts = _Counts(
-            trained_tokens=tokens,
-            tokens=tokens + sum(sample.response_length for sample in others),
-            trained_samples=len(trained),
-            samples=sum(len(group.samples) for group in groups),
-        )
-        return counts, trained, others
-
-    def _average(self, loss_BT: Tensor, mask_BT: Tensor, counts: "_Counts") -> Tensor:
-        """This micro-batch's share of the mean over the optimiser step."""
-        if self._algorithm.average == "tokens":
-            return loss_BT.sum() / counts.trained_tokens
-        if self._algorithm.average == "sequences":
-            return (loss_BT.sum(-1) / mask_BT.sum(-1)).sum() / counts.trained_samples
-        return loss_BT.sum() / (counts.samples * self._longest)
-
-
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """Tokens and samples of an optimiser step: those with a gradient, and all of them."""
-
-    trained_tokens: int
-    tokens: int
-    trained_samples: int
-    samples: int
 
 
 def _finite(told_BT: Tensor, logp_BT: Tensor) -> Tensor:
