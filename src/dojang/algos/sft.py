@@ -44,8 +44,7 @@ class Sft:
     """The Algorithm of supervised fine-tuning."""
 
     refills = 0
-    needs_reference = needs_old = needs_limit = needs_critic = trains_zero_advantage = loss_needs_reference = False
-    kl_in_reward = 0.0
+    needs_reference = needs_old = needs_limit = needs_critic = trains_zero_advantage = False
 
     def __init__(self, config: SftConfig) -> None:
         self.config = config
@@ -63,16 +62,11 @@ class Sft:
 
         return TokenLoss(loss_BT=torch.where(batch.mask_BT, -batch.logp_BT, 0.0), figures={})
 
-    def penalise(
-        self, groups: Sequence[Group], logprobs: Sequence[Sequence[float]], ref_logprobs: Sequence[Sequence[float]]
-    ) -> tuple[list[Group], Metrics]:
-        raise NotImplementedError("SFT has no KL penalty")
-
     def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
         raise NotImplementedError("SFT has no trust region")
 
     def trace(self, groups: Sequence[Group]) -> list[Group]:
-        return list(groups)
+        raise NotImplementedError("SFT has no critic")
 
     def value_loss(
         self, value_BT: "Tensor", old_value_BT: "Tensor", return_BT: "Tensor", mask_BT: "Tensor"
