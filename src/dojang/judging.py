@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,12 +48,22 @@ TABLE = "{:8}{:10}{:32}{}"
 STYLES = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 
 
-def run(file: str, problem: Path, *, language_name: str, tests: Which, isolation: str, stop: str, as_json: bool) -> int:
+def run(
+    file: str,
+    problem: Path,
+    *,
+    language_name: str,
+    tests: Which,
+    isolation: str,
+    packages: Sequence[str],
+    stop: str,
+    as_json: bool,
+) -> int:
     """Judge one program and show what came of it. Returns the exit code."""
     chosen = _language(file, language_name)
     exam = _exam(problem, tests)
     submission = Submission(chosen, _source(file), exam, Stop(stop))
-    judgement, printed = _waiting_for(_judged(_pool(isolation), submission))
+    judgement, printed = _waiting_for(_judged(_pool(isolation, packages), submission))
     console = _console()
     if as_json:
         sys.stdout.write(dump_judgement(judgement).decode() + "\n")
@@ -64,12 +74,22 @@ def run(file: str, problem: Path, *, language_name: str, tests: Which, isolation
     return 0 if judgement.outcome is Outcome.ACCEPTED else NOT_ACCEPTED
 
 
-def serve(*, host: str, port: int, workers: int, queue: int, isolation: str, python: str, token_env: str) -> None:
+def serve(
+    *,
+    host: str,
+    port: int,
+    workers: int,
+    queue: int,
+    isolation: str,
+    python: str,
+    packages: Sequence[str],
+    token_env: str,
+) -> None:
     """Judge for others until told to stop."""
     from dojang.judge.service import ServiceOptions
 
     token = os.environ.get(token_env)
-    pool = _pool(isolation, workers, python)
+    pool = _pool(isolation, packages, workers, python)
     level, languages = _waiting_for(asyncio.to_thread(_looked_over, pool))
     options = ServiceOptions(
         token=token,
@@ -87,9 +107,9 @@ def serve(*, host: str, port: int, workers: int, queue: int, isolation: str, pyt
     _console().print("closed", highlight=False)
 
 
-def selftest_command(*, isolation: str, as_json: bool) -> None:
+def selftest_command(*, isolation: str, packages: Sequence[str], as_json: bool) -> None:
     """Try the judge of this machine. JudgeError if it does not do what it should."""
-    pool = _pool(isolation)
+    pool = _pool(isolation, packages)
     console = _console()
     found = _waiting_for(_tried(pool, None if as_json else console))
     level, offers = pool.isolation, pool.premises.offers
@@ -243,8 +263,8 @@ def _decoded(name: str, data: bytes) -> str:
         raise DataError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}; save it as UTF-8") from None
 
 
-def _pool(isolation: str, workers: int = 0, python: str = "") -> JudgePool:
-    return JudgePool(cache=cache_root(), workers=workers, isolation=isolation, python=python)
+def _pool(isolation: str, packages: Sequence[str], workers: int = 0, python: str = "") -> JudgePool:
+    return JudgePool(cache=cache_root(), workers=workers, isolation=isolation, python=python, packages=packages)
 
 
 def _waiting_for(work: Coroutine[Any, Any, T]) -> T:

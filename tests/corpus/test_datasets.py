@@ -128,6 +128,10 @@ def io_tests(exam: Exam) -> list[IoTest]:
 
 @pytest.fixture(scope="module")
 def humaneval(shared_data: Path) -> list[Row]:
+    return read_humaneval(shared_data)
+
+
+def read_humaneval(shared_data: Path) -> list[Row]:
     packed = present(shared_data / "humaneval" / "HumanEval.jsonl.gz").read_bytes()
     return [json.loads(line) for line in gzip.decompress(packed).splitlines()]
 
@@ -169,6 +173,10 @@ def complaints(names: Iterable[str], judgements: Iterable[Judgement]) -> dict[st
 
 @pytest.fixture(scope="module")
 def mbpp(shared_data: Path) -> dict[str, Row]:
+    return read_mbpp(shared_data)
+
+
+def read_mbpp(shared_data: Path) -> dict[str, Row]:
     """The rows by name. Of the sanitized ones, those that differ from the others by more than the ends of lines."""
     lines = present(shared_data / "mbpp" / "mbpp.jsonl").read_text().splitlines()
     rows = {f"mbpp/{row['task_id']}": row for row in map(json.loads, lines)}

@@ -38,6 +38,7 @@ class StopAfter(StrEnum):
 
 
 ISOLATION = typer.Option(help="What keeps programs in; auto takes the strongest there is, and never none.")
+PACKAGES = typer.Option(metavar="A,B", help="Packages of the judging interpreter that Python programs may import.")
 
 
 @judge.command("run")
@@ -50,6 +51,7 @@ def judge_run(
     ] = "",
     tests: Annotated[Tests, typer.Option(help="Tests not marked as public are private.")] = Tests.PRIVATE,
     isolation: Annotated[Kept, ISOLATION] = Kept.AUTO,
+    packages: Annotated[str, PACKAGES] = "",
     stop: Annotated[StopAfter, typer.Option(help="After which test to stop.")] = StopAfter.NEVER,
     as_json: Annotated[bool, typer.Option("--json", help="Print the judgement as one JSON object.")] = False,
 ) -> None:
@@ -62,6 +64,7 @@ def judge_run(
         language_name=language,
         tests=tests.value,
         isolation=isolation,
+        packages=_listed(packages),
         stop=stop,
         as_json=as_json,
     )
@@ -83,6 +86,7 @@ def judge_serve(
             metavar="PATH", help="Interpreter for judged programs, with its packages; dojang's, bare, if not given."
         ),
     ] = "",
+    packages: Annotated[str, PACKAGES] = "",
     token_env: Annotated[
         str, typer.Option(help="Environment variable that holds the token clients must send.", metavar="NAME")
     ] = "DOJANG_JUDGE_TOKEN",
@@ -97,6 +101,7 @@ def judge_serve(
         queue=queue,
         isolation=isolation,
         python=python,
+        packages=_listed(packages),
         token_env=token_env,
     )
 
@@ -104,9 +109,14 @@ def judge_serve(
 @judge.command("selftest")
 def judge_selftest(
     isolation: Annotated[Kept, ISOLATION] = Kept.AUTO,
+    packages: Annotated[str, PACKAGES] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Try the judge of this machine. Verdicts, limits, and a dozen ways out; exits with 8 if anything fails."""
     from dojang import judging
 
-    judging.selftest_command(isolation=isolation, as_json=as_json)
+    judging.selftest_command(isolation=isolation, packages=_listed(packages), as_json=as_json)
+
+
+def _listed(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",") if name.strip())

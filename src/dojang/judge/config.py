@@ -29,6 +29,9 @@ class JudgeConfig(Section):
     python: str = ""
     """Path of an interpreter for Python programs, which may then import its packages; the one dojang runs on, without
     its packages, if empty."""
+    packages: list[str] = Field(default_factory=list)
+    """Packages that Python programs may import, by the names they are imported by, from the judging interpreter or the
+    one dojang runs on; with judge.python, packages it must have."""
     url: list[str] = Field(default_factory=list)
     """Judge services to send programs to, instead of judging on this machine; several share the work."""
     token_env: str = "DOJANG_JUDGE_TOKEN"
@@ -42,10 +45,24 @@ class JudgeConfig(Section):
                 raise ValueError(f"{url!r} is no address of a judge service; it looks like http://HOST:8642")
         return urls
 
+    @field_validator("packages")
+    @classmethod
+    def _are_names(cls, packages: list[str]) -> list[str]:
+        for name in packages:
+            if not name.isidentifier():
+                raise ValueError(f"{name!r} is no name of a package as `import` takes it, such as sortedcontainers")
+        return packages
+
     def make(self, cache: Path, *, impatient: bool = False) -> Judge:
         """The judge. It costs nothing until it is used."""
         if not self.url:
-            return JudgePool(cache=cache, workers=self.workers, isolation=self.isolation, python=self.python)
+            return JudgePool(
+                cache=cache,
+                workers=self.workers,
+                isolation=self.isolation,
+                python=self.python,
+                packages=self.packages,
+            )
         from dojang.judge.client import Patience, RemoteJudge
 
         patience = Patience(total_s=30.0, retries=1) if impatient else Patience()
@@ -53,7 +70,8 @@ class JudgeConfig(Section):
 
     async def check(self, judge: Judge, language: str) -> None:
         """Judge a trivial program: a machine that cannot is better known before a run than during it."""
-        program = Submission(language, LANGUAGES[language].trivial, Exam((IoTest("", ""),)))
+        imports = "".join(f"import {name}\n" for name in self.packages) if language == "python3" else ""
+        program = Submission(language, imports + LANGUAGES[language].trivial, Exam((IoTest("", ""),)))
         if isinstance(judge, SpreadJudge):
             found = [(f"on {address}", judgement) for address, judgement in await judge.everywhere(program)]
         elif isinstance(judge, JudgePool):

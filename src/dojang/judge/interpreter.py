@@ -4,31 +4,60 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dojang.errors import ConfigError
 
 __all__ = ["Python", "find_python", "is_public", "libraries_of"]
 
-_SCRIPTS = tuple(str(Path(__file__).parent / "sandbox" / name) for name in ("zygote.py", "calls.py", "forks.py"))
+_PARTS = ("preload", "zygote", "startup", "frames", "forks", "ending", "names", "calls")
+_SCRIPTS = tuple(str(Path(__file__).parent / "sandbox" / f"{name}.py") for name in _PARTS)
 _ASK = """
-import json, marshal, os, sys, sysconfig
+import glob, json, marshal, os, site, sys, sysconfig
+from importlib.machinery import PathFinder
+asked = json.loads(sys.argv[1])
 def code(path):
     with open(path, encoding="utf-8") as file:
         return marshal.dumps(compile(file.read(), os.path.basename(path), "exec", optimize=2)).hex()
+del sys.path[0]
+standard, names = list(sys.path), sysconfig.get_paths()
+if sys.flags.no_site:
+    site.addpackage = site.execsitecustomize = site.execusercustomize = lambda *_: None
+    site.main()
+same = asked["version"] == list(sys.version_info[:2])
+elsewhere = [path for path in asked["folders"] if same and path not in sys.path]
+found = {}
+for name in asked["packages"]:
+    spec = None if name in sys.stdlib_module_names else PathFinder.find_spec(name, sys.path + elsewhere)
+    if spec is not None:
+        inside = list(spec.submodule_search_locations or [spec.origin])
+        folder = os.path.dirname(inside[0])
+        inside += glob.glob(os.path.join(folder, name + ".libs"))
+        found[name] = {"folder": folder, "inside": inside}
 dynload = [path for path in sys.path if path.endswith("lib-dynload")]
-names = sysconfig.get_paths()
+extensions = [os.path.join(path, name) for path in dynload for name in os.listdir(path)]
+for each in found.values():
+    for path in each["inside"]:
+        extensions += glob.glob(os.path.join(path, "**", "*.so*"), recursive=True) if os.path.isdir(path) else [path]
+customize = getattr(sys.modules.get("sitecustomize"), "__file__", None)
 print(json.dumps({
+    "customize": customize and os.path.realpath(customize),
     "version": sys.version_info[:3],
-    "paths": [names["stdlib"], names["platstdlib"], *sys.path],
-    "extensions": [os.path.join(path, name) for path in dynload for name in os.listdir(path)],
+    "paths": [names["stdlib"], names["platstdlib"], *standard],
+    "path": sys.path,
+    "added": [path for path in sys.path if path not in standard],
+    "found": found,
+    "extensions": [path for path in extensions if ".so" in os.path.basename(path)],
     "home": sys.prefix,
-    "scripts": {os.path.basename(path)[:-3]: code(path) for path in sys.argv[1:]},
+    "scripts": {os.path.basename(path)[:-3]: code(path) for path in asked["scripts"]},
 }))
 """
 _OLDEST = (3, 10)
+_LOCALES = ("/usr/lib/locale/C.utf8", "/usr/lib/locale/C.UTF-8")
+"""What the C library reads for the locale C.UTF-8, which programs run in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +71,18 @@ class Python:
     scripts: Mapping[str, str]
     """The code of zygote.py and its parts for this interpreter. Compiling them where programs are forked from would
     leave holes in its memory, for which every fork pays."""
+    path: tuple[str, ...]
+    """`sys.path` of its programs, after the directory they are in."""
+    packages: Mapping[str, Sequence[str]]
+    """By folder of packages, those that programs may import; folders that are not here are open to all of them."""
 
 
-def find_python(chosen: str, *, private_user: bool) -> Python:
-    """The interpreter at the path `chosen`, with its packages; or, if none is, the one dojang runs on, without any.
+def find_python(chosen: str, *, private_user: bool, packages: Sequence[str] = ()) -> Python:
+    """The interpreter at the path `chosen`, with its packages; or, if none is, the one dojang runs on, with `packages`.
 
     `private_user`: it will be run by a user who can only reach what everybody can."""
     if chosen:
-        return _describe(chosen, packages=True)
+        return _describe(chosen, packages, every=True, private_user=private_user)
     candidates = [str(getattr(sys, "_base_executable", sys.executable)), "/usr/bin/python3", "/usr/local/bin/python3"]
     reachable = [path for path in candidates if os.access(path, os.X_OK) and (not private_user or is_public(path))]
     if not reachable:
@@ -57,14 +90,22 @@ def find_python(chosen: str, *, private_user: bool) -> Python:
             f"no interpreter among {', '.join(candidates)} can be reached by the user judged programs run as; "
             "name one with judge.python"
         )
-    return _describe(reachable[0], packages=False)
+    return _describe(reachable[0], packages, every=False, private_user=private_user)
 
 
-def _describe(path: str, *, packages: bool) -> Python:
-    flags = ("-s",) if packages else ("-S", "-s")
+def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: bool) -> Python:
+    """`every`: its programs may import all of its packages."""
+    flags = ("-s",) if every else ("-S", "-s")
+    folders = [] if every else _own_folders()
+    asked = {"scripts": _SCRIPTS, "packages": packages, "folders": folders, "version": sys.version_info[:2]}
     try:
         result = subprocess.run(
-            [path, *flags, "-E", "-c", _ASK, *_SCRIPTS], capture_output=True, text=True, timeout=60, check=True, cwd="/"
+            [path, *flags, "-E", "-c", _ASK, json.dumps(asked)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            cwd="/",
         )
         answer = json.loads(result.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -73,13 +114,44 @@ def _describe(path: str, *, packages: bool) -> Python:
     if version < _OLDEST:
         raise ConfigError(f"{path!r} is Python {version[0]}.{version[1]}; judged programs need 3.10 or newer")
     real = os.path.realpath(path)
-    readable = [path, real, *answer["paths"], *libraries_of([real, *answer["extensions"]])]
-    if packages:
-        readable.append(os.path.join(answer["home"], "pyvenv.cfg"))
+    shown = _shown(path, packages, answer["found"], version, private_user=private_user)
+    readable = [path, real, *answer["paths"], *libraries_of([real, *answer["extensions"]]), *shown, *_LOCALES]
+    if every:
+        readable += [os.path.join(answer["home"], "pyvenv.cfg"), answer["customize"]]
     found = tuple(sorted({each for each in readable if each and os.path.exists(each)}))
     if hidden := [each for each in found if each.startswith("/tmp/")]:
         raise ConfigError(f"{hidden[0]} cannot be shown to judged programs, whose /tmp is their own; move it")
-    return Python((path, *flags), found, ".".join(map(str, version)), answer["scripts"])
+    allowed: dict[str, list[str]] = {} if every else {folder: [] for folder in answer["added"]}
+    for name, each in answer["found"].items():
+        if not every:
+            allowed.setdefault(each["folder"], []).append(name)
+    import_path = (*answer["path"], *(folder for folder in allowed if folder not in answer["path"]))
+    command = (path, *flags)
+    return Python(command, found, ".".join(map(str, version)), answer["scripts"], import_path, allowed)
+
+
+def _own_folders() -> list[str]:
+    """Where the packages of the Python that runs dojang are: a virtual environment, say."""
+    return [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+
+
+def _shown(
+    path: str, packages: Sequence[str], found: Mapping[str, Any], version: tuple[int, ...], *, private_user: bool
+) -> list[str]:
+    """The files of the packages that programs may import. ConfigError if one cannot be had."""
+    places = path if path == sys.executable or version[:2] != sys.version_info[:2] else f"{path} or {sys.executable}"
+    if missing := [name for name in packages if name not in found]:
+        raise ConfigError(
+            f"judge.packages: {', '.join(map(repr, missing))} not found among the packages of {places} (the standard "
+            "library needs no permission); install what is missing there, and use the name programs import"
+        )
+    shown = [each for name in packages for each in found[name]["inside"]]
+    if private_user and (hidden := [each for each in shown if not is_public(each)]):
+        raise ConfigError(
+            f"judge.packages: {hidden[0]} cannot be read by the user judged programs run as; install the package where "
+            "every user can read it, or use isolation namespaces"
+        )
+    return shown
 
 
 def is_public(path: str) -> bool:

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,10 +47,18 @@ class _Pending:
 class JudgePool:
     """The Judge of this file. Workers start when they are first needed."""
 
-    def __init__(self, *, cache: Path, workers: int = 0, isolation: str = "auto", python: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        cache: Path,
+        workers: int = 0,
+        isolation: str = "auto",
+        python: str = "",
+        packages: Sequence[str] = (),
+    ) -> None:
         if isolation not in ("auto", *Isolation):
             raise ConfigError(f"judge.isolation={isolation!r} is unknown; there is auto, {', '.join(Isolation)}")
-        self.premises = Premises(isolation, python, cache)
+        self.premises = Premises(isolation, python, cache, tuple(packages))
         self.workers = workers or len(os.sched_getaffinity(0))
         self._crew = Crew(self.workers, self._start)
         self._lock = threading.RLock()  # work that is given up at once settles while it is being submitted

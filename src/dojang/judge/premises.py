@@ -59,6 +59,7 @@ class Premises:
     asked: str
     chosen_python: str
     cache: Path
+    packages: tuple[str, ...] = ()
 
     @cached_property
     def offers(self) -> dict[str, str]:
@@ -100,7 +101,7 @@ class Premises:
     @cached_property
     def python(self) -> Python:
         private = os.geteuid() == 0 and self.isolation is not Isolation.NAMESPACES
-        return find_python(self.chosen_python, private_user=private)
+        return find_python(self.chosen_python, private_user=private, packages=self.packages)
 
     @cached_property
     def key(self) -> bytes:
@@ -118,6 +119,7 @@ class Premises:
             "headers": _made(tools.headers) if tools else "",
             "python": self.python.command,
             "scripts": self.python.scripts,
+            "paths": {"path": self.python.path, "packages": self.python.packages},
             "key": self.key.hex(),
             "cgroup": not self.offers["cgroups"],
         }

@@ -16,7 +16,7 @@ from typing import Literal
 
 from dojang.errors import ConfigError
 from dojang.judge.pool import JudgePool
-from dojang.judge.selftest_table import CHECKS, ENVIRONMENT, Check
+from dojang.judge.selftest_table import CHECKS, ENVIRONMENT, Check, import_check
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Submission
 from dojang.types import Outcome
 
@@ -46,7 +46,8 @@ async def selftest(pool: JudgePool) -> AsyncIterator[Found]:
     """Try everything, and tell it in the order of the table. ConfigError if there is no isolation to be had."""
     unjudgeable = await asyncio.to_thread(_cpp_problem, pool)
     with _secret():
-        trials = [asyncio.create_task(_try(pool, check, unjudgeable)) for check in CHECKS]
+        checks = [*CHECKS, *map(import_check, pool.premises.packages)]
+        trials = [asyncio.create_task(_try(pool, check, unjudgeable)) for check in checks]
         trials.append(asyncio.create_task(_precompiled(pool, unjudgeable)))
         try:
             for trial in trials:

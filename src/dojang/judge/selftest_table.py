@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dojang.programs import CallTest, Exam, IoTest, Limits
 from dojang.types import Outcome
 
-__all__ = ["CHECKS", "ENVIRONMENT", "Check"]
+__all__ = ["CHECKS", "ENVIRONMENT", "Check", "import_check"]
 
 ENVIRONMENT = "DOJANG_SELFTEST", "7d1f-in-the-environment"
 """A variable, and its value, that the self-test sets for itself and no program may see."""
@@ -45,6 +45,11 @@ class Check:
     """Whether being killed by SIGSYS is as good."""
     hides: str = ""
     """What must not appear anywhere in the judgement."""
+
+
+def import_check(package: str) -> Check:
+    """Whether programs can import a package they are allowed."""
+    return Check(f"import {package}", "python3", ACCEPTED, UNFAIR, KEPT_IN, f"import {package}\nprint('kept in')\n")
 
 
 UNFAIR = "right programs would go unrewarded"

@@ -401,11 +401,9 @@ def test_a_checker_in_an_unknown_language(pool: JudgePool) -> None:
 
 
 INTO_THE_INTERPRETER = """
-import sys
-frame = sys._getframe()
-while "children" not in frame.f_locals:
-    frame = frame.f_back
-code = frame.f_locals["children"]._code
+import gc
+gc.unfreeze()
+code = next(each for each in gc.get_objects() if type(each).__name__ == "Forks")._code
 """
 
 

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import dis
-import importlib
 import json
 import math
+import operator
 import os
 import struct
-import sys
 import traceback
 import types
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 __all__ = ["GONE", "RAISED", "UNFIT", "WRONG", "decode", "encode", "examine", "serve"]
@@ -36,6 +35,7 @@ _MOST = 64 << 20  # bytes of a reply
 _SMALL = 1 << 63
 _NEVER = (AssertionError, StopIteration, StopAsyncIteration)  # these would mean something in the test itself
 _MUTABLE = (list, dict, set, bytearray)
+_call: Callable[..., Any] = vars(operator).get("call") or (lambda thing, *given, **named: thing(*given, **named))
 
 
 class _Gone(Exception):
@@ -142,11 +142,11 @@ def decode(value: Any, thing: Callable[[int], Any]) -> Any:
     return _CONTAINERS[tag]([decode(item, thing) for item in payload])
 
 
-def serve(module: types.ModuleType, code: types.CodeType, channel: int) -> int:
+def serve(module: types.ModuleType, code: types.CodeType, channel: int, parts: Any) -> int:
     """Run the program, then answer until the examiner hangs up."""
     things = _Things()
     try:
-        exec(code, module.__dict__)
+        parts.frames.without(exec, code, module.__dict__)
         _send(channel, ["ready"])
     except BaseException as error:
         _send(channel, ["raised", type(error).__name__, _words_of(error)])
@@ -157,7 +157,7 @@ def serve(module: types.ModuleType, code: types.CodeType, channel: int) -> int:
         except _Gone:
             return 0
         try:
-            reply = ["value", *_answer(message, module, things)]
+            reply = ["value", *_answer(message, module, things, parts)]
         except BaseException as error:
             reply = ["raised", type(error).__name__, _words_of(error)]
         _send(channel, reply)
@@ -182,24 +182,24 @@ class _Things(list[Any]):
         return self._numbers[id(thing)]
 
 
-def _answer(message: Any, module: types.ModuleType, things: _Things) -> tuple[Any, list[Any]]:
+def _answer(message: Any, module: types.ModuleType, things: _Things, parts: Any) -> tuple[Any, list[Any]]:
     handle = things.number
     verb, target, arguments, options = message
     if verb == "name":
-        return encode(_find(module, target), handle), []
+        return encode(parts.names.find(module, target), handle), []
     if verb == "type":
         return ["h", handle(getattr(builtins, target))], []
     thing = decode(target, things.__getitem__)
     given = [decode(argument, things.__getitem__) for argument in arguments]
     named = {name: decode(value, things.__getitem__) for name, value in options.items()}
-    result = encode(_VERBS[verb](thing, *given, **named), handle)
+    result = encode(parts.frames.without(partial(_VERBS[verb], thing, *given, **named)), handle)
     # A function may work by changing its arguments, so what has become of them goes back as well.
     now = [(index, encode(value, handle)) for index, value in enumerate(given) if isinstance(value, _MUTABLE)]
     return result, [[index, value] for index, value in now if value != arguments[index]]
 
 
 _VERBS: Mapping[str, Callable[..., Any]] = {
-    "call": lambda thing, *given, **named: thing(*given, **named),
+    "call": _call,
     "get": getattr,
     "set": setattr,
     "list": list,
@@ -208,16 +208,6 @@ _VERBS: Mapping[str, Callable[..., Any]] = {
     "str": str,
     "bool": bool,
 }
-
-
-def _find(module: types.ModuleType, name: str) -> Any:
-    """A function by its name; or a method of the class Solution, as LeetCode has them."""
-    if hasattr(module, name):
-        return getattr(module, name)
-    owner = getattr(module, "Solution", None)
-    if owner is not None and hasattr(owner, name):
-        return getattr(owner(), name)
-    raise NameError(f"name {name!r} is not defined")
 
 
 class _Unfit(Exception):
@@ -334,7 +324,7 @@ def _replace(value: Any, now: Any) -> None:
     value.extend(now) if isinstance(value, list | bytearray) else value.update(now)
 
 
-def examine(text: bytes, function: str, report: int, channel: int) -> int:
+def examine(text: bytes, function: str, report: int, channel: int, parts: Any) -> int:
     """Run the assertions; says why not, if it does not end well."""
     try:
         code = compile(text, "test", "exec", dont_inherit=True)
@@ -343,7 +333,7 @@ def examine(text: bytes, function: str, report: int, channel: int) -> int:
         return UNFIT
     os.close(report)
     try:
-        exec(code, _names_for(code, function, _Examiner(channel)))
+        exec(code, parts.names.of_test(code, function, _Examiner(channel).ask))
     except AssertionError as error:
         return _ended(WRONG, f"assertion failed: {_words_of(error) or _line_of(text, error)}")
     except _Gone:
@@ -367,32 +357,3 @@ def _line_of(text: bytes, error: BaseException) -> str:
     lines = text.decode("utf-8", "replace").splitlines()
     numbers = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "test"]
     return lines[numbers[-1] - 1].strip() if numbers and numbers[-1] else ""
-
-
-def _names_for(code: types.CodeType, function: str, examiner: _Examiner) -> dict[str, Any]:
-    """The globals of a test: those of the candidate's names it uses, but none that could stand in for Python's own."""
-    names: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
-    used: set[str] = set()
-    made: set[str] = set()
-    _collect(code, used, made)
-    if function:
-        names["candidate"] = names[function] = examiner.ask("name", function)
-    for name in used - made - set(names) - set(dir(builtins)):
-        if name in sys.stdlib_module_names:
-            names[name] = importlib.import_module(name)
-            continue
-        with contextlib.suppress(NameError):  # perhaps it is never reached; if it is, Python will say so
-            names[name] = examiner.ask("name", name)
-    return names
-
-
-def _collect(code: types.CodeType, used: set[str], made: set[str]) -> None:
-    """The global names some code reads, and those it makes itself."""
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
-            used.add(step.argval)
-        elif step.opname in ("STORE_NAME", "STORE_GLOBAL"):
-            made.add(step.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            _collect(constant, used, made)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
+import threading
 from typing import Any
 
 __all__ = ["Forks"]
 
-_CLONE_PARENT, _SIGCHLD, _SIGKILL, _PR_SET_PDEATHSIG = 0x8000, 17, 9, 1
+_CLONE_PARENT, _CLONE_CHILD_SETTID, _SIGCHLD, _SIGKILL = 0x8000, 0x01000000, 17, 9
+_PR_SET_PDEATHSIG, _PR_GET_TID_ADDRESS = 1, 40
 _FILTER_MODE, _SPEC_ALLOW = 1, 4
 _STEP = struct.Struct("<10q")
 _FAILED, _NOT_ZERO = -1 << 63, -1
@@ -38,11 +40,16 @@ class Forks:
         self._filters = [_Filter(*each) for each in setup["filters"]]
         self._steps = self._limits = ctypes.create_string_buffer(1)
         self._first = 0
+        self._thread_id = _thread_id_address()
 
     def prepare(self, limits: list[tuple[int, tuple[int, int]]], streams: list[int], control: int) -> None:
         """Write the list for children with these limits and standard streams; where requests come from they close."""
         self._limits = ctypes.create_string_buffer(b"".join(struct.pack("<QQ", *pair) for _, pair in limits))
-        steps = [self._step("clone", _CLONE_PARENT | _SIGCHLD, unless=_NOT_ZERO)]
+        flags, tid = _CLONE_PARENT | _SIGCHLD, self._thread_id
+        if tid:  # the C library sends signals to the first thread by what it has noted there
+            flags |= _CLONE_CHILD_SETTID
+        # The fourth argument is that address on one architecture, and the fifth on another; the other is not used.
+        steps = [self._step("clone", flags, 0, 0, tid, tid, unless=_NOT_ZERO)]
         for number, file in enumerate(streams):
             steps += [self._step("dup3", file, number), self._step("close", file)]
         steps.append(self._step("close", control))
@@ -72,6 +79,15 @@ class Forks:
     def make(self) -> int:
         """0 in the child. Below that, an error: of the call that makes the child, or in the child of a later one."""
         return int(self._walk(self._first))
+
+
+def _thread_id_address() -> int:
+    """Where the C library keeps the id of this thread; 0 if the kernel does not tell."""
+    address = ctypes.c_size_t()
+    found = ctypes.CDLL(None).prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0)
+    if found or not address.value or ctypes.c_int.from_address(address.value).value != threading.get_native_id():
+        return 0
+    return address.value
 
 
 class _Filter:

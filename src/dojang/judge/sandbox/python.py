@@ -8,6 +8,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 from dojang.judge.sandbox.bpf import Filter
 from dojang.judge.sandbox.launch import walk
@@ -16,7 +17,17 @@ from dojang.judge.sandbox.syscalls import number
 
 __all__ = ["Interpreter"]
 
-_LOAD = "import marshal, sys; exec(marshal.loads(bytes.fromhex(sys.argv.pop()))); main()"
+_LOAD = """
+import marshal, site, sys
+plain = frozenset(sys.modules)
+for code in map(bytes.fromhex, sys.argv[1:]):
+    exec(marshal.loads(code))
+    if "main" not in vars():
+        preloaded = Preloaded(plain)
+sys.argv[:] = ["main.py"]
+main(preloaded)
+"""
+"""Runs preload.py, which records what zygote.py and its parts import, and then zygote.py."""
 _PID = struct.Struct("<i")
 _START_S = 60.0
 _LIMITS = {
@@ -37,17 +48,22 @@ class Interpreter:
         self,
         command: Sequence[str],
         scripts: Mapping[str, str],
+        paths: Mapping[str, Any],
         directory: str,
         ruleset: int | None,
         filters: tuple[Filter, Filter] | None,
         *,
         files: bool,
     ) -> None:
+        self.files = files
+        """Whether programs can open files."""
         self._command = command
-        self._zygote = scripts["zygote"]
+        self._first = [scripts[name] for name in ("preload", "zygote")]
         self._setup = json.dumps(
             {
-                "scripts": {name: code for name, code in scripts.items() if name != "zygote"},
+                "scripts": {name: code for name, code in scripts.items() if code not in self._first},
+                "command": command[0],
+                **paths,
                 "directory": directory,
                 "files": files,
                 "filters": [(each.code.hex(), each.self_at) for each in filters or ()],
@@ -120,14 +136,13 @@ class Interpreter:
             "LD_BIND_NOW": "1",  # else every program would look up the same symbols
             "PYTHONDONTWRITEBYTECODE": "1",
             "LANG": "C.UTF-8",
-            "HOME": "/tmp",
-            "TMPDIR": "/tmp",
+            "HOME": "/nonexistent",
             "PATH": "/usr/bin:/bin",
         }
         # Its own stack limit is what threads of the programs get; their first thread has a limit of its own.
         setting = Setting(_LIMITS, ruleset=self._ruleset, environment=environment, kept=theirs.fileno())
         try:
-            command = [*self._command, "-c", _LOAD, self._zygote]
+            command = [*self._command, "-c", _LOAD, *self._first]
             self._pid = spawn(command[0], command, Streams(null, null, 2), setting)
         finally:
             theirs.close()

@@ -44,6 +44,8 @@ _ADDRESS_SPACE = 2 << 30
 _OTHERS = 3
 """Processes of the same user beside a program: the worker, its interpreter, perhaps an examiner."""
 _ERRORS = 1 << 16
+_SOURCE = "main.py"
+_SHOWN_DIRECTORY = b"/tmp/"
 _EXAMINER = Bounds(cpu_s=60.0, idle_s=60.0, memory=1 << 30)
 
 
@@ -88,6 +90,7 @@ class Script:
     A run writes the code before anything of the program is executed, and only runs of the same program read it."""
 
     def __init__(self, source: bytes) -> None:
+        self.source = source
         self._text = memory_file(source, sealed=True)
         self._code = memory_file()
         self.compiled = False
@@ -145,7 +148,7 @@ class Runner:
         )
 
         def attempt(grace: float) -> Result:
-            with _Input(stdin) as file:
+            with _Input(stdin, self._jail.proc) as file:
                 streams = self._streams(file)
                 self._forget_own_peak()
                 try:
@@ -160,7 +163,8 @@ class Runner:
         """Run a Python program; NotPython if it is none."""
 
         def attempt(grace: float) -> Result:
-            with _Input(stdin) as file:
+            self._write_source(script.source)
+            with _Input(stdin, self._jail.proc) as file:
                 streams = self._streams(file)
                 files = (streams.stdin, streams.stdout, streams.stderr, *script.files())
                 limits = self._limits(allowance)
@@ -178,6 +182,7 @@ class Runner:
         return self._fairly(lambda grace: self._examined(source, code, function, allowance, grace), allowance)
 
     def _examined(self, source: bytes, code: bytes, function: str, allowance: Allowance, grace: float) -> Result:
+        self._write_source(source)
         words = memory_file()
         near, far = socket.socketpair()
         limits = self._limits(allowance)
@@ -196,6 +201,12 @@ class Runner:
             os.close(words)
         _heed(self._interpreter.told())
         return _weigh(self._end_of(end, allowance), judged, said)
+
+    def _write_source(self, source: bytes) -> None:
+        """A Python program is in a file that it can read, and that tracebacks take lines from."""
+        if self._interpreter.files:
+            with open(os.path.join(self._jail.scratch, _SOURCE), "wb", buffering=0) as file:
+                file.write(source)
 
     def _forget_own_peak(self) -> None:
         if self._jail.peak is not None:
@@ -241,6 +252,9 @@ class Runner:
         memory = end.memory if end.memory > own else 0
         outcome, detail = _outcome(end, allowance, size, memory)
         code = os.waitstatus_to_exitcode(end.status)
+        errors = self._errors()
+        if outcome is Outcome.RUNTIME_ERROR and (missing := _missing_module(errors.decode(errors="replace"))):
+            detail = f"{detail}: {missing}"
         return Result(
             outcome=outcome,
             cpu_s=end.cpu_s,
@@ -250,16 +264,27 @@ class Runner:
             signal=_name(-code) if code < 0 and not end.killed else None,
             detail=detail,
             output=read_all(self._stdout, min(size, allowance.output)),
-            errors=read_end(self._stderr, _ERRORS),
+            errors=errors,
             crowded=end.waited_s > _CROWDED * end.cpu_s,
         )
 
+    def _errors(self) -> bytes:
+        """What the program wrote to standard error, with its directory called the same at every level of isolation."""
+        errors = read_end(self._stderr, _ERRORS)
+        own = os.fsencode(self._jail.scratch) + b"/"
+        return errors if own == _SHOWN_DIRECTORY else errors.replace(own, _SHOWN_DIRECTORY)
+
 
 class _Input:
-    """A sealed file with some data, as a context."""
+    """A sealed file with some data, as a context. Where there is a process list, it is opened for reading only."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, proc: int | None = None) -> None:
         self._file = memory_file(data, sealed=True)
+        if proc is not None:
+            with suppress(OSError):
+                only_read = os.open(f"self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+                os.close(self._file)
+                self._file = only_read
 
     def __enter__(self) -> int:
         return self._file
@@ -306,6 +331,14 @@ def _outcome(end: End, allowance: Allowance, size: int, memory: int) -> tuple[Ou
     return Outcome.RUNTIME_ERROR, f"exit code {code}" if code > 0 else f"signal {_name(-code)}"
 
 
+def _missing_module(words: str) -> str:
+    """Which module a program ended for the lack of; empty if that is not what ended it."""
+    last = words.rstrip().rpartition("\n")[2]
+    if not last.startswith("ModuleNotFoundError: "):
+        return ""
+    return f"{last[:200]} (judge.packages lists the packages programs may import)"
+
+
 def _name(number: int) -> str:
     """The signal's name; most of the real-time ones have none."""
     try:
@@ -327,7 +360,7 @@ def _weigh(candidate: Result, judged: End, said: str) -> Result:
     if found == WRONG:
         return replace(candidate, outcome=Outcome.WRONG, detail=said)
     if found == RAISED:
-        return replace(candidate, outcome=Outcome.RUNTIME_ERROR, detail=said)
+        return replace(candidate, outcome=Outcome.RUNTIME_ERROR, detail=_missing_module(said) or said)
     if found == GONE:
         detail = candidate.detail or "the program ended while it was being called"
         return replace(candidate, outcome=Outcome.RUNTIME_ERROR, detail=detail)

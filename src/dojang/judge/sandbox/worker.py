@@ -87,10 +87,11 @@ class Worker:
         interpreter = Interpreter(
             spec["python"],
             spec["scripts"],
+            spec["paths"],
             jail.scratch,
             jail.ruleset,
             python_filters(machine, files=files) if guarded else None,
-            files=files,
+            files=files or not guarded,
         )
         self._key = bytes.fromhex(spec["key"])
         self._jail = jail

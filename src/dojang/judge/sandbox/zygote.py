@@ -11,24 +11,19 @@ imports the standard library only. A request names a role:
 from __future__ import annotations
 
 import _socket
-import _thread
 import array
-import atexit
 import builtins
 import contextlib
 import ctypes
 import gc
-import importlib
 import io
 import json
 import marshal
 import os
 import random
 import resource
-import signal
 import struct
 import sys
-import threading
 import traceback
 import types
 from typing import Any
@@ -50,8 +45,10 @@ ALSO = """
     graphlib gzip hashlib hmac html inspect keyword locale logging lzma mmap multiprocessing optparse pathlib pickle
     platform plistlib pprint reprlib sched secrets select selectors shlex shutil signal socket sqlite3 stat
     statistics stringprep subprocess symtable sysconfig tarfile tempfile timeit token tokenize tomllib traceback
-    types unicodedata unittest urllib.parse uuid warnings weakref xml.dom.expatbuilder xml.dom.minidom
+    tracemalloc types unicodedata unittest urllib.parse uuid warnings weakref xml.dom.expatbuilder xml.dom.minidom
     xml.etree.ElementTree zipfile zlib zoneinfo
+    encodings.ascii encodings.cp1252 encodings.idna encodings.latin_1 encodings.utf_16 encodings.utf_8_sig
+    encodings.unicode_escape
 """
 """What they import now and then, which must be there beforehand where they may open no file."""
 
@@ -93,31 +90,23 @@ _TIMES = 20
 _FILLINGS: list[bytes] = []
 _HOLES, _FRESH = 500, 4
 """The most of one size to look for, and how many beside each other are in memory that was not used before."""
-_WRITERS = {io.TextIOWrapper, io.BufferedWriter}
-_THREADS = _thread._count
-_AT_END_OF_THREADS: Any = vars(threading).get("_threading_atexits", True)
-_STREAMS: list[Any] = []
-"""Standard output and error as they were, and what is below them, which a program may detach."""
 _PID = struct.Struct("<i")
 
 
-def main() -> None:
+def main(preloaded: Any) -> None:
     """Become an interpreter that is ready for programs, and wait for requests."""
     control = _socket.socket(fileno=CONTROL)
     first, (report,) = _received(control, 1 << 20)
     setup = json.loads(first)
-    calls, forks = (_script(name, setup["scripts"][name]) for name in ("calls", "forks"))
-    for name in (PRELOADED if setup["files"] else PRELOADED + ALSO).split():
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    _make_like_a_console()
-    children, own = forks.Forks(setup), os.getpid()
-    _open_streams()
-    os.chdir(setup["directory"])
-    os.environ.pop("LD_BIND_NOW", None)  # it was meant for this process
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    names = _module("__main__").__dict__
-    _warm_up()
+    parts = types.SimpleNamespace(**{name: _script(name, code) for name, code in setup["scripts"].items()})
+    preloaded.load(PRELOADED.split() if setup["files"] else [*PRELOADED.split(), *ALSO.split()])
+    parts.startup.begin(setup)
+    if not setup["files"]:
+        preloaded.load(name for names in setup["packages"].values() for name in names)
+    children, own = parts.forks.Forks(setup), os.getpid()
+    parts.ending.prepare()
+    parts.frames, parts.main = parts.frames.Frames(), parts.startup.Main(setup["directory"])
+    _warm_up(parts.ending.flush, preloaded, again=setup["files"])
     random.seed(0)
     gc.collect()
     _trim()
@@ -126,7 +115,7 @@ def main() -> None:
     children.confine_itself()
     control.send(b"ready")
     try:
-        _serve(control, report, children, names, calls)
+        _serve(control, report, children, parts)
     except BaseException as error:
         if os.getpid() == own:
             if isinstance(error, KeyboardInterrupt | ConnectionError):  # nobody wants anything of it any more
@@ -144,7 +133,7 @@ def _script(name: str, code: str) -> Any:
     return module
 
 
-def _serve(control: _socket.socket, report: int, children: Any, names: dict[str, Any], calls: Any) -> None:
+def _serve(control: _socket.socket, report: int, children: Any, parts: Any) -> None:
     """Fork a child for each request."""
     own = os.getpid()
     known, request, places = b"", {}, [-1]
@@ -164,14 +153,9 @@ def _serve(control: _socket.socket, report: int, children: Any, names: dict[str,
         # reseed the random numbers; as it is, a program gets the same ones in every run, and so the same verdict.
         pid = children.make()
         if pid == 0:
-            # From here, whatever it was made of: how deep a program may recurse depends on how deep it begins. And only
-            # here is it read: what has been in the memory of the process above, later programs might find there.
-            if request["compiled"]:
-                program = marshal.loads(os.pread(files[3], request["size"], 0))
-                os.close(files[3])
-            else:
-                program = _compiled_here(request, files[3:], report, calls)
-            os._exit(_run_program(program, names, report, request["raised"]))
+            # Only here is the program read: what has been in the memory of the process above, later programs might
+            # find there.
+            os._exit(_play(request, files[3:], report, parts))
         if pid < 0 and os.getpid() != own:
             raise OSError(-pid, "a program cannot be confined")
         for file in files:
@@ -188,32 +172,25 @@ def _received(control: _socket.socket, most: int) -> tuple[bytes, list[int]]:
     return message, list(files)
 
 
-def _make_like_a_console() -> None:
-    import _sitebuiltins
-
-    for name in ("exit", "quit"):
-        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
-    main = threading.main_thread()
-    named = {"native_id": property(lambda _: os.getpid())}  # asked for when it is wanted: a child's is its own
-    main.__class__ = type("_MainThread", (type(main),), named)
-    sys.path[:] = [path for path in sys.path if path]
-
-
-def _compiled_here(request: Any, files: list[int], report: int, calls: Any) -> types.CodeType:
-    """A program's code; other roles are played to their end.
+def _play(request: Any, files: list[int], report: int, parts: Any) -> int:
+    """Play a role in a child, and return the exit status.
 
     `files` are the source, and perhaps another: for a program, a file for the code it compiles to; otherwise the
     channel between candidate and examiner. `report` is a pipe to the judge."""
     source, other = [*files, -1][:2]
-    text = _read_source(source, request["size"])
+    data = _read_source(source, request["size"])
     os.close(source)
     if request["role"] == "examiner":
-        os._exit(calls.examine(text, request["function"], report, other))
-    code = _compiled(text, report)
+        return int(parts.calls.examine(data, request["function"], report, other, parts))
+    code = marshal.loads(data) if request["compiled"] else _compiled(data, parts.main.file, report)
     if request["role"] == "candidate":
         os.close(report)
-        os._exit(calls.serve(_module("solution"), code, other))
-    return _kept(code, other)
+        return int(parts.calls.serve(_module("solution", parts.main.file), code, other, parts))
+    if not request["compiled"]:
+        _keep(code, other)
+    os.close(report)
+    finalizers = b"__del__" in data
+    return int(parts.ending.run(code, parts.main, parts.frames, raised=request["raised"], finalizers=finalizers))
 
 
 def _read_source(file: int, size: int) -> bytes:
@@ -223,46 +200,31 @@ def _read_source(file: int, size: int) -> bytes:
     return data
 
 
-def _open_streams() -> None:
-    """Before the fork: they name descriptors 0 to 2, whatever these will be in a child."""
-
-    def binary(number: int, mode: str) -> Any:
-        raw = io.FileIO(number, mode, closefd=False)
-        return io.BufferedReader(raw, 1 << 16) if mode == "r" else io.BufferedWriter(raw, 1 << 16)
-
-    sys.stdin = io.TextIOWrapper(binary(0, "r"), "utf-8", "surrogateescape")
-    sys.stdout = io.TextIOWrapper(binary(1, "w"), "utf-8", "surrogateescape")
-    sys.stderr = io.TextIOWrapper(binary(2, "w"), "utf-8", "backslashreplace", line_buffering=True)
-    for name in ("stdin", "stdout", "stderr"):
-        setattr(sys, f"__{name}__", getattr(sys, name))
-    _STREAMS.extend((sys.stdout, sys.stderr, sys.stdout.buffer, sys.stderr.buffer))
-
-
 def _tell(report: int, words: str) -> None:
     with contextlib.suppress(OSError):
         os.write(report, words.encode("utf-8", "replace")[:2000])
 
 
-def _compiled(text: bytes, report: int) -> types.CodeType:
+def _compiled(text: bytes, file: str, report: int) -> types.CodeType:
     """The program as code. One that is not Python ends here, and the judge is told why."""
     try:
-        code = compile(text, "main.py", "exec", dont_inherit=True)
+        return compile(text, file, "exec", dont_inherit=True)
     except BaseException as error:  # deep nesting, NUL bytes, a foreign encoding: all are the program's doing
+        if isinstance(error, SyntaxError) and error.filename == file:
+            error.filename = os.path.basename(file)
         _tell(report, "syntax " + "".join(traceback.format_exception_only(type(error), error)))
         os._exit(1)
-    return code
 
 
-def _kept(code: types.CodeType, file: int) -> types.CodeType:
-    """Leave the code in a file for the next run, if there is one and files may be so large."""
+def _keep(code: types.CodeType, file: int) -> None:
+    """Leave the code in a file for the next run, if files may be so large and compiling it has warned of nothing."""
     if file >= 0:
-        if _is_the_same_when_read(code):
+        if _is_the_same_when_read(code) and os.lseek(2, 0, os.SEEK_CUR) == 0:
             with contextlib.suppress(ValueError, MemoryError, RecursionError):  # nested too deeply
                 data = marshal.dumps(code)
                 if len(data) <= resource.getrlimit(resource.RLIMIT_FSIZE)[0]:
                     os.write(file, data)
         os.close(file)
-    return code
 
 
 def _is_the_same_when_read(code: types.CodeType) -> bool:
@@ -276,17 +238,19 @@ def _is_the_same_when_read(code: types.CodeType) -> bool:
         return False
 
 
-def _warm_up() -> None:
+def _warm_up(flush: Any, preloaded: Any, *, again: bool) -> None:
     """Whatever an interpreter notes down when it does something for the first time, every program would for itself."""
     streams, usual = (sys.stdin, sys.stdout), compile(_USUAL, "main.py", "exec")
     try:
         for _ in range(_TIMES):
+            preloaded.hide(again=again)
             sys.stdin, sys.stdout = io.TextIOWrapper(io.BytesIO(b"3 2\n1 2 3\n4 5\n")), io.TextIOWrapper(io.BytesIO())
             exec(usual, {"__name__": "__main__", "__builtins__": builtins})
     finally:
         sys.stdin, sys.stdout = streams
     for _ in range(_TIMES):
-        _flush()
+        flush()
+    preloaded.hide(again=again)
 
 
 def _trim() -> None:
@@ -308,71 +272,8 @@ def _fill_holes() -> None:
                 break
 
 
-def _module(name: str) -> types.ModuleType:
+def _module(name: str, file: str) -> types.ModuleType:
     module = types.ModuleType(name)
-    module.__dict__["__builtins__"] = builtins
+    module.__dict__.update(__builtins__=builtins, __file__=file)
     sys.modules[name] = module
     return module
-
-
-def _run_program(code: types.CodeType, names: dict[str, Any], report: int, raised: int) -> int:
-    """`raised` is what an uncaught exception ends with."""
-    os.close(report)
-    status = 0
-    try:
-        exec(code, names)
-    except SystemExit as error:
-        status = _exit_status(error.code)
-    except BaseException as error:
-        status = raised
-        with contextlib.suppress(BaseException):
-            traceback.print_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
-    for finish in (_end_threads, atexit._run_exitfuncs, _flush):
-        try:
-            finish()
-        except BaseException:
-            status = status or 120
-    return status & 255
-
-
-def _end_threads() -> None:
-    """Wait for threads the program left running, if it has begun any."""
-    if _THREADS() or _AT_END_OF_THREADS:
-        vars(threading)["_shutdown"]()
-
-
-def _flush() -> None:
-    """What an interpreter does when it ends: files the program has left open are written out."""
-    if getattr(sys, "stdout", None) is not _STREAMS[0] or getattr(sys, "stderr", None) is not _STREAMS[1]:
-        _flush_substitutes()
-    things = gc.get_objects()
-    if not _WRITERS.isdisjoint(map(type, things)):  # a large program has so many that only C is fast enough to look
-        for stream in things:
-            if type(stream) in _WRITERS:
-                _flush_if_open(stream)
-    for stream in _STREAMS:
-        _flush_if_open(stream)
-
-
-def _flush_substitutes() -> None:
-    """A program may put anything in the place of its streams."""
-    stream: Any
-    for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
-        if type(stream) in _WRITERS:
-            _flush_if_open(stream)
-        elif hasattr(stream, "flush") and not getattr(stream, "closed", False):
-            stream.flush()
-
-
-def _flush_if_open(stream: Any) -> None:
-    try:  # noqa: SIM105  # what is meant to be nicer is one more thing for every program to copy
-        stream.flush()
-    except ValueError:  # closed, or taken apart
-        pass
-
-
-def _exit_status(code: object) -> int:
-    if code is None or isinstance(code, int):
-        return -1 if code and not -1 << 63 <= code < 1 << 63 else code or 0
-    sys.stderr.write(f"{code}\n")
-    return 1

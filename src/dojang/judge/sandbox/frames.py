@@ -1,0 +1,141 @@
+"""Running a program without the frames that are below it.
+
+`python3 main.py` runs a program as the first frame of its thread, with the whole recursion limit before it. The warm
+interpreter runs it from a few functions of its own, which a program would find by `sys._getframe(1)`, in stack traces
+and by how deep it may recurse. The interpreter keeps both in its thread state: which frame is the current one, and how
+deep one may still go. These are found there by what they hold, and changed for the time of a call. Where they are not
+found (before Python 3.11), programs see the frames.
+
+A part of zygote.py, and like that it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+__all__ = ["Frames"]
+
+_INTERPRETER_FRAME = 24
+"""Where a frame object has the address of the interpreter's own frame."""
+_BYTES = 1024
+"""How much of a thread state is searched for the recursion limit."""
+_BEYOND = 96
+"""How far behind the limit the current frame is looked for."""
+_MARK = 31_337
+
+
+class _Place(NamedTuple):
+    """An address in the thread state that holds the current frame; or, with an offset, a pointer to where it is."""
+
+    address: int
+    offset: int | None
+
+
+class Frames:
+    """Where the interpreter keeps the current frame and the recursion that is left."""
+
+    def __init__(self) -> None:
+        self._left: ctypes.c_int | None = None
+        self._place = _Place(0, None)
+        self._spent = 1 if sys.version_info < (3, 12) else 0
+        """What the call into C takes of the recursion that is left."""
+        thread_state: Any = ctypes.pythonapi.PyThreadState_Get
+        thread_state.restype = ctypes.c_void_p
+        state = thread_state()
+        with _Copies() as copies:
+            left = _find_left(copies, state)
+            found = left and _find_current(copies, state, left)
+        if found:
+            self._left = ctypes.c_int.from_address(left)
+            self._place = found
+
+    def without(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function that is written in C, as if nothing had called it."""
+        left = self._left
+        if left is None:
+            return function(*arguments)
+        address, offset = self._place
+        if offset is not None:
+            address = ctypes.c_size_t.from_address(address).value + offset
+        current = ctypes.c_size_t.from_address(address)
+        frame = current.value
+        more = sys.getrecursionlimit() + self._spent - left.value
+        left.value += more
+        current.value = 0
+        try:
+            return function(*arguments)
+        finally:
+            current.value = frame
+            left.value -= more
+
+
+def _find_left(copies: _Copies, state: int) -> int:
+    """The address of the recursion left. Beside it is the limit, which is set to a number nothing else has."""
+    before = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(_MARK)
+        words = _words(copies.of(state, _BYTES))
+        sys.setrecursionlimit(_MARK + 1)
+        changed = _words(copies.of(state, _BYTES))
+    finally:
+        sys.setrecursionlimit(before)
+    found = [
+        state + 4 * (at - 1)
+        for at in range(1, len(words))
+        if (words[at], changed[at]) == (_MARK, _MARK + 1) and 0 < _MARK - words[at - 1] < 200
+    ]
+    return found[0] if len(found) == 1 else 0
+
+
+def _words(data: bytes) -> list[int]:
+    return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), 4)]
+
+
+def _find_current(copies: _Copies, state: int, left: int) -> _Place | None:
+    found = _places(copies, state, left) & _places_seen_from_deeper(copies, state, left)
+    return found.pop() if len(found) == 1 else None
+
+
+def _places_seen_from_deeper(copies: _Copies, state: int, left: int) -> set[_Place]:
+    return _places(copies, state, left)
+
+
+def _places(copies: _Copies, state: int, left: int) -> set[_Place]:
+    """Where this function's frame is found, which is the current one whenever it calls a function in C."""
+    write, read, to, back = copies.write, os.read, copies.to, copies.back
+    own = copies.of(id(sys._getframe()) + _INTERPRETER_FRAME, 8)
+    start = left // 8 * 8
+    size = start - state + _BEYOND
+    data = read(back, size) if write(to, state, size) == size else b""
+    places: set[_Place] = set()
+    for at in range(0, len(data), 8):
+        word = data[at : at + 8]
+        if word == own:
+            places.add(_Place(state + at, None))
+        elif state + at >= start:
+            address = int.from_bytes(word, "little")
+            there = read(back, 16) if write(to, address, 16) == 16 else b""
+            places.update(_Place(state + at, each) for each in (0, 8) if there[each : each + 8] == own)
+    return places
+
+
+class _Copies:
+    """Copies memory of this process through a pipe: the kernel refuses what is no address."""
+
+    def __enter__(self) -> _Copies:
+        self.back, self.to = os.pipe()
+        self.write: Any = ctypes.CDLL(None).write
+        self.write.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+        self.write.restype = ctypes.c_ssize_t
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.back)
+        os.close(self.to)
+
+    def of(self, address: int, size: int) -> bytes:
+        return os.read(self.back, size) if self.write(self.to, address, size) == size else b""

@@ -1,0 +1,119 @@
+"""What `python3 main.py` finds when it begins, given to the warm interpreter.
+
+A part of zygote.py, and like that it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import os
+import signal
+import site
+import sys
+import threading
+import types
+from importlib.machinery import FileFinder, SourceFileLoader
+from typing import Any
+
+__all__ = ["Main", "begin"]
+
+_FLAGS = {"dont_write_bytecode": 0, "no_user_site": 0, "no_site": 0, "hash_randomization": 1}
+"""Those that differ because of how the warm interpreter is started: without packages, and with known hashes."""
+_FLAGS_AT = 24
+"""Where a tuple has its first item."""
+_OWN_VARIABLES = ("LD_BIND_NOW", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED")
+_PTR_SIZE = ctypes.sizeof(ctypes.c_void_p)
+
+
+def begin(setup: Any) -> None:
+    """Make `sys`, `site`, the environment and the signals what they would be."""
+    for name in _OWN_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ["HOME"] = os.environ["TMPDIR"] = setup["directory"]
+    os.chdir(setup["directory"])
+    for name, value in _FLAGS.items():
+        at = sys.flags.__match_args__.index(name)
+        ctypes.c_void_p.from_address(id(sys.flags) + _FLAGS_AT + _PTR_SIZE * at).value = id(value)
+    sys.dont_write_bytecode = False
+    sys.orig_argv = [setup["command"], "main.py"]
+    _run_site(setup["packages"])
+    sys.path[:] = [setup["directory"], *setup["path"]]
+    # Too large a file ends a program, though Python believes that this is ignored, as it does everywhere.
+    ctypes.CDLL(None).signal(signal.SIGXFSZ, None)
+    main = threading.main_thread()
+    main.__class__ = _main_thread(type(main))
+
+
+def _run_site(packages: Any) -> None:
+    """What the interpreter does with the module site, but for reading files that packages have put in its way."""
+    nothing: Any = lambda *_: None  # noqa: E731
+    own: Any = site
+    if sys.flags.no_site == 0 and hasattr(builtins, "exit"):  # it was started with its packages
+        own.ENABLE_USER_SITE = sys.prefix == sys.base_prefix
+    else:
+        own.addpackage = own.execsitecustomize = own.execusercustomize = nothing
+        own.main()
+    own.USER_BASE = own.USER_SITE = None
+    own.getusersitepackages()
+    for folder, names in packages.items():
+        sys.path_importer_cache[folder] = _Allowed(folder, names)
+
+
+class _Allowed:
+    """Finds the packages of one folder that programs may import."""
+
+    def __init__(self, folder: str, names: list[str]) -> None:
+        self._folder = folder
+        self._names = frozenset(names)
+        self._finder: Any = None
+
+    def find_spec(self, name: str, target: types.ModuleType | None = None) -> Any:
+        if name not in self._names:
+            return None
+        if self._finder is None:
+            self._finder = _file_finder(self._folder)
+        return self._finder.find_spec(name, target)
+
+    def invalidate_caches(self) -> None:
+        self._finder = None
+
+
+def _file_finder(folder: str) -> Any:
+    hooks: list[Any] = sys.path_hooks
+    for hook in hooks:
+        try:
+            finder = hook(folder)
+        except ImportError:
+            continue
+        if isinstance(finder, FileFinder):
+            return finder
+    raise ImportError(f"{folder} cannot be read")
+
+
+def _main_thread(base: type) -> Any:
+    """Asked for its native id when that is wanted: a child's is its own."""
+    named = {"native_id": property(lambda _: os.getpid()), "__module__": base.__module__}
+    return type(base.__name__, (base,), named)
+
+
+class Main:
+    """Makes `__main__` modules: new ones, which the garbage collector of a program looks at."""
+
+    def __init__(self, directory: str) -> None:
+        self.file = os.path.join(directory, "main.py")
+        self._loader = SourceFileLoader("__main__", self.file)
+        self._annotations = "__annotations__" in vars(sys.modules["__main__"])
+
+    def new(self) -> dict[str, Any]:
+        """The names of a new `__main__`."""
+        module = types.ModuleType("__main__")
+        names = module.__dict__
+        names["__loader__"] = self._loader
+        if self._annotations:
+            names["__annotations__"] = {}
+        names["__builtins__"] = builtins
+        names["__file__"] = self.file
+        names["__cached__"] = None
+        sys.modules["__main__"] = module
+        return names
