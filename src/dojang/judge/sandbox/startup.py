@@ -38,7 +38,7 @@ def begin(setup: Any) -> None:
     sys.dont_write_bytecode = False
     sys.orig_argv = [setup["command"], "main.py"]
     _run_site(setup["packages"])
-    sys.path[:] = [setup["directory"], *setup["path"]]
+    sys.path[:] = setup["path"]  # without the directory, which is for programs to write in
     # Too large a file ends a program, though Python believes that this is ignored, as it does everywhere.
     ctypes.CDLL(None).signal(signal.SIGXFSZ, None)
     main = threading.main_thread()
@@ -101,6 +101,7 @@ class Main:
     """Makes `__main__` modules: new ones, which the garbage collector of a program looks at."""
 
     def __init__(self, directory: str) -> None:
+        self.directory = directory
         self.file = os.path.join(directory, "main.py")
         self._loader = SourceFileLoader("__main__", self.file)
         self._annotations = "__annotations__" in vars(sys.modules["__main__"])

@@ -98,7 +98,8 @@ def main(preloaded: Any) -> None:
     control = _socket.socket(fileno=CONTROL)
     first, (report,) = _received(control, 1 << 20)
     setup = json.loads(first)
-    parts = types.SimpleNamespace(**{name: _script(name, code) for name, code in setup["scripts"].items()})
+    scripts = {name: _script(name, code) for name, code in setup["scripts"].items()}
+    parts = types.SimpleNamespace(preloaded=preloaded, **scripts)
     preloaded.load(PRELOADED.split() if setup["files"] else [*PRELOADED.split(), *ALSO.split()])
     parts.startup.begin(setup)
     if not setup["files"]:
@@ -181,8 +182,10 @@ def _play(request: Any, files: list[int], report: int, parts: Any) -> int:
     data = _read_source(source, request["size"])
     os.close(source)
     if request["role"] == "examiner":
+        parts.preloaded.reveal_all()
         return int(parts.calls.examine(data, request["function"], report, other, parts))
-    code = marshal.loads(data) if request["compiled"] else _compiled(data, parts.main.file, report)
+    sys.path.insert(0, parts.main.directory)  # not for the examiner: a program could put modules in its way
+    code = marshal.loads(data) if request["compiled"] else _compiled(data, parts, report)
     if request["role"] == "candidate":
         os.close(report)
         return int(parts.calls.serve(_module("solution", parts.main.file), code, other, parts))
@@ -205,11 +208,13 @@ def _tell(report: int, words: str) -> None:
         os.write(report, words.encode("utf-8", "replace")[:2000])
 
 
-def _compiled(text: bytes, file: str, report: int) -> types.CodeType:
+def _compiled(text: bytes, parts: Any, report: int) -> types.CodeType:
     """The program as code. One that is not Python ends here, and the judge is told why."""
+    file = parts.main.file
     try:
         return compile(text, file, "exec", dont_inherit=True)
     except BaseException as error:  # deep nesting, NUL bytes, a foreign encoding: all are the program's doing
+        parts.preloaded.reveal_all()
         if isinstance(error, SyntaxError) and error.filename == file:
             error.filename = os.path.basename(file)
         _tell(report, "syntax " + "".join(traceback.format_exception_only(type(error), error)))

@@ -4,7 +4,7 @@
 import os
 
 a, b = map(int, input().split())
-found = bool(os.listdir("/tmp"))
+found = os.listdir("/tmp") != ["main.py"]
 os.chdir("/tmp")
 for name in ("-rf", "a\nb", " ", b"\xff\xfe", "x" * 255, "*"):
     with open(name, "w"):
