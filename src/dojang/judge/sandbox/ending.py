@@ -79,11 +79,19 @@ def run(code: types.CodeType, main: Any, frames: Any, *, raised: int, finalizers
 
 def _exit_status(code: object) -> int:
     if code is None or isinstance(code, int):
-        return -1 if code and not -1 << 63 <= code < 1 << 63 else code or 0
+        if code and not -1 << 63 <= code < 1 << 63:
+            if sys.version_info >= (3, 12):
+                _write_error("OverflowError: Python int too large to convert to C long\n")
+            return -1
+        return code or 0
+    _write_error(f"{code}\n")
+    return 1
+
+
+def _write_error(text: str) -> None:
     if getattr(sys, "stderr", None) is not None:
         with contextlib.suppress(BaseException):
-            sys.stderr.write(f"{code}\n")
-    return 1
+            sys.stderr.write(text)
 
 
 def _show(error: BaseException, frames: Any, raised: int) -> int:

@@ -26,6 +26,8 @@ _BYTES = 1024
 _BEYOND = 96
 """How far behind the limit the current frame is looked for."""
 _MARK = 31_337
+_OWN_CALLS = 2
+"""Calls from C that are below a program here and would not be."""
 
 
 class _Place(NamedTuple):
@@ -40,6 +42,7 @@ class Frames:
 
     def __init__(self) -> None:
         self._left: ctypes.c_int | None = None
+        self._left_in_c = ctypes.c_int()
         self._place = _Place(0, None)
         self._spent = 1 if sys.version_info < (3, 12) else 0
         """What the call into C takes of the recursion that is left."""
@@ -51,6 +54,8 @@ class Frames:
             found = left and _find_current(copies, state, left)
         if found:
             self._left = ctypes.c_int.from_address(left)
+            if (3, 12) <= sys.version_info < (3, 14):  # these count calls from C apart, behind the limit
+                self._left_in_c = ctypes.c_int.from_address(left + 8)
             self._place = found
 
     def without(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -65,12 +70,14 @@ class Frames:
         frame = current.value
         more = sys.getrecursionlimit() + self._spent - left.value
         left.value += more
+        self._left_in_c.value += _OWN_CALLS
         current.value = 0
         try:
             return function(*arguments)
         finally:
             current.value = frame
             left.value -= more
+            self._left_in_c.value -= _OWN_CALLS
 
 
 def _find_left(copies: _Copies, state: int) -> int:

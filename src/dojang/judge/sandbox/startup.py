@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import io
 import os
 import signal
 import site
@@ -35,6 +36,7 @@ def begin(setup: Any) -> None:
     for name, value in _FLAGS.items():
         at = sys.flags.__match_args__.index(name)
         ctypes.c_void_p.from_address(id(sys.flags) + _FLAGS_AT + _PTR_SIZE * at).value = id(value)
+    _open_stderr()
     sys.dont_write_bytecode = False
     sys.orig_argv = [setup["command"], "main.py"]
     _run_site(setup["packages"])
@@ -43,6 +45,22 @@ def begin(setup: Any) -> None:
     ctypes.CDLL(None).signal(signal.SIGXFSZ, None)
     main = threading.main_thread()
     main.__class__ = _main_thread(type(main))
+
+
+def _open_stderr() -> None:
+    """Standard error of this process may be anything; a program's is a file, as /dev/null is."""
+    known: Any = sys
+    before, kept = known.stderr, os.dup(2)
+    os.dup2(0, 2)
+    try:
+        binary: Any = open(2, "wb", closefd=False)  # noqa: SIM115
+        binary.raw.name = "<stderr>"
+        stream: Any = io.TextIOWrapper(binary, before.encoding, before.errors, "\n", line_buffering=True)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+    stream.mode = "w"
+    known.stderr = known.__stderr__ = stream
 
 
 def _run_site(packages: Any) -> None:
