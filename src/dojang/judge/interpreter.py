@@ -74,7 +74,7 @@ class Python:
     path: tuple[str, ...]
     """`sys.path` of its programs, after the directory they are in."""
     packages: Mapping[str, Sequence[str]]
-    """By folder of packages, those that programs may import; folders that are not here are open to all of them."""
+    """By folder, the packages in it that programs may import, as files are named; other folders are open to them."""
 
 
 def find_python(chosen: str, *, private_user: bool, packages: Sequence[str] = ()) -> Python:
@@ -122,9 +122,9 @@ def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: 
     if hidden := [each for each in found if each.startswith("/tmp/")]:
         raise ConfigError(f"{hidden[0]} cannot be shown to judged programs, whose /tmp is their own; move it")
     allowed: dict[str, list[str]] = {} if every else {folder: [] for folder in answer["added"]}
-    for name, each in answer["found"].items():
+    for each in answer["found"].values():
         if not every:
-            allowed.setdefault(each["folder"], []).append(name)
+            allowed.setdefault(each["folder"], []).append(os.path.basename(each["inside"][0]))
     import_path = (*answer["path"], *(folder for folder in allowed if folder not in answer["path"]))
     command = (path, *flags)
     return Python(command, found, ".".join(map(str, version)), answer["scripts"], import_path, allowed)

@@ -81,9 +81,10 @@ def _run_site(packages: Any) -> None:
 class _Allowed:
     """Finds the packages of one folder that programs may import."""
 
-    def __init__(self, folder: str, names: list[str]) -> None:
+    def __init__(self, folder: str, files: list[str]) -> None:
         self._folder = folder
-        self._names = frozenset(names)
+        self._files = set(files)
+        self._names = {file.partition(".")[0] for file in files}
         self._finder: Any = None
 
     def find_spec(self, name: str, target: types.ModuleType | None = None) -> Any:
@@ -91,6 +92,8 @@ class _Allowed:
             return None
         if self._finder is None:
             self._finder = _file_finder(self._folder)
+            self._finder._fill_cache = lambda: None  # the folder itself may be closed to programs
+            self._finder._path_cache = self._finder._relaxed_path_cache = self._files
         return self._finder.find_spec(name, target)
 
     def invalidate_caches(self) -> None:

@@ -103,7 +103,7 @@ def main(preloaded: Any) -> None:
     preloaded.load(PRELOADED.split() if setup["files"] else [*PRELOADED.split(), *ALSO.split()])
     parts.startup.begin(setup)
     if not setup["files"]:
-        preloaded.load(name for names in setup["packages"].values() for name in names)
+        preloaded.load(file.partition(".")[0] for files in setup["packages"].values() for file in files)
     children, own = parts.forks.Forks(setup), os.getpid()
     parts.ending.prepare()
     parts.frames, parts.main = parts.frames.Frames(), parts.startup.Main(setup["directory"])
