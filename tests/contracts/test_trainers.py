@@ -49,7 +49,7 @@ def cluster() -> Iterator[None]:
 def configured(*settings: str) -> RunConfig:
     # AdamW divides by gradients: where they are nearly zero, rounding errors would decide, and transformers' norms are
     # in float32 even here. With this eps, weights differ by a hundredth of what gradients do.
-    steps = ("train.lr=1e-3", "train.eps=0.1", "train.warmup=0")
+    steps = ("train.lr=1e-3", "train.eps=0.1", "train.warmup=0", "distillation.teacher=dojang-tiny")
     return recipes.load("quickstart", ["model.dtype=float64", *steps, *settings])
 
 
@@ -121,6 +121,9 @@ def test_it_learns_what_one_process_learns(make: Callable[[], Student], groups: 
     assert after != before
     for found, wanted in zip(after, expected.do(expected.trainer.score(samples_of(groups))), strict=True):
         assert found == pytest.approx(wanted, abs=1e-6)
+    taught = student.do(student.trainer.teacher_logprobs(samples_of(groups)))  # the initial model, frozen
+    for found, wanted in zip(taught, before, strict=True):
+        assert found == pytest.approx(wanted, abs=1e-10)
 
 
 def test_what_it_publishes_is_what_it_has_learned(make: Callable[[], Student], groups: list[Group]) -> None:
