@@ -107,7 +107,7 @@ def main(preloaded: Any) -> None:
     children, own = parts.forks.Forks(setup), os.getpid()
     parts.ending.prepare()
     parts.frames, parts.main = parts.frames.Frames(), parts.startup.Main(setup["directory"])
-    _warm_up(parts.ending.flush, preloaded, again=setup["files"])
+    _warm_up(parts, again=setup["files"])
     random.seed(0)
     gc.collect()
     _trim()
@@ -243,19 +243,19 @@ def _is_the_same_when_read(code: types.CodeType) -> bool:
         return False
 
 
-def _warm_up(flush: Any, preloaded: Any, *, again: bool) -> None:
+def _warm_up(parts: Any, *, again: bool) -> None:
     """Whatever an interpreter notes down when it does something for the first time, every program would for itself."""
     streams, usual = (sys.stdin, sys.stdout), compile(_USUAL, "main.py", "exec")
     try:
         for _ in range(_TIMES):
-            preloaded.hide(again=again)
+            parts.preloaded.hide(again=again)
             sys.stdin, sys.stdout = io.TextIOWrapper(io.BytesIO(b"3 2\n1 2 3\n4 5\n")), io.TextIOWrapper(io.BytesIO())
-            exec(usual, {"__name__": "__main__", "__builtins__": builtins})
+            parts.frames.without(exec, usual, parts.main.new())
     finally:
         sys.stdin, sys.stdout = streams
     for _ in range(_TIMES):
-        flush()
-    preloaded.hide(again=again)
+        parts.ending.flush()
+    parts.preloaded.hide(again=again)
 
 
 def _trim() -> None:
