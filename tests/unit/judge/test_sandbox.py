@@ -1,9 +1,11 @@
 """The parts of the sandbox that can be tried by themselves: filters, messages, wiping, watching, values in transit."""
 
+import asyncio
 import errno
 import json
 import math
 import os
+import resource
 import signal
 import socket
 import struct
@@ -17,8 +19,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dojang.judge.execution import Execution
+from dojang.judge.pool import JudgePool
 from dojang.judge.sandbox import calls, wire
 from dojang.judge.sandbox.bpf import ALLOW, KILL, SELF, Clause, Filter, Rule, assemble, refuse
 from dojang.judge.sandbox.jail import wipe
@@ -26,6 +31,8 @@ from dojang.judge.sandbox.policy import EXEC_FD, compiler_filter, native_filter,
 from dojang.judge.sandbox.runs import Allowance, _outcome, loaded_size
 from dojang.judge.sandbox.syscalls import ARCHITECTURES
 from dojang.judge.sandbox.watch import Bounds, Disturbed, End, HungUp, Watcher
+from dojang.places import cache_root
+from dojang.programs import CallTest, Exam, Judgement, Limits, Submission
 from dojang.types import Outcome
 
 ARCHES = ("x86_64", "aarch64")
@@ -220,6 +227,35 @@ def test_limits_may_be_read_but_not_set(arch: str) -> None:
         assert asked(filter, arch, "prlimit64", 0, 7, 0, 4096) == ALLOW
         for new in (4096, 1 << 32, 1 << 63):  # a pointer whose lower half is zero, too
             assert asked(filter, arch, "prlimit64", 0, 7, new) == NO["EPERM"]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_setting_the_stack_limit_succeeds_without_effect(arch: str) -> None:
+    for filter in (native_filter(arch), python_filters(arch, files=True)):
+        assert asked(filter, arch, "prlimit64", 0, resource.RLIMIT_STACK, 4096) == refuse(0)
+        assert asked(filter, arch, "prlimit64", 0, resource.RLIMIT_STACK, 0, 4096) == ALLOW
+        if "setrlimit" in ARCHITECTURES[arch]:
+            assert asked(filter, arch, "setrlimit", resource.RLIMIT_STACK, 4096) == refuse(0)
+            assert asked(filter, arch, "setrlimit", resource.RLIMIT_AS, 4096) == NO["EPERM"]
+
+
+def test_a_program_may_ask_for_an_unlimited_stack() -> None:
+    """As very many recursive solutions do."""
+    source = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+sys.setrecursionlimit(10**6)
+def depth(n):
+    return 0 if n == 0 else 1 + depth(n - 1)
+print(depth(20_000))
+"""
+
+    async def run() -> Execution:
+        async with JudgePool(cache=cache_root(), workers=1) as pool:
+            return await pool.run("python3", source, "", Limits())
+
+    ran = asyncio.run(run())
+    assert (ran.stdout, ran.stderr) == (b"20000\n", b"")
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -556,6 +592,34 @@ def test_data_that_lie_are_reduced_to_what_they_hold() -> None:
     got = [calls.decode(json.loads(each), nothing) for each in sent]
     assert got == [5, "a", [7]]
     assert [type(each) for each in got] == [int, str, list]
+
+
+def test_numpy_scalars_cross_as_numbers() -> None:
+    value = [np.int64(3), np.uint8(4), np.float32(0.5), np.float64(0.1), np.bool_(True), np.array(7)]
+    got = calls.decode(json.loads(json.dumps(calls.encode(value, nothing))), nothing)
+    assert got == [3, 4, 0.5, 0.1, True, 7]
+    assert [type(each) for each in got] == [int, int, float, float, bool, int]
+    assert calls.encode(np.array([1, 2]), lambda _: 5) == calls.encode(np.longdouble(1), lambda _: 5) == ["h", 5]
+
+
+def test_changes_to_arguments_reach_the_test() -> None:
+    source = "def f(a, b):\n    a.append(1)\n    b.append(2)\n"
+    test = """
+from collections import deque
+first, second = [], []
+candidate(first, b=second)
+assert (first, second) == ([1], [2])
+queue = deque([0])
+candidate(b=second, a=queue)
+assert (queue, second) == (deque([0, 1]), [2, 2])
+"""
+
+    async def judge() -> Judgement:
+        async with JudgePool(cache=cache_root(), workers=1) as pool:
+            return await pool.judge(Submission("python3", source, Exam((CallTest(test, "f"),))))
+
+    judgement = asyncio.run(judge())
+    assert judgement.outcome is Outcome.ACCEPTED, judgement
 
 
 def test_other_things_cross_as_handles() -> None:

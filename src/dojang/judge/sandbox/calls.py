@@ -34,7 +34,7 @@ _LENGTH = struct.Struct("<Q")
 _MOST = 64 << 20  # bytes of a reply
 _SMALL = 1 << 63
 _NEVER = (AssertionError, StopIteration, StopAsyncIteration)  # these would mean something in the test itself
-_MUTABLE = (list, dict, set, bytearray)
+_MUTABLE = (list, dict, set, bytearray, deque)
 _call: Callable[..., Any] = vars(operator).get("call") or (lambda thing, *given, **named: thing(*given, **named))
 
 
@@ -125,7 +125,16 @@ def encode(value: Any, handle: Callable[[Any], int]) -> Any:
             return [tag, [encode(item, handle) for item in iterate(value)]]
     if isinstance(value, dict):
         return ["d", [[encode(key, handle), encode(item, handle)] for key, item in dict.items(value)]]
-    return ["h", handle(value)]
+    number = _plain_number(value)
+    return ["h", handle(value)] if number is None else encode(number, handle)
+
+
+def _plain_number(value: Any) -> Any:
+    """A scalar of numpy's as Python's own number; None if it is none."""
+    if type(value).__module__ != "numpy" or getattr(value, "shape", None) != ():
+        return None
+    number = value.item()
+    return number if type(number).__module__ == "builtins" else None
 
 
 def decode(value: Any, thing: Callable[[int], Any]) -> Any:
@@ -194,8 +203,10 @@ def _answer(message: Any, module: types.ModuleType, things: _Things, parts: Any)
     named = {name: decode(value, things.__getitem__) for name, value in options.items()}
     result = encode(parts.frames.without(partial(_VERBS[verb], thing, *given, **named)), handle)
     # A function may work by changing its arguments, so what has become of them goes back as well.
-    now = [(index, encode(value, handle)) for index, value in enumerate(given) if isinstance(value, _MUTABLE)]
-    return result, [[index, value] for index, value in now if value != arguments[index]]
+    before = {**dict(enumerate(arguments)), **options}
+    after = {**dict(enumerate(given)), **named}
+    now = [(place, encode(value, handle)) for place, value in after.items() if isinstance(value, _MUTABLE)]
+    return result, [[place, value] for place, value in now if value != before[place]]
 
 
 _VERBS: Mapping[str, Callable[..., Any]] = {
@@ -277,8 +288,8 @@ class _Examiner:
             raise _Gone from None
         try:
             value, changed = self._hear()
-            for index, now in changed:
-                _replace(arguments[index], self._decoded(now))
+            for place, now in changed:
+                _replace(options[place] if isinstance(place, str) else arguments[place], self._decoded(now))
             return self._decoded(value)
         except (ValueError, KeyError, TypeError, IndexError, ArithmeticError, RecursionError, MemoryError) as error:
             if getattr(error, "from_candidate", False):
@@ -321,7 +332,7 @@ def _as_exception(name: str, words: str) -> Exception:
 
 def _replace(value: Any, now: Any) -> None:
     value.clear()
-    value.extend(now) if isinstance(value, list | bytearray) else value.update(now)
+    value.update(now) if isinstance(value, dict | set) else value.extend(now)
 
 
 def examine(text: bytes, function: str, report: int, channel: int, parts: Any) -> int:

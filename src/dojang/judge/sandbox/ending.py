@@ -8,6 +8,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
+import ctypes
 import gc
 import io
 import operator
@@ -71,6 +72,8 @@ def run(code: types.CodeType, main: Any, frames: Any, *, raised: int, finalizers
     flushed, suspended = frames.without(_call, flush)
     if finalizers or suspended:
         flushed = _take_apart(frames) and flushed
+    if "ctypes" in sys.modules:  # the program may have printed by the C library
+        ctypes.CDLL(None).fflush(None)
     if interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

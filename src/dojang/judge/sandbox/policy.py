@@ -20,6 +20,8 @@ above the number of descriptors a program may have, so that it cannot be made an
 
 _ALL = 0xFFFFFFFF
 _EVERY = 0xFFFFFFFF_FFFFFFFF
+_NO_EFFECT = refuse(0)
+"""The action that makes a call return 0 without being made."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -83,6 +85,7 @@ _O_ACCMODE, _O_TRUNC = 0x3, 0x200
 _MAP_TYPE, _MAP_ANONYMOUS, _SHARED_ANONYMOUS = 0x0F, 0x20, (0x21, 0x23)
 _IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)  # is it a terminal, bytes waiting, blocking, close on exec
 _FCNTL = (0, 1, 2, 3, 4, 1030)  # duplicate, read and set flags; not the ones that send signals or take leases
+_RLIMIT_STACK = 3
 _PRCTL = (15, 16, 0x53564D41)  # the thread's name, names of mappings
 
 
@@ -130,11 +133,15 @@ def _shared(forbidden: int) -> Mapping[str, Rule]:
         forbidden, (Clause(((0, _CLONE_THREAD | _CLONE_NEW, _CLONE_THREAD),), ALLOW),)
     )  # threads and nothing else
     rules["clone3"] = Rule(refuse(errno.ENOSYS))  # its flags lie in memory; the C library then takes clone
-    rules["prlimit64"] = Rule(refuse(errno.EPERM), (Clause(((2, _EVERY, 0),), ALLOW),))  # reading only
+    # Limits may be read only. Setting that of the stack succeeds without effect: many solutions ask for an unlimited
+    # stack before they recurse, and `stack_mb` is all they get.
+    rules["prlimit64"] = Rule(
+        refuse(errno.EPERM), (Clause(((2, _EVERY, 0),), ALLOW), Clause(((1, _ALL, _RLIMIT_STACK),), _NO_EFFECT))
+    )
     # Memory that is shared and has no file is counted nowhere once it is let go of.
     nowhere = tuple(Clause(((3, _MAP_TYPE | _MAP_ANONYMOUS, kind),), refuse(errno.EPERM)) for kind in _SHARED_ANONYMOUS)
     rules["mmap"] = Rule(ALLOW, nowhere)
-    rules["setrlimit"] = Rule(refuse(errno.EPERM))
+    rules["setrlimit"] = Rule(refuse(errno.EPERM), (Clause(((0, _ALL, _RLIMIT_STACK),), _NO_EFFECT),))
     rules["ioctl"] = _one_of(1, _IOCTL, refuse(errno.ENOTTY))
     rules["fcntl"] = _one_of(1, _FCNTL, refuse(errno.EPERM))
     rules["prctl"] = _one_of(0, _PRCTL, refuse(errno.EPERM))
