@@ -74,8 +74,9 @@ def pass_at_k(attempts: int, right: int, k: int) -> float:
 
 def interval(values: Sequence[float]) -> Interval:
     """95% interval of the mean over problems of values between 0 and 1."""
-    right, total = math.fsum(values), len(values)
-    if min(right, total - right) < _REGULAR or all(value in (0.0, 1.0) for value in values):
+    right, total, distinct = math.fsum(values), len(values), set(values)
+    # Where all problems have the same value, every resample has the same mean.
+    if min(right, total - right) < _REGULAR or distinct <= {0.0, 1.0} or len(distinct) == 1:
         return Interval(*clopper_pearson(right, total), CLOPPER_PEARSON)
     return Interval(*bootstrap(values), BOOTSTRAP)
 

@@ -267,6 +267,16 @@ def test_many_floats_take_linear_time(name: CheckerName) -> None:
     assert time.process_time() - started < 8
 
 
+@pytest.mark.parametrize("name", ["floats", "contest"])
+def test_a_number_of_millions_of_digits_takes_linear_time(name: CheckerName) -> None:
+    long = b"0." + b"1" * 8_000_000
+    started = time.process_time()
+    assert compare(Checker(name), b"0.5", b"1" * 8_000_000 + b".0") is not None
+    assert compare(Checker(name), long, long + b"2") is not None
+    assert compare(Checker(name), long, long + b"\n") is None
+    assert time.process_time() - started < 3
+
+
 def test_contest_accepts_whatever_tokens_accepts_and_less_than_caseless_floats() -> None:
     """Contest lies between tokens and the two lenient checkers together."""
     random = Random(8)

@@ -49,8 +49,15 @@ def test_the_interval_of_a_mean_is_that_of_draws_with_replacement() -> None:
 def test_bootstrap_is_used_only_with_30_problems_on_either_side(right: int) -> None:
     few = [0.5] * 2 * right + [0.0] * (100 - right)
     assert interval(few).method == interval([1 - each for each in few]).method == CLOPPER_PEARSON
-    assert interval([0.5] * 60).method == BOOTSTRAP
+    assert interval([0.25, 0.75] * 30).method == BOOTSTRAP
     assert interval([1.0, 0.0] * 100).method == CLOPPER_PEARSON  # one answer each: exact
+
+
+def test_interval_of_equal_values_has_a_width() -> None:
+    """The bootstrap resamples one value: its interval would be a point."""
+    found = interval([0.5] * 60)
+    assert found.method == CLOPPER_PEARSON
+    assert found.low < 0.4 < 0.6 < found.high
 
 
 POPULATIONS: dict[str, Callable[[np.random.Generator, float, tuple[int, int]], Any]] = {
