@@ -174,6 +174,11 @@ class RunConfig(Section):
                 "train.offload has reference, but there is no reference model: it is for algo.kl or algo.kl_in_reward "
                 "above 0, and with train.lora it is the model itself without adapters"
             )
+        if self.algo.kl_in_reward and self.distillation is not None and not self.distillation.reward_coef:
+            wrong.append(
+                f"algo.kl_in_reward={self.algo.kl_in_reward:g} has no effect where rewards are not used "
+                "(distillation.reward_coef=0); set distillation.reward_coef above 0, or use algo.kl instead"
+            )
         if self.algo.name != "ppo" and train.critic != CriticConfig():
             wrong.append(f"train.critic is for algorithms that have one (algo.name=ppo), and {self.algo.name} has none")
         return wrong

@@ -29,9 +29,7 @@ def describe(config: RunConfig) -> str:
             f"{len(prepared.task.problems('test')) - prepared.dropped.get('test', 0):,} held-out problems",
             *_multiple_answers(config, prepared),
             *_overlong(config, prepared),
-            f"  steps   {config.steps} of {rollout.prompts} problems x {rollout.samples} samples "
-            f"({config.steps * rollout.prompts * rollout.samples:,} samples of up to {rollout.max_tokens} tokens, "
-            f"{passes:.2f} passes over the data)",
+            f"  steps   {config.steps} of {_batch(config)}{passes:.2f} passes over the data)",
             f"  learn   {config.algo.name}, {updates} optimiser steps, "
             f"learning rate {config.train.lr:g} ({config.train.schedule})",
             *_teacher(config),
@@ -44,6 +42,17 @@ def describe(config: RunConfig) -> str:
             f"  save    every {config.checkpoint.every} steps; kept: the last, the best {config.checkpoint.keep} by "
             f"{config.checkpoint.metric} ({config.checkpoint.mode})",
         ]
+    )
+
+
+def _batch(config: RunConfig) -> str:
+    """What a step trains on, and all steps together."""
+    rollout, problems = config.rollout, config.steps * config.rollout.prompts
+    if config.algo.name == "sft":
+        return f"{rollout.prompts} completions ({problems:,} completions, "
+    return (
+        f"{rollout.prompts} problems x {rollout.samples} samples ({problems * rollout.samples:,} samples of up to "
+        f"{rollout.max_tokens} tokens, "
     )
 
 

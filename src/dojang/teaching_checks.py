@@ -21,6 +21,7 @@ def distillation_disagreements(
         return wrong
     if rollout.samples < 2 and distillation.reward_coef:
         wrong.append(f"{few} distillation.reward_coef to 0")
+    wrong += _hint_disagreements(distillation.hint, rollout.samples)
     if algorithm == "sft":
         wrong.append("algo.name=sft trains on given completions, and a teacher scores sampled ones; leave one out")
     if algorithm == "ppo":
@@ -40,6 +41,15 @@ def distillation_disagreements(
     return wrong
 
 
+def _hint_disagreements(hints: tuple[str, ...], samples: int) -> list[str]:
+    if samples > 1 or not hints or not all("{solution}" in each for each in hints):
+        return []
+    return [
+        f"distillation.hint has {{solution}}, another sample of the group, and rollout.samples={samples} draws none; "
+        "set it to 2 or more, or add a hint without it"
+    ]
+
+
 def sft_disagreements(algorithm: str, workflow: str, rollout: RolloutConfig, loop: LoopConfig) -> list[str]:
     """Errors of settings that supervised fine-tuning has no use for."""
     if algorithm != "sft":
@@ -51,6 +61,11 @@ def sft_disagreements(algorithm: str, workflow: str, rollout: RolloutConfig, loo
         wrong.append(
             f"rollout.temperature={rollout.temperature:g} would scale the loss of algo.name=sft, which samples "
             "nothing; set it to 1 (evaluations have eval.temperature)"
+        )
+    if (rollout.top_p, rollout.top_k, rollout.min_p) != (1, 0, 0):
+        wrong.append(
+            "rollout.top_p, top_k and min_p are for rollouts, and algo.name=sft has none; leave them out (evaluations "
+            "have eval.top_p, top_k and min_p)"
         )
     if loop.stale_updates:
         wrong.append("loop.stale_updates is for rollouts, and algo.name=sft has none; leave it out")

@@ -59,6 +59,7 @@ def test_settings_and_rows_that_do_not_go_together_are_refused(tmp_path: Path) -
     for settings, words in (
         (["rollout.temperature=0.7"], "set it to 1"),
         (["loop.stale_updates=1"], "has none; leave it out"),
+        (["rollout.top_p=0.9"], "eval.top_p"),
         (["distillation.teacher=a/b"], "leave one out"),
         ([rows], "task.name=exact_match"),
         (["algo.kl=0.1"], "algo"),

@@ -68,6 +68,8 @@ class DistillationConfig(Section):
     @field_validator("hint", mode="before")
     @classmethod
     def _one_hint(cls, hint: Any) -> Any:
+        if isinstance(hint, dict):
+            raise ValueError(f"{hint} is a mapping, as YAML reads a colon; put the template into quotes")
         return (hint,) if isinstance(hint, str) and hint else hint or ()
 
     @model_validator(mode="after")

@@ -34,11 +34,13 @@ class Times:
     usd_an_hour: float | None
     benchmarks: float = 0.0
     """Seconds of all evaluations on eval.benchmarks."""
+    samples: bool = True
+    """Whether a step samples: SFT only does so in evaluations."""
 
     @property
     def attempt(self) -> float:
         """The last to be written are judged when nothing is left to write."""
-        return max(self.generate + self.judge / self.waves, self.judge)
+        return max(self.generate + self.judge / self.waves, self.judge) if self.samples else 0.0
 
     @property
     def step(self) -> float:
@@ -109,6 +111,7 @@ def reckon(
         sum(work.answered(role) for role in players),
         layout.usd,
         sum(benchmarks) * answer,
+        samples=config.algo.name != "sft",
     )
 
 

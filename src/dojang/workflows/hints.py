@@ -41,6 +41,7 @@ class Hints:
             tokens=prompt + sample.tokens[first:],
             mask=(False,) * len(prompt) + sample.mask[first:],
             logprobs=(0.0,) * len(prompt) + sample.logprobs[first:],
+            token_rewards=(),
             old_logprobs=(),
             values=(),
             advantages=(),
@@ -67,9 +68,12 @@ def with_hint(messages: Sequence[Message], hint: str) -> list[Message]:
 def field_names(template: str) -> list[str]:
     """Names in braces; ValueError if the template cannot be read."""
     try:
-        names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+        fields = [each[1:] for each in string.Formatter().parse(template) if each[1] is not None]
     except ValueError as error:
         raise ValueError(f"{error}; write {{{{ and }}}} for braces that stand for themselves") from None
+    names = [str(name) for name, _, _ in fields]
+    if any(form or conversion for _, form, conversion in fields):
+        raise ValueError(f"{template!r} formats a field, and all are text already; write its name alone into braces")
     if not all(name.isidentifier() for name in names):
         raise ValueError(f"names of fields go into braces, such as {{reference}}, not {names}")
     return names

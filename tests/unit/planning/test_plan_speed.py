@@ -131,3 +131,11 @@ def test_benchmarks_count_into_the_hours() -> None:
         for overrides in ([], [benchmark])
     )
     assert 3600 * (more.hours - plain.hours) == pytest.approx(5 * 256 * 2 * plain.evaluation / 64)
+
+
+def test_sft_trains_on_one_completion_per_row_and_samples_in_evaluations_alone() -> None:
+    few, many = (estimate(subject("quickstart-sft", f"rollout.samples={n}"), H200) for n in (1, 8))
+    assert few.times == many.times
+    assert few.work.sequences == 64
+    assert few.times.attempt == 0
+    assert few.times.evaluation > 0

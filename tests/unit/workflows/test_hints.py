@@ -87,3 +87,14 @@ def test_unknown_fields_are_refused_with_what_there_is() -> None:
         field_names("{0}")
     with pytest.raises(ValueError, match="braces"):
         field_names("{")
+    for formatted in ("{reference:d}", "{reference:{note}}", "{reference!r}"):
+        with pytest.raises(ValueError, match="name alone"):
+            field_names(formatted)
+
+
+def test_samples_with_token_rewards_are_hinted(group: Group) -> None:
+    """A KL penalty in the reward belongs to the student's own prompt."""
+    penalised = [replace(each, token_rewards=(0.0,) * len(each.tokens)) for each in group.samples]
+    first, _ = Hints(["It is {reference}."], Letters())(replace(group, samples=tuple(penalised)))
+    assert first is not None
+    assert text_before(first) == "1+1?\n\nIt is 2."
