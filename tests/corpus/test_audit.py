@@ -57,7 +57,7 @@ def test_code_contests_has_suspects(shared_data: Path, tmp_path: Path) -> None:
     # Two of these do not say so: one is interactive, the other asks for an array with a property.
     quiet = {name for name in contradicting if len(suspects[name]) == 1}
     assert quiet == {"1505_A. Is it rated - 2", "1526_A. Mean Inequality"}
-    assert len(having(told, "tolerance")) == 9
+    assert not having(told, "tolerance"), "the contest checker, which these problems get, allows for rounding"
     left = json.loads((tmp_path / "kept" / "left_out.json").read_text())
     assert left["left_out"]["several_answers"] == 120
     assert sum(left["kept"].values()) + len(left["problems"]) == 840
