@@ -481,20 +481,21 @@ def test_a_program_finds_nothing_of_those_before_it(make: Callable[..., JudgePoo
 
 
 @pytest.mark.parametrize(
-    ("source", "isolation"),
+    ("source", "isolation", "code"),
     [
-        ("def f(n):\n    return 0 if n == 0 else 1 + f(n - 1)\nf(993)\nprint('right')", "auto"),
-        ("import sys\nout = sys.stdout.detach()\nout.write(b'right')", "auto"),
-        ("import datetime\nprint('right' if datetime.datetime.strptime('1', '%d') else '')", "seccomp"),
+        ("def f(n):\n    return 0 if n == 0 else 1 + f(n - 1)\nf(993)\nprint('right')", "auto", 0),
+        ("import sys\nout = sys.stdout.detach()\nsys.stdout = None\nout.write(b'right')", "auto", 0),
+        ("import sys\nout = sys.stdout.detach()\nout.write(b'right')", "auto", 120),  # as python3 main.py ends it
+        ("import datetime\nprint('right' if datetime.datetime.strptime('1', '%d') else '')", "seccomp", 0),
     ],
 )
-def test_every_test_is_like_the_first(make: Callable[..., JudgePool], source: str, isolation: str) -> None:
-    async def play() -> list[Outcome]:
+def test_every_test_is_like_the_first(make: Callable[..., JudgePool], source: str, isolation: str, code: int) -> None:
+    async def play() -> list[tuple[Outcome, int | None]]:
         async with make(workers=1, isolation=isolation) as pool:
             judged = await pool.judge(Submission("python3", source, Exam((IoTest("", "right"),) * 3)))
-            return [ran.outcome for ran in judged.ran]
+            return [(ran.outcome, ran.exit_code) for ran in judged.ran]
 
-    assert asyncio.run(play()) == [Outcome.ACCEPTED] * 3
+    assert asyncio.run(play()) == [(Outcome.RUNTIME_ERROR if code else Outcome.ACCEPTED, code)] * 3
 
 
 def test_an_exit_status_that_is_too_large_is_none_that_is_good(make: Callable[..., JudgePool]) -> None:
