@@ -19,11 +19,13 @@ from dojang.track.grafana import dashboard
 HERE = Path(__file__).parent
 RECIPE = [
     *("quickstart", "steps=5", "rollout.prompts=4", "rollout.samples=4", "eval.every=5", "eval.problems=16"),
-    *("algo.kl=0.001", "task.rewards.patience:patient=0.1"),
+    *("algo.kl=0.001", "algo.entropy.coef=0.001", "task.rewards.patience:patient=0.1"),
+    "distillation={teacher: policy, hint: 'The answer is {reference}.'}",
     *("eval.benchmarks.sums.data.name=arithmetic", "eval.benchmarks.sums.every=5", "eval.benchmarks.sums.problems=8"),
 ]
 NOT_IN_THIS_RUN = {
     *("Corrections", "Second moment", "Weights sent", "Engines sent all weights"),
+    *("KL in the reward", "Held-out loss"),
     *("Loss of the critic", "Values and returns", "Explained variance", "Clipped values", "Gradient of the critic"),
 }
 

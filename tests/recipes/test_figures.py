@@ -22,6 +22,9 @@ RUNS = {
     "ppo": ["quickstart", *SMALL, "algo.name=ppo"],
     "m2po": ["quickstart", *SMALL, "algo.name=m2po", "train.updates=2"],
     "code": ["quickstart-code", *SMALL],
+    "penalties": ["quickstart", *SMALL, "algo.kl=0.01", "algo.kl_in_reward=true", "algo.entropy.coef=0.001"],
+    "self-distillation": ["quickstart", *SMALL, "distillation={teacher: policy, hint: 'The answer is {reference}.'}"],
+    "sft": ["quickstart-sft", "steps=2", "rollout.prompts=4", "eval.every=2", "eval.problems=8"],
     "two": [str(TESTS / "resume" / "two_models.yaml"), "steps=2"],
 }
 ALL_AT_ONCE = """

@@ -38,6 +38,7 @@ class Parts:
     """What the loop closes at the end."""
 
     engine = trainer = Nothing()
+    distiller = None
     tracker = type("Tracker", (), {"close": lambda self: None})()
 
 

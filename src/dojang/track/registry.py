@@ -125,8 +125,11 @@ ROWS = (
                 (
                     Figure("actor/ppo_kl", "How far the policy has moved since it drew the tokens, per token.", "nats"),
                     Figure("actor/kl_loss", "KL to the initial model, per token, unweighted; with `algo.kl`.", "nats"),
-                    Figure("actor/reward_kl_penalty", "KL in the reward, per token; with `algo.kl_in_reward`.", "nats"),
                 ),
+            ),
+            Panel(
+                "KL in the reward",
+                (Figure("actor/reward_kl_penalty", "KL in the reward, per token; with `algo.kl_in_reward`.", "nats"),),
             ),
             Panel("Entropy", (Figure("actor/entropy", "How undecided the policy is, per token.", "nats"),)),
             Panel("Entropy bonus", (Figure("actor/entropy_coef", "Coefficient of the entropy bonus in this step."),)),

@@ -36,7 +36,7 @@ def test_a_function_for_trl_is_called_as_trl_does(module: ModuleType) -> None:
         seen.update(columns, prompts=prompts, completions=completions, solution=solution)
         return [0.5]
 
-    assert score(module, reward) == Score(1.0, {"one": 0.5})
+    assert score(module, reward) == Score(1.0, {"one": 0.5}, {"one": (2.0, 0.5)})
     assert seen == {
         "prompts": [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "9 * 2?"}]],
         "completions": [[{"role": "assistant", "content": "It is 18."}]],
@@ -57,7 +57,9 @@ def test_it_gets_only_what_it_takes_and_plain_text_if_it_wants_that(module: Modu
         assert log_extra is None
         return [float(right in text) for right, text in zip(answer, completions, strict=True)]
 
-    assert score(module, plain, FunctionReward(weight=3.0, completions="text")) == Score(3.0, {"one": 1.0})
+    assert score(module, plain, FunctionReward(weight=3.0, completions="text")) == Score(
+        3.0, {"one": 1.0}, {"one": (3.0, 1.0)}
+    )
     with pytest.raises(RewardFailure, match="reward 'one' returned 'no', not a finite number"):
         score(module, lambda completions: ["no"])
 
@@ -84,7 +86,7 @@ def test_a_function_for_verl_is_called_as_verl_does(module: ModuleType) -> None:
         seen.append((data_source, solution_str, ground_truth, extra_info))
         return 0.5
 
-    assert score(module, compute_score) == Score(1.0, {"one": 0.5})
+    assert score(module, compute_score) == Score(1.0, {"one": 0.5}, {"one": (2.0, 0.5)})
     assert seen == [("sums", "It is 18.", "18", {"id": "sums/1", "tier": "easy"})]
     assert score(module, lambda solution_str, **rest: {"score": 1, "acc": len(rest)}).parts == {"one": 1.0}
 
@@ -92,7 +94,7 @@ def test_a_function_for_verl_is_called_as_verl_does(module: ModuleType) -> None:
 def test_none_of_a_function_for_trl_says_that_it_does_not_apply(module: ModuleType) -> None:
     module.skip = lambda completions: [None]  # type: ignore[attr-defined]
     rewards = WeightedRewards({"verifiers:skip": 1.0, "correct": 1.0}, timeout_s=5)
-    assert asyncio.run(rewards.score(PROBLEM, "#### 18")) == Score(1.0, {"correct": 1.0})
+    assert asyncio.run(rewards.score(PROBLEM, "#### 18")) == Score(1.0, {"correct": 1.0}, {"correct": (1.0, 1.0)})
     alone = AnswerLineConfig(rewards={"verifiers:skip": 1.0}).make({})
     verdict = asyncio.run(alone.grade(PROBLEM, "#### 18"))
     assert (verdict.outcome, verdict.reward) == (Outcome.JUDGE_ERROR, None)
