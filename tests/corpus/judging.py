@@ -37,6 +37,8 @@ DIFFERENCES: dict[str, dict[str, tuple[Outcome, str]]] = {
     },
 }
 """What weaker isolation changes about an outcome, and why that is so."""
+_AT_A_TIME = 16
+"""Programs given to the pool at once: it remembers no more than some dozens of binaries."""
 
 
 def problem_with(entry: Entry, judgement: Judgement) -> str | None:
@@ -47,13 +49,26 @@ def problem_with(entry: Entry, judgement: Judgement) -> str | None:
     return entry.problem_with(judgement)
 
 
-async def judge_all(isolation: str, cache: Path, chosen: list[Entry]) -> list[str]:
-    """Problems, in words; empty if every program got what it deserves."""
+async def judge_all(isolation: str, cache: Path, chosen: list[Entry], binaries: Path | None = None) -> list[str]:
+    """Problems, in words; empty if every program got what it deserves.
+
+    `binaries`: a folder for the compiled hostile programs, which every level of isolation runs. Programs of the other
+    folders are compiled at every level.
+    """
+    turns = asyncio.Semaphore(_AT_A_TIME)
     async with JudgePool(cache=cache, isolation=isolation) as pool:
 
         async def judge(entry: Entry) -> str | None:
             submission = Submission(entry.language, entry.source, entry.exam, Stop.TIME_LIMIT)
-            return problem_with(entry, await pool.judge(submission))
+            kept = binaries / entry.path.stem if binaries and entry.name.startswith("hostile/") else None
+            key = (entry.language, entry.source)
+            async with turns:
+                if kept and kept.exists():
+                    pool._binaries.put(key, kept.read_bytes())
+                judgement = await pool.judge(submission)
+                if kept and not kept.exists() and third(entry) and (binary := pool._binaries.get(key)):
+                    kept.write_bytes(binary)
+            return problem_with(entry, judgement)
 
         found = await asyncio.gather(*map(judge, chosen))
     return [problem for problem in found if problem]
@@ -65,10 +80,10 @@ def third(entry: Entry) -> bool:
 
 
 def main() -> None:
-    """`judging.py ISOLATION CACHE [PART]`"""
-    isolation, cache, *part = sys.argv[1:]
+    """`judging.py ISOLATION CACHE BINARIES [PART]`"""
+    isolation, cache, binaries, *part = sys.argv[1:]
     chosen = [entry for entry in entries(platform.machine()) if not part or third(entry)]
-    sys.stdout.write(json.dumps(asyncio.run(judge_all(isolation, Path(cache), chosen))))
+    sys.stdout.write(json.dumps(asyncio.run(judge_all(isolation, Path(cache), chosen, Path(binaries)))))
 
 
 if __name__ == "__main__":

@@ -103,7 +103,12 @@ def find_toolchain(folder: Path) -> Toolchain | None:
 
 
 def _explore(compiler: str, version: str, folder: str) -> Toolchain:
-    static, shared = _how_to_link(compiler, static=True), _how_to_link(compiler, static=False)
+    with tempfile.TemporaryDirectory() as place:
+        source, trial = Path(place, "a.cpp"), str(Path(place, "a.o"))
+        source.write_text(_TRIAL)
+        with suppress(ConfigError):  # then no way to link works, either
+            run([compiler, "-pthread", "-c", str(source), "-o", trial])
+        static, shared = (_how_to_link(compiler, trial, static=static) for static in (True, False))
     if shared is None:
         raise ConfigError(
             f"{compiler} cannot build a program; install the C++ library and its headers (Debian: apt install g++)"
@@ -139,28 +144,26 @@ def _outermost(paths: set[str]) -> set[str]:
     return {path for path in real if not any(path != other and path.startswith(other + "/") for other in real)}
 
 
-def _how_to_link(compiler: str, *, static: bool) -> tuple[str, ...] | None:
+def _how_to_link(compiler: str, trial: str, *, static: bool) -> tuple[str, ...] | None:
     for linker in (*_LINKERS, ""):
         # Without the table, exceptions in a static program cannot find their handlers; gold has to be told.
         flags: tuple[str, ...] = ("-static", "-Wl,--eh-frame-hdr") if static else ()
         flags += ("-s", "-fno-use-linker-plugin")  # symbols and plugins serve nobody here, and take time
         flags += (f"-fuse-ld={linker}",) if linker else ()
         flags += ("-Wl,--threads=1",) if linker == "lld" else ()
-        if _works(compiler, flags):
+        if _works(compiler, trial, flags):
             return flags
     return None
 
 
-def _works(compiler: str, flags: tuple[str, ...]) -> bool:
-    """Whether a program linked so runs: one with threads and exceptions, which a wrong linker breaks."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, program = Path(folder) / "a.cpp", Path(folder) / BINARY
-        source.write_text(_TRIAL)
-        for command in ([compiler, "-pthread", str(source), "-o", str(program), *flags], [str(program)]):
-            try:
-                result = subprocess.run(command, capture_output=True, timeout=120, check=False)
-            except (OSError, subprocess.SubprocessError):
-                return False
-            if result.returncode != 0:
-                return False
-        return result.stdout == b"caught 3"
+def _works(compiler: str, trial: str, flags: tuple[str, ...]) -> bool:
+    """Whether the trial, linked so, runs: a program with threads and exceptions, which a wrong linker breaks."""
+    program = f"{trial}-{BINARY}"
+    for command in ([compiler, "-pthread", trial, "-o", program, *flags], [program]):
+        try:
+            result = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return False
+        if result.returncode != 0:
+            return False
+    return result.stdout == b"caught 3"

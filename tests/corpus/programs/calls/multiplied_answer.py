@@ -2,7 +2,7 @@
 # expect: wrong | runtime_error | memory_limit | time_limit | output_limit
 # function: add
 # code: assert candidate(2, 3) == 5
-# limits: memory_mb=128 cpu_s=1
+# limits: memory_mb=128 cpu_s=0.5
 
 
 def add(a, b):

@@ -2,7 +2,7 @@
 # expect: time_limit
 # function: add
 # code: assert candidate(2, 3) == 5
-# limits: cpu_s=0.3
+# limits: cpu_s=0.1
 
 import time
 

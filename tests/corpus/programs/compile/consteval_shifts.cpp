@@ -1,7 +1,7 @@
 // tries: many evaluations while compiling, each just short of the compiler's own limit
 // expect: compile_error
 // language: cpp20
-// limits: compile_s=2
+// limits: compile_s=1
 
 #include <utility>
 

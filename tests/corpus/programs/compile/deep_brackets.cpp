@@ -1,6 +1,6 @@
 // tries: exhaust the compiler's stack with brackets
 // expect: compile_error | accepted
-// limits: compile_s=3
+// limits: compile_s=2
 // expand: OPEN = "(" x 300000
 // expand: SHUT = ")" x 300000
 

@@ -1,6 +1,6 @@
 // tries: one complaint that names a type of a million words
 // expect: compile_error
-// limits: compile_s=3
+// limits: compile_s=1
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 // tries: inline a thousand million statements into one function
 // expect: compile_error
-// limits: compile_s=2
+// limits: compile_s=1
 
 #define INLINE [[gnu::always_inline]] inline void
 

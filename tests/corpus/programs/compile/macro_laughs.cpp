@@ -1,6 +1,6 @@
 // tries: a macro that doubles thirty-six times
 // expect: compile_error
-// limits: compile_s=2
+// limits: compile_s=1
 
 #define A x + x + x + x + x + x + x + x
 #define B A + A + A + A + A + A + A + A

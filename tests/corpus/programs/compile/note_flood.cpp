@@ -1,6 +1,6 @@
 // tries: a million notes, which count as neither errors nor warnings
 // expect: compile_error | accepted
-// limits: compile_s=3
+// limits: compile_s=1
 
 #include <cstdio>
 

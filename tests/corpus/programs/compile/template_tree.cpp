@@ -1,6 +1,6 @@
 // tries: instantiate two to the power of many templates
 // expect: compile_error
-// limits: compile_s=2
+// limits: compile_s=1
 
 template <int depth, long path>
 struct Tree {

@@ -1,6 +1,6 @@
 // tries: have the compiler unroll nested loops as far as it will
 // expect: compile_error | accepted
-// limits: compile_s=3
+// limits: compile_s=1
 
 #pragma GCC optimize("O3,unroll-all-loops,peel-loops")
 #include <cstdio>

@@ -1,6 +1,6 @@
 // tries: wait for itself
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <condition_variable>
 #include <mutex>

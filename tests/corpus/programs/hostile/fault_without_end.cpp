@@ -1,6 +1,6 @@
 // tries: return from the handler to the instruction that faults
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <csignal>
 

@@ -1,6 +1,6 @@
 // tries: have a timer send it the one signal that looks like the judge's
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <csignal>
 #include <ctime>

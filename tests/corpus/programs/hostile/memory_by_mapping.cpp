@@ -1,6 +1,6 @@
 // tries: map memory shared, which is counted nowhere; tries for ever, since it gets none
 // expect: time_limit
-// limits: memory_mb=64 cpu_s=0.3
+// limits: memory_mb=64 cpu_s=0.2
 
 #include <sys/mman.h>
 

@@ -1,6 +1,6 @@
 // tries: sleep a little, again and again
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // tries: wait for a number that never comes
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <iostream>
 

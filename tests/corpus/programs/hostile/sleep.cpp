@@ -1,6 +1,6 @@
 // tries: answer, then sleep for ever
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <unistd.h>
 

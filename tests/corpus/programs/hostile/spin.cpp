@@ -1,6 +1,6 @@
 // tries: loop for ever
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 int main() {
     volatile long n = 0;

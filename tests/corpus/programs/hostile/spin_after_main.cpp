@@ -1,6 +1,6 @@
 // tries: answer, then loop for ever in a destructor
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <iostream>
 

@@ -1,6 +1,6 @@
 // tries: loop for ever before main
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 struct Spin {
     Spin() {

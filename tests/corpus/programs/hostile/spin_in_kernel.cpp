@@ -1,6 +1,6 @@
 // tries: spend all its time in the kernel
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <sys/mman.h>
 #include <sys/syscall.h>

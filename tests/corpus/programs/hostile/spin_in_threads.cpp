@@ -1,6 +1,6 @@
 // tries: spread the work over threads, each below the limit
 // expect: time_limit
-// limits: cpu_s=0.5
+// limits: cpu_s=0.2
 
 #include <chrono>
 #include <ctime>
@@ -20,7 +20,7 @@ int main() {
     std::vector<std::thread> threads;
     for (int i = 0; i < 8; i++)
         threads.emplace_back([] {
-            while (used() < 0.4) {
+            while (used() < 0.15) {
             }
         });
     for (auto& thread : threads) thread.join();

@@ -1,6 +1,6 @@
 // tries: take a name that reads like the fields of a process listing, then loop for ever
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <sys/prctl.h>
 

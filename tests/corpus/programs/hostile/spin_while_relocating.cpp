@@ -1,6 +1,6 @@
 // tries: loop for ever while the program is being set up, before any constructor
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 extern "C" {
 int chosen() { return 0; }

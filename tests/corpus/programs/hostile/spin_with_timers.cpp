@@ -1,6 +1,6 @@
 // tries: take over every timer a judge might rely on, then loop for ever
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <sys/time.h>
 

@@ -1,6 +1,6 @@
 // tries: end the first thread and loop for ever in another
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <pthread.h>
 

@@ -1,6 +1,6 @@
 // tries: stop, and wait to be continued
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <csignal>
 

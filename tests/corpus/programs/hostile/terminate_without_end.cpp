@@ -1,6 +1,6 @@
 // tries: loop for ever once it has been terminated
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <exception>
 

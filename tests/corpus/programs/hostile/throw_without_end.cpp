@@ -1,6 +1,6 @@
 // tries: throw and catch for ever
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <stdexcept>
 

@@ -1,6 +1,6 @@
 // tries: block every signal and wait for one
 // expect: time_limit
-// limits: cpu_s=0.3
+// limits: cpu_s=0.1
 
 #include <csignal>
 

@@ -1,6 +1,6 @@
 # tries: raise its own limits, then loop for ever
 # expect: time_limit
-# limits: cpu_s=0.3
+# limits: cpu_s=0.1
 
 import contextlib
 import resource

@@ -1,6 +1,6 @@
 # tries: ignore every signal and swallow every exception, for ever
 # expect: time_limit
-# limits: cpu_s=0.3
+# limits: cpu_s=0.1
 
 import contextlib
 import signal

@@ -1,6 +1,6 @@
 # tries: a pattern that tries everything
 # expect: time_limit
-# limits: cpu_s=0.3
+# limits: cpu_s=0.1
 
 import re
 

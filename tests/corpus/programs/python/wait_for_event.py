@@ -1,6 +1,6 @@
 # tries: wait for what never happens
 # expect: time_limit
-# limits: cpu_s=0.3
+# limits: cpu_s=0.1
 
 import threading
 
