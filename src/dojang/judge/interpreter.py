@@ -13,7 +13,7 @@ from dojang.errors import ConfigError
 
 __all__ = ["Python", "find_python", "is_public", "libraries_of"]
 
-_PARTS = ("preload", "zygote", "startup", "frames", "forks", "ending", "names", "calls")
+_PARTS = ("preload", "zygote", "startup", "frames", "forks", "ending", "names", "handles", "calls")
 _SCRIPTS = tuple(str(Path(__file__).parent / "sandbox" / f"{name}.py") for name in _PARTS)
 _ASK = """
 import glob, json, marshal, os, site, sys, sysconfig

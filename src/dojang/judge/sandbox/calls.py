@@ -81,6 +81,9 @@ _ITERATORS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (set, "s", set.__iter__),
     (frozenset, "z", frozenset.__iter__),
     (deque, "q", deque.__iter__),
+    (type({}.keys()), "k", iter),  # no class derives from these but those of OrderedDict, with an order of its own
+    (type({}.values()), "v", iter),
+    (type({}.items()), "m", iter),
 )
 # These only if they are exactly that.
 _EXACT: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
@@ -98,7 +101,16 @@ _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "b": bytes.fromhex,
     "a": bytearray.fromhex,
 }
-_CONTAINERS: Mapping[str, Callable[[Any], Any]] = {"l": list, "t": tuple, "s": set, "z": frozenset, "q": deque}
+_CONTAINERS: Mapping[str, Callable[[Any], Any]] = {
+    "l": list,
+    "t": tuple,
+    "s": set,
+    "z": frozenset,
+    "q": deque,
+    "k": lambda keys: dict.fromkeys(keys).keys(),
+    "v": lambda values: dict(enumerate(values)).values(),
+    "m": lambda items: dict(items).items(),
+}
 
 
 def _short(text: str) -> str:
@@ -201,7 +213,8 @@ def _answer(message: Any, module: types.ModuleType, things: _Things, parts: Any)
     thing = decode(target, things.__getitem__)
     given = [decode(argument, things.__getitem__) for argument in arguments]
     named = {name: decode(value, things.__getitem__) for name, value in options.items()}
-    result = encode(parts.frames.without(partial(_VERBS[verb], thing, *given, **named)), handle)
+    returned = parts.frames.without(partial(_VERBS[verb], thing, *given, **named))
+    result = ["h", handle(returned)] if verb == "iter" else encode(returned, handle)
     # A function may work by changing its arguments, so what has become of them goes back as well.
     before = {**dict(enumerate(arguments)), **options}
     after = {**dict(enumerate(given)), **named}
@@ -209,15 +222,41 @@ def _answer(message: Any, module: types.ModuleType, things: _Things, parts: Any)
     return result, [[place, value] for place, value in now if value != before[place]]
 
 
+_RAISED_LATER: dict[int, BaseException] = {}
+"""By the id of an iterator, what it raised after items that were sent first."""
+
+
+def _take(iterator: Any, count: int) -> list[Any]:
+    """Up to `count` items of an iterator; none at its end."""
+    items: list[Any] = []
+    try:
+        if id(iterator) in _RAISED_LATER:
+            raise _RAISED_LATER.pop(id(iterator))
+        while len(items) < count:
+            items.append(next(iterator))
+    except BaseException as error:
+        if items:
+            _RAISED_LATER[id(iterator)] = error
+        elif not isinstance(error, StopIteration):
+            raise
+    return items
+
+
 _VERBS: Mapping[str, Callable[..., Any]] = {
     "call": _call,
     "get": getattr,
     "set": setattr,
-    "list": list,
+    "iter": iter,
+    "next": _take,
     "len": len,
     "item": lambda thing, index: thing[index],
     "str": str,
+    "repr": repr,
+    "format": format,
     "bool": bool,
+    "isinstance": lambda kind, thing: isinstance(thing, kind),
+    "eq": lambda thing, other: bool(thing == other),
+    "hash": hash,
 }
 
 
@@ -231,51 +270,12 @@ class _Raised(Exception):
     from_candidate = True
 
 
-class _Remote:
-    """A thing in the candidate's process."""
-
-    __slots__ = ("_ask", "_handle")
-
-    def __init__(self, ask: Callable[..., Any], handle: int) -> None:
-        object.__setattr__(self, "_ask", ask)
-        object.__setattr__(self, "_handle", handle)
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._ask("call", self, arguments, options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._ask("get", self, (name,))
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._ask("set", self, (name, value))
-
-    def __iter__(self) -> Any:
-        return iter(self._ask("list", self))
-
-    def __bool__(self) -> bool:
-        return self._ask("bool", self) is True
-
-    def __len__(self) -> Any:
-        return self._ask("len", self)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._ask("item", self, (index,))
-
-    def __str__(self) -> str:
-        return str(self._ask("str", self))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Remote) and bool(other._handle == self._handle)
-
-    def __hash__(self) -> int:
-        return hash(self._handle)
-
-
 class _Examiner:
-    def __init__(self, channel: int) -> None:
+    def __init__(self, channel: int, handles: Any) -> None:
         self._channel = channel
+        self._handles = handles
+        self._known: dict[int, Any] = {}
+        """By its number, the handle of every object: there is one, since it knows which items were read ahead."""
         self._hear()  # the program has been run
 
     def ask(self, verb: str, target: Any, arguments: Sequence[Any] = (), options: Mapping[str, Any] = {}) -> Any:
@@ -303,14 +303,19 @@ class _Examiner:
         """The candidate's number for its own thing, or for a type of Python's own: int, ValueError, ..."""
         if isinstance(thing, type) and thing in vars(builtins).values():
             thing = self.ask("type", thing.__name__)
-            if not isinstance(thing, _Remote):
+            if not isinstance(thing, self._handles.ProgramObject):
                 raise _Raised("the program answered something unintelligible")
-        if not isinstance(thing, _Remote):
+        if not isinstance(thing, self._handles.ProgramObject):
             raise _Unfit(f"a test cannot pass {type(thing).__name__} objects to the program")
         return int(thing._handle)
 
     def _decoded(self, value: Any) -> Any:
-        return decode(value, lambda handle: _Remote(self.ask, handle))
+        return decode(value, self._handle)
+
+    def _handle(self, number: int) -> Any:
+        if number not in self._known:
+            self._known[number] = self._handles.ProgramObject(self.ask, number)
+        return self._known[number]
 
     def _hear(self) -> Any:
         kind, *rest = _receive(self._channel, _MOST)
@@ -344,7 +349,7 @@ def examine(text: bytes, function: str, report: int, channel: int, parts: Any) -
         return UNFIT
     os.close(report)
     try:
-        exec(code, parts.names.of_test(code, function, _Examiner(channel).ask))
+        exec(code, parts.names.of_test(code, function, _Examiner(channel, parts.handles).ask))
     except AssertionError as error:
         return _ended(WRONG, f"assertion failed: {_words_of(error) or _line_of(text, error)}")
     except _Gone:

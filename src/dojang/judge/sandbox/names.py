@@ -23,11 +23,13 @@ _PROGRAM = "solution"
 def find(module: types.ModuleType, name: str) -> Any:
     """A function by its name; or a method of the class Solution, as LeetCode has them.
 
-    What the program defines comes before what it imports: `from heapq import *` brings a `merge`."""
+    What the program defines comes before what it imports: `from heapq import *` brings a `merge`. A method comes
+    before what cannot be called: `f = None` beside `Solution.f`."""
     names = vars(module)
-    if name in names and not _is_imported(names[name], name):
-        return names[name]
     owner = names.get("Solution")
+    has_method = callable(getattr(owner, name, None))
+    if name in names and not _is_imported(names[name], name) and (callable(names[name]) or not has_method):
+        return names[name]
     if owner is not None and hasattr(owner, name):
         return getattr(owner(), name)
     if name in names:
