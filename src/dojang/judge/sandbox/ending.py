@@ -57,7 +57,7 @@ def run(code: types.CodeType, main: Any, frames: Any, *, raised: int, finalizers
     `finalizers`: objects that live until the end have a `__del__` that must be called."""
     status, error = 0, None
     try:
-        frames.without(exec, code, main.new())
+        frames.without(exec, code, main.take())
     except SystemExit as end:
         status = _exit_status(end.code)
     except BaseException as uncaught:
@@ -66,9 +66,10 @@ def run(code: types.CodeType, main: Any, frames: Any, *, raised: int, finalizers
         status = _show(error, frames, raised)
     interrupted = isinstance(error, KeyboardInterrupt)
     error = None
-    for finish in (_end_threads, atexit._run_exitfuncs):
-        with contextlib.suppress(BaseException):
-            frames.without(_call, finish)
+    if _THREADS() or _AT_END_OF_THREADS:
+        _finish(frames, vars(threading)["_shutdown"])
+    if atexit._ncallbacks():
+        _finish(frames, atexit._run_exitfuncs)
     flushed, suspended = frames.without(_call, flush)
     if finalizers or suspended:
         flushed = _take_apart(frames) and flushed
@@ -127,10 +128,9 @@ def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | No
     return trace
 
 
-def _end_threads() -> None:
-    """Wait for threads the program left running, if it has begun any."""
-    if _THREADS() or _AT_END_OF_THREADS:
-        vars(threading)["_shutdown"]()
+def _finish(frames: Any, function: Any) -> None:
+    with contextlib.suppress(BaseException):
+        frames.without(function)
 
 
 def flush() -> tuple[bool, bool]:

@@ -40,7 +40,7 @@ def begin(setup: Any) -> None:
     sys.dont_write_bytecode = False
     sys.orig_argv = [setup["command"], "main.py"]
     _run_site(setup["packages"])
-    sys.path[:] = setup["path"]  # without the directory, which is for programs to write in
+    sys.path[:] = [setup["directory"], *setup["path"]]
     # Too large a file ends a program, though Python believes that this is ignored, as it does everywhere.
     ctypes.CDLL(None).signal(signal.SIGXFSZ, None)
     main = threading.main_thread()
@@ -126,6 +126,16 @@ class Main:
         self.file = os.path.join(directory, "main.py")
         self._loader = SourceFileLoader("__main__", self.file)
         self._annotations = "__annotations__" in vars(sys.modules["__main__"])
+        self._next: list[dict[str, Any]] = []
+
+    def make(self) -> None:
+        """Make a `__main__` for the next program. Before the fork, so that a program need not copy the memory it takes,
+        and after `gc.freeze`, so that the garbage collector looks at it."""
+        self._next = [self.new()]
+
+    def take(self) -> dict[str, Any]:
+        """The names of the `__main__` that was made. They are the program's alone, so that they end with it."""
+        return self._next.pop()
 
     def new(self) -> dict[str, Any]:
         """The names of a new `__main__`."""

@@ -149,6 +149,7 @@ def _serve(control: _socket.socket, report: int, children: Any, parts: Any) -> N
             places = files
             children.prepare(request["limits"], files[:3], CONTROL)
             gc.freeze()  # so that at its end a program has only its own things to look through
+            parts.main.make()
         # The child's parent is the one who asked: it supervises programs in every language alike. There is one thread
         # and nobody holds a lock, so the interpreter need not be told that it was forked. That would take long, and
         # reseed the random numbers; as it is, a program gets the same ones in every run, and so the same verdict.
@@ -178,13 +179,15 @@ def _play(request: Any, files: list[int], report: int, parts: Any) -> int:
 
     `files` are the source, and perhaps another: for a program, a file for the code it compiles to; otherwise the
     channel between candidate and examiner. `report` is a pipe to the judge."""
-    source, other = [*files, -1][:2]
-    data = _read_source(source, request["size"])
+    source, other = files[0], files[1] if len(files) > 1 else -1
+    data = os.pread(source, request["size"], 0)
+    while len(data) < request["size"]:
+        data += os.pread(source, request["size"] - len(data), len(data))
     os.close(source)
     if request["role"] == "examiner":
         parts.preloaded.reveal_all()
+        del sys.path[0]  # a program could put modules in its way
         return int(parts.calls.examine(data, request["function"], report, other, parts))
-    sys.path.insert(0, parts.main.directory)  # not for the examiner: a program could put modules in its way
     code = marshal.loads(data) if request["compiled"] else _compiled(data, parts, report)
     if request["role"] == "candidate":
         os.close(report)
@@ -194,13 +197,6 @@ def _play(request: Any, files: list[int], report: int, parts: Any) -> int:
     os.close(report)
     finalizers = b"__del__" in data
     return int(parts.ending.run(code, parts.main, parts.frames, raised=request["raised"], finalizers=finalizers))
-
-
-def _read_source(file: int, size: int) -> bytes:
-    data = os.pread(file, size, 0)
-    while len(data) < size:
-        data += os.pread(file, size - len(data), len(data))
-    return data
 
 
 def _tell(report: int, words: str) -> None:
@@ -250,7 +246,8 @@ def _warm_up(parts: Any, *, again: bool) -> None:
         for _ in range(_TIMES):
             parts.preloaded.hide(again=again)
             sys.stdin, sys.stdout = io.TextIOWrapper(io.BytesIO(b"3 2\n1 2 3\n4 5\n")), io.TextIOWrapper(io.BytesIO())
-            parts.frames.without(exec, usual, parts.main.new())
+            parts.main.make()
+            parts.ending.run(usual, parts.main, parts.frames, raised=1, finalizers=False)
     finally:
         sys.stdin, sys.stdout = streams
     for _ in range(_TIMES):
