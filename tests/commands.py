@@ -54,7 +54,7 @@ READ_AT_IMPORT = (
     "OPENBLAS_",
     "PYTHON",
     "TOKENIZERS_",
-    "TORCH",
+    "TORCH_",
     "TRANSFORMERS_",
 )
 PR_SET_CHILD_SUBREAPER = 36

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import commands
+
 HERE = Path(__file__).parent
 RECIPE = HERE / "resume.yaml"
 
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 def dojang(*arguments: str, rewards: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dojang", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=rewards)
+    return commands.run(command, capture_output=True, text=True, timeout=300, cwd=rewards)
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
 """What trackers outside are told of a run that is made longer later, and what one costs that is never there."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import commands
 
 RECIPE = Path(__file__).parent / "resume.yaml"
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 def train(directory: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "dojang", "train", str(RECIPE), *arguments, "--run-dir", str(directory)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    result = commands.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 

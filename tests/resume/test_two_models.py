@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
+
+import commands
 
 HERE = Path(__file__).parent
 PATIENCE_S = 300.0
@@ -22,7 +23,7 @@ def play(directory: Path, *more: str, ranks: int = 1) -> str:
     several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *several, str(HERE / "playing_two.py"), "train", str(HERE / "two_models.yaml")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
+    result = commands.run(
         [*command, "--run-dir", str(directory), *more],
         capture_output=True,
         text=True,

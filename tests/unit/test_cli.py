@@ -5,10 +5,11 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
+import commands
 import dojang
 from dojang import benchmarks
 from dojang.cli import judge as cli
@@ -19,10 +20,16 @@ from dojang.programs import Isolation, Stop
 HEAVY = ("torch", "transformers", "pydantic", "numpy", "pyarrow", "matplotlib", "yaml")
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, cwd: Path | None = None, start: Any = subprocess.run) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "dojang", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=environment)
+    done = start(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=environment)
+    assert isinstance(done, subprocess.CompletedProcess)
+    return done
+
+
+def train(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return run("train", *arguments, cwd=cwd, start=commands.run)
 
 
 def loaded_after(code: str) -> set[str]:
@@ -134,7 +141,7 @@ def test_the_installed_version_is_the_one_in_the_source() -> None:
 
 
 def test_keys_need_no_recipe() -> None:
-    result = run("train", "--keys")
+    result = train("--keys")
     assert result.returncode == 0
     assert "train.lr: float = 1e-06\n    Peak learning rate.\n" in result.stdout
     assert "[only with data.name=gsm8k]" in result.stdout
@@ -156,7 +163,7 @@ def test_keys_need_no_recipe() -> None:
 )
 @pytest.mark.parametrize("mode", ["--dry-run", "--run-dir=run"])
 def test_a_mistake_is_a_sentence_and_exit_code_2(arguments: list[str], words: str, mode: str, tmp_path: Path) -> None:
-    result = run("train", *arguments, mode, cwd=tmp_path)
+    result = train(*arguments, mode, cwd=tmp_path)
     assert result.returncode == 2
     assert words in result.stderr
     assert "Traceback" not in result.stderr
@@ -165,29 +172,29 @@ def test_a_mistake_is_a_sentence_and_exit_code_2(arguments: list[str], words: st
 
 
 def test_resuming_what_was_never_started(tmp_path: Path) -> None:
-    result = run("train", "quickstart", "--resume", cwd=tmp_path)
+    result = train("quickstart", "--resume", cwd=tmp_path)
     assert result.returncode == 5
     assert "there is no run of 'quickstart' under runs/ to resume; say which with --run-dir" in result.stderr
-    result = run("train", "quickstart", "--resume", "--run-dir=mine", cwd=tmp_path)
+    result = train("quickstart", "--resume", "--run-dir=mine", cwd=tmp_path)
     assert result.returncode == 5
     assert "there is no run in mine to resume; leave --resume out to start one" in result.stderr
 
 
 def test_a_run_directory_in_use_or_of_another_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("the only copy")
-    result = run("train", "quickstart", f"--run-dir={tmp_path}")
+    result = train("quickstart", f"--run-dir={tmp_path}")
     assert result.returncode == 5
     assert "is no run" in result.stderr
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)
-    result = run("train", "quickstart", f"--run-dir={tmp_path}")
+    result = train("quickstart", f"--run-dir={tmp_path}")
     assert result.returncode == 5
     assert f"{tmp_path} already holds a run; continue it with --resume, or choose another --run-dir" in result.stderr
 
 
 def test_a_file_for_a_run_directory_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    result = run("train", "quickstart", "--run-dir=file", cwd=tmp_path)
+    result = train("quickstart", "--run-dir=file", cwd=tmp_path)
     assert result.returncode == 5
     assert "Traceback" not in result.stderr
 
@@ -198,7 +205,7 @@ def test_settings_may_not_change_when_a_run_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "config.yaml").write_text(recipes.to_yaml(recipes.load("quickstart")))
     (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)
-    result = run("train", "quickstart", "seed=9", "train.lr=1", "steps=50", f"--run-dir={tmp_path}", "--resume")
+    result = train("quickstart", "seed=9", "train.lr=1", "steps=50", f"--run-dir={tmp_path}", "--resume")
     assert result.returncode == 2
     assert "  - seed: was 0, now 9\n" in result.stderr
     assert "steps: was" not in result.stderr  # a run may be made longer
@@ -208,13 +215,13 @@ def test_settings_may_not_change_when_a_run_is_resumed(tmp_path: Path) -> None:
 def test_a_run_cannot_be_resumed_to_fewer_steps_than_it_has_done(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "checkpoints" / "step-000012").mkdir(parents=True)
-    result = run("train", "quickstart", "steps=7", f"--run-dir={tmp_path}", "--resume")
+    result = train("quickstart", "steps=7", f"--run-dir={tmp_path}", "--resume")
     assert result.returncode == 2
     assert "has done 12 steps already; steps=7 is fewer" in result.stderr
 
 
 def test_a_dry_run_says_what_would_happen_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    result = run("train", "quickstart", "steps=7", "--dry-run", cwd=tmp_path)
+    result = train("quickstart", "steps=7", "--dry-run", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "steps: 7\n" in result.stdout
     assert "would run:" in result.stdout

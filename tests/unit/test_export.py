@@ -14,6 +14,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+import commands
 from dojang import export as exporting
 from dojang.errors import ConfigError, ModelError, RunDirError
 from dojang.export import export
@@ -429,7 +430,7 @@ def test_train_then_export(tmp_path: Path) -> None:
     def dojang(*arguments: str) -> str:
         command = [sys.executable, "-m", "dojang", *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        result = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
+        result = commands.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 

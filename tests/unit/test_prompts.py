@@ -13,6 +13,7 @@ import yaml
 from transformers import PreTrainedTokenizerBase
 from typer.testing import CliRunner
 
+import commands
 from dojang import compose, plan
 from dojang import recipe as recipes
 from dojang.cli import app
@@ -75,7 +76,7 @@ def load(*overrides: str) -> Any:
 def dojang(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "dojang", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd, env=environment)
+    return commands.run(command, capture_output=True, text=True, timeout=300, cwd=cwd, env=environment)
 
 
 def test_overlong_prompts_are_left_out_and_counted() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import commands
 from dojang.errors import ConfigError, DojangError
 from dojang.launch import inside
 from dojang.launch.shipment import CHANNEL, Shipment
@@ -39,7 +40,7 @@ def begin(root: Path, *overrides: str) -> subprocess.Popen[str]:
     """As the container does it, in a process of its own."""
     command = [sys.executable, "-m", "dojang", "launch", "inside", *overrides]
     environment = {**os.environ, "SAGEMAKER_BASE_DIR": str(root), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
+    return commands.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=root
     )
 
