@@ -1,20 +1,17 @@
 """CodeFu's first stage on the problems CodeFu published, with a model that fits a CPU: two steps."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from dojang.errors import ModelError
-from dojang.models import resolve
+import commands
 
 pytestmark = pytest.mark.slow
 
 SMALL = [
-    "model.name=smollm2-135m-instruct",
     "model.device=cpu",
     "data.tiers=[]",  # CodeFu's rows do not say theirs: all are easy
     "steps=2",
@@ -47,14 +44,11 @@ def problems(shared_data: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_two_steps_on_real_problems(problems: Path, tmp_path: Path) -> None:
-    try:
-        resolve("smollm2-135m-instruct")
-    except ModelError as error:
-        pytest.skip(f"SmolLM2 cannot be had here: {error}")
-    wanted = ["codefu-7b-stage1", *SMALL, f"data.path={problems}", "--run-dir", str(tmp_path / "run")]
+def test_two_steps_on_real_problems(shallow_smollm2: Path, problems: Path, tmp_path: Path) -> None:
+    small = [*SMALL, f"model.name={shallow_smollm2}", f"data.path={problems}"]
+    wanted = ["codefu-7b-stage1", *small, "--run-dir", str(tmp_path / "run")]
     command = [sys.executable, "-m", "dojang", "train", *wanted]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    result = commands.run(command, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 2)

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import commands
 from dojang.track.registry import figures, find
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -48,9 +48,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The names of each run."""
     folder = tmp_path_factory.mktemp("runs")
     paths = [str(TESTS / "resume"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    command = [sys.executable, "-c", ALL_AT_ONCE, json.dumps(RUNS), str(folder)]
+    (folder / "all_at_once.py").write_text(ALL_AT_ONCE)
+    command = [sys.executable, str(folder / "all_at_once.py"), json.dumps(RUNS), str(folder)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    result = commands.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
     return {
         name: {key for line in (folder / name / "metrics.jsonl").read_text().splitlines() for key in json.loads(line)}

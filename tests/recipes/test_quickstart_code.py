@@ -1,11 +1,12 @@
 """The quickstart that writes programs: they are run, and the small model learns to make numbers of what it reads."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import commands
 
 pytestmark = pytest.mark.slow
 
@@ -14,7 +15,7 @@ def test_it_learns_what_the_tests_want(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     asked = ["quickstart-code", "steps=25", "eval.every=25", "eval.problems=64", "checkpoint.every=25"]
     command = [sys.executable, "-m", "dojang", "train", *asked, "--run-dir", str(directory)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    result = commands.run(command, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     score = json.loads((directory / "summary.json").read_text())["eval"]
     assert 0.05 < score["before"] < 0.4

@@ -1,11 +1,12 @@
 """The quickstart with a critic: PPO teaches the small model to show its work, and goes on where it was stopped."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import commands
 
 pytestmark = pytest.mark.slow
 
@@ -14,7 +15,7 @@ QUICK = ["algo.name=ppo", "train.critic.lr=1e-3", "eval.every=15", "checkpoint.e
 
 def train(directory: Path, *arguments: str) -> None:
     command = [sys.executable, "-m", "dojang", "train", "quickstart", *QUICK, *arguments, "--run-dir", str(directory)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    result = commands.run(command, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -2,12 +2,12 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import commands
 from dojang import plan, recipe
 from dojang.data.prepare import prepare
 from dojang.data.reading import find
@@ -116,8 +116,9 @@ def runs(data: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -
     """A folder with the run directories of all recipes. One process runs them all: to start one takes seconds."""
     folder = tmp_path_factory.mktemp("runs")
     asked = json.dumps({name: [*TINY, *where, *smaller(name)] for name, where in data.items()})
-    command = [sys.executable, "-c", IN_ONE_PROCESS, asked, str(folder)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    (folder / "in_one_process.py").write_text(IN_ONE_PROCESS)
+    command = [sys.executable, str(folder / "in_one_process.py"), asked, str(folder)]
+    result = commands.run(command, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     return folder
 

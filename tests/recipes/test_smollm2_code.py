@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dojang.errors import ModelError
-from dojang.models import resolve
+import commands
 
 pytestmark = pytest.mark.slow
 
@@ -24,17 +23,13 @@ SMALL = [
 
 
 @pytest.fixture(scope="module")
-def recipe() -> str:
-    try:
-        resolve("smollm2-135m-instruct")
-    except ModelError as error:
-        pytest.skip(f"SmolLM2 cannot be had here: {error}")
+def recipe(smollm2: Path) -> str:
     return "smollm2-code"
 
 
 def dojang(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dojang", "train", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=cwd)
+    return commands.run(command, capture_output=True, text=True, timeout=600, cwd=cwd)
 
 
 def test_the_dry_run_names_model_and_data(recipe: str, tmp_path: Path) -> None:

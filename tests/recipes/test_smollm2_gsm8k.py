@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dojang.errors import ModelError
-from dojang.models import resolve
+import commands
 
 pytestmark = pytest.mark.slow
 
@@ -27,17 +26,13 @@ SMALL = [
 
 
 @pytest.fixture(scope="module")
-def arguments(shared_data: Path) -> list[str]:
-    try:
-        resolve("smollm2-135m-instruct")
-    except ModelError as error:
-        pytest.skip(f"SmolLM2 cannot be had here: {error}")
+def arguments(shared_data: Path, smollm2: Path) -> list[str]:
     return ["smollm2-gsm8k", f"data.path={shared_data / 'gsm8k'}"]
 
 
 def dojang(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dojang", "train", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=cwd)
+    return commands.run(command, capture_output=True, text=True, timeout=600, cwd=cwd)
 
 
 def test_the_dry_run_names_model_and_data(arguments: list[str], tmp_path: Path) -> None:
@@ -47,9 +42,9 @@ def test_the_dry_run_names_model_and_data(arguments: list[str], tmp_path: Path) 
     assert "7,473 training and 1,319 held-out problems" in result.stdout
 
 
-def test_two_steps_on_a_cpu(arguments: list[str], tmp_path: Path) -> None:
+def test_two_steps_on_a_cpu(arguments: list[str], shallow_smollm2: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def length(problem, text):\n    return float(len(text))\n")
-    result = dojang(*arguments, *SMALL, "--run-dir", "run", cwd=tmp_path)
+    result = dojang(*arguments, *SMALL, f"model.name={shallow_smollm2}", "--run-dir", "run", cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 2)
