@@ -37,7 +37,7 @@ from dojang.runtime.config import LocalConfig, RayConfig
 from dojang.settings import Section
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.kinds import unknown_parts, weight_of
-from dojang.teaching_checks import distillation_disagreements, sft_disagreements
+from dojang.teaching_checks import distillation_disagreements, samples_disagreements, sft_disagreements
 from dojang.track.config import TrackConfig
 from dojang.train.config import CriticConfig, TrainConfig
 from dojang.workflows.coder_tester import TESTER_PARTS, CoderTesterConfig, TesterConfig
@@ -301,6 +301,8 @@ class RunConfig(Section):
         wrong += self._parts_agree() + self._maxrl_agrees() + self._training_agrees() + self._length_agrees()
         kind = (self.algo.name, self.workflow.name)
         wrong += distillation_disagreements(self.distillation, *kind, self.rollout, self.train)
+        if self.algo.name != "custom" and self.algo.name != "sft" and self.algo.needs_group:
+            wrong += samples_disagreements(self.distillation, self.algo.advantage, self.rollout.samples)
         wrong += sft_disagreements(*kind, self.rollout, self.loop)
         if wrong:
             raise ValueError("\n".join(wrong))
@@ -342,7 +344,9 @@ class RunConfig(Section):
                 wrong.append(f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out")
             return wrong
         if self.loop.stale_updates and self.algo.name != "custom" and self.algo.old == "trainer":
-            wrong += [] if self.algo.corrections else [self._blind_to_staleness()]
+            # opsm leaves answers with a positive advantage, and most others, as they are
+            corrects = any(each.name != "opsm" for each in self.algo.corrections)
+            wrong += [] if corrects else [self._blind_to_staleness()]
         stale, rest = divmod(self.loop.stale_updates, self.train.steps_per_batch)
         if rest or stale >= self.steps:
             wrong.append(

@@ -4,7 +4,7 @@ from dojang.algos.distillation import DistillationConfig
 from dojang.loop.config import LoopConfig, RolloutConfig
 from dojang.train.config import TrainConfig
 
-__all__ = ["distillation_disagreements", "sft_disagreements"]
+__all__ = ["distillation_disagreements", "samples_disagreements", "sft_disagreements"]
 
 
 def distillation_disagreements(
@@ -12,15 +12,10 @@ def distillation_disagreements(
 ) -> list[str]:
     """Errors of `distillation`, and of settings that only make sense with it."""
     wrong = list[str]()
-    few = f"rollout.samples={rollout.samples} leaves nothing to compare a reward with; set it to 2 or more, or"
     if "teacher" in train.offload and (distillation is None or not distillation.local_model):
         wrong.append("train.offload has teacher, but distillation.teacher names no model to load")
     if distillation is None:
-        if rollout.samples < 2 and algorithm != "sft":
-            wrong.append(f"{few} distil from a teacher alone (distillation.teacher)")
         return wrong
-    if rollout.samples < 2 and distillation.reward_coef:
-        wrong.append(f"{few} distillation.reward_coef to 0")
     wrong += _hint_disagreements(distillation.hint, rollout.samples)
     if algorithm == "sft":
         wrong.append("algo.name=sft trains on given completions, and a teacher scores sampled ones; leave one out")
@@ -39,6 +34,19 @@ def distillation_disagreements(
             "set rollout.temperature=1, or load the teacher here (distillation.teacher)"
         )
     return wrong
+
+
+def samples_disagreements(distillation: DistillationConfig | None, advantage: str, samples: int) -> list[str]:
+    """Errors of rollout.samples where `advantage` compares the samples of a group."""
+    if samples > 1 or (distillation is not None and not distillation.reward_coef):
+        return []
+    other = (
+        "distil from a teacher alone (distillation.teacher)" if distillation is None else "distillation.reward_coef=0"
+    )
+    return [
+        f"rollout.samples={samples} leaves nothing to compare a reward with, as algo.advantage={advantage} does; set "
+        f"it to 2 or more, or algo.advantage=reinforce++ (which takes the mean of the batch), or {other}"
+    ]
 
 
 def _hint_disagreements(hints: tuple[str, ...], samples: int) -> list[str]:

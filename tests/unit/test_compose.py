@@ -110,7 +110,7 @@ def test_a_task_of_ones_own_says_what_is_held_out() -> None:
 
 
 def test_parts_that_the_reward_of_ones_own_task_lacks_are_refused() -> None:
-    gdpo = ("algo.name=gdpo", "algo.parts={tone: 2, overlong: 1}")
+    gdpo = ("algo.name=gdpo", "algo.parts={tone: 2, overlong: 1}", "algo.overlong=0.2")
     with pytest.raises(ConfigError, match="weight for tone, but the parts of the task's reward are not named"):
         prepare(*DATA, *TASK, *gdpo)
 

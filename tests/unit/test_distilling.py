@@ -87,7 +87,10 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         ((remote, "rollout.temperature=0.7"), "set rollout.temperature=1"),
         (("rollout.samples=1",), "2 or more"),
         (("distillation.teacher=a/b", "rollout.top_p=0.9", "algo.old=trainer"), "leave them out"),
-        (("rollout.samples=1", "distillation.teacher=a/b", "distillation.reward_coef=1"), "reward_coef to 0"),
+        (
+            ("rollout.samples=1", "distillation.teacher=a/b", "distillation.reward_coef=1"),
+            "or distillation.reward_coef=0",
+        ),
         (("distillation.teacher=a/b", "algo.kl_in_reward=0.1"), "distillation.reward_coef above 0"),
         (("distillation.teacher=policy", "distillation.hint=[See {solution}]", "rollout.samples=1"), "a hint without"),
         (("distillation.teacher=policy", "distillation.hint=See: {solution}"), "into quotes"),

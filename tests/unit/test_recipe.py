@@ -170,6 +170,9 @@ def test_weights_are_for_rewards_there_are() -> None:
     for task, parts in others.items():
         said = f"weight for corect, but the parts of the task's reward are {parts}; correct the name"
         assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={corect: 2}", f"task={task}")
+    said = "parts has overlong=2, a weight of the length penalty, but overlong=0 turns that off"
+    assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={overlong: 2}")
+    assert recipes.load("quickstart", ["algo.name=gdpo", "algo.parts={overlong: 2}", "algo.overlong=0.1"])
     said = "has no effect with advantage=grpo, which takes the whole reward"
     assert said in complaint("quickstart", "algo.parts={correct: 2}")
 
@@ -194,6 +197,10 @@ def test_weights_are_for_rewards_there_are() -> None:
             ("loop.stale_updates=2", "algo.old=trainer"),
             "loop.stale_updates=2 trains on old rollouts, but with algo.old=tra",
         ),
+        (
+            ("loop.stale_updates=2", "algo.old=trainer", "algo.corrections=[{name: opsm}]"),
+            "nothing corrects for the staleness",
+        ),
         (("algo.name=m2po", "algo.old=trainer"), "algo.old: "),
         (("algo.corrections=[{name: icepop}]",), "with old=behaviour; set old=trainer"),
         (
@@ -210,6 +217,19 @@ def test_weights_are_for_rewards_there_are() -> None:
 )
 def test_stale_rollouts_must_come_to_an_end(overrides: tuple[str, ...], said: str) -> None:
     assert said in complaint("quickstart", *overrides)
+
+
+def test_one_sample_is_enough_where_no_group_is_compared() -> None:
+    for algo in ("ppo", "reinforce++", "dapo, advantage: reinforce++-tokens, refills: 0"):
+        assert recipes.load("quickstart", ["rollout.samples=1", f"algo={{name: {algo}}}"]).rollout.samples == 1
+    for algo in ("grpo", "rloo", "reinforce++-baseline", "gdpo", "maxrl", "gspo"):
+        said = "rollout.samples=1 leaves nothing to compare a reward with, as algo.advantage="
+        assert said in complaint("quickstart", "rollout.samples=1", f"algo.name={algo}")
+
+
+def test_corrections_for_stale_rollouts_may_include_opsm() -> None:
+    corrections = "algo.corrections=[{name: opsm}, {name: token_tis}]"
+    assert recipes.load("quickstart", ["loop.stale_updates=2", "algo.old=trainer", corrections])
 
 
 def test_a_critic_leaves_something_to_the_policy() -> None:

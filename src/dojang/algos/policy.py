@@ -74,6 +74,11 @@ class PolicyConfig(Section):
                 f"parts={self.parts} has no effect with advantage={self.advantage}, which takes the whole reward; set "
                 "advantage=gdpo, or change the weights of the task's rewards"
             )
+        if "overlong" in self.parts and not self.overlong:
+            raise ValueError(
+                f"parts has overlong={self.parts['overlong']:g}, a weight of the length penalty, but overlong=0 turns "
+                "that off; set overlong above 0, or leave the weight out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -94,6 +99,11 @@ class PolicyConfig(Section):
                 "with old=behaviour; set old=trainer"
             )
         return self
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether samples are compared with others of the same problem, and not with the whole batch."""
+        return self.advantage not in ("reinforce++", "reinforce++-tokens")
 
     @property
     def trains_zero_advantage(self) -> bool:
@@ -234,7 +244,7 @@ class Policy:
     def _rewards(self, group: Group) -> list[float]:
         """Length only counts among answers that are not all alike otherwise, as DAPO leaves such groups out."""
         rewards = [sample.reward + sum(sample.token_rewards) for sample in group.samples]
-        if len(set(rewards)) < 2:
+        if len(rewards) > 1 and len(set(rewards)) < 2:
             return rewards
         return [reward + self._overlong(sample) for reward, sample in zip(rewards, group.samples, strict=True)]
 

@@ -16,8 +16,8 @@ class RolloutConfig(Section):
     prompts: int = Field(default=32, ge=1)
     """Problems posed per step."""
     samples: int = Field(default=8, ge=1)
-    """Answers drawn per problem; they are compared with each other, so two is the least. Distillation without a reward
-    (distillation.reward_coef=0) works with 1."""
+    """Answers drawn per problem (group size). Two is the least where they are compared with each other; 1 works with
+    algo.name=ppo, algo.advantage=reinforce++, and distillation without a reward (distillation.reward_coef=0)."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature while training."""
     top_p: float = Field(default=1.0, gt=0, le=1)

@@ -21,7 +21,7 @@ from dojang.loop.agreement import Agreement
 from dojang.loop.best import Best
 from dojang.loop.evaluate import Benchmark, evaluate, evaluate_benchmark
 from dojang.loop.health import HealthGate
-from dojang.loop.masking import mask_truncated
+from dojang.loop.masking import mask_truncated, warn_if_all_are_masked
 from dojang.loop.metrics import Clock, advantage_metrics, rollout_metrics
 from dojang.loop.order import pose
 from dojang.loop.reward_kl import penalise
@@ -59,6 +59,8 @@ class Run:
     """Passes over each batch, each of `updates` optimiser steps."""
     mask_truncated: bool = False
     """Whether completions cut off at max_tokens are masked out of the loss."""
+    warned: set[str] = field(default_factory=set)
+    """Warnings that this run has logged."""
     primed: bool = False
     """Whether the engine was made with the weights the trainer begins with: they need not be published."""
     stale: int = 0
@@ -183,6 +185,7 @@ async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
     """One optimiser step per part of the batch and epoch. Steps without a group that has a gradient are skipped."""
     if run.mask_truncated:
         groups = mask_truncated(groups)
+        warn_if_all_are_masked(groups, run.warned)
     others = [group for group in groups if not teaches(run, group)]
     groups = [group for group in groups if teaches(run, group)]
     if run.algorithm.needs_old and run.updates * run.epochs > 1:  # with one update, they are those of that update

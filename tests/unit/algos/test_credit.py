@@ -288,6 +288,12 @@ def test_rewards_fall_before_the_longest_answer(problem: Problem, make_sample: M
     np.testing.assert_allclose(found, shaped - shaped.mean(), rtol=1e-12)
 
 
+def test_rewards_fall_in_groups_of_one_sample(problem: Problem, make_sample: MakeSample) -> None:
+    groups = [of_lengths(problem, make_sample, (length,), 1.0) for length in (2, 10)]
+    ((short,), (long,)) = GrpoConfig(advantage="reinforce++", overlong=0.5).make(longest=10).advantages(groups)
+    assert short == pytest.approx(-long) == pytest.approx(0.5**0.5)
+
+
 @pytest.mark.parametrize("estimator", ["grpo", "mean", "rloo", "reinforce++", "reinforce++-baseline"])
 def test_every_estimator_sees_the_shaped_rewards(
     problem: Problem, make_group: MakeGroup, make_sample: MakeSample, estimator: Estimator

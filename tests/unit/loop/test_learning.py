@@ -50,7 +50,7 @@ def groups(make_sample: Callable[..., Sample], problem: Problem) -> list[Group]:
 def learned(groups: Sequence[Group], **settings: Any) -> tuple[Notes, Metrics]:
     trainer = Notes()
     algorithm = settings.pop("algo", GrpoConfig()).make(9)
-    defaults = {"updates": 1, "epochs": 1, "mask_truncated": False, "critic": False}
+    defaults = {"updates": 1, "epochs": 1, "mask_truncated": False, "critic": False, "warned": set()}
     run: Any = SimpleNamespace(trainer=trainer, algorithm=algorithm, **{**defaults, **settings})
     return trainer, asyncio.run(learn(run, groups))
 
@@ -89,3 +89,16 @@ def test_groups_of_truncated_completions_alone_are_not_trained_on(groups: list[G
     assert [asked for asked in trainer.asked if not asked.startswith("skip")] == []
     assert metrics == {}
     assert mask_truncated(everything)[0].samples[0].advantage == 1.0
+
+
+def test_a_batch_of_truncated_completions_alone_is_warned_of_once(
+    groups: list[Group], caplog: pytest.LogCaptureFixture
+) -> None:
+    warned: set[str] = set()
+    some, everything = [cut(groups[0], 0, 1), *groups[1:]], [cut(group, 0, 1) for group in groups]
+    learned(some, mask_truncated=True, warned=warned)
+    learned(everything, warned=warned)
+    assert caplog.messages == []
+    for _ in range(2):
+        learned(everything, mask_truncated=True, warned=warned)
+    assert [each[:33] for each in caplog.messages] == ["all 8 completions of a batch were"]

@@ -51,10 +51,13 @@ def prepare() -> None:
         known.unraisablehook = sys.__unraisablehook__
 
 
-def run(code: types.CodeType, main: Any, frames: Any, *, raised: int, finalizers: bool) -> int:
+def run(
+    code: types.CodeType, main: Any, frames: Any, *, raised: int, finalizers: bool = False, warms_up: bool = False
+) -> int:
     """Run a program as a new `__main__` and return its exit status; `raised` is that of an uncaught exception.
 
-    `finalizers`: objects that live until the end have a `__del__` that must be called."""
+    `finalizers`: objects that live until the end have a `__del__` that must be called. `warms_up`: the interpreter goes
+    on, so modules are not told of its end."""
     status, error = 0, None
     try:
         frames.without(exec, code, main.take())
@@ -66,9 +69,9 @@ def run(code: types.CodeType, main: Any, frames: Any, *, raised: int, finalizers
         status = _show(error, frames, raised)
     interrupted = isinstance(error, KeyboardInterrupt)
     error = None
-    if _THREADS() or _AT_END_OF_THREADS:
+    if (_THREADS() or _AT_END_OF_THREADS) and not warms_up:
         _finish(frames, vars(threading)["_shutdown"])
-    if atexit._ncallbacks():
+    if atexit._ncallbacks() and not warms_up:
         _finish(frames, atexit._run_exitfuncs)
     flushed, suspended = frames.without(_call, flush)
     if finalizers or suspended:

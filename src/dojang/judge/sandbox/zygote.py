@@ -247,7 +247,7 @@ def _warm_up(parts: Any, *, again: bool) -> None:
             parts.preloaded.hide(again=again)
             sys.stdin, sys.stdout = io.TextIOWrapper(io.BytesIO(b"3 2\n1 2 3\n4 5\n")), io.TextIOWrapper(io.BytesIO())
             parts.main.make()
-            parts.ending.run(usual, parts.main, parts.frames, raised=1, finalizers=False)
+            parts.ending.run(usual, parts.main, parts.frames, raised=1, warms_up=True)
     finally:
         sys.stdin, sys.stdout = streams
     for _ in range(_TIMES):
