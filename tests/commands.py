@@ -21,7 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-SERVER = Path(__file__).parent / "fork_server.py"
+import fork_server
+
+TORCHRUN = str(Path(__file__).with_name("torchrun.py"))
+"""`[sys.executable, TORCHRUN, ...]` is torchrun, with ranks that import nothing anew."""
+
 MODULES = (
     "dojang.cli",
     "dojang.compose",
@@ -36,6 +40,7 @@ MODULES = (
     "pyarrow.dataset",
     "pyarrow.parquet",
     "torch.distributed.checkpoint._fsspec_filesystem",
+    "torch.distributed.run",
     "transformers.models.llama.modeling_llama",
 )
 READ_AT_IMPORT = (
@@ -57,6 +62,7 @@ READ_AT_IMPORT = (
     "TORCH_",
     "TRANSFORMERS_",
 )
+READ_LATER = {"PYTHONPATH", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -73,7 +79,8 @@ class Popen(subprocess.Popen[Any]):
             return
         streams = [given if given != -1 else number for number, given in enumerate((pipes[0], pipes[3], pipes[5]))]
         command = {
-            "program": [os.fspath(each) for each in args[1:]],
+            "unbuffered": args[1] == "-u",
+            "program": [os.fspath(each) for each in args[1 + (args[1] == "-u") :]],
             "import_from": _server.added_paths(wanted),
             "cwd": os.fspath(cwd or os.getcwd()),
             "environment": wanted,
@@ -109,6 +116,11 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+def fork_from_here() -> None:
+    """Fork commands from a copy of this process, which has one thread, and no longer from a server."""
+    _server.fork_from_here()
 
 
 class _Server:
@@ -150,7 +162,7 @@ class _Server:
         with theirs:
             # A process group of its own: Ctrl-C is for the commands, not for the server.
             self._process = subprocess.Popen(
-                [sys.executable, str(SERVER), str(theirs.fileno()), *MODULES],
+                [sys.executable, fork_server.__file__, str(theirs.fileno()), *MODULES],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -161,6 +173,15 @@ class _Server:
         atexit.register(self._stop)
         self._receive()  # it is ready
         return ours
+
+    def fork_from_here(self) -> None:
+        """Use a copy of this process as the server."""
+        self._channel, theirs = socket.socketpair()
+        if os.fork() == 0:
+            self._channel.close()
+            fork_server.run_commands(theirs)
+            sys.exit()
+        theirs.close()
 
     def _receive(self) -> int:
         assert self._channel is not None
@@ -177,7 +198,7 @@ class _Server:
 
 
 def _read_at_import(environment: Any) -> dict[str, str]:
-    names = {name for name in environment if name.startswith(READ_AT_IMPORT)} - {"PYTHONPATH"}
+    names = {name for name in environment if name.startswith(READ_AT_IMPORT)} - READ_LATER
     return {name: environment[name] for name in names}
 
 
@@ -186,7 +207,7 @@ def _entries(path: str | None) -> list[str]:
 
 
 def _is_program(args: Sequence[Any]) -> bool:
-    first = str(args[1]) if len(args) > 1 else "-"
+    first = next((str(each) for each in args[1:] if each != "-u"), "-")
     return args[0] == sys.executable and (first == "-m" or not first.startswith("-"))
 
 

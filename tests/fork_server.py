@@ -20,11 +20,16 @@ def main() -> None:
     sys.path.pop(0)  # the folder of this file
     for module in sys.argv[2:]:
         importlib.import_module(module)
+    channel.sendall(os.getpid().to_bytes(8, "big"))
+    run_commands(channel)
+
+
+def run_commands(channel: socket.socket) -> None:
+    """Fork a process for each command. This returns in the server, in the end, and in each of them."""
     gc.freeze()  # collecting the modules' objects would copy them into every process
     threads = sorted(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm"))
     lost = [name for name in threads if name != ARROW_THREAD]
     assert len(lost) == 1, f"threads that a fork loses run after the imports: {lost}"
-    channel.sendall(os.getpid().to_bytes(8, "big"))
     while (command := serve(channel)) is not None:
         if command:
             # From here on this is the command's process, which ends as one of a new Python would.
@@ -67,7 +72,7 @@ def settle(command: dict[str, Any], streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=os.isatty(1), write_through=command["unbuffered"])  # type: ignore[union-attr]
     if command["session"]:
         os.setsid()
     else:

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
+import commands
+
 RECIPE = Path(__file__).with_name("torchrun.yaml")
 PATIENCE_S = 300.0
 
 
 def start(directory: Path, *more: str, ranks: int) -> subprocess.Popen[str]:
-    several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    several = [commands.TORCHRUN, "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *several, "-m", "dojang", "train", str(RECIPE), "--run-dir", str(directory), *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
+    return commands.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
     )
 
@@ -44,7 +46,7 @@ def await_step(directory: Path, step: int, process: subprocess.Popen[str]) -> No
 
 def children(process: subprocess.Popen[str]) -> list[int]:
     found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(each) for each in found]
+    return [int(each) for each in found if os.getsid(int(each)) == int(each)]  # torchrun gives each rank a session
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def play(directory: Path, *more: str, ranks: int = 1) -> str:
     several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *several, str(HERE / "playing_two.py"), "train", str(HERE / "two_models.yaml")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = commands.run(
+    result = (subprocess.run if several else commands.run)(  # the ranks start as those of any torchrun
         [*command, "--run-dir", str(directory), *more],
         capture_output=True,
         text=True,

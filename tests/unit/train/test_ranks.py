@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ pytest.importorskip("peft")
 pytest.importorskip("bitsandbytes")
 from playing_ranks import CASES, make, play, resumed, steps
 
+import commands
 from dojang.errors import ConfigError
 from dojang.train.ranks import ALONE, join
 from dojang.train.ulysses import check_heads
@@ -36,10 +36,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=sorted(SEQUENCES))
 def found(request: pytest.FixtureRequest, folder: Path) -> tuple[int, dict[str, Any]]:
     world = request.param
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    command = [sys.executable, commands.TORCHRUN, "--standalone", f"--nproc-per-node={world}"]
     sources = (str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH", ""))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sources))}
-    played = subprocess.run(
+    played = commands.run(
         [*command, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=600
     )
     assert played.returncode == 0, played.stderr[-5000:]
