@@ -11,12 +11,20 @@ from collections.abc import Iterator, Mapping
 __all__ = ["suspicions"]
 
 _GIVE = r"(?:print|output|find|return|report|write|give|provide|submit)"
+_JUST = r"(?:\ (?:out|just|only|exactly))?"
 _MANY = r"(?:multiple|several|many|various|different|more than one)"
 _ANSWER = r"(?:answers?|solutions?|outputs?|results?|sequences?|strings?|orders?|arrangements?|variants?)"
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "several_answers": re.compile(
         rf"""
-          \b(?<!not\ )(?<!n't\ ){_GIVE}(?:\ \w+)?\ any\b(?!\ (?:more|other|case|letter|register|number\ of))
+          \b{_GIVE}(?:\ \w+)?\ (?:any|an\ arbitrary|arbitrary)\b
+            (?!\ (?:more|other|case|letter|register|number\ of|order|extra|additional|leading|trailing|spaces?)\b)
+        | \b{_GIVE}{_JUST}\ (?:whichever|(?:one|either)\ of\ (?:them|these|those)|either\ one)\b
+        | \b{_GIVE}{_JUST}\ one\ of\ the\ (?:\w+\ )?{_ANSWER}\b
+        | \b{_GIVE}\b(?:[^.]|i\.e\.){{0,160}}(?:\bi\.e\.,?\ any\b
+            |(?:[\u2014\u2013:(]\ ?|\b(?:and|or)\ )any\ (?!number\b)(?:\w+\ ){{1,4}}(?:which|that|such|satisfying|of)\b)
+        | \b(?:if|in\ case)\b[^.]{{0,40}}\b{_MANY}\b[^.]{{0,80}}\b{_GIVE}{_JUST}\ one(?=\ ?[.,;)]|$)
+        | \bwhichever\ (?:one\ )?you\b
         | \bany\ (?:one\ )?(?:of\ (?:them|these|those|the)\ )?
             (?:\w+\ ){{0,2}}{_ANSWER}(?:\ \w+){{0,3}}\ (?:accepted|allowed|acceptable|correct|valid|fine)\b
         | \bany\ (?:valid|correct|suitable|possible|appropriate|acceptable|optimal|such)\ {_ANSWER}\b
@@ -41,6 +49,17 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
         re.IGNORECASE,
     ),
 }
+_NEGATED = re.compile(
+    r"""
+      (?:\b(?:not|never|cannot)|n't)(?:\ (?:have|need|want|able|possible|necessary|required|allowed))?(?:\ to)?\ $
+    | \b(?:impossible|unable|failed|fails|no\ need|no\ way)(?:\ for\ \w+)?\ to\ $
+    | \b(?:whether|if)\ it\ is\ possible\ to\ $
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Words before a phrase that turn it round: "you do not need to print any spaces", "impossible to find any pair"."""
+_BEFORE = 40
+"""Characters before a phrase in which they are looked for."""
 _SHOWN = 40
 """Characters before and after a phrase that are quoted."""
 
@@ -49,6 +68,9 @@ def suspicions(statement: str) -> Iterator[tuple[str, str]]:
     """`several_answers`, `tolerance` or `any_case`, each with the words it is suspected for."""
     text = " ".join(statement.split())
     for name, pattern in _PATTERNS.items():
-        if found := pattern.search(text):
+        for found in pattern.finditer(text):
+            if _NEGATED.search(text[max(0, found.start() - _BEFORE) : found.start()]):
+                continue
             start, end = max(0, found.start() - _SHOWN), found.end() + _SHOWN
             yield name, f"{'...' if start else ''}{text[start:end].strip()}{'...' if end < len(text) else ''}"
+            break

@@ -8,6 +8,7 @@ next question. Some consequences:
     #### 18, #### $18., #### So, 18     an answer, but not in the format
     #### 18 or 19, #### 9 * 2 = 18      no answer: exactly one number must be on the line
     #### Step 1                         the answer 1: a heading of this depth is read as the answer line
+    ##### 18                            an answer: GSM8K's own pattern and veRL's find `#### 18` in it
 
 What surrounds the number (currency, percent sign, units, emphasis) is ignored: "50%" is 50, "18 thousand" is
 18. A sign adjoins its number; "1/2" and "1e3" are numbers. Values are compared as fractions, not as floats:

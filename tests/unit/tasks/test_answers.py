@@ -1,3 +1,4 @@
+import re
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -287,3 +288,12 @@ def _seconds(work: Callable[[str], None], text: str) -> float:
     started = time.thread_time()
     work(text)
     return time.thread_time() - started
+
+
+@pytest.mark.parametrize("text", ["##### 18", "###### 1,080", "##### -3", "Two steps.\n##### 18\n"])
+def test_more_hashes_are_read_as_by_gsm8k_itself(text: str) -> None:
+    official = re.search(r"#### (\-?[0-9\.\,]+)", text)  # of openai/grade-school-math; veRL's is the same
+    assert official
+    assert is_correct(text, official[1].replace(",", ""))
+    assert not is_correct(text, "19")
+    assert not follows_format(text)
