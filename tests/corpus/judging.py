@@ -60,7 +60,7 @@ async def judge_all(isolation: str, cache: Path, chosen: list[Entry], binaries: 
 
         async def judge(entry: Entry) -> str | None:
             submission = Submission(entry.language, entry.source, entry.exam, Stop.TIME_LIMIT)
-            kept = binaries / entry.path.stem if binaries and entry.name.startswith("hostile/") else None
+            kept = _kept(pool, entry, binaries)
             key = (entry.language, entry.source)
             async with turns:
                 if kept and kept.exists():
@@ -72,6 +72,14 @@ async def judge_all(isolation: str, cache: Path, chosen: list[Entry], binaries: 
 
         found = await asyncio.gather(*map(judge, chosen))
     return [problem for problem in found if problem]
+
+
+def _kept(pool: JudgePool, entry: Entry, binaries: Path | None) -> Path | None:
+    """Where the compiled program is for all levels; None if every level compiles it. Seccomp links another way."""
+    if binaries is None or not entry.name.startswith("hostile/"):
+        return None
+    tools = pool.premises.toolchain
+    return None if tools is None or tools.is_shared(entry.source) else binaries / entry.path.stem
 
 
 def third(entry: Entry) -> bool:

@@ -313,11 +313,11 @@ async def while_killing(
 ) -> list[Judgement]:
     """Judge programs that end as EXPECTED; twice, in the middle, send the victims a signal."""
     await pool.judge(submitted(RIGHT))
-    sources = [SLOW, "while True: pass\n", "print(0)\n", "raise SystemExit(1)\n"]
-    limits = Limits(cpu_s=1.0, wall_s=30.0)
+    sources = [SLOW.replace("0.6", "0.4"), "while True: pass\n", "print(0)\n", "raise SystemExit(1)\n"]
+    limits = Limits(cpu_s=0.6, wall_s=30.0)
     tasks = [asyncio.create_task(pool.judge(submitted(source, limits))) for source in sources]
-    for _ in range(2):
-        await asyncio.sleep(0.5)
+    for pause in (0.2, 0.5):  # before the second, new workers have to start
+        await asyncio.sleep(pause)
         for victim in victims():
             with suppress(ProcessLookupError):
                 os.kill(victim.pid, number)

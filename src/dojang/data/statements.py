@@ -7,6 +7,7 @@ that is looked at, English ones, so both kinds of mistake happen: these are susp
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 __all__ = ["suspicions"]
 
@@ -64,8 +65,13 @@ _SHOWN = 40
 """Characters before and after a phrase that are quoted."""
 
 
-def suspicions(statement: str) -> Iterator[tuple[str, str]]:
+@lru_cache(256)
+def suspicions(statement: str) -> tuple[tuple[str, str], ...]:
     """`several_answers`, `tolerance` or `any_case`, each with the words it is suspected for."""
+    return tuple(_search(statement))
+
+
+def _search(statement: str) -> Iterator[tuple[str, str]]:
     text = " ".join(statement.split())
     for name, pattern in _PATTERNS.items():
         for found in pattern.finditer(text):
