@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dojang.errors import ConfigError
+from dojang.judge.libraries import libraries_of
 
-__all__ = ["Python", "find_python", "is_public", "libraries_of"]
+__all__ = ["Python", "find_python", "is_public"]
 
 _PARTS = ("preload", "zygote", "startup", "frames", "forks", "ending", "names", "handles", "calls")
 _SCRIPTS = tuple(str(Path(__file__).parent / "sandbox" / f"{name}.py") for name in _PARTS)
@@ -158,14 +159,3 @@ def is_public(path: str) -> bool:
     """Whether any user may get there, by the path as written and where its links lead; or as far as it exists."""
     way = [place for start in (Path(path).absolute(), Path(path).resolve()) for place in (start, *start.parents)]
     return all(place.stat().st_mode & 0o001 for place in way if place.exists())
-
-
-def libraries_of(programs: list[str]) -> list[str]:
-    """The folders of the shared libraries these programs need, and the loader."""
-    try:
-        result = subprocess.run(["ldd", *programs], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"ldd, which tells the libraries a program needs, does not run: {error}") from error
-    paths = [word for line in result.stdout.splitlines() if ":" not in line for word in line.split() if word[0] == "/"]
-    loaders = [path for path in paths if os.path.basename(path).startswith("ld-")]
-    return sorted({os.path.dirname(path) for path in paths if path not in loaders} | set(loaders))

@@ -18,7 +18,7 @@ from typing import Any
 
 from dojang.errors import ConfigError
 from dojang.judge.headers import FLAGS, LEFT_OUT, Headers, run
-from dojang.judge.interpreter import libraries_of
+from dojang.judge.libraries import libraries_of
 from dojang.judge.sandbox.compiling import BINARY, DEPENDENCIES
 
 __all__ = ["Toolchain", "find_toolchain"]
