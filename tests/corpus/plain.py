@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,8 +102,16 @@ def environment() -> Iterator[str]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def _heed_signals() -> None:
+    """A shell has its background jobs ignore these, and a program that is run plainly would inherit that."""
+    for each in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(each) is signal.SIG_IGN:
+            signal.signal(each, signal.SIG_DFL)
+
+
 def run_plainly(python: str, probes: Sequence[Probe]) -> list[Seen]:
     """What `python3 main.py` does."""
+    _heed_signals()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         return list(threads.map(lambda probe: _plain(python, probe), probes))
 
@@ -121,7 +130,7 @@ def _plain(python: str, probe: Probe) -> Seen:
                 stdout=out,
                 stderr=err,
                 env={"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "HOME": str(home), "TMPDIR": str(home)},
-                timeout=120,
+                timeout=600,  # one published solution needs 20 s of processor time, and machines are busy
                 check=False,
             )
         texts = [Path(place, name).read_bytes().decode(errors="replace") for name in ("out", "err")]
