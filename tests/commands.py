@@ -27,6 +27,7 @@ TORCHRUN = str(Path(__file__).with_name("torchrun.py"))
 """`[sys.executable, TORCHRUN, ...]` is torchrun, with ranks that import nothing anew."""
 
 MODULES = (
+    "bitsandbytes",
     "dojang.cli",
     "dojang.compose",
     "dojang.distilling",

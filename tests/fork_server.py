@@ -7,6 +7,7 @@ import os
 import runpy
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     sys.path.pop(0)  # the folder of this file
     for module in sys.argv[2:]:
-        importlib.import_module(module)
+        with suppress(ModuleNotFoundError):  # some come with extras
+            importlib.import_module(module)
     channel.sendall(os.getpid().to_bytes(8, "big"))
     run_commands(channel)
 

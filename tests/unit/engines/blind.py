@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from dojang.engines.batch import Batch
@@ -54,8 +55,9 @@ class Blind:
 
     def _once(self, turn: Turn) -> Drawn:
         most = self._model.config.max_position_embeddings  # who has reached it is written on for nothing
-        scores = [self._model(torch.tensor([text[-most:]])).logits[0, -1] for text in self._texts]
-        drawn = draw(torch.stack(scores), turn)
+        texts = [torch.tensor(text[-most:]) for text in self._texts]
+        logits = self._model(pad_sequence(texts, batch_first=True)).logits  # causal: what is padded behind is not seen
+        drawn = draw(logits[range(len(texts)), [len(text) - 1 for text in texts]], turn)
         for text, token in zip(self._texts, drawn.token_RN[0].tolist(), strict=True):
             text.append(token)
         return drawn
