@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
+import commands
 from dojang.track.grafana import dashboard
 
 HERE = Path(__file__).parent
@@ -40,7 +41,7 @@ def port() -> int:
 @contextmanager
 def training(directory: Path, *more: str) -> "Iterator[subprocess.Popen[str]]":
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    run = subprocess.Popen(
+    run = commands.Popen(
         [sys.executable, "-m", "dojang", "train", *RECIPE, *more, "--run-dir", str(directory)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
