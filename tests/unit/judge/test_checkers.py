@@ -236,35 +236,35 @@ def test_unordered_lines_longer_than_a_piece() -> None:
 
 
 HOSTILE = {
-    "one word": b"x" * 4_000_000,
-    "digits": b"9" * 4_000_000,
-    "decimals": b"0." + b"3" * 4_000_000,
-    "exponent": b"1e" + b"9" * 4_000_000,
-    "almost a number": b"1" * 4_000_000 + b"x",
-    "zeros": b"\0" * 4_000_000,
-    "blanks": b" " * 4_000_000,
-    "tiny words": b"1 " * 2_000_000,
-    "short lines": b"12\n" * 1_333_333,
-    "invalid": b"\xff\xc3" * 2_000_000,
+    "one word": b"x" * 2_000_000,
+    "digits": b"9" * 2_000_000,
+    "decimals": b"0." + b"3" * 2_000_000,
+    "exponent": b"1e" + b"9" * 2_000_000,
+    "almost a number": b"1" * 2_000_000 + b"x",
+    "zeros": b"\0" * 2_000_000,
+    "blanks": b" " * 2_000_000,
+    "tiny words": b"1 " * 1_000_000,
+    "short lines": b"12\n" * 666_666,
+    "invalid": b"\xff\xc3" * 1_000_000,
 }
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_four_megabytes_take_seconds_at_most(name: CheckerName, data: bytes) -> None:
+def test_two_megabytes_take_seconds_at_most(name: CheckerName, data: bytes) -> None:
     checker = Checker(name)
     started = time.process_time()
     compare(checker, data, data + b" 1")
     compare(checker, b"1.5", data)
     normal_form(checker, data)
-    assert time.process_time() - started < 8  # far more than it takes, far less than quadratic time would
+    assert time.process_time() - started < 4  # far more than it takes, far less than quadratic time would
 
 
 @pytest.mark.parametrize("name", ["floats", "contest"])
 def test_many_floats_take_linear_time(name: CheckerName) -> None:
     started = time.process_time()
-    assert check(name, b"1.5 " * 500_000, b"1.50 " * 500_000) is None
-    assert time.process_time() - started < 8
+    assert check(name, b"1.5 " * 250_000, b"1.50 " * 250_000) is None
+    assert time.process_time() - started < 4
 
 
 @pytest.mark.parametrize("name", ["floats", "contest"])
