@@ -116,7 +116,7 @@ def _scratch_folders() -> Iterator[tuple[str, bool]]:
 
 
 def _control_groups() -> Iterator[str]:
-    """Below our own, where guardians make theirs; those of other sessions lie elsewhere, as a rule."""
+    """Below our own, where supervisors make theirs; those of other sessions lie elsewhere, as a rule."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
         for place in names.split(",") if names else ("", "unified"):
@@ -145,7 +145,7 @@ def _shared_memory() -> Iterator[str]:
 
 def _sockets(*, own: bool = True) -> Iterator[str]:
     """Names that reserve users. A socket is held by a process; those of other pools at work do not count."""
-    if own and any("dojang.judge.sandbox.guardian" in each.command for each in _processes()):
+    if own and any("dojang.judge.sandbox.supervisor" in each.command for each in _processes()):
         return
     with suppress(OSError):
         for line in Path("/proc/net/unix").read_text().splitlines():
@@ -175,14 +175,14 @@ class Figures:
     worker_descriptors: int
     interpreter_mb: float
     interpreter_descriptors: int
-    guardian_mb: float
-    guardian_descriptors: int
+    supervisor_mb: float
+    supervisor_descriptors: int
 
 
 def figures(judged: int, seconds: float) -> Figures:
     everybody = descendants()
-    guardians = [each.pid for each in everybody if each.parent == os.getpid()]
-    workers = [each.pid for each in everybody if each.parent in guardians]
+    supervisors = [each.pid for each in everybody if each.parent == os.getpid()]
+    workers = [each.pid for each in everybody if each.parent in supervisors]
     # Programs come and go; the interpreter is the worker's oldest child that is one.
     interpreters = []
     for worker in workers:
@@ -199,8 +199,8 @@ def figures(judged: int, seconds: float) -> Figures:
         max(map(_descriptors, workers), default=0),
         max(map(_memory, interpreters), default=0.0),
         max(map(_descriptors, interpreters), default=0),
-        max(map(_memory, guardians), default=0.0),
-        max(map(_descriptors, guardians), default=0),
+        max(map(_memory, supervisors), default=0.0),
+        max(map(_descriptors, supervisors), default=0),
     )
 
 

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from dojang.algos.cispo import CispoConfig
-from dojang.algos.clip import DapoConfig, DrGrpoConfig, GrpoConfig
-from dojang.algos.correction import (
+from dojang.algos.dppo import DppoConfig
+from dojang.algos.grpo import DapoConfig, DrGrpoConfig, GrpoConfig
+from dojang.algos.gspo import GspoConfig
+from dojang.algos.importance_correction import (
     Geometric,
     IcePop,
     Opsm,
@@ -28,10 +30,8 @@ from dojang.algos.correction import (
     TokenRejection,
     TokenTis,
 )
-from dojang.algos.dppo import DppoConfig
-from dojang.algos.gspo import GspoConfig
 from dojang.algos.m2po import M2poConfig
-from dojang.algos.policy import PolicyConfig
+from dojang.algos.policy_gradient import PolicyConfig
 from dojang.algos.sapo import SapoConfig
 from losses_batch import Batch, Found, advantages_of, gae_of, loss_of, random_batch, value_loss_of
 from machine import Row, arguments, report

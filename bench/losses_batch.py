@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dojang.algos.clip import GrpoConfig
-from dojang.algos.policy import PolicyConfig
+from dojang.algos.grpo import GrpoConfig
+from dojang.algos.policy_gradient import PolicyConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.protocols import TokenBatch
-from dojang.train.averaging import count, mean_share
+from dojang.trainer.loss_aggregation import count, mean_share
 from dojang.types import Group, Outcome, Problem, Sample, Verdict
 
 GROUPS, SAMPLES, LONGEST = 6, 4, 12

@@ -123,7 +123,7 @@ def left_behind(mark: str) -> int:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (process / "environ").read_bytes():
-                found += b"dojang.tasks.verifier" in (process / "cmdline").read_bytes()
+                found += b"dojang.tasks.math_verify_process" in (process / "cmdline").read_bytes()
         except OSError:
             continue
     return found

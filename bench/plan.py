@@ -25,19 +25,20 @@ from random import Random
 import torch
 from transformers import AutoTokenizer, PreTrainedConfig
 
-from dojang import models, recipe
-from dojang.algos.clip import GrpoConfig
-from dojang.config import RunConfig
-from dojang.engines.torch import TorchEngine
+from dojang import models
+from dojang.algos.grpo import GrpoConfig
+from dojang.config import recipe
+from dojang.config.run_config import RunConfig
+from dojang.engine.torch_engine import TorchEngine
 from dojang.planning.estimate import Estimate, Subject, estimate
-from dojang.planning.here import this_machine
 from dojang.planning.instances import Instance
 from dojang.planning.shapes import Shape, shape_of
 from dojang.planning.speed import Machine, learn_s, optimise_s
-from dojang.planning.work import Lengths
-from dojang.train.torch import TorchTrainer
+from dojang.planning.this_machine import this_machine
+from dojang.planning.tokens_per_step import Lengths
+from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Sampling
-from dojang.weights.memory import MemoryWeights
+from dojang.weight_sync.in_memory import MemoryWeights
 from machine import Row, arguments, report
 from shapes import LLAMA_20M, LLAMA_TINY, QWEN25_05B, SMOLLM2_135M, fast_dtype, random
 from train_update import Case

@@ -27,9 +27,9 @@ from random import Random
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
-from dojang.engines.torch import TorchEngine
+from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Sampling
-from dojang.weights.memory import MemoryWeights
+from dojang.weight_sync.in_memory import MemoryWeights
 from lengths import Ends, geometric
 from machine import Row, arguments, report
 from shapes import fast_dtype, load

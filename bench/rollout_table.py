@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
-from dojang.engines.decoder import Decoder
-from dojang.engines.graphs import GraphSteps
-from dojang.engines.slots import Slots
-from dojang.engines.steps import Turn
+from dojang.engine.cuda_graphs import GraphSteps
+from dojang.engine.decode import Turn
+from dojang.engine.decoder import Decoder
+from dojang.engine.kv_cache import Slots
 from dojang.types import Sampling
 from machine import Row
 from shapes import QWEN3_06B, QWEN25_05B, SMOLLM2_135M

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 
 import ray
 
-from dojang.config import RunConfig
+from dojang.build.ray_judges import make_judge
+from dojang.cluster.ray.judges import Juror, RayJudge
+from dojang.config.run_config import RunConfig
+from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
-from dojang.places import cache_root
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Stop, Submission
 from dojang.protocols import Judge
-from dojang.runtime.ray.judges import Juror, RayJudge
-from dojang.spread_judges import make_judge
 from dojang.types import Outcome
 from judge import TRIVIAL, tree_cpu_s
 from judge_workload import TESTS, Language, Workload, mixed, workload

@@ -24,17 +24,17 @@ MICRO = {"uniform": 16, "geometric": 8}
 
 
 def play_dojang(name: str, lengths: str, clock: Clock) -> None:
-    from dojang import runner
+    from dojang.runs import training
 
-    runner.load_rooms()  # all that `dojang train` loads, and as it does
+    training.load_rooms()  # all that `dojang train` loads, and as it does
     import torch
 
-    from dojang.algos.clip import GrpoConfig
-    from dojang.engines.torch import TorchEngine
-    from dojang.train.config import TrainConfig
-    from dojang.train.torch import TorchTrainer
+    from dojang.algos.grpo import GrpoConfig
+    from dojang.engine.torch_engine import TorchEngine
+    from dojang.trainer.config import TrainConfig
+    from dojang.trainer.torch_trainer import TorchTrainer
     from dojang.types import Sampling
-    from dojang.weights.memory import MemoryWeights
+    from dojang.weight_sync.in_memory import MemoryWeights
     from shapes import fast_dtype, load
 
     compute = fast_dtype("cpu")
@@ -187,7 +187,7 @@ def _split(clock: Clock, starts: Sequence[Spent]) -> None:
 def play_plain(name: str, lengths: str, clock: Clock) -> None:
     import torch
 
-    from dojang.algos.clip import GrpoConfig
+    from dojang.algos.grpo import GrpoConfig
     from dojang.types import Completion
     from shapes import fast_dtype, load
     from train_plain import Plain

@@ -24,11 +24,11 @@ from random import Random
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from dojang.algos.clip import GrpoConfig
-from dojang.train.config import TrainConfig
-from dojang.train.torch import TorchTrainer
+from dojang.algos.grpo import GrpoConfig
+from dojang.trainer.config import TrainConfig
+from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
-from dojang.weights.memory import MemoryWeights
+from dojang.weight_sync.in_memory import MemoryWeights
 from lengths import geometric
 from machine import Row
 from shapes import LLAMA_20M, LLAMA_TINY, QWEN25_05B, SMOLLM2_135M, fast_dtype, random

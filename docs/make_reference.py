@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from dojang.reference import keys
+from dojang.config.key_docs import keys
 from dojang.track.alerts import ALERTS
 from dojang.track.registry import GAUGES, ROWS, gauge_pattern
 

@@ -43,12 +43,12 @@ import ray.train
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
+from dojang.core.errors import DojangError
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.prepared import PreparedConfig
 from dojang.data.rows import to_row
-from dojang.errors import DojangError
+from dojang.integrations.reward_functions import TrlReward, as_trl_reward
 from dojang.models import check, resolve
-from dojang.rewards import TrlReward, as_trl_reward
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -28,12 +28,12 @@ TORCHRUN = str(Path(__file__).with_name("torchrun.py"))
 
 MODULES = (
     "bitsandbytes",
-    "dojang.cli",
-    "dojang.compose",
-    "dojang.distilling",
-    "dojang.evaluating",
-    "dojang.export",
-    "dojang.runner",
+    "dojang.commands",
+    "dojang.build.assemble",
+    "dojang.build.distiller",
+    "dojang.evaluation",
+    "dojang.runs.export",
+    "dojang.runs.training",
     "dojang.track.chart",
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",

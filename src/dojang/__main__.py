@@ -1,5 +1,5 @@
 """`python -m dojang` is `dojang`."""
 
-from dojang.cli import main
+from dojang.commands import main
 
 main()

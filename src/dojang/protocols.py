@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 from dojang.programs import CallTest, IoTest, Judgement, Submission
 from dojang.types import Completion, Group, Message, Metrics, Problem, Sample, Sampling, Verdict
 

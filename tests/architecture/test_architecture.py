@@ -13,26 +13,27 @@ from pathlib import Path
 import pytest
 
 import dojang
-from dojang import errors
-from dojang import recipe as recipes
+from dojang.config import recipe as recipes
+from dojang.core import errors
 
 PACKAGE = Path(dojang.__file__).parent
 ROOT = PACKAGE.parents[1]
 FILES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = {"vllm": "engines/vllm.py", "peft": "train/adapters.py", "bitsandbytes": "train/bits.py"}
+HEAVY = {"vllm": "inference/vllm.py", "peft": "trainer/lora.py", "bitsandbytes": "trainer/quantization.py"}
 HEAVY |= {"mlflow": "track/mlflow.py", "tensorboard": "track/tensorboard.py"}
-HEAVY |= {"sagemaker": "launch/sagemaker.py", "boto3": "launch/sagemaker.py"}
-RAYS = ("runtime/ray/", "spread.py", "spread_judges.py")
+HEAVY |= {"sagemaker": "cluster/sagemaker/sdk.py", "boto3": "cluster/sagemaker/sdk.py"}
+RAYS = ("cluster/ray/", "build/ray.py", "build/ray_judges.py")
 """What needs Ray, and is itself imported only when it is used."""
-ASKS_RAY = ("track/ray.py", "launch/roll_call.py")
+ASKS_RAY = ("track/ray.py", "cluster/bootstrap/node_check.py")
 """A tracker of runs that may be elsewhere, and a process that counts nodes: they ask for Ray when it is there."""
-FOR_GPUS = ("engines/graphs.py", "engines/kernels.py")
+FOR_GPUS = ("engine/cuda_graphs.py", "engine/triton_kernels.py")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LIGHT = (
-    *("types", "protocols", "errors", "settings", "config", "recipe", "reference", "rundir"),
-    *("runner", "export", "judging", "benchmarks", "doctor", "cli", "rewards"),
-    *("auditing.command", "planning.command", "launch.command"),
-    *("launch.job", "launch.inside", "launch.sagemaker", "launch.submission"),
+    *("types", "protocols", "core.errors", "core.section", "core.run_dir"),
+    *("config.run_config", "config.recipe", "config.key_docs"),
+    *("runs.training", "runs.export", "commands", "commands.run_judge", "commands.bench", "commands.doctor"),
+    *("integrations.reward_functions", "audit.command", "planning.command", "cluster.bootstrap.start_cluster"),
+    *("cluster.sagemaker.job", "cluster.sagemaker.entry_point", "cluster.sagemaker.sdk", "cluster.sagemaker.submit"),
 )
 
 
@@ -130,7 +131,7 @@ def test_ray_is_imported_in_one_folder_and_that_only_when_it_is_used() -> None:
             continue
         for name, _, is_at_top in imports(path):
             if is_at_top:
-                assert not re.match(r"ray\b|dojang\.(runtime\.ray|spread\w*)\b", name), path
+                assert not re.match(r"ray\b|dojang\.(cluster\.ray|build\.ray\w*)\b", name), path
             if short(path) not in ASKS_RAY:
                 assert not re.match(r"ray\b", name), path
 

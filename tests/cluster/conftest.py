@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import Lab, labs
+from network_hosts import Lab, labs
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import ray
 
-from dojang.runtime.ray.actors import Lost, gather, spawn_at
-from dojang.runtime.ray.places import nodes
+from dojang.cluster.ray.actors import Lost, gather, spawn_at
+from dojang.cluster.ray.placement import nodes
 
 
 def say(text: str) -> None:

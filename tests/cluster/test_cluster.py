@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lab import NEEDS_HOSTS, Lab, no_leftovers, until
+from network_hosts import NEEDS_HOSTS, Lab, no_leftovers, until
 
 pytestmark = [*NEEDS_HOSTS]
 

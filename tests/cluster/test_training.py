@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from dojang.launch.shipment import Shipment
-from lab import NEEDS_HOSTS, Lab, no_leftovers, until
-from ledgers import ALIKE, ledger, steps_done
+from dojang.cluster.sagemaker.payload import Shipment
+from network_hosts import NEEDS_HOSTS, Lab, no_leftovers, until
+from run_records import ALIKE, ledger, steps_done
 
 pytestmark = [*NEEDS_HOSTS, pytest.mark.slow]
 MUCH = 400.0

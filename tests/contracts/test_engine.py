@@ -10,14 +10,14 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.engines.fleet import Fleet
-from dojang.engines.scripted import ScriptedEngine
-from dojang.engines.torch import TorchEngine
+from dojang.engine.torch_engine import TorchEngine
+from dojang.inference.engine_pool import Fleet
+from dojang.inference.scripted import ScriptedEngine
 from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Sampling
-from dojang.weights.memory import MemoryWeights
-from rays import NEEDS_RAY, alone
-from serving import NEEDS_VLLM, Kept, served
+from dojang.weight_sync.in_memory import MemoryWeights
+from ray_cluster import NEEDS_RAY, alone
+from vllm_servers import NEEDS_VLLM, Kept, served
 
 Ask = tuple[Sequence[int], int, Sampling]
 MakeTorch = Callable[..., TorchEngine]
@@ -57,9 +57,9 @@ def ray_engine(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[RolloutEngine]:
     """One for all, since a process that has torch takes a while to begin."""
-    from dojang.runtime.ray.arrays import Held, Shared, lay_down
-    from dojang.runtime.ray.engines import RayEngine, Sampler
-    from dojang.runtime.ray.places import reserve
+    from dojang.cluster.ray.engines import RayEngine, Sampler
+    from dojang.cluster.ray.object_store import Held, Shared, lay_down
+    from dojang.cluster.ray.placement import reserve
 
     class Versions(Shared):
         def reference(self, version: int) -> Any:

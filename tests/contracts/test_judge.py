@@ -8,15 +8,15 @@ from typing import TypeVar
 
 import pytest
 
+from dojang.core.paths import cache_root
 from dojang.judge.client import Patience, RemoteJudge
 from dojang.judge.pool import JudgePool
 from dojang.judge.server import serve
 from dojang.judge.service import ServiceOptions
-from dojang.places import cache_root
 from dojang.programs import CallTest, Exam, IoTest, Limits, Stop, Submission
 from dojang.protocols import Judge
 from dojang.types import Outcome
-from rays import NEEDS_RAY, alone, judging
+from ray_cluster import NEEDS_RAY, alone, judging
 
 T = TypeVar("T")
 PATIENCE = 240.0

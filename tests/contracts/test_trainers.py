@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from dojang import models
-from dojang import recipe as recipes
-from dojang.config import RunConfig
-from dojang.errors import RanksLost, TrainingError
-from dojang.learner import Learner, load_tokenizer, numerics, prepare_torch
+from dojang.build.local import Learner, load_tokenizer, numerics, prepare_torch
+from dojang.config import recipe as recipes
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import RanksLost, TrainingError
 from dojang.protocols import Trainer
-from dojang.train.ranks import ALONE
+from dojang.trainer.process_group import ALONE
 from dojang.types import Group, Sample
-from rays import NEEDS_RAY, alone
+from ray_cluster import NEEDS_RAY, alone
 
 T = TypeVar("T")
 MakeGroup = Callable[..., Group]
@@ -64,8 +64,8 @@ def here(config: RunConfig) -> Student:
 def elsewhere(config: RunConfig) -> Student:
     import ray
 
-    from dojang.runtime.ray.arrays import Shared, pick_up
-    from dojang.spread import SpreadLearner, settled
+    from dojang.build.ray import SpreadLearner, settled
+    from dojang.cluster.ray.object_store import Shared, pick_up
 
     config, numeric = settled(config)
     learner = SpreadLearner(config, numeric, load_tokenizer(models.resolve(config.model.name))[0])

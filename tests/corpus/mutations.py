@@ -2,7 +2,7 @@
 
 import ast
 
-from dojang.tasks.mutants import another, parsed
+from dojang.tasks.mutation import another, parsed
 
 
 def altered(assertion: str) -> str | None:

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dojang.core.paths import cache_root
 from dojang.judge.interpreter import find_python
 from dojang.judge.pool import JudgePool
-from dojang.places import cache_root
 from dojang.programs import Limits
 
 PROBES = Path(__file__).parent / "probes"

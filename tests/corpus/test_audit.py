@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dojang.cli import app
+from dojang.commands import app
 
 
 def audit(tmp_path: Path, *arguments: object) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from judging import DIFFERENCES, judge_all, third
 
 import dojang
 from corpus import ARCHES, entries
-from dojang.judge.premises import probe
-from dojang.places import cache_root
+from dojang.core.paths import cache_root
+from dojang.judge.host_capabilities import probe
 
 NOBODY = 65534
 ALL = bool(os.environ.get("DOJANG_ALL_TESTS"))

@@ -19,10 +19,10 @@ import pytest
 from contests import Contest, cpp_by_heart, python_by_heart, read
 from mutations import altered
 
+from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
-from dojang.places import cache_root
 from dojang.programs import CallTest, Exam, IoTest, Judgement, Limits, Submission, sampled
-from dojang.tasks.mutants import mutants, parsed
+from dojang.tasks.mutation import mutants, parsed
 from dojang.types import Outcome
 
 REJECTED = {Outcome.WRONG, Outcome.RUNTIME_ERROR, Outcome.TIME_LIMIT}

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from dojang.core.paths import cache_root
 from dojang.judge.checkers import compare, complete, normal_form
 from dojang.judge.pool import JudgePool
-from dojang.places import cache_root
 from dojang.programs import CallTest, Checker, Exam, IoTest, Judgement, Limits, Stop, Submission
 from dojang.types import Outcome
 

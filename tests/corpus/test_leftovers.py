@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 import pytest
 
 from corpus import Entry, entries
+from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
 from dojang.judge.sandbox.cgroups import PREFIX
-from dojang.judge.sandbox.leftovers import sweep
-from dojang.places import cache_root
+from dojang.judge.sandbox.cleanup import sweep
 from dojang.programs import Exam, IoTest, Judgement, Limits, Submission
 from dojang.types import Outcome
 
@@ -66,7 +66,7 @@ def _adopt() -> Iterator[None]:
 
 @pytest.fixture
 def before() -> Iterator[Traces]:
-    assert [each for each in descendants() if "guardian" in each.command] == []
+    assert [each for each in descendants() if "supervisor" in each.command] == []
     traces = Traces.now()
     yield traces
     reap()
@@ -99,12 +99,12 @@ async def together(pool: JudgePool, submissions: list[Submission]) -> list[Judge
     return list(await asyncio.gather(*map(pool.judge, submissions)))
 
 
-def guardians() -> list[Process]:
+def supervisors() -> list[Process]:
     return [each for each in descendants() if each.parent == os.getpid() and each.state != "Z"]
 
 
 def workers() -> list[Process]:
-    parents = {each.pid for each in guardians()}
+    parents = {each.pid for each in supervisors()}
     return [each for each in descendants() if each.parent in parents and each.state != "Z"]
 
 
@@ -149,7 +149,7 @@ def test_nothing_is_left_after_a_batch(make: Callable[..., JudgePool], before: T
     for (name, _, expected), judgement in zip(mixed, judgements[: len(mixed)], strict=True):
         assert judgement.outcome is expected or isolation == "seccomp", (name, judgement)  # there without files
     assert [each for each in judgements if each.outcome is Outcome.JUDGE_ERROR] == []
-    assert len(guardians()) == len(workers()) == 2, "no worker was lost on the way, or left over"
+    assert len(supervisors()) == len(workers()) == 2, "no worker was lost on the way, or left over"
     run(pool.close())
     assert left_behind(before, within=3.0) == []
 
@@ -225,7 +225,7 @@ import asyncio, sys
 from pathlib import Path
 from dojang.judge.pool import JudgePool
 from dojang.judge.sandbox.cgroups import PREFIX
-from dojang.judge.sandbox.leftovers import sweep
+from dojang.judge.sandbox.cleanup import sweep
 from dojang.programs import Exam, IoTest, Limits, Submission
 from judge_soak import programs
 
@@ -296,7 +296,7 @@ def test_nothing_is_left_when_everybody_is_asked_to_end(cache: Path, before: Tra
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.7)
         for each in descendants(process.pid):
-            if "guardian" in each.command:
+            if "supervisor" in each.command:
                 os.kill(each.pid, signal.SIGTERM)
         process.terminate()
     assert left_of_the_killed(before, within=8.0) == []
@@ -333,19 +333,19 @@ def test_killing_workers_changes_nothing(make: Callable[..., JudgePool], before:
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_killing_guardians_changes_no_verdict(make: Callable[..., JudgePool], before: Traces, isolation: str) -> None:
+def test_killing_supervisors_changes_no_verdict(make: Callable[..., JudgePool], before: Traces, isolation: str) -> None:
     pool = make(isolation)
-    assert [each.outcome for each in run(while_killing(pool, guardians))] == EXPECTED
+    assert [each.outcome for each in run(while_killing(pool, supervisors))] == EXPECTED
     run(pool.close())
     reap()
     assert [each for each in descendants() if each.state != "Z"] == []
 
 
-def test_killing_guardians_leaves_nothing(make: Callable[..., JudgePool], before: Traces) -> None:
+def test_killing_supervisors_leaves_nothing(make: Callable[..., JudgePool], before: Traces) -> None:
     for isolation in ("namespaces", "landlock"):
         pool = make(isolation)
         run(pool.judge(submitted(RIGHT)))
-        for each in guardians():
+        for each in supervisors():
             os.kill(each.pid, signal.SIGKILL)
         run(pool.close())
     reap()
@@ -383,7 +383,7 @@ def test_what_belongs_to_somebody_unseen_is_not_swept_away(tmp_path: Path, monke
     fcntl.flock(held, fcntl.LOCK_EX)
     sweep()
     assert [path.exists() for path in (locked, free)] == [True, False]
-    sweep(nobody)  # somebody else's guardian had the same id
+    sweep(nobody)  # somebody else's supervisor had the same id
     assert locked.exists()
     os.close(held)
     sweep()

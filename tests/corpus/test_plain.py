@@ -16,10 +16,10 @@ import plain
 import pytest
 from plain import Probe, Seen, differences, expressions, programs, run_judged, run_plainly
 
+from dojang.core.paths import cache_root
 from dojang.judge.execution import Execution
+from dojang.judge.host_capabilities import probe
 from dojang.judge.pool import JudgePool
-from dojang.judge.premises import probe
-from dojang.places import cache_root
 from dojang.programs import Limits
 
 ISOLATIONS = ("namespaces", "landlock", "seccomp", "none")

@@ -17,8 +17,8 @@ import pytest
 from plain import Probe, Seen, differences, run_judged, run_plainly
 from test_datasets import PATIENT, humaneval_submission, mbpp_submission, read_humaneval, read_mbpp, solution
 
+from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
-from dojang.places import cache_root
 from dojang.programs import Judgement, Submission, sampled
 from dojang.types import Outcome
 

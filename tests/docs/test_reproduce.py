@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import published
+import published_rows
 from doc_shell import Answer, blocks, run, value
-from dojang.cli import app
-from dojang.launch import command, sagemaker, submission
+from dojang.cluster.bootstrap import start_cluster
+from dojang.cluster.sagemaker import sdk, submit
+from dojang.commands import app
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduce.md"
 SECTIONS = blocks(PAGE)
@@ -71,7 +72,7 @@ def programs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    published.hub(folder)
+    published_rows.hub(folder)
 
     here = Here(folder, finished)
 
@@ -80,10 +81,10 @@ def programs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return 0
 
     # The SDK is not here; what comes before the request is.
-    monkeypatch.setattr(sagemaker, "rehearse", lambda job: {})
-    monkeypatch.setattr(submission, "attach", lambda job, region, profile: 0)
+    monkeypatch.setattr(sdk, "rehearse", lambda job: {})
+    monkeypatch.setattr(submit, "attach", lambda job, region, profile: 0)
     # A cluster of hosts is not, either: its command runs without one.
-    monkeypatch.setattr(command, "ray_cluster", in_a_cluster)
+    monkeypatch.setattr(start_cluster, "ray_cluster", in_a_cluster)
     recorded: dict[str, Answer] = dict.fromkeys(NOT_HERE, lambda arguments: "")
     return {"dojang": here.dojang, "aws": here.aws, "git": here.git, **recorded}
 
@@ -125,7 +126,7 @@ class Here:
     def git(self, arguments: list[str]) -> str:
         [address] = (each for each in arguments if each.startswith("https://"))
         place = arguments[-1] if arguments[-1] != address else address.rpartition("/")[2]
-        published.clone(address, self.folder / place)
+        published_rows.clone(address, self.folder / place)
         return ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rays import folder, settle_environment
+from ray_cluster import folder, settle_environment
 
 MakeCluster = Callable[..., Any]
 settle_environment()

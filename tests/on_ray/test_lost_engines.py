@@ -16,14 +16,14 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has it")
 
-from dojang import recipe as recipes
-from dojang.engines.fleet import Fleet
-from dojang.errors import ClusterError, ConfigError, RanksLost
-from dojang.runtime.config import RayConfig
-from dojang.runtime.ray import actors, engines, places
-from dojang.runtime.ray.actors import Lost
-from dojang.runtime.ray.arrays import Shared
-from dojang.runtime.ray.luggage import Luggage
+from dojang.cluster.ray import actors, engines, placement
+from dojang.cluster.ray.actors import Lost
+from dojang.cluster.ray.file_transfer import Luggage
+from dojang.cluster.ray.object_store import Shared
+from dojang.cluster.runtime_config import RayConfig
+from dojang.config import recipe as recipes
+from dojang.core.errors import ClusterError, ConfigError, RanksLost
+from dojang.inference.engine_pool import Fleet
 
 
 class Process:
@@ -108,40 +108,40 @@ def test_who_does_not_answer_is_lost_once_the_machine_is_gone(monkeypatch: pytes
 
 
 def test_a_cluster_that_is_not_there_is_known_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_WORD_S", 0.1)
+    monkeypatch.setattr(placement, "_WORD_S", 0.1)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         began = time.monotonic()
         with pytest.raises(ClusterError, match=f"cluster at {address} cannot be joined.*refused.*runtime.address"):
-            places.connect(RayConfig(address=address))
+            placement.connect(RayConfig(address=address))
     assert time.monotonic() - began < 10
 
 
 def test_without_an_address_the_cluster_is_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.delitem(os.environ, "RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(places.ray, "init", lambda **options: asked.append(options))
-    monkeypatch.setattr(places, "_alone", False)
-    places.connect(RayConfig())
+    monkeypatch.setattr(placement.ray, "init", lambda **options: asked.append(options))
+    monkeypatch.setattr(placement, "_alone", False)
+    placement.connect(RayConfig())
     assert asked[0]["address"] == "local"
     # Then nobody else will come, and to wait for more than there is would be in vain.
-    monkeypatch.setattr(places, "nodes", lambda: [places.Node("1", "here", 4, 0)])
-    monkeypatch.setattr(places.ray, "available_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr(placement, "nodes", lambda: [placement.Node("1", "here", 4, 0)])
+    monkeypatch.setattr(placement.ray, "available_resources", lambda: {"CPU": 4.0})
     with pytest.raises(ClusterError, match=r"trainers need 5 x \(1 CPU\), and this machine has not got that \(free: 4"):
-        places.reserve("trainers", 5, cpus=1, gpus=0, strategy="PACK", patience_s=1e9)
+        placement.reserve("trainers", 5, cpus=1, gpus=0, strategy="PACK", patience_s=1e9)
     with pytest.raises(ClusterError, match=r"engine 1 need 1 x \(1 CPU, 1 GPU\)"):
-        places.reserve("engine 1", 1, cpus=1, gpus=1, strategy="PACK", patience_s=1e9)
+        placement.reserve("engine 1", 1, cpus=1, gpus=1, strategy="PACK", patience_s=1e9)
 
 
 def test_gpus_that_were_lost_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = [places.Node("1", "here", 8, 0), places.Node("2", "there", 8, 4)]
-    monkeypatch.setattr(places, "_had_gpus", False)
-    monkeypatch.setattr(places, "nodes", lambda: there)
-    assert places.gpus_each(RayConfig(), "auto") == 1
+    there = [placement.Node("1", "here", 8, 0), placement.Node("2", "there", 8, 4)]
+    monkeypatch.setattr(placement, "_had_gpus", False)
+    monkeypatch.setattr(placement, "nodes", lambda: there)
+    assert placement.gpus_each(RayConfig(), "auto") == 1
     del there[1]
-    assert places.gpus_each(RayConfig(), "auto") == 1  # and there will be none, unless they come back
-    assert places.gpus_each(RayConfig(), "cpu") == 0
+    assert placement.gpus_each(RayConfig(), "auto") == 1  # and there will be none, unless they come back
+    assert placement.gpus_each(RayConfig(), "cpu") == 0
 
 
 def test_an_engine_is_tried_again_until_ray_has_noticed(weights: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +187,8 @@ def test_folders_of_processes_that_were_killed_are_removed(tmp_path: Path, monke
 
 
 def test_a_gpu_that_was_asked_for_and_is_nowhere_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dojang import spread
+    from dojang.build import ray
 
-    monkeypatch.setattr(places, "nodes", lambda: [places.Node("1", "here", 8, 0)])
+    monkeypatch.setattr(placement, "nodes", lambda: [placement.Node("1", "here", 8, 0)])
     with pytest.raises(ConfigError, match=r"model\.device=cuda, but the cluster has no GPU"):
-        spread.settled(recipes.load("quickstart", ["runtime.name=ray", "model.device=cuda"]))
+        ray.settled(recipes.load("quickstart", ["runtime.name=ray", "model.device=cuda"]))

@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has it")
 
-from dojang.errors import ClusterError
+from dojang.cluster.ray import judge_pool, placement
+from dojang.cluster.ray.actors import Lost
+from dojang.cluster.ray.judges import RayJudge
+from dojang.core.errors import ClusterError
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Submission
-from dojang.runtime.ray import courts, places
-from dojang.runtime.ray.actors import Lost
-from dojang.runtime.ray.judges import RayJudge
 from dojang.types import Outcome
 
 TRIVIAL = Submission("python3", "pass", Exam((IoTest("", ""),)))
@@ -22,7 +22,7 @@ RIGHT = Judgement(Outcome.ACCEPTED, (), 1, Isolation.NONE)
 class Process:
     """In place of an actor."""
 
-    def __init__(self, cluster: "Cluster", node: places.Node) -> None:
+    def __init__(self, cluster: "Cluster", node: placement.Node) -> None:
         self.cluster, self.node = cluster, node
 
     def make(self, *_: Any) -> str:
@@ -49,13 +49,13 @@ class Cluster:
 
     def __init__(self, looks: int, **dead: tuple[str, ...]) -> None:
         self.looks, self.dead, self.asked = looks, dead, 0
-        self.machines = [places.Node(name, f"10.0.0.{name}", 2, 0) for name in ("1", "2")]
+        self.machines = [placement.Node(name, f"10.0.0.{name}", 2, 0) for name in ("1", "2")]
 
-    def nodes(self) -> list[places.Node]:
+    def nodes(self) -> list[placement.Node]:
         gone = {name for names in self.dead.values() for name in names} if self.asked > self.looks else set()
         return [each for each in self.machines if each.id not in gone]
 
-    def spare(self) -> list[tuple[places.Node, int]]:
+    def spare(self) -> list[tuple[placement.Node, int]]:
         return [(each, 2) for each in self.nodes()]
 
 
@@ -64,13 +64,13 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], list[str]]:
     """Where a trivial program is judged right, before a run."""
 
     def everywhere(cluster: Cluster) -> list[str]:
-        monkeypatch.setattr(places, "nodes", cluster.nodes)
-        monkeypatch.setattr(places, "_MOMENT_S", 0.0)
-        monkeypatch.setattr(places, "NOTICE_S", 1.0)
-        monkeypatch.setattr(courts, "NOTICE_S", 1.0)
-        monkeypatch.setattr(courts, "_LOOK_S", 0.01)
-        monkeypatch.setattr(courts, "spare", cluster.spare)
-        monkeypatch.setattr(courts, "spawn_at", lambda node, name: Process(cluster, node))
+        monkeypatch.setattr(placement, "nodes", cluster.nodes)
+        monkeypatch.setattr(placement, "_MOMENT_S", 0.0)
+        monkeypatch.setattr(placement, "NOTICE_S", 1.0)
+        monkeypatch.setattr(judge_pool, "NOTICE_S", 1.0)
+        monkeypatch.setattr(judge_pool, "_LOOK_S", 0.01)
+        monkeypatch.setattr(judge_pool, "spare", cluster.spare)
+        monkeypatch.setattr(judge_pool, "spawn_at", lambda node, name: Process(cluster, node))
 
         async def whole() -> list[str]:
             judge = RayJudge(lambda seats: lambda: None, patience_s=5.0)  # type: ignore[arg-type,return-value]

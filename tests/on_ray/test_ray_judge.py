@@ -16,15 +16,15 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has it")
 
-from dojang.config import RunConfig
-from dojang.errors import ClusterError, ConfigError
+from dojang.build.ray_judges import make_judge, spread_task
+from dojang.cluster.ray.judges import RayJudge
+from dojang.cluster.ray.placement import give_back, reserve, spare
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import ClusterError, ConfigError
 from dojang.judge.config import JudgeConfig
 from dojang.programs import Exam, IoTest, Limits, Submission
-from dojang.runtime.ray.judges import RayJudge
-from dojang.runtime.ray.places import give_back, reserve, spare
-from dojang.spread_judges import make_judge, spread_task
 from dojang.types import Message, Outcome, Problem, Verdict
-from rays import NEEDS_RAY, folder, judging
+from ray_cluster import NEEDS_RAY, folder, judging
 
 pytestmark = [*NEEDS_RAY]
 T = TypeVar("T")
@@ -145,7 +145,7 @@ def test_closing_leaves_nothing_running(machines: Any, tmp_path: Path) -> None:
         await gone(family)
         return family
 
-    assert len(run(closed())) >= 3  # the process, a guardian and its worker
+    assert len(run(closed())) >= 3  # the process, a supervisor and its worker
 
 
 def test_a_machine_that_joins_gets_work_and_one_that_dies_loses_none(

@@ -25,7 +25,7 @@ CHILD = """
 import json, sys, time, urllib.request
 from pathlib import Path
 import ray
-from dojang.rundir import RunDir
+from dojang.core.run_dir import RunDir
 from dojang.track.config import TrackConfig
 from dojang.track.ray import RaySink
 

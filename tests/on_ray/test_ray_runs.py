@@ -17,7 +17,7 @@ import torch
 from processes import kill, of
 from safetensors.torch import load_file
 
-from ledgers import ALIKE, Ledger, ledger, steps_done
+from run_records import ALIKE, Ledger, ledger, steps_done
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("DOJANG_KILLS", "4"))

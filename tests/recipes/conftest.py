@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dojang.errors import ModelError
+from dojang.core.errors import ModelError
 from dojang.models import resolve
 
 LAYERS = 2

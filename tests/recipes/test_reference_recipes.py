@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import commands
-from dojang import plan, recipe
-from dojang.data.prepare import prepare
-from dojang.data.reading import find
-from dojang.preparing import DATASETS
-from dojang.rundir import RunDir
+from dojang.build.prepare_dataset import DATASETS
+from dojang.config import recipe
+from dojang.core.run_dir import RunDir
+from dojang.data.prepare_rows import prepare
+from dojang.data.readers import find
+from dojang.runs import dry_run
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +141,7 @@ def test_it_is_whole(data: dict[str, list[str]], name: str) -> None:
     where = data[name]
     config = recipe.load(name, [*where, "model.device=cpu", *(["model.name=dojang-tiny"] if "stage2" in name else [])])
     if "stage2" not in name:
-        assert config.model.name in plan.describe(config)
+        assert config.model.name in dry_run.describe(config)
 
 
 def test_how_weights_travel_is_all_that_differs() -> None:

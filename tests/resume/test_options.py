@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dojang import runner
+from dojang.runs import training
 
 RECIPE = """
 model: {name: dojang-tiny, device: cpu, head_dtype: float32}
@@ -70,18 +70,18 @@ def record(directory: Path) -> dict[str, Any]:
 
 def test_everything_switched_on_is_resumed_token_exact(tmp_path: Path) -> None:
     recipe, whole, parts = str(tmp_path / "recipe.yaml"), tmp_path / "whole", tmp_path / "parts"
-    runner.run(recipe, [], whole, resume=False)
-    runner.run(recipe, ["steps=2"], parts, resume=False)
-    runner.run(recipe, [], parts, resume=True)
+    training.run(recipe, [], whole, resume=False)
+    training.run(recipe, ["steps=2"], parts, resume=False)
+    training.run(recipe, [], parts, resume=True)
     first, again = record(whole), record(parts)
     assert first["rollouts"] == again["rollouts"]
     assert first["metrics"] == again["metrics"]
     one, other = (load_file(each / "checkpoints" / "last" / "model.safetensors") for each in (whole, parts))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    training = [row for row in first["metrics"] if "actor/lr" in row]
-    assert [row["step"] for row in training] == [1, 2, 3, 4]
-    assert {"actor/entropy_coef", "actor/kl_loss", "actor/reward_kl_penalty"} <= training[-1].keys()
-    assert training[-1]["actor/entropy_coef"] > training[0]["actor/entropy_coef"]
+    steps = [row for row in first["metrics"] if "actor/lr" in row]
+    assert [row["step"] for row in steps] == [1, 2, 3, 4]
+    assert {"actor/entropy_coef", "actor/kl_loss", "actor/reward_kl_penalty"} <= steps[-1].keys()
+    assert steps[-1]["actor/entropy_coef"] > steps[0]["actor/entropy_coef"]
     assert (whole / "checkpoints" / "last" / "reference").is_dir()
     import mytracking
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 def play(directory: Path, *more: str, ranks: int = 1) -> str:
     several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    command = [sys.executable, *several, str(HERE / "playing_two.py"), "train", str(HERE / "two_models.yaml")]
+    command = [sys.executable, *several, str(HERE / "two_models_command.py"), "train", str(HERE / "two_models.yaml")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     result = (subprocess.run if several else commands.run)(  # the ranks start as those of any torchrun
         [*command, "--run-dir", str(directory), *more],

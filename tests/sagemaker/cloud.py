@@ -4,7 +4,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from dojang.launch.following import GROUP
+from dojang.cluster.sagemaker.follow import GROUP
 
 BUCKET = "dojang-jobs"
 REGION = "us-east-1"

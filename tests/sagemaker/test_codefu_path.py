@@ -18,9 +18,9 @@ import pytest
 from cloud import BUCKET, REGION, ROLE, uploaded
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dojang.core.run_dir import RunDir
 from dojang.data.tiny_programs import TinyProgramsConfig
-from dojang.rundir import RunDir
-from lab import NEEDS_HOSTS, Host, Lab, labs, no_leftovers
+from network_hosts import NEEDS_HOSTS, Host, Lab, labs, no_leftovers
 
 pytest.importorskip("moto", reason="moto is not installed here; make test-sagemaker has it")
 pytestmark = [*NEEDS_HOSTS, pytest.mark.slow]

@@ -13,9 +13,9 @@ from aws_command import Aws
 from cloud import ACCOUNT
 from typer.testing import CliRunner
 
-import published
+import published_rows
 from doc_shell import Answer, blocks, run
-from dojang.cli import app
+from dojang.commands import app
 from dojang.models import resolve
 
 pytest.importorskip("moto.sagemaker.models", reason="moto is not installed here; make test-sagemaker has it")
@@ -33,7 +33,7 @@ def here(amazon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     folder.mkdir()
     monkeypatch.chdir(folder)
     httpx.post(f"{os.environ['AWS_ENDPOINT_URL']}/moto-api/reset")  # an empty account
-    published.hub(folder)
+    published_rows.hub(folder)
     shutil.copytree(PAGE.parents[1] / "docker", folder / "docker")
     aws = Aws(amazon)
 
@@ -51,7 +51,7 @@ def here(amazon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     def git(arguments: list[str]) -> str:
         [address] = (each for each in arguments if each.startswith("https://"))
         place = arguments[-1] if arguments[-1] != address else address.rpartition("/")[2]
-        published.clone(address, folder / place)
+        published_rows.clone(address, folder / place)
         return ""
 
     silent: dict[str, Answer] = dict.fromkeys(("pip", "docker", "prometheus", "grafana"), lambda arguments: "")

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from cloud import ACCOUNT, BUCKET, REGION, ROLE, log_group, uploaded
 
-from dojang.errors import ConfigError, DojangError, Interrupted
-from dojang.launch import sagemaker, submission
-from dojang.launch.following import GROUP, follow
-from dojang.launch.job import Options, plan
+from dojang.cluster.sagemaker import sdk, submit
+from dojang.cluster.sagemaker.follow import GROUP, follow
+from dojang.cluster.sagemaker.job import Options, plan
+from dojang.core.errors import ConfigError, DojangError, Interrupted
 
 moto = pytest.importorskip("moto.sagemaker.models", reason="moto is not installed here; make test-sagemaker has it")
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 def sent(amazon: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The requests that reach Amazon, as they are sent: moto forgets some of what it is told."""
     requests: list[dict[str, Any]] = []
-    connect = sagemaker.connect
+    connect = sdk.connect
 
     def listening(region: str, profile: str) -> Any:
         session = connect(region, profile)
@@ -38,7 +38,7 @@ def sent(amazon: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         session.events.register(name, lambda params, **_: requests.append(dict(params)))
         return session
 
-    monkeypatch.setattr(sagemaker, "connect", listening)
+    monkeypatch.setattr(sdk, "connect", listening)
     return requests
 
 
@@ -87,7 +87,7 @@ def channel(path: str) -> dict[str, Any]:
 def test_the_whole_request_of_codefus_first_stage(sent: list[dict[str, Any]], data: Path) -> None:
     recipe, overrides, wanted = codefu(data)
     job = plan(recipe, overrides, wanted, here={"RAY_GRAFANA_HOST": "http://grafana:3000", "HF_HOME": "/root"})
-    name = sagemaker.submit(job)
+    name = sdk.submit(job)
     script = "/opt/ml/input/data/sm_drivers/sm_train.sh"
     (request,) = sent
     assert timeless(request) == {
@@ -143,8 +143,8 @@ def test_a_rehearsal_shows_what_is_sent(sent: list[dict[str, Any]], data: Path) 
     ]
     for recipe, overrides, wanted in many:
         job = plan(recipe, overrides, wanted, here={})
-        sagemaker.submit(job)
-        assert timeless(sagemaker.rehearse(job)) == timeless(sent[-1])
+        sdk.submit(job)
+        assert timeless(sdk.rehearse(job)) == timeless(sent[-1])
     spot = sent[1]
     assert spot["EnableManagedSpotTraining"] is True
     assert spot["StoppingCondition"] == {"MaxRuntimeInSeconds": 86400, "MaxWaitTimeInSeconds": 172800}
@@ -154,7 +154,7 @@ def test_a_rehearsal_shows_what_is_sent(sent: list[dict[str, Any]], data: Path) 
 
 
 def test_machines_can_be_kept_for_the_next_job(amazon: Any) -> None:
-    request = sagemaker.rehearse(plan("quickstart", [], options(keep_alive=30), here={}))
+    request = sdk.rehearse(plan("quickstart", [], options(keep_alive=30), here={}))
     assert request["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 1800
     image = request["AlgorithmSpecification"]["TrainingImage"]  # nobody has named one
     assert re.search(r"dkr\.ecr\.us-east-1\.amazonaws\.com/pytorch-training:2\.\d+-gpu-py3\d+$", image)
@@ -168,7 +168,7 @@ def test_what_a_container_needs_is_uploaded(amazon: Any, data: Path, tmp_path: P
     recipe = tmp_path / "it's mine.yaml"
     recipe.write_text("model: {name: dojang-tiny}\ndata: {name: prepared, path: elsewhere}\n")
     wanted = options(inputs=[f"data={data}"], source=tmp_path / "own", requirements=tmp_path / "more.txt")
-    name = sagemaker.submit(plan(str(recipe), ["model.template={note: it's}"], wanted, here={}))
+    name = sdk.submit(plan(str(recipe), ["model.template={note: it's}"], wanted, here={}))
     job = amazon.client("sagemaker").describe_training_job(TrainingJobName=name)
     places = {each["ChannelName"]: each["DataSource"]["S3DataSource"]["S3Uri"] for each in job["InputDataConfig"]}
     (packed,) = uploaded(amazon, places["code"]).values()
@@ -176,7 +176,7 @@ def test_what_a_container_needs_is_uploaded(amazon: Any, data: Path, tmp_path: P
         archive.extractall(tmp_path / "code", filter="data")
     code = {str(path.relative_to(tmp_path / "code")): path for path in (tmp_path / "code").rglob("*")}
     needed = code["dojang-requirements.txt"].read_text().splitlines()
-    assert {"dojang/cli/launch.py", "dojang/recipes/quickstart.yaml", "rewards.py"} <= set(code)
+    assert {"dojang/commands/cli_launch.py", "dojang/recipes/quickstart.yaml", "rewards.py"} <= set(code)
     assert ".env" not in code
     assert any(name.endswith(".dist-info/entry_points.txt") for name in code)
     assert "sympy" in needed
@@ -197,7 +197,7 @@ def test_what_a_container_needs_is_uploaded(amazon: Any, data: Path, tmp_path: P
 
 def test_a_job_is_submitted_followed_and_described(amazon: Any, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = options(instance_count=2, checkpoints=f"s3://{BUCKET}/runs/a")
-    assert submission.start("quickstart", [], wanted, wait=True) == 0
+    assert submit.start("quickstart", [], wanted, wait=True) == 0
     said = capsys.readouterr().out
     assert said.startswith("2 x ml.p4de.24xlarge, for 24 hours at most; uploading\njob dojang-quickstart-20")
     assert "aws sagemaker stop-training-job --training-job-name dojang-quickstart-20" in said
@@ -212,7 +212,7 @@ def test_a_job_is_submitted_followed_and_described(amazon: Any, capsys: pytest.C
 def test_an_instance_type_that_is_none_is_found_before_anything_is_uploaded(amazon: Any) -> None:
     before = uploaded(amazon, f"s3://{BUCKET}/")
     with pytest.raises(ConfigError, match=r"no ml.p4df.24xlarge; did you mean ml.p4d(e)?.24xlarge"):
-        sagemaker.submit(plan("quickstart", [], options(instance_type="ml.p4df.24xlarge"), here={}))
+        sdk.submit(plan("quickstart", [], options(instance_type="ml.p4df.24xlarge"), here={}))
     assert uploaded(amazon, f"s3://{BUCKET}/") == before
 
 
@@ -223,9 +223,9 @@ def test_a_refusal_is_a_sentence(amazon: Any, monkeypatch: pytest.MonkeyPatch) -
         raise ClientError({"Error": {"Code": "ResourceLimitExceeded", "Message": "none left"}}, "CreateTrainingJob")
 
     amazon.events.register("provide-client-params.sagemaker.CreateTrainingJob", refuse)
-    monkeypatch.setattr(sagemaker, "connect", lambda *_: amazon)
+    monkeypatch.setattr(sdk, "connect", lambda *_: amazon)
     with pytest.raises(DojangError, match=r"nothing was launched: .*ResourceLimitExceeded.*none left"):
-        sagemaker.submit(plan("quickstart", [], options(), here={}))
+        sdk.submit(plan("quickstart", [], options(), here={}))
 
 
 def test_without_credentials_there_is_a_way_to_get_some(
@@ -236,7 +236,7 @@ def test_without_credentials_there_is_a_way_to_get_some(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(DojangError, match="no AWS credentials were found; log in"):
-        sagemaker.submit(plan("quickstart", [], options(), here={}))
+        sdk.submit(plan("quickstart", [], options(), here={}))
 
 
 def test_a_dry_run_needs_neither_network_nor_credentials(tmp_path: Path) -> None:
@@ -262,9 +262,9 @@ def test_a_region_must_be_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="--region"):
-        sagemaker.connect("", "")
+        sdk.connect("", "")
     with pytest.raises(ConfigError, match="--profile nobody"):
-        sagemaker.connect("", "nobody")
+        sdk.connect("", "nobody")
 
 
 @pytest.fixture(autouse=True)
@@ -274,7 +274,7 @@ def no_endless_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(_: float) -> None:
         assert next(turns, None) is not None, "the job is followed without end"
 
-    monkeypatch.setattr("dojang.launch.following.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("dojang.cluster.sagemaker.follow.time", SimpleNamespace(sleep=sleep))
 
 
 @pytest.fixture
@@ -331,7 +331,7 @@ def test_without_credentials_there_is_nothing_to_wait_for(amazon: Any, monkeypat
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(DojangError, match="some-job cannot be looked at: Unable to locate credentials"):
-        follow(sagemaker.connect(REGION, ""), "some-job")
+        follow(sdk.connect(REGION, ""), "some-job")
 
 
 def test_logs_of_all_hosts_are_told_once_and_to_the_end(amazon: Any, job: Callable[..., str]) -> None:
@@ -390,7 +390,7 @@ def test_what_is_logged_late_is_told_and_a_throttled_question_is_asked_again(
     for client, verb in ((logs, "get_log_events"), (sagemaker_client, "describe_training_job")):
         monkeypatch.setattr(client, verb, throttled(verb, getattr(client, verb)))
     clients = {"logs": logs, "sagemaker": sagemaker_client}
-    monkeypatch.setattr("dojang.launch.following.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("dojang.cluster.sagemaker.follow.time", SimpleNamespace(sleep=sleep))
     session = SimpleNamespace(region_name=REGION, client=clients.__getitem__)
     assert follow(session, name, poll=0.01, say=said.append) == 0
     assert [line for line in said if line.startswith("algo-")] == ["algo-1  step 1", "algo-1  last words"]

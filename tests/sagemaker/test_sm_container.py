@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from cloud import BUCKET, REGION, ROLE, uploaded
 
-from dojang.launch import sagemaker
-from dojang.launch.job import Options, plan
-from dojang.rundir import RunDir
+from dojang.cluster.sagemaker import sdk
+from dojang.cluster.sagemaker.job import Options, plan
+from dojang.core.run_dir import RunDir
 
 pytest.importorskip("moto", reason="moto is not installed here; make test-sagemaker has it")
 pytestmark = [
@@ -33,7 +33,7 @@ def ml(amazon: Any, tmp_path: Path) -> Path:
     """/opt/ml as a job of one host finds it, without Ray: its part is tested elsewhere."""
     wanted = Options(role=ROLE, instance_type="ml.c7i.large", bucket=BUCKET, region=REGION)
     job = plan("quickstart", [*QUICK, "steps=100000", "checkpoint.every=1"], wanted, here={})
-    name = sagemaker.submit(replace(job, command="exec python3 -m dojang launch inside"))
+    name = sdk.submit(replace(job, command="exec python3 -m dojang launch inside"))
     told = amazon.client("sagemaker").describe_training_job(TrainingJobName=name)
     ml = tmp_path / "ml"
     for folder in ("input/config", "model", "output/data", "checkpoints"):

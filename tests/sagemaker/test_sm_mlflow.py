@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from dojang import recipe as recipes
-from dojang.launch.job import Options, plan
-from dojang.launch.source import extras
-from dojang.rundir import RunDir
+from dojang.cluster.sagemaker.job import Options, plan
+from dojang.cluster.sagemaker.source_code import extras
+from dojang.config import recipe as recipes
+from dojang.core.run_dir import RunDir
 from dojang.track.config import TrackConfig
 
 pytest.importorskip("sagemaker_mlflow", reason="sagemaker-mlflow is not installed here; make test-sagemaker has it")

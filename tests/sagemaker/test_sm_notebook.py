@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cloud import ACCOUNT, BUCKET, REGION, ROLE, log_group, uploaded
 
-from dojang.launch.following import GROUP
+from dojang.cluster.sagemaker.follow import GROUP
 
 pytest.importorskip("moto", reason="moto is not installed here; make test-sagemaker has it")
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed here; make test-sagemaker has it")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from dojang.engines.served import ServedEngine
-from serving import Served, served
+from dojang.inference.vllm_base import ServedEngine
+from vllm_servers import Served, served
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,12 @@ from typing import TypeVar
 import httpx
 import pytest
 
-from dojang.engines.remote import RemoteEngine
-from dojang.engines.served import Facts
-from dojang.engines.server import Patience
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
+from dojang.inference.http_client import Patience
+from dojang.inference.remote import RemoteEngine
+from dojang.inference.vllm_base import Facts
 from dojang.types import Completion, Sampling
-from serving import NEEDS_VLLM, Served
+from vllm_servers import NEEDS_VLLM, Served
 
 pytestmark = [*NEEDS_VLLM, pytest.mark.slow]
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dojang.engines.server import Patience, Refused, Server
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
+from dojang.inference.http_client import Patience, Refused, Server
 
 HASTY = Patience(answer_s=0.5, health_s=0.5, recovery_s=0.5, retries=3, first_delay_s=0.05)
 Answer = Callable[[str], Awaitable[tuple[int, str] | None]]

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dojang.checksum import checksum
-from dojang.engines.parcel import DeltaParcels
-from dojang.engines.served import ServedEngine
+from dojang.core.checksum import checksum
+from dojang.inference.vllm_base import ServedEngine
 from dojang.types import Completion, Metrics, Sampling
-from serving import NEEDS_VLLM, Served
+from dojang.weight_sync.weight_files import DeltaParcels
+from vllm_servers import NEEDS_VLLM, Served
 
 pytestmark = [*NEEDS_VLLM, pytest.mark.slow]
 

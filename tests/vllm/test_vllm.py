@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from dojang.engines.vllm import VllmEngine
-from dojang.errors import ConfigError, ModelError
+from dojang.core.errors import ConfigError, ModelError
+from dojang.inference.vllm import VllmEngine
 from dojang.types import Sampling
-from serving import NEEDS_VLLM, Served
+from vllm_servers import NEEDS_VLLM, Served
 
 pytestmark = [*NEEDS_VLLM, pytest.mark.slow]
 

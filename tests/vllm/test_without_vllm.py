@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from dojang.engines.vllm import VllmEngine
-from dojang.errors import ConfigError
-from serving import installed
+from dojang.core.errors import ConfigError
+from dojang.inference.vllm import VllmEngine
+from vllm_servers import installed
 
 
 def test_importing_the_module_does_not_import_vllm() -> None:
-    code = "import sys, dojang.engines.vllm, dojang.engines.remote; print([m for m in sys.modules if m == 'vllm'])"
+    code = "import sys, dojang.inference.vllm, dojang.inference.remote; print([m for m in sys.modules if m == 'vllm'])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.rows import to_row
+from dojang.integrations.reward_functions import TrlReward, as_trl_reward
 from dojang.models import resolve
-from dojang.rewards import TrlReward, as_trl_reward
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.types import Problem
 

@@ -143,7 +143,7 @@ def test_it_goes_on_where_it_was_whoever_is_killed(tmp_path: Path) -> None:
     with run.driver() as driver:
         assert driver.wait(timeout=PATIENCE_S) == 0
         until = time.monotonic() + 20
-        while left := run.processes("dojang.tasks.verifier"):
+        while left := run.processes("dojang.tasks.math_verify_process"):
             assert time.monotonic() < until, left
             time.sleep(0.2)
 

@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
+from dojang.core.section import Section, make_object
 from dojang.protocols import Algorithm
-from dojang.settings import Section, make_object
 
 __all__ = ["CustomAlgorithmConfig"]
 

@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from dojang.errors import TrainingError
-from dojang.settings import Section
+from dojang.core.errors import TrainingError
+from dojang.core.section import Section
 from dojang.types import Group, Metrics, Sample
 
 __all__ = ["OWN_TEACHERS", "AskTeacher", "Distillation", "DistillationConfig", "Reprompt", "token_advantages"]

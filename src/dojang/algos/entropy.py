@@ -12,7 +12,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from dojang.settings import Section
+from dojang.core.section import Section
 
 __all__ = ["EntropyBonus", "EntropyConfig"]
 

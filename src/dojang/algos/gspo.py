@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from dojang.algos.clip import ClipConfig
-from dojang.algos.correction import sequence_mean
+from dojang.algos.grpo import ClipConfig
+from dojang.algos.importance_correction import sequence_mean
 from dojang.protocols import Average, TokenBatch
 
 if TYPE_CHECKING:

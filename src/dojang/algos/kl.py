@@ -8,7 +8,7 @@ k3+  k3's value with k2's gradient
 
 from typing import TYPE_CHECKING, Literal
 
-from dojang.algos.growth import growth
+from dojang.algos.safe_exp import growth
 
 if TYPE_CHECKING:
     from torch import Tensor

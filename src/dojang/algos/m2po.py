@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from dojang.algos.growth import growth
-from dojang.algos.policy import PolicyConfig
+from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.safe_exp import growth
 from dojang.protocols import TokenBatch
 from dojang.types import Metrics
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator
 
-from dojang.algos.clip import ClipConfig
-from dojang.algos.policy import Policy
+from dojang.algos.grpo import ClipConfig
+from dojang.algos.policy_gradient import Policy
 from dojang.protocols import TokenLoss
 from dojang.types import Group, Sample
 

@@ -7,8 +7,8 @@ any other run. Its checkpoint is the warm start of a run that samples.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dojang.core.section import Section
 from dojang.protocols import Average, TokenBatch, TokenLoss
-from dojang.settings import Section
 from dojang.types import Group, Metrics
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from dojang.core.errors import DataError
 from dojang.data.section import DataSection
-from dojang.errors import DataError
 from dojang.types import Message, Problem
 
 __all__ = ["ArithmeticConfig", "is_held_out", "question", "worked"]

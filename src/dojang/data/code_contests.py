@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dojang.data.prepare import Known, Unusable, split_of
+from dojang.core.section import Section
+from dojang.data.prepare_rows import Known, Unusable, split_of
 from dojang.data.ratings import TIERS, Tier, tier_of
 from dojang.data.rows import CONTEST_CHECKER, io_tests, limits
-from dojang.settings import Section
 from dojang.types import Message, Problem
 
 __all__ = ["CodeContests"]

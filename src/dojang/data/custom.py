@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import field_validator
 
+from dojang.core.errors import DataError
+from dojang.core.section import make_object
 from dojang.data.section import DataSection
-from dojang.errors import DataError
-from dojang.settings import make_object
 from dojang.types import Problem
 
 __all__ = ["CustomDataConfig"]

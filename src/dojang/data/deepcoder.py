@@ -11,9 +11,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dojang.data.prepare import Known, Unusable, split_of
+from dojang.core.section import Section
+from dojang.data.prepare_rows import Known, Unusable, split_of
 from dojang.data.python_tests import judged_with, read_tests
-from dojang.settings import Section
 from dojang.types import Message, Problem
 
 __all__ = ["Codeforces", "DeepCoder", "ask"]

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, ClassVar
 
-from dojang.data.prepare import Known, Unusable, split_of
-from dojang.settings import Section
+from dojang.core.section import Section
+from dojang.data.prepare_rows import Known, Unusable, split_of
 from dojang.types import Message, Problem
 
 __all__ = ["DeepMath", "ask"]

@@ -21,10 +21,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from dojang.data.exemplars import EXEMPLARS, Exemplar, read_exemplars
+from dojang.core.errors import DataError
+from dojang.data.few_shot import EXEMPLARS, Exemplar, read_exemplars
 from dojang.data.rows import share_of
 from dojang.data.section import DataSection
-from dojang.errors import DataError
 from dojang.types import Message, Problem
 
 __all__ = ["INSTRUCTION", "LEAD", "STOP", "Gsm8kConfig", "read_row"]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from dojang.core.errors import DataError
 from dojang.data.decontaminate import overlapping
 from dojang.data.gsm8k import Gsm8kConfig, read_row
-from dojang.data.prepare import Report, Unusable, split_of
-from dojang.data.reading import File
-from dojang.errors import DataError
+from dojang.data.prepare_rows import Report, Unusable, split_of
+from dojang.data.readers import File
 
 __all__ = ["Gsm8kFiles"]
 

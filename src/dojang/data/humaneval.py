@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dojang.data.prepare import Known
-from dojang.settings import Section
+from dojang.core.section import Section
+from dojang.data.prepare_rows import Known
 from dojang.types import Message, Problem
 
 __all__ = ["HumanEval"]

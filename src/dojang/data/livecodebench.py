@@ -16,10 +16,10 @@ from datetime import date, datetime
 from hashlib import sha256
 from typing import Any, ClassVar
 
+from dojang.core.section import Section
 from dojang.data.deepcoder import ask
-from dojang.data.prepare import Known, Unusable
+from dojang.data.prepare_rows import Known, Unusable
 from dojang.data.python_tests import judged_with, read_tests
-from dojang.settings import Section
 from dojang.types import Problem
 
 __all__ = ["LiveCodeBench"]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from dojang.core.section import Section
 from dojang.data.deepmath import ask
-from dojang.data.prepare import Known
-from dojang.settings import Section
+from dojang.data.prepare_rows import Known
 from dojang.types import Problem
 
 __all__ = ["Math500"]

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dojang.data.prepare import Known, Unusable
-from dojang.settings import Section
+from dojang.core.section import Section
+from dojang.data.prepare_rows import Known, Unusable
 from dojang.types import Message, Problem
 
 __all__ = ["Mbpp"]

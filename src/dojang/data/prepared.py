@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from dojang.core.errors import DataError
 from dojang.data.rows import from_row
 from dojang.data.section import DataSection
-from dojang.errors import DataError
 from dojang.types import Problem
 
 __all__ = ["PreparedConfig"]
@@ -115,7 +115,7 @@ class PreparedConfig(DataSection):
 
 
 def _rows(file: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    from dojang.data.reading import find  # loads pyarrow: a configuration is checked without it
+    from dojang.data.readers import find  # loads pyarrow: a configuration is checked without it
 
     for each in find(str(file.resolve())):
         yield from each.rows(columns=columns)

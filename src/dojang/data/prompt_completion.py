@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from dojang.core.errors import DataError
 from dojang.data.rows import share_of
 from dojang.data.section import DataSection
-from dojang.errors import DataError
 from dojang.types import Message, Problem
 
 __all__ = ["PromptCompletionConfig"]
@@ -57,7 +57,7 @@ class PromptCompletionConfig(DataSection):
         return chosen
 
     def _read(self, path: Path) -> list[Problem]:
-        from dojang.data.reading import find  # not before there is something to read
+        from dojang.data.readers import find  # not before there is something to read
 
         rows = [
             self._problem(row, f"{file.name}/{number}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dojang.data.prepare import Unusable
+from dojang.data.prepare_rows import Unusable
 from dojang.data.rows import CONTEST_CHECKER
 from dojang.programs import CallTest
 

@@ -1,7 +1,7 @@
 """Puzzles that reasoning-gym makes: more than a hundred generators, each with settings of its own.
 
-The library is asked in a process of its own (generating.py): there a seed gives the same problems every time, which
-not all of its generators do in a process that hashes text at random, and one that never ends can be killed.
+The library runs in a separate process (reasoning_gym_process.py) with fixed string hashing: some of its generators give
+different problems for the same seed otherwise. A generator that never returns can be killed.
 
 A problem's reference is what the library needs to score an answer to it: {generator, settings, entry}.
 """
@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from dojang.core.errors import ConfigError, DataError
+from dojang.core.section import Section
 from dojang.data.section import DataSection
-from dojang.errors import ConfigError, DataError
-from dojang.settings import Section
 from dojang.types import Message, Problem
 
 __all__ = ["Generator", "ReasoningGymConfig"]
@@ -115,7 +115,7 @@ def _generated(order: str, timeout_s: float) -> dict[str, Any]:
     paths = os.pathsep.join(filter(None, sys.path))
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", "-m", "dojang.data.generating"],
+            [sys.executable, "-P", "-m", "dojang.data.reasoning_gym_process"],
             input=order.encode(),
             capture_output=True,
             timeout=timeout_s,

@@ -20,8 +20,8 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
+from dojang.core.errors import DataError
 from dojang.data.ratings import tier_of
-from dojang.errors import DataError
 from dojang.types import Message, Problem
 
 __all__ = ["CONTEST_CHECKER", "from_row", "io_tests", "limits", "reference_in", "share_of", "statement_of", "to_row"]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from dojang.errors import DataError
-from dojang.settings import Section
+from dojang.core.errors import DataError
+from dojang.core.section import Section
 from dojang.types import Problem
 
 __all__ = ["DataSection"]

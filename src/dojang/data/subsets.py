@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath
 
-from dojang.data.reading import File
-from dojang.errors import DataError
+from dojang.core.errors import DataError
+from dojang.data.readers import File
 
 __all__ = ["choose"]
 

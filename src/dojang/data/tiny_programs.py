@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from dojang.core.errors import DataError
 from dojang.data.section import DataSection
-from dojang.errors import DataError
 from dojang.types import Message, Problem
 
 __all__ = ["Formula", "TinyProgramsConfig", "formula", "is_held_out", "question"]

@@ -2,7 +2,7 @@
 
 Whatever happens to the services, a submission ends with a judgement, in bounded time; when nobody could judge it,
 that is a JUDGE_ERROR which says why. Which service is asked, and which are left alone for a while, is
-`circuit.py`'s business. Proxies named in the environment are not used: judges are neighbours.
+`circuit_breaker.py`'s business. Proxies named in the environment are not used: judges are neighbours.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import httpx
 
-from dojang.errors import ConfigError
-from dojang.judge.circuit import Circuit, pick
-from dojang.judge.schema import JudgeRequest, SchemaError, dump_exam, dump_request, parse_exam, parse_judgement
+from dojang.core.errors import ConfigError
+from dojang.core.keepalive import KEEPALIVE
+from dojang.judge.circuit_breaker import Circuit, pick
+from dojang.judge.json_schema import JudgeRequest, SchemaError, dump_exam, dump_request, parse_exam, parse_judgement
 from dojang.programs import Exam, Isolation, Judgement, Submission
-from dojang.sockets import KEEPALIVE
 from dojang.types import Outcome
 
 __all__ = ["Patience", "RemoteJudge"]

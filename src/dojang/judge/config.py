@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
+from dojang.core.section import Section
 from dojang.judge.languages import LANGUAGES
 from dojang.judge.pool import JudgePool
 from dojang.programs import Exam, IoTest, Submission
 from dojang.protocols import Judge, SpreadJudge
-from dojang.settings import Section
 from dojang.types import Outcome
 
 __all__ = ["JudgeConfig"]

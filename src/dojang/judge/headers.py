@@ -23,7 +23,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 
 __all__ = ["FLAGS", "LEFT_OUT", "Headers", "run"]
 

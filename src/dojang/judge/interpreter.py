@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 from dojang.judge.libraries import libraries_of
 
 __all__ = ["Python", "find_python", "is_public"]
 
-_PARTS = ("preload", "zygote", "startup", "frames", "forks", "ending", "names", "handles", "calls")
+_PARTS = ("preload", "zygote", "startup", "frames", "forks", "ending", "names", "handles", "function_calls")
 _SCRIPTS = tuple(str(Path(__file__).parent / "sandbox" / f"{name}.py") for name in _PARTS)
 _ASK = """
 import glob, json, marshal, os, site, sys, sysconfig

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 from dojang.programs import CallTest, Exam
 
 __all__ = ["LANGUAGES", "OTHER_NAMES", "Language", "language", "refuse_mismatch"]

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 
 __all__ = ["libraries_of"]
 

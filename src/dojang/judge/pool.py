@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from dojang.errors import ConfigError
-from dojang.judge.crew import Crew, Work
+from dojang.core.errors import ConfigError
 from dojang.judge.execution import Execution
-from dojang.judge.link import CompileError, Link
-from dojang.judge.premises import Premises
-from dojang.judge.sandbox.leftovers import sweep
+from dojang.judge.host_capabilities import Premises
+from dojang.judge.sandbox.cleanup import sweep
+from dojang.judge.worker_handle import CompileError, Link
+from dojang.judge.worker_pool import Crew, Work
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Limits, Ran, Submission, encoded, fold
 from dojang.types import Outcome
 

@@ -16,8 +16,8 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from dojang.errors import DataError
-from dojang.judge.schema import problem_errors
+from dojang.core.errors import DataError
+from dojang.judge.json_schema import problem_errors
 from dojang.programs import CallTest, Checker, Exam, IoTest, Limits
 
 __all__ = ["Which", "read_problem"]

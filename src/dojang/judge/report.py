@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from dojang.judge.difference import Line, abridged, difference
+from dojang.judge.output_diff import Line, abridged, difference
 from dojang.programs import CallTest, Exam, Judgement, Ran
 from dojang.types import Outcome
 

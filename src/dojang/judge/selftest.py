@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 from dojang.judge.pool import JudgePool
-from dojang.judge.selftest_table import CHECKS, ENVIRONMENT, Check, import_check
+from dojang.judge.selftest_programs import CHECKS, ENVIRONMENT, Check, import_check
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Submission
 from dojang.types import Outcome
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-from dojang.errors import ConfigError
-from dojang.judge.gate import Gate
+from dojang.core.errors import ConfigError
+from dojang.judge.admission import Gate
 from dojang.judge.service import ServiceOptions, make_app
 from dojang.protocols import Judge
 

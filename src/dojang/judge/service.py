@@ -27,12 +27,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
+from dojang.judge.admission import Figures, Full, Gate
 from dojang.judge.execution import Execution, Runner
-from dojang.judge.fusion import RunCodeRequest, parse_run_code, run_code_reply, sandbox_error
-from dojang.judge.gate import Figures, Full, Gate
+from dojang.judge.json_schema import SchemaError, dump_judgement, parse_exam, parse_request
 from dojang.judge.languages import refuse_mismatch
-from dojang.judge.schema import SchemaError, dump_judgement, parse_exam, parse_request
+from dojang.judge.sandbox_fusion import RunCodeRequest, parse_run_code, run_code_reply, sandbox_error
 from dojang.programs import Exam, Isolation, Judgement, Submission
 from dojang.protocols import Judge
 from dojang.types import Outcome

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 from dojang.judge.headers import FLAGS, LEFT_OUT, Headers, run
 from dojang.judge.libraries import libraries_of
 from dojang.judge.sandbox.compiling import BINARY, DEPENDENCIES

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from dojang.rundir import ACCURACY, EVALUATION, REWARD
-from dojang.settings import Section
+from dojang.core.run_dir import ACCURACY, EVALUATION, REWARD
+from dojang.core.section import Section
 
 __all__ = ["CheckpointConfig", "HealthConfig", "LoopConfig", "RolloutConfig"]
 

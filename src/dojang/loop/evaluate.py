@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dojang.core.run_dir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD
 from dojang.loop.scores import Scores
 from dojang.protocols import Workflow
-from dojang.rundir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD
 from dojang.types import Group, Metrics, Problem
 
 __all__ = ["Benchmark", "Evaluation", "evaluate", "evaluate_benchmark", "examine"]

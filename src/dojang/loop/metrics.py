@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 
-from dojang.loop.health import has_signal
+from dojang.loop.health_check import has_signal
 from dojang.types import Group, Metrics, Sample
 
 __all__ = ["Clock", "advantage_metrics", "rollout_metrics"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dojang.errors import HealthError
+from dojang.core.errors import HealthError
 from dojang.loop.statistics import interval, pass_at_k
 from dojang.types import Group, Outcome
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dojang.loop.exact import clopper_pearson, sign_flip_p
+from dojang.loop.exact_statistics import clopper_pearson, sign_flip_p
 
 __all__ = [
     "BOOTSTRAP",

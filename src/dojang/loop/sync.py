@@ -16,18 +16,18 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from dojang.errors import Interrupted
-from dojang.loop.agreement import Agreement
-from dojang.loop.best import Best
+from dojang.core.errors import Interrupted
+from dojang.core.run_dir import RunDir
+from dojang.loop.checkpoint_ranking import Best
 from dojang.loop.evaluate import Benchmark, evaluate, evaluate_benchmark
-from dojang.loop.health import HealthGate
-from dojang.loop.masking import mask_truncated, warn_if_all_are_masked
+from dojang.loop.health_check import HealthGate
+from dojang.loop.kl_in_reward import penalise
 from dojang.loop.metrics import Clock, advantage_metrics, rollout_metrics
-from dojang.loop.order import pose
-from dojang.loop.reward_kl import penalise
-from dojang.loop.state import State, write_state
+from dojang.loop.parity_check import Agreement
+from dojang.loop.prompt_sampler import pose
+from dojang.loop.run_state import State, write_state
+from dojang.loop.truncation_mask import mask_truncated, warn_if_all_are_masked
 from dojang.protocols import Algorithm, Distiller, RolloutEngine, Tracker, Trainer, Workflow
-from dojang.rundir import RunDir
 from dojang.types import Group, Metrics, Problem, Sample
 
 __all__ = ["Run", "train"]
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Everything the loop works with, wired by compose.py."""
+    """Everything the loop works with, wired by build/assemble.py."""
 
     seed: int
     steps: int

@@ -18,9 +18,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from dojang.errors import ModelError
+from dojang.core.errors import ModelError
+from dojang.core.paths import absolute, cache_root
 from dojang.models import smollm2
-from dojang.places import absolute, cache_root
 
 __all__ = ["ADAPTER", "KNOWN", "TINY", "base_of", "check", "local", "resolve"]
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
 
-from dojang.errors import ModelError
+from dojang.core.errors import ModelError
 from dojang.models.gguf import Floats, Gguf
 
 __all__ = ["convert"]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dojang.errors import ModelError
+from dojang.core.errors import ModelError
 
 __all__ = ["Floats", "Gguf", "TensorInfo", "read"]
 

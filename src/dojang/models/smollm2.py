@@ -24,8 +24,8 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dojang.errors import ModelError
-from dojang.rundir import sync_tree
+from dojang.core.errors import ModelError
+from dojang.core.run_dir import sync_tree
 
 __all__ = ["NAME", "converted", "describe", "fetch_and_convert", "to_stderr"]
 

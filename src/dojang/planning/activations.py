@@ -1,11 +1,11 @@
-"""Bytes that a token leaves behind in a forward pass, for its gradient: what train/layers.py and autograd keep."""
+"""Bytes that a token leaves behind in a forward pass, for its gradient: what autograd keeps."""
 
 from dojang.planning.shapes import Shape
 
 __all__ = ["activation_bytes", "layer_bytes", "score_bytes"]
 
 _SCORES, _SCORES_GPU = 1 << 23, 1 << 26
-"""Of train/logprobs.py: made at a time."""
+"""Of trainer/logprobs.py: made at a time."""
 _PLACES = 64
 """Numbers for each token of a row: places, masks, log-probs."""
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dojang.config import RunConfig
-from dojang.errors import ConfigError, ModelError
-from dojang.planning.budget import judge_core_s
-from dojang.planning.cache import GIB
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import ConfigError, ModelError
+from dojang.planning.cost import judge_core_s
 from dojang.planning.estimate import Estimate, Subject, estimate
+from dojang.planning.gpu_split import proposal, split_gpus
+from dojang.planning.kv_cache_memory import GIB
 from dojang.planning.layout import Layout
-from dojang.planning.split import proposal, split_gpus
-from dojang.train.config import LoraConfig
+from dojang.trainer.config import LoraConfig
 
 __all__ = ["Finding", "Knob", "foresee", "knobs", "split_findings", "together", "too_many"]
 

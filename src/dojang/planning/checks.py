@@ -13,26 +13,26 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dojang import models
-from dojang.auditing.answers import AnswerAudit
-from dojang.auditing.findings import Attempt, Audited, Thoroughness
-from dojang.auditing.grading import conclude
-from dojang.auditing.programs import ProgramAudit
-from dojang.config import RunConfig
-from dojang.data.prepare import Known
-from dojang.errors import DojangError, HealthError, JudgeError, ModelError
+from dojang.audit.answers import AnswerAudit
+from dojang.audit.findings import Attempt, Audited, Thoroughness
+from dojang.audit.grading import conclude
+from dojang.audit.programs import ProgramAudit
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import DojangError, HealthError, JudgeError, ModelError
+from dojang.data.prepare_rows import Known
 from dojang.planning.advice import Finding
 from dojang.planning.shapes import Shape
-from dojang.planning.work import Lengths
+from dojang.planning.tokens_per_step import Lengths
 from dojang.protocols import Task, TooLong
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
 from dojang.tasks.maths import MathsConfig
 from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
 from dojang.types import Message
-from dojang.workflows.grading import graded
+from dojang.workflows.grade_with_retries import graded
 
 if TYPE_CHECKING:
-    from dojang.compose import Prepared
+    from dojang.build.assemble import Prepared
 
 __all__ = ["Checked", "check_data"]
 
@@ -67,19 +67,19 @@ class Checked:
 
 def check_data(config: RunConfig, shapes: Mapping[str, Shape | None], answer: int | None, tried: int) -> Checked:
     """Load the data, measure prompts, try `tried` problems; `answer` is the mean length to reckon with."""
-    from dojang import compose  # loads torch
-    from dojang.prompts import describe_dropped, describe_multiple_answers
+    from dojang.build import assemble  # loads torch
+    from dojang.build.prompt_lengths import describe_dropped, describe_multiple_answers
 
     found = Checked(language=str(getattr(config.task, "language", "") or ""))
     try:
-        prepared = compose.prepare(config, dry=True, measured=False)
+        prepared = assemble.prepare(config, dry=True, measured=False)
     except DojangError as error:
         found.findings.append(Finding("failed", "data", str(error), error.exit_code))
         found.findings.append(Finding("note", "data", f"reckoned with prompts of {_ASSUMED} tokens"))
         found.lengths = _lengths(config, _ASSUMED, _ASSUMED, answer)
         return found
     try:
-        prepared = compose.measure_prompts(config, prepared, dry=True)
+        prepared = assemble.measure_prompts(config, prepared, dry=True)
     except DojangError as error:
         code = ModelError.exit_code if isinstance(error, TooLong) else error.exit_code
         found.findings.append(Finding("failed", "prompts", str(error), code))
@@ -135,8 +135,8 @@ def _counter(config: RunConfig) -> tuple[bool, Callable[[Sequence[Message]], int
     source = models.local(config.model.name)
     if source is None:
         return False, lambda turns: round(sum(len(turn.content) for turn in turns) / _LETTERS) + 8 * len(turns)
-    from dojang.learner import load_tokenizer
-    from dojang.workflows.render import ChatRenderer
+    from dojang.build.local import load_tokenizer
+    from dojang.workflows.chat_renderer import ChatRenderer
 
     tokenizer, _ = load_tokenizer(source)
     renderer = ChatRenderer(tokenizer, context=None, max_tokens=1, variables=config.model.template)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dojang import models
-from dojang import recipe as recipes
-from dojang.errors import ConfigError, DojangError
+from dojang.config import recipe as recipes
+from dojang.core.errors import ConfigError, DojangError
 from dojang.planning.advice import Finding, foresee, knobs, together
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.instances import INSTANCES, Instance, find_instance
-from dojang.planning.report import Report
+from dojang.planning.plan_report import Report
 from dojang.planning.shapes import KNOWN, find_shape
 
 __all__ = ["Asked", "plan"]
@@ -69,7 +69,7 @@ def _plan(recipe: str, overrides: Sequence[str], asked: Asked) -> Report:
 def _machine(instance: Instance | None, price: float | None) -> Instance:
     if instance is not None:
         return instance.priced(price)
-    from dojang.planning.here import this_machine
+    from dojang.planning.this_machine import this_machine
 
     return this_machine()
 

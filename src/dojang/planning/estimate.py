@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dojang.config import RunConfig
-from dojang.errors import ModelError
-from dojang.planning.budget import Times, reckon
-from dojang.planning.cache import GIB, Cache
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import ModelError
+from dojang.planning.cost import Times, reckon
+from dojang.planning.gpu_split import with_split
 from dojang.planning.instances import Instance
+from dojang.planning.kv_cache_memory import GIB, Cache
 from dojang.planning.layout import Layout, lay_out
-from dojang.planning.memory import Needs, Player, engine_needs, host_bytes, needs
+from dojang.planning.memory_use import Needs, Player, engine_needs, host_bytes, needs
 from dojang.planning.shapes import Shape, find_shape
-from dojang.planning.split import with_split
-from dojang.planning.work import Lengths, Work, measure
+from dojang.planning.tokens_per_step import Lengths, Work, measure
 
 __all__ = ["Estimate", "Subject", "estimate"]
 

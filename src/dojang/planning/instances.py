@@ -14,7 +14,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 
 __all__ = ["GPUS", "INSTANCES", "PRICES_NOTED", "Gpu", "Instance", "find_instance"]
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from dojang.config import RunConfig
-from dojang.errors import ConfigError
+from dojang.cluster.runtime_config import RayConfig, engine_gpus
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import ConfigError
 from dojang.planning.instances import Gpu, Instance
-from dojang.runtime.config import RayConfig, engine_gpus
 
 __all__ = ["Layout", "lay_out"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dojang import models
-from dojang.errors import ModelError
+from dojang.core.errors import ModelError
 
 __all__ = ["KNOWN", "Shape", "find_shape", "shape_of"]
 

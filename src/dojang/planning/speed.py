@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass
 
 from dojang.planning.activations import layer_bytes
-from dojang.planning.cache import GIB
 from dojang.planning.efficiency import (
     ACTIVATIONS_MOVED,
     BANDWIDTH,
@@ -27,10 +26,11 @@ from dojang.planning.efficiency import (
     SCORES_MOVED,
 )
 from dojang.planning.instances import Instance
+from dojang.planning.kv_cache_memory import GIB
 from dojang.planning.layout import Layout
-from dojang.planning.memory import Player
+from dojang.planning.memory_use import Player
 from dojang.planning.shapes import Shape
-from dojang.planning.work import Lengths, Work
+from dojang.planning.tokens_per_step import Lengths, Work
 
 __all__ = ["Machine", "generate_s", "learn_s", "optimise_s", "server_slots"]
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from dojang.settings import Section
+from dojang.core.section import Section
 from dojang.tasks.answers import answer_line, is_correct, read_number
-from dojang.tasks.kinds import Weighted, check_names, labels
+from dojang.tasks.reward_settings import Weighted, check_names, labels
 from dojang.tasks.rewards import BUILT_IN, RewardFailure, WeightedRewards, columns_of
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict

@@ -28,12 +28,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from dojang.errors import DataError
+from dojang.core.errors import DataError
+from dojang.core.section import complaints
 from dojang.programs import CallTest, Checker, Exam, IoTest, Isolation, Judgement, Limits, Stop, Submission, sampled
 from dojang.protocols import Judge
-from dojang.settings import complaints
 from dojang.tasks.extract import SPELLINGS, extract_code
-from dojang.tasks.kinds import Rewarded
+from dojang.tasks.reward_settings import Rewarded
 from dojang.tasks.rewards import WeightedRewards, columns_of
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from dojang.core.section import Section, make_object
 from dojang.protocols import Task
-from dojang.settings import Section, make_object
 from dojang.types import Problem
 
 __all__ = ["CustomTaskConfig"]

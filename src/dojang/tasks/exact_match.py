@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from dojang.settings import Section
+from dojang.core.section import Section
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 

@@ -1,4 +1,4 @@
-"""Texts on some subject, graded by what they say: terms, terms that stand together, ideas (rules.py).
+"""Texts on some subject, graded by what they say: terms, terms that stand together, ideas (keyword_rules.py).
 
     nothing was said                                        NO_ANSWER, 0
     all rules are kept, or a share of `accept` of them      ACCEPTED
@@ -19,12 +19,12 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dojang.errors import DataError
+from dojang.core.errors import DataError
 from dojang.tasks.extract import answer_in
-from dojang.tasks.kinds import Rewarded, labels
+from dojang.tasks.keyword_rules import Checklist, Found, Rules, rules_in
 from dojang.tasks.phrases import Reading
+from dojang.tasks.reward_settings import Rewarded, labels
 from dojang.tasks.rewards import WeightedRewards, columns_of
-from dojang.tasks.rules import Checklist, Found, Rules, rules_in
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 

@@ -12,11 +12,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dojang.errors import ConfigError
-from dojang.tasks.kinds import Rewarded
+from dojang.core.errors import ConfigError
+from dojang.tasks.reward_settings import Rewarded
 from dojang.tasks.rewards import WeightedRewards, columns_of
 from dojang.tasks.splits import problems_of
-from dojang.tasks.workers import WorkerFailure, Workers
+from dojang.tasks.worker_pool import WorkerFailure, Workers
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["MathsConfig", "MathsTask"]
@@ -49,7 +49,7 @@ class MathsTask:
 
     def __init__(self, config: MathsConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
         self._config, self._problems = config, problems
-        self._workers = Workers("dojang.tasks.verifier", count=config.workers, timeout_s=config.timeout_s)
+        self._workers = Workers("dojang.tasks.math_verify_process", count=config.workers, timeout_s=config.timeout_s)
         self._rewards = WeightedRewards(
             config.rewards, timeout_s=config.timeout_s, built_in={}, columns=columns_of(problems)
         )

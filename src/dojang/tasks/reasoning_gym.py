@@ -12,10 +12,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from dojang.errors import ConfigError
-from dojang.settings import Section
+from dojang.core.errors import ConfigError
+from dojang.core.section import Section
 from dojang.tasks.splits import problems_of
-from dojang.tasks.workers import WorkerFailure, Workers
+from dojang.tasks.worker_pool import WorkerFailure, Workers
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["ReasoningGymTask", "ReasoningGymTaskConfig"]
@@ -46,7 +46,7 @@ class ReasoningGymTask:
 
     def __init__(self, config: ReasoningGymTaskConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
         self._problems = problems
-        self._workers = Workers("dojang.tasks.gym_scorer", count=config.workers, timeout_s=config.timeout_s)
+        self._workers = Workers("dojang.tasks.reasoning_gym_process", count=config.workers, timeout_s=config.timeout_s)
 
     def problems(self, split: str) -> Sequence[Problem]:
         return problems_of(self._problems, split)

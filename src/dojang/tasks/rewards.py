@@ -1,8 +1,8 @@
 """Named rewards and their weights: what an attempt is worth.
 
 A reward is a function of the problem and the completion's text, plain or async. `format` and `correct` are built in,
-as are those of the GSM8K post (gsm8k_post.py); lengths and patterns are described in the recipe (kinds.py); any other
-is named `package.module:function` and imported when the rewards are put together (signatures.py: how it may be
+as are those of the GSM8K post (gsm8k_post.py); reward_settings.py has lengths and patterns; any other
+is named `package.module:function` and imported when the rewards are put together (reward_signatures.py: how it may be
 written). Whether a TRL function takes completions as messages or as text is found by trying both, once: the form that
 raises less often, then the one that tells more completions apart, then the one TRL would give it (messages, for a
 conversation). One that raises, hangs or returns no number ends in `RewardFailure`: the machinery has failed, and the
@@ -27,12 +27,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import SupportsFloat
 
-from dojang.errors import ConfigError
-from dojang.settings import load_object
+from dojang.core.errors import ConfigError
+from dojang.core.section import load_object
 from dojang.tasks.answers import follows_format, is_correct
 from dojang.tasks.gsm8k_post import post_correct, post_format
-from dojang.tasks.kinds import FunctionReward, Kind, LengthReward, PatternReward, check_names, labels, weight_of
-from dojang.tasks.signatures import FORMS, NOT_APPLICABLE, Completions, Reward, adapted, samples_of
+from dojang.tasks.reward_settings import (
+    FunctionReward,
+    Kind,
+    LengthReward,
+    PatternReward,
+    check_names,
+    labels,
+    weight_of,
+)
+from dojang.tasks.reward_signatures import FORMS, NOT_APPLICABLE, Completions, Reward, adapted, samples_of
 from dojang.types import Outcome, Problem, Verdict, plain_prompt
 
 __all__ = ["BUILT_IN", "RewardFailure", "Score", "WeightedRewards", "columns_of"]

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dojang.errors import ConfigError, DataError
+from dojang.core.errors import ConfigError, DataError
 from dojang.protocols import ChecksRewards, Task
-from dojang.tasks.kinds import unknown_parts
+from dojang.tasks.reward_settings import unknown_parts
 from dojang.types import Problem
 
 __all__ = ["check_parts", "check_rewards", "problems_of"]

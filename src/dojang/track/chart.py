@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dojang.rundir import SOURCE_ACCURACY, SOURCE_REWARD, write_atomic
+from dojang.core.run_dir import SOURCE_ACCURACY, SOURCE_REWARD, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from dojang.errors import ConfigError
-from dojang.rundir import RunDir
-from dojang.settings import Section, complaints
-from dojang.track.courier import Couriers, Sink
+from dojang.core.errors import ConfigError
+from dojang.core.run_dir import RunDir
+from dojang.core.section import Section, complaints
 from dojang.track.custom import CustomSink, check_custom
+from dojang.track.exporter import Couriers, Sink
 
 __all__ = ["MlflowConfig", "PrometheusConfig", "TrackConfig"]
 

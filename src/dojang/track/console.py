@@ -13,7 +13,7 @@ from types import MappingProxyType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 
-from dojang.rundir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD, evaluation_name
+from dojang.core.run_dir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD, evaluation_name
 from dojang.types import Group, Metrics
 
 __all__ = ["ConsoleTracker", "speaker"]

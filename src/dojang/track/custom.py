@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dojang.errors import ConfigError
-from dojang.settings import load_object, make_object
-from dojang.track.courier import Row
+from dojang.core.errors import ConfigError
+from dojang.core.section import load_object, make_object
+from dojang.track.exporter import Row
 
 __all__ = ["CustomSink", "check_custom"]
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from dojang.errors import ConfigError, RunDirError
-from dojang.places import writable
-from dojang.rundir import write_atomic
+from dojang.core.errors import ConfigError, RunDirError
+from dojang.core.paths import writable
+from dojang.core.run_dir import write_atomic
 from dojang.track.alerts import JOB, rules
 from dojang.track.grafana import dashboard
 

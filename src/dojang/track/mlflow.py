@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from dojang.rundir import RunDir
-from dojang.settings import flatten
-from dojang.track.courier import Row
+from dojang.core.run_dir import RunDir
+from dojang.core.section import flatten
+from dojang.track.exporter import Row
 
 __all__ = ["MlflowSink"]
 

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from dojang.errors import ConfigError
-from dojang.track.courier import Row
+from dojang.core.errors import ConfigError
+from dojang.track.exporter import Row
 from dojang.track.registry import GAUGES, about, gauge_name
 
 __all__ = ["PrometheusSink"]

@@ -7,7 +7,7 @@ beside `run` and `figure`.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dojang.track.courier import Row
+from dojang.track.exporter import Row
 from dojang.track.registry import GAUGES, about, gauge_name
 
 __all__ = ["RaySink"]

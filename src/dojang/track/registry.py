@@ -156,13 +156,7 @@ ROWS = (
             ),
             Panel(
                 "Hinted",
-                (
-                    Figure(
-                        "distillation/hinted",
-                        "With `distillation.hint`: share of samples for which the teacher had a hint.",
-                        "share",
-                    ),
-                ),
+                (Figure("distillation/hinted", "Share of samples for which the teacher had a hint.", "share"),),
             ),
             Panel("Gradient", (Figure("actor/grad_norm", "Length of the gradient before it is cut."),)),
             Panel("Learning rate", (Figure("actor/lr", "Learning rate of the step."),)),

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dojang.rundir import EVALUATION, append_whole
-from dojang.track.courier import Row
+from dojang.core.run_dir import EVALUATION, append_whole
+from dojang.track.exporter import Row
 
 __all__ = ["TensorboardSink"]
 

@@ -10,7 +10,7 @@
 Whether cases are right is what a right program says. The published original (AstraFlow, code_actor_and_verify) asks a
 solution from the dataset; problems here never carry one, so the first program of the group that passes the problem's
 own tests stands in for it. Where nobody solved the problem nothing is known of the cases: all get 0, and compared with
-each other they teach nothing. Cases that cannot be read get 0 as well (cases.py says what can).
+each other they teach nothing. Cases that cannot be read get 0 as well (test_cases.py says what can).
 
 Other differences from the recipe's version (v2) are its authors' own corrections (v3): v2 pays the tester for a final
 program that is right, which is the coder's merit; and it has the coder try again where there is nothing to tell it, or
@@ -27,13 +27,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from dojang.core.section import Section
 from dojang.programs import Isolation, Judgement
 from dojang.protocols import ProgramTask, Renderer, RolloutEngine, TooLong
-from dojang.settings import Section
 from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, Sampling, Verdict
-from dojang.workflows.cases import Case, Malformed, ask, feedback, read
-from dojang.workflows.grading import grade_all, group_of, insist
-from dojang.workflows.rounds import Rounds
+from dojang.workflows.batched_turns import Rounds
+from dojang.workflows.grade_with_retries import grade_all, group_of, insist
+from dojang.workflows.test_cases import Case, Malformed, ask, feedback, read
 
 __all__ = ["TESTER_PARTS", "CoderTester", "CoderTesterConfig", "Speaker", "TesterConfig", "ask_tester"]
 

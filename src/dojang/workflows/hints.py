@@ -7,7 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 from dojang.protocols import Renderer, TooLong
 from dojang.types import Group, Message, Outcome, Problem, Sample
 

@@ -1,15 +1,15 @@
 """Ask once, draw n answers, have each judged.
 
-A sample that has no verdict (grading.py) is dropped from its group and counted. It never trains.
+A sample that has no verdict (grade_with_retries.py) is dropped from its group and counted. It never trains.
 """
 
 from dataclasses import replace
 from typing import Literal
 
+from dojang.core.section import Section
 from dojang.protocols import Renderer, RolloutEngine, Task
-from dojang.settings import Section
 from dojang.types import Group, Problem, Sample, Sampling
-from dojang.workflows.grading import grade_all, group_of
+from dojang.workflows.grade_with_retries import grade_all, group_of
 
 __all__ = ["SingleTurn", "SingleTurnConfig"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from dojang.algos.policy import PolicyConfig
+from dojang.algos.policy_gradient import PolicyConfig
 from dojang.protocols import TokenBatch
 
 Array = NDArray[np.float64]

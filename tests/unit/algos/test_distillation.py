@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from dojang.algos.distillation import Distillation, DistillationConfig, token_advantages
-from dojang.errors import TrainingError
+from dojang.core.errors import TrainingError
 from dojang.types import Group, Problem, Sample
 
 

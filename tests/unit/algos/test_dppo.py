@@ -20,9 +20,9 @@ from oracles import (
     with_garbage,
 )
 
-from dojang.algos.clip import GrpoConfig
 from dojang.algos.dppo import DppoConfig
-from dojang.algos.policy import PolicyConfig
+from dojang.algos.grpo import GrpoConfig
+from dojang.algos.policy_gradient import PolicyConfig
 from dojang.algos.ppo import PpoConfig
 
 LOW, HIGH, CAP, PULL = 0.05, 0.08, 1.6, 0.25

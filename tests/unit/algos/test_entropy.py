@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from dojang.algos.clip import GrpoConfig
 from dojang.algos.entropy import EntropyBonus, EntropyConfig
+from dojang.algos.grpo import GrpoConfig
 
 
 def test_a_fixed_coefficient_never_changes() -> None:

@@ -27,7 +27,7 @@ from oracles import (
 )
 from pydantic import ValidationError
 
-from dojang.algos.clip import GrpoConfig
+from dojang.algos.grpo import GrpoConfig
 from dojang.algos.kl import Estimator
 from dojang.protocols import TokenBatch
 

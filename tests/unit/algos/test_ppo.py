@@ -26,7 +26,7 @@ from oracles import (
 )
 from pydantic import ValidationError
 
-from dojang.algos.clip import GrpoConfig
+from dojang.algos.grpo import GrpoConfig
 from dojang.algos.ppo import PpoConfig, gae
 from dojang.types import Group, Outcome, Problem, Sample, Verdict
 

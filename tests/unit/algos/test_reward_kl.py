@@ -7,7 +7,7 @@ from itertools import accumulate
 import pytest
 import torch
 
-from dojang.algos.clip import GrpoConfig, RlooConfig
+from dojang.algos.grpo import GrpoConfig, RlooConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.algos.reward_kl import Penalty
 from dojang.types import Group, Problem, Sample

@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from dojang.algos.clip import GrpoConfig
-from dojang.algos.credit import Estimator
+from dojang.algos.advantages import Estimator
+from dojang.algos.grpo import GrpoConfig
 from dojang.algos.m2po import M2poConfig
-from dojang.algos.policy import PolicyConfig
+from dojang.algos.policy_gradient import PolicyConfig
 from dojang.algos.ppo import PpoConfig
-from dojang.algos.roles import ByRole
+from dojang.algos.role_advantages import ByRole
 from dojang.types import Group, Problem, Sample
 
 MakeSample = Callable[..., Sample]

@@ -4,8 +4,8 @@ import sys
 import pytest
 from pydantic import ValidationError
 
+from dojang.core.errors import DataError
 from dojang.data.arithmetic import ArithmeticConfig, is_held_out, question
-from dojang.errors import DataError
 from dojang.types import Message, Problem
 
 

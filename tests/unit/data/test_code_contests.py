@@ -7,12 +7,12 @@ import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
-from dojang.cli import app
+from dojang.commands import app
+from dojang.core.errors import DataError
 from dojang.data.code_contests import CodeContests
-from dojang.data.prepare import Unusable
+from dojang.data.prepare_rows import Unusable
 from dojang.data.prepared import PreparedConfig
 from dojang.data.ratings import TIERS
-from dojang.errors import DataError
 from dojang.tasks.code import CodeReference
 
 HUB: dict[str, Any] = {

@@ -7,10 +7,10 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from dojang.cli import app
-from dojang.data.exemplars import EXEMPLARS
+from dojang.commands import app
+from dojang.core.errors import ConfigError, DataError
+from dojang.data.few_shot import EXEMPLARS
 from dojang.data.gsm8k import INSTRUCTION, LEAD, STOP, Gsm8kConfig
-from dojang.errors import ConfigError, DataError
 from dojang.types import Message, Problem, plain_prompt
 
 GOOD = {"question": "What is 9 * 2?", "answer": "9 * 2 = <<9*2=18>>18\n#### 18"}

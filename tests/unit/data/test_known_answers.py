@@ -11,7 +11,7 @@ from dojang.data.humaneval import HumanEval
 from dojang.data.livecodebench import LiveCodeBench
 from dojang.data.math500 import Math500
 from dojang.data.mbpp import Mbpp
-from dojang.data.prepare import Known
+from dojang.data.prepare_rows import Known
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from dojang.cli import app
-from dojang.config import Data
+from dojang.commands import app
+from dojang.config.run_config import Data
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.files import FilesConfig
 from dojang.data.prepared import PreparedConfig

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dojang.core.errors import DataError
 from dojang.data.prompt_completion import PromptCompletionConfig
-from dojang.errors import DataError
 from dojang.types import Message
 
 USER, SYSTEM, ASSISTANT = ({"role": role, "content": role} for role in ("user", "system", "assistant"))

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from dojang.core.paths import cache_root
 from dojang.data.deepcoder import Codeforces, DeepCoder
 from dojang.data.deepmath import DeepMath
 from dojang.data.livecodebench import LiveCodeBench
-from dojang.data.prepare import Unusable
+from dojang.data.prepare_rows import Unusable
 from dojang.judge.pool import JudgePool
-from dojang.places import cache_root
 from dojang.tasks.code import CodeConfig
 from dojang.types import Outcome, Problem
 

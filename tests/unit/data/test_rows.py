@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from dojang.core.errors import DataError
 from dojang.data.prepared import PreparedConfig
 from dojang.data.rows import from_row, io_tests, limits, to_row
-from dojang.errors import DataError
 from dojang.types import Message, Problem
 
 PROBLEM = Problem(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dojang.cli import app
+from dojang.commands import app
+from dojang.core.errors import ConfigError, DataError
 from dojang.data.prepared import PreparedConfig
-from dojang.errors import ConfigError, DataError
 
 STATEMENT = (
     "Vasya walks along a street of {n} houses and writes down the number of every {n}th house whose roof is {colour}. "
@@ -127,7 +127,7 @@ def test_an_interruption_while_dropping_changes_no_count(
 
     both = ("--subset", "primeintellect", "--subset", "codeforces")
     with monkeypatch.context() as patch:
-        patch.setattr("dojang.data.prepare._Progress._drop", interrupted)
+        patch.setattr("dojang.data.prepare_rows._Progress._drop", interrupted)
         typed("deepcoder", deepcoder, tmp_path / "out", *both)
     with pytest.raises(DataError, match="not prepared to the end"):
         words(tmp_path / "out", "train")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dojang.core.errors import DataError
 from dojang.data.tiny_programs import Formula, TinyProgramsConfig, is_held_out, question
-from dojang.errors import DataError
 from dojang.types import Problem
 
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from fake_service import PATIENCE, RunningService, service_process
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 from dojang.judge.client import Patience, RemoteJudge
-from dojang.judge.schema import dump_judgement, parse_exam, parse_request
+from dojang.judge.json_schema import dump_judgement, parse_exam, parse_request
 from dojang.judge.service import ServiceOptions
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Limits, Ran, Submission
 from dojang.types import Outcome

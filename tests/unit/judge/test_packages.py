@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
+from dojang.core.paths import cache_root
 from dojang.judge.config import JudgeConfig
+from dojang.judge.host_capabilities import probe
 from dojang.judge.interpreter import find_python
 from dojang.judge.pool import JudgePool
-from dojang.judge.premises import probe
-from dojang.places import cache_root
 from dojang.programs import Exam, IoTest, Judgement, Submission
 from dojang.types import Outcome
 

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dojang.judge.crew import ATTEMPTS, Crew, Work
-from dojang.judge.link import Link, WorkerFailed
+from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
-from dojang.places import cache_root
+from dojang.judge.worker_handle import Link, WorkerFailed
+from dojang.judge.worker_pool import ATTEMPTS, Crew, Work
 from dojang.programs import (
     CallTest,
     Checker,
@@ -865,8 +865,8 @@ def test_a_cache_that_is_out_of_reach(tmp_path: Path) -> None:
 
 
 def test_a_long_test_is_no_silence(make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch) -> None:
-    import dojang.judge.link as link
     import dojang.judge.sandbox.worker as worker
+    import dojang.judge.worker_handle as link
 
     if not hasattr(link, "_SILENCE_S") or not hasattr(worker, "_HEARTBEAT_S"):
         pytest.skip("the silence cannot be shortened here")

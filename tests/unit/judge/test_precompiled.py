@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from dojang.core.paths import cache_root
 from dojang.judge.headers import Headers
 from dojang.judge.sandbox.compiling import is_final
 from dojang.judge.toolchain import find_toolchain
-from dojang.places import cache_root
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dojang.core.paths import cache_root
 from dojang.judge.execution import Execution
 from dojang.judge.pool import JudgePool
-from dojang.judge.sandbox import calls, wire
+from dojang.judge.sandbox import function_calls, messages
 from dojang.judge.sandbox.bpf import ALLOW, KILL, SELF, Clause, Filter, Rule, assemble, refuse
 from dojang.judge.sandbox.jail import wipe
-from dojang.judge.sandbox.policy import EXEC_FD, compiler_filter, native_filter, python_filters
-from dojang.judge.sandbox.runs import Allowance, _outcome, loaded_size
+from dojang.judge.sandbox.limits import Bounds, Disturbed, End, HungUp, Watcher
+from dojang.judge.sandbox.run_test import Allowance, _outcome, loaded_size
+from dojang.judge.sandbox.syscall_policy import EXEC_FD, compiler_filter, native_filter, python_filters
 from dojang.judge.sandbox.syscalls import ARCHITECTURES
-from dojang.judge.sandbox.watch import Bounds, Disturbed, End, HungUp, Watcher
-from dojang.places import cache_root
 from dojang.programs import CallTest, Exam, Judgement, Limits, Submission
 from dojang.types import Outcome
 
@@ -309,9 +309,9 @@ def test_messages_arrive_as_they_were_sent(pair: tuple[socket.socket, socket.soc
     for number in range(20):
         header = {"number": number, "text": "".join(map(chr, random.choices(range(0xD7FF), k=9))) + "\ud800\0"}
         sent.append((header, [random.randbytes(random.choice([0, 1, 7, 1 << 18])) for _ in range(random.randrange(4))]))
-    thread = threading.Thread(target=lambda: [wire.send(pair[0], *each) for each in sent])
+    thread = threading.Thread(target=lambda: [messages.send(pair[0], *each) for each in sent])
     thread.start()
-    assert [wire.receive(pair[1]) for _ in sent] == sent
+    assert [messages.receive(pair[1]) for _ in sent] == sent
     thread.join()
 
 
@@ -320,7 +320,7 @@ def test_messages_may_come_in_crumbs(pair: tuple[socket.socket, socket.socket]) 
     data = struct.pack("<II", len(text), 3) + text + b"xyz"
     thread = threading.Thread(target=lambda: [pair[0].send(data[at : at + 1]) for at in range(len(data))])
     thread.start()
-    assert wire.receive(pair[1]) == ({"a": 1}, [b"xyz", b""])
+    assert messages.receive(pair[1]) == ({"a": 1}, [b"xyz", b""])
     thread.join()
 
 
@@ -328,14 +328,14 @@ def test_messages_may_come_in_crumbs(pair: tuple[socket.socket, socket.socket]) 
 def test_the_end_of_a_stream_is_told(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
     pair[0].sendall(data)
     pair[0].close()
-    with pytest.raises(wire.Closed):
-        wire.receive(pair[1])
+    with pytest.raises(messages.Closed):
+        messages.receive(pair[1])
 
 
 def test_a_message_to_nobody_is_told(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[1].close()
-    with pytest.raises(wire.Closed):
-        wire.send(pair[0], {}, [bytes(1 << 20)])
+    with pytest.raises(messages.Closed):
+        messages.send(pair[0], {}, [bytes(1 << 20)])
 
 
 # Wiping -------------------------------------------------------------------------------------------------------------
@@ -564,8 +564,10 @@ def test_plain_data_come_back_the_same(seed: int) -> None:
     random = Random(seed)
     for _ in range(50):
         value = plain(random)
-        sent = json.loads(json.dumps(calls.encode(value, nothing)))
-        assert repr(calls.decode(sent, nothing)) == repr(value) or calls.decode(sent, nothing) == value
+        sent = json.loads(json.dumps(function_calls.encode(value, nothing)))
+        assert (
+            repr(function_calls.decode(sent, nothing)) == repr(value) or function_calls.decode(sent, nothing) == value
+        )
 
 
 def test_data_that_lie_are_reduced_to_what_they_hold() -> None:
@@ -588,18 +590,22 @@ def test_data_that_lie_are_reduced_to_what_they_hold() -> None:
             while True:
                 yield 1
 
-    sent = [json.dumps(calls.encode(each, nothing)) for each in (Liar(5), Mute("a"), Endless([7]))]
-    got = [calls.decode(json.loads(each), nothing) for each in sent]
+    sent = [json.dumps(function_calls.encode(each, nothing)) for each in (Liar(5), Mute("a"), Endless([7]))]
+    got = [function_calls.decode(json.loads(each), nothing) for each in sent]
     assert got == [5, "a", [7]]
     assert [type(each) for each in got] == [int, str, list]
 
 
 def test_numpy_scalars_cross_as_numbers() -> None:
     value = [np.int64(3), np.uint8(4), np.float32(0.5), np.float64(0.1), np.bool_(True), np.array(7)]
-    got = calls.decode(json.loads(json.dumps(calls.encode(value, nothing))), nothing)
+    got = function_calls.decode(json.loads(json.dumps(function_calls.encode(value, nothing))), nothing)
     assert got == [3, 4, 0.5, 0.1, True, 7]
     assert [type(each) for each in got] == [int, int, float, float, bool, int]
-    assert calls.encode(np.array([1, 2]), lambda _: 5) == calls.encode(np.longdouble(1), lambda _: 5) == ["h", 5]
+    assert (
+        function_calls.encode(np.array([1, 2]), lambda _: 5)
+        == function_calls.encode(np.longdouble(1), lambda _: 5)
+        == ["h", 5]
+    )
 
 
 def test_changes_to_arguments_reach_the_test() -> None:
@@ -629,6 +635,6 @@ def test_other_things_cross_as_handles() -> None:
         things.append(thing)
         return len(things) - 1
 
-    sent = calls.encode([len, {"f": print}], handle)
+    sent = function_calls.encode([len, {"f": print}], handle)
     assert things == [len, print]
-    assert calls.decode(sent, things.__getitem__) == [len, {"f": print}]
+    assert function_calls.decode(sent, things.__getitem__) == [len, {"f": print}]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from dojang.core.paths import cache_root
 from dojang.judge import selftest as module
+from dojang.judge.host_capabilities import probe
 from dojang.judge.pool import JudgePool
-from dojang.judge.premises import probe
 from dojang.judge.selftest import Found, selftest
-from dojang.judge.selftest_table import CHECKS, ENVIRONMENT, Check
-from dojang.places import cache_root
+from dojang.judge.selftest_programs import CHECKS, ENVIRONMENT, Check
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Ran, Submission
 from dojang.types import Outcome
 

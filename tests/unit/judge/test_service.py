@@ -13,8 +13,8 @@ import httpx
 import pytest
 from fake_service import PATIENCE, FakeJudge, RunningService, request, service_process, until
 
-from dojang.errors import ConfigError
-from dojang.judge.schema import dump_exam, parse_judgement
+from dojang.core.errors import ConfigError
+from dojang.judge.json_schema import dump_exam, parse_judgement
 from dojang.judge.server import serve
 from dojang.judge.service import Exams, ServiceOptions
 from dojang.programs import Exam, IoTest, Isolation

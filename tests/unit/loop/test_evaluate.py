@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dojang.errors import HealthError
+from dojang.core.errors import HealthError
 from dojang.loop.evaluate import Evaluation, evaluate
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dojang.errors import HealthError
+from dojang.core.errors import HealthError
 from dojang.loop.scores import Scores
 from dojang.loop.statistics import pass_at_k
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dojang.loop.exact import clopper_pearson
+from dojang.loop.exact_statistics import clopper_pearson
 from dojang.loop.statistics import BOOTSTRAP, CLOPPER_PEARSON, bootstrap, compare, interval, pass_at_k
 
 

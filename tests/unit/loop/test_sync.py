@@ -12,30 +12,30 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.algos.clip import GrpoConfig
 from dojang.algos.dppo import DppoConfig
-from dojang.algos.policy import PolicyConfig
+from dojang.algos.grpo import GrpoConfig
+from dojang.algos.policy_gradient import PolicyConfig
 from dojang.algos.ppo import PpoConfig
-from dojang.engines.scripted import ScriptedEngine
-from dojang.engines.torch import TorchEngine
-from dojang.errors import ConfigError, HealthError, Interrupted, TrainingError
-from dojang.loop.agreement import Agreement
-from dojang.loop.best import Best
+from dojang.core.errors import ConfigError, HealthError, Interrupted, TrainingError
+from dojang.core.run_dir import RunDir
+from dojang.engine.torch_engine import TorchEngine
+from dojang.inference.scripted import ScriptedEngine
+from dojang.loop.checkpoint_ranking import Best
 from dojang.loop.config import HealthConfig
 from dojang.loop.evaluate import Benchmark
-from dojang.loop.health import HealthGate
-from dojang.loop.pending import dump, load
-from dojang.loop.state import State, load_state
+from dojang.loop.health_check import HealthGate
+from dojang.loop.parity_check import Agreement
+from dojang.loop.pending_groups import dump, load
+from dojang.loop.run_state import State, load_state
 from dojang.loop.sync import Run, teaches, train
 from dojang.protocols import RolloutEngine
-from dojang.rundir import RunDir
-from dojang.track.files import FileTracker
-from dojang.train.config import CriticConfig, TrainConfig
-from dojang.train.critic import Critic
-from dojang.train.torch import TorchTrainer
+from dojang.track.file_tracker import FileTracker
+from dojang.trainer.config import CriticConfig, TrainConfig
+from dojang.trainer.critic import Critic
+from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Completion, Group, Message, Metrics, Outcome, Problem, Sample, Sampling, Verdict
-from dojang.weights.memory import MemoryWeights
-from dojang.workflows.render import ChatRenderer
+from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
 
 Grade = Callable[[Problem, str], Awaitable[Verdict]]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import dojang
-from dojang.errors import ModelError
+from dojang.core.errors import ModelError
+from dojang.core.paths import cache_root
 from dojang.models import catalogue, check, resolve, smollm2
-from dojang.places import cache_root
 
 
 @pytest.fixture(autouse=True)

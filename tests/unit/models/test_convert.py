@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dojang.errors import ModelError
+from dojang.core.errors import ModelError
 from dojang.models import smollm2
 from dojang.models.convert import convert
 from dojang.models.gguf import read

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from dojang.errors import ModelError
+from dojang.core.errors import ModelError
 from dojang.models.gguf import read
 
 F32, F16, Q4_0, Q4_1, Q8_0 = 0, 1, 2, 3, 8

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dojang.errors import ModelError
+from dojang.core.errors import ModelError
+from dojang.core.paths import cache_root
 from dojang.models import smollm2
-from dojang.places import cache_root
 
 CONTENT = b"GGUF, as far as these tests are concerned"
 

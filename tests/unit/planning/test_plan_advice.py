@@ -1,10 +1,10 @@
 """What is foreseen, and whether what is advised helps."""
 
 import pytest
-from planned import subject
+from plan_subjects import subject
 
-from dojang import recipe
-from dojang.errors import ConfigError
+from dojang.config import recipe
+from dojang.core.errors import ConfigError
 from dojang.planning.advice import Finding, foresee, knobs, together
 from dojang.planning.estimate import Subject, estimate
 from dojang.planning.instances import INSTANCES

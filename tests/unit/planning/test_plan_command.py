@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dojang.auditing.findings import Audited
-from dojang.cli import app
-from dojang.errors import ConfigError, DojangError
+from dojang.audit.findings import Audited
+from dojang.commands import app
+from dojang.core.errors import ConfigError, DojangError
 from dojang.planning import checks
 from dojang.planning.instances import find_instance
 from dojang.planning.shapes import find_shape

@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 import torch
-from planned import H200_QWEN25, H200_SMOLLM2, subject
+from plan_subjects import H200_QWEN25, H200_SMOLLM2, subject
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config
 from transformers import Qwen3Config as Qwen3
 
-from dojang.algos.clip import GrpoConfig
-from dojang.engines.decoder import Shape as EngineShape
-from dojang.engines.slots import Slots
-from dojang.engines.torch import TorchEngine
+from dojang.algos.grpo import GrpoConfig
+from dojang.engine.decoder import Shape as EngineShape
+from dojang.engine.kv_cache import Slots
+from dojang.engine.torch_engine import TorchEngine
 from dojang.planning.activations import activation_bytes
-from dojang.planning.cache import GIB, key_value_cache
 from dojang.planning.estimate import Estimate, estimate
 from dojang.planning.instances import INSTANCES, Instance
+from dojang.planning.kv_cache_memory import GIB, key_value_cache
 from dojang.planning.shapes import KNOWN, Shape, shape_of
-from dojang.train.adapters import Adapters
-from dojang.train.config import LoraConfig, TrainConfig
-from dojang.train.torch import TorchTrainer
+from dojang.trainer.config import LoraConfig, TrainConfig
+from dojang.trainer.lora import Adapters
+from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group
-from dojang.weights.memory import MemoryWeights
+from dojang.weight_sync.in_memory import MemoryWeights
 
 CPU = Instance("here", 2, 24.0)
 SMALL: dict[str, Any] = {

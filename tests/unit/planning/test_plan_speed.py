@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from planned import H200_QWEN25, H200_SMOLLM2, subject
+from plan_subjects import H200_QWEN25, H200_SMOLLM2, subject
 
 from dojang.planning.estimate import estimate
 from dojang.planning.instances import INSTANCES, find_instance
 from dojang.planning.shapes import Shape
 from dojang.planning.speed import Machine, generate_s, learn_s, optimise_s
-from dojang.planning.work import Lengths
+from dojang.planning.tokens_per_step import Lengths
 
 H200 = INSTANCES["h200"]
 QWEN3_06B = Shape(1024, 28, 16, 8, 128, 3072, 151936, 2048, tied=True, qk_norm=True)

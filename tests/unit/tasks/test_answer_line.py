@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 from pydantic import ValidationError
 
+from dojang.core.errors import ConfigError, DataError
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.gsm8k import STOP, Gsm8kConfig
-from dojang.errors import ConfigError, DataError
 from dojang.protocols import Task
 from dojang.tasks.answer_line import AnswerLineConfig, AnswerLineTask
 from dojang.tasks.answers import NEXT_QUESTION, read_number

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dojang.errors import DataError
+from dojang.core.errors import DataError
 from dojang.programs import (
     CallTest,
     Checker,

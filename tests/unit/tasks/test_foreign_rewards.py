@@ -13,14 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dojang import compose, plan
-from dojang import recipe as recipes
+from dojang.build import assemble
+from dojang.config import recipe as recipes
+from dojang.core.errors import ConfigError
 from dojang.data.files import FilesConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.data.prepared import PreparedConfig
 from dojang.data.rows import to_row
-from dojang.errors import ConfigError
-from dojang.rewards import as_trl_reward
+from dojang.integrations.reward_functions import as_trl_reward
+from dojang.runs import dry_run
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.rewards import WeightedRewards
 from dojang.types import Message, Problem, Verdict
@@ -175,7 +176,7 @@ def test_a_column_that_rows_do_not_have_is_refused_by_name() -> None:
 @pytest.mark.parametrize("task", ["answer_line", "maths"])
 def test_a_run_is_refused_before_it_begins(task: str) -> None:
     said = ["task={name: " + task + ", rewards: {'published:broken': 1.0}}", "model.device=cpu"]
-    for attempt in (lambda config: compose.prepare(config), lambda config: plan.describe(config)):
+    for attempt in (lambda config: assemble.prepare(config), lambda config: dry_run.describe(config)):
         with pytest.raises(ConfigError, match="the abacus has lost its beads"):
             attempt(recipes.load("quickstart", said))
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dojang.errors import ConfigError, DataError
-from dojang.recipe import load
+from dojang.config.recipe import load
+from dojang.core.errors import ConfigError, DataError
 from dojang.tasks.keywords import KeywordsConfig
 from dojang.tasks.phrases import Reading, Within, together
 from dojang.types import Message, Outcome, Problem, Verdict

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
+from dojang.core.errors import ConfigError
 from dojang.data.math500 import Math500
-from dojang.errors import ConfigError
 from dojang.tasks import maths
 from dojang.tasks.maths import MathsConfig, MathsTask
-from dojang.tasks.workers import WorkerFailure, Workers
+from dojang.tasks.worker_pool import WorkerFailure, Workers
 from dojang.types import Message, Outcome, Problem, Verdict
 
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    made = Workers("answering", count=2, timeout_s=1)
+    made = Workers("scripted_worker", count=2, timeout_s=1)
     yield made
     del made
 
@@ -140,7 +140,7 @@ def test_a_question_nobody_waits_for_any_more_does_no_harm(workers: Workers) -> 
 
 def test_processes_end_with_whoever_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    workers = Workers("answering", count=1, timeout_s=5)
+    workers = Workers("scripted_worker", count=1, timeout_s=5)
     ((_, process),) = ask(workers, "who")
     os.kill(process, 0)
     del workers

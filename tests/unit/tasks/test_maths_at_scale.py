@@ -21,7 +21,7 @@ from random import Random
 import pytest
 
 from dojang.tasks.maths import MathsConfig, MathsTask
-from dojang.tasks.workers import WorkerFailure, Workers
+from dojang.tasks.worker_pool import WorkerFailure, Workers
 from dojang.types import Outcome, Problem
 
 BENCH = Path(__file__).resolve().parents[3] / "bench"
@@ -97,7 +97,7 @@ def test_an_answer_seen_before_gets_the_same_verdict() -> None:
 
 def test_a_failure_does_not_keep_the_processes_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    workers = Workers("answering", count=2, timeout_s=1)
+    workers = Workers("scripted_worker", count=2, timeout_s=1)
     there = weakref.ref(workers)
 
     async def both(workers: Workers) -> None:
@@ -117,7 +117,7 @@ def test_a_failure_does_not_keep_the_processes_alive(monkeypatch: pytest.MonkeyP
 
 def test_threads_of_a_fork_do_not_get_in_each_others_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    workers = Workers("answering", count=2, timeout_s=20)
+    workers = Workers("scripted_worker", count=2, timeout_s=20)
     assert asyncio.run(workers.ask("here"))[0] == "here"
     child = os.fork()
     if not child:

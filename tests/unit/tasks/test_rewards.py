@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from dojang.errors import ConfigError
+from dojang.core.errors import ConfigError
 from dojang.tasks import rewards
 from dojang.tasks.rewards import RewardFailure, Score, WeightedRewards
 from dojang.types import Message, Problem

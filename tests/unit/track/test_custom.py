@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dojang.errors import ConfigError
-from dojang.rundir import RunDir
+from dojang.core.errors import ConfigError
+from dojang.core.run_dir import RunDir
 from dojang.track.config import TrackConfig
 
 MINE = """

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dojang.cli import app
-from dojang.errors import ConfigError
+from dojang.commands import app
+from dojang.core.errors import ConfigError
 from dojang.track.alerts import ALERTS
 from dojang.track.dashboards import write
 from dojang.track.grafana import dashboard, selector

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dojang import recipe as recipes
-from dojang.errors import ConfigError
-from dojang.rundir import RunDir
-from dojang.track import config, courier
+from dojang.config import recipe as recipes
+from dojang.core.errors import ConfigError
+from dojang.core.run_dir import RunDir
+from dojang.track import config, exporter
 from dojang.track.config import MlflowConfig, TrackConfig
-from dojang.track.courier import Couriers
+from dojang.track.exporter import Couriers
 
 WITH_A_SERVER = os.environ.get("DOJANG_MLFLOW_PYTHON") or (sys.executable if find_spec("flask") else "")
 
@@ -168,7 +168,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def test_a_server_that_was_killed_has_the_whole_run_when_it_is_back(
     server: Server, directory: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier, "LONGEST_RETRY_S", 1.0)
+    monkeypatch.setattr(exporter, "LONGEST_RETRY_S", 1.0)
     said: list[str] = []
     server.start()
     couriers = send(server.uri, directory, said, patience_s=3.0)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dojang.errors import ConfigError
-from dojang.track.courier import Row
+from dojang.core.errors import ConfigError
+from dojang.track.exporter import Row
 from dojang.track.prometheus import PrometheusSink
 
 

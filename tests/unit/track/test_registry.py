@@ -1,4 +1,4 @@
-"""What is known of figures, and that the source writes no others. tests/recipes/test_figures.py asks real runs."""
+"""What is known of figures, and that the source writes no others. See also tests/recipes."""
 
 import ast
 import re

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dojang.errors import ConfigError
-from dojang.rundir import RunDir
+from dojang.core.errors import ConfigError
+from dojang.core.run_dir import RunDir
 from dojang.track import config
 from dojang.track.config import TrackConfig
-from dojang.track.courier import Row
+from dojang.track.exporter import Row
 from dojang.track.tensorboard import TensorboardSink
 
 tensorboard = pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'dojang[tensorboard]'")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from dojang.engines.scripted import ScriptedEngine
+from dojang.inference.scripted import ScriptedEngine
 from dojang.programs import CallTest, IoTest, Isolation, Judgement, Ran, fold
 from dojang.types import Group, Message, Outcome, Problem, Sample, Sampling, Verdict
+from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, Speaker
-from dojang.workflows.render import ChatRenderer
 
 DOUBLE = Problem("double", "toys", (Message("user", "Double a number."),), None)
 TOKENS = 400

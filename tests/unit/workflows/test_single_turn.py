@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from dojang.engines.scripted import ScriptedEngine
+from dojang.inference.scripted import ScriptedEngine
 from dojang.protocols import Workflow
 from dojang.types import Group, Outcome, Problem, Sampling, Verdict
-from dojang.workflows.grading import GRADING_ATTEMPTS
-from dojang.workflows.render import ChatRenderer
+from dojang.workflows.chat_renderer import ChatRenderer
+from dojang.workflows.grade_with_retries import GRADING_ATTEMPTS
 from dojang.workflows.single_turn import SingleTurn
 
 ANSWERS = ("two", "three", "2", "four")

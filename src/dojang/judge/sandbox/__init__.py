@@ -1,4 +1,4 @@
-"""What runs outside the trainer: a guardian, a worker in its jail, and the programs it judges.
+"""What runs outside the trainer: a supervisor, a worker in its jail, and the programs it judges.
 
 Imported by a bare interpreter, so the standard library only.
 """

@@ -15,7 +15,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _PIDS = 1024
 _PATIENCE = 100
 PREFIX = "dojang-judge-"
-"""What everything a guardian makes outside the jail is called, followed by its process id."""
+"""What everything a supervisor makes outside the jail is called, followed by its process id."""
 
 
 class Group:

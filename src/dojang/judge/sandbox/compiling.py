@@ -13,8 +13,17 @@ from contextlib import suppress
 
 from dojang.judge.sandbox.bpf import Filter
 from dojang.judge.sandbox.jail import Jail, wipe
-from dojang.judge.sandbox.spawn import Broken, Setting, Streams, memory_file, process_limits, read_all, read_end, spawn
-from dojang.judge.sandbox.watch import Bounds, Watcher
+from dojang.judge.sandbox.limits import Bounds, Watcher
+from dojang.judge.sandbox.start_process import (
+    Broken,
+    Setting,
+    Streams,
+    memory_file,
+    process_limits,
+    read_all,
+    read_end,
+    spawn,
+)
 
 __all__ = ["BINARY", "COMPILER_MEMORY", "DEPENDENCIES", "CompileFailed", "Compiler", "is_final"]
 

@@ -22,7 +22,7 @@ class Forks:
 
     Python touches, and so copies, a page for nearly everything it does, and that is paid for every test. So what a
     child must do first is written down as a list of system calls, beginning with the one that makes the child, and a
-    few instructions (launch.py) work through it.
+    few instructions (vfork_exec.py) work through it.
     """
 
     def __init__(self, setup: Any) -> None:

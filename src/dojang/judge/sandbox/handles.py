@@ -1,4 +1,4 @@
-"""A test's handles: objects that live in the process of the program, and that a test uses from its own (calls.py).
+"""A test's handles: objects that live in the process of the program, used by a test from its own.
 
 A part of zygote.py, and like that it imports the standard library only.
 """

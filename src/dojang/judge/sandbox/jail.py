@@ -1,7 +1,7 @@
 """The place a worker judges in: a file system with the toolchain in it and nothing else, no network, no neighbours.
 
 With namespaces, the worker and everything it starts see a root that was made for them; their scratch directory is
-memory that vanishes with the last of them. Without, the scratch directory is an ordinary one that the guardian
+memory that vanishes with the last of them. Without, the scratch directory is an ordinary one that the supervisor
 removes, and Landlock (where there is any) is asked of each child, for the worker itself still needs /proc.
 """
 

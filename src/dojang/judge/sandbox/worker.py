@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dojang.judge.checkers import normal_form, reads_score
-from dojang.judge.sandbox import wire
+from dojang.judge.sandbox import messages
 from dojang.judge.sandbox.compiling import COMPILER_MEMORY, CompileFailed, Compiler
+from dojang.judge.sandbox.interpreter_client import Interpreter
 from dojang.judge.sandbox.jail import Jail, wipe
-from dojang.judge.sandbox.policy import compiler_filter, native_filter, python_filters
-from dojang.judge.sandbox.python import Interpreter
-from dojang.judge.sandbox.runs import Allowance, NotPython, Result, Runner, Script
-from dojang.judge.sandbox.spawn import Broken, memory_file, read_all
-from dojang.judge.sandbox.watch import Disturbed, HungUp, Watcher
+from dojang.judge.sandbox.limits import Disturbed, HungUp, Watcher
+from dojang.judge.sandbox.run_test import Allowance, NotPython, Result, Runner, Script
+from dojang.judge.sandbox.start_process import Broken, memory_file, read_all
+from dojang.judge.sandbox.syscall_policy import compiler_filter, native_filter, python_filters
 from dojang.programs import Checker, Stop, encoded
 from dojang.types import Outcome
 
@@ -110,16 +110,16 @@ class Worker:
 
     def serve(self) -> None:
         """Until the pool hangs up. Anything unexpected ends the worker: a fresh one is cheap, a doubtful one is not."""
-        wire.send(self._channel, {"ready": True})
+        messages.send(self._channel, {"ready": True})
         while True:
-            header, pieces = wire.receive(self._channel)
+            header, pieces = messages.receive(self._channel)
             try:
                 reply, answer = self._judge(header, pieces)
             except (Broken, Disturbed, OSError) as error:
                 reply, answer = {"broken": f"{type(error).__name__}: {error}"}, []
             except HungUp:
                 return
-            wire.send(self._channel, reply, answer)
+            messages.send(self._channel, reply, answer)
             if "broken" in reply:
                 return
 
@@ -198,7 +198,7 @@ class Worker:
 
     def _sign_of_life(self) -> None:
         if time.monotonic() - self._last_word > _HEARTBEAT_S:
-            wire.send(self._channel, {"alive": True})
+            messages.send(self._channel, {"alive": True})
             self._last_word = time.monotonic()
 
     def _run_test(self, job: _Job, program: int | Script, number: int) -> Result:
@@ -222,8 +222,8 @@ class Worker:
             return result
         if exam.tests[number]["complete"] and self._explained:
             return replace(result, outcome=Outcome.WRONG, detail="")
-        wire.send(self._channel, {"compare": number}, [result.output])
-        answer, pieces = wire.receive(self._channel)
+        messages.send(self._channel, {"compare": number}, [result.output])
+        answer, pieces = messages.receive(self._channel)
         self._explained = True
         if own:
             accepted, detail = self._ask_checker(exam, exam.inputs[number], result.output, pieces[0])

@@ -4,8 +4,8 @@ This file is run as a script by whatever interpreter judges programs, which need
 imports the standard library only. A request names a role:
 
     program     run the source as __main__, input on stdin, output on stdout
-    candidate   run the source as a module, then serve calls to its functions (calls.py)
-    examiner    run assertions; the functions they call are the candidate's, in the other process (calls.py)
+    candidate   run the source as a module, then serve calls to its functions (function_calls.py)
+    examiner    run assertions; the functions they call are the candidate's, in the other process (function_calls.py)
 """
 
 from __future__ import annotations
@@ -187,11 +187,11 @@ def _play(request: Any, files: list[int], report: int, parts: Any) -> int:
     if request["role"] == "examiner":
         parts.preloaded.reveal_all()
         del sys.path[0]  # a program could put modules in its way
-        return int(parts.calls.examine(data, request["function"], report, other, parts))
+        return int(parts.function_calls.examine(data, request["function"], report, other, parts))
     code = marshal.loads(data) if request["compiled"] else _compiled(data, parts, report)
     if request["role"] == "candidate":
         os.close(report)
-        return int(parts.calls.serve(_module("solution", parts.main.file), code, other, parts))
+        return int(parts.function_calls.serve(_module("solution", parts.main.file), code, other, parts))
     if not request["compiled"]:
         _keep(code, other)
     os.close(report)

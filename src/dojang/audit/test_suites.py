@@ -1,0 +1,78 @@
+"""What can be seen of tests without running anything: how many there are, whether they repeat or contradict each other,
+and what programs that solve nothing would get."""
+
+import re
+from collections.abc import Iterator
+
+from dojang.audit.findings import Finding
+from dojang.build.multiple_answers import contradiction, stated
+from dojang.data.overlap import statement
+from dojang.data.statement_rules import suspicions
+from dojang.judge.checkers import compare
+from dojang.programs import Exam, IoTest, encoded
+from dojang.tasks.code import CodeReference
+from dojang.tasks.trivial_programs import Trivial, checks, trivial_programs
+from dojang.types import Problem
+
+__all__ = ["faults", "guesses", "wording"]
+
+_LENIENT = {"tolerance": "floats", "any_case": "caseless"}
+"""The checker that is made for what a statement allows; a program may be made for anything."""
+_WORD = re.compile(r"[A-Za-z]+")
+_DECIMAL = re.compile(r"\d\.\d")
+
+
+def faults(reference: CodeReference, exam: Exam, min_tests: int) -> Iterator[Finding]:
+    """What is wrong with the tests themselves. Contradictions are looked for in all of them, not only in the chosen."""
+    count = sum(map(checks, exam.tests))
+    if count < min_tests:
+        yield Finding("few_tests", f"{count} where {min_tests} were wanted")
+    repeated = len(exam.tests) - len(set(exam.tests))
+    if repeated:
+        yield Finding("duplicate_tests", f"{repeated} of {len(exam.tests)}")
+    shown = set(reference.public)
+    if reference.public and (hidden := [test for test in reference.private if test in shown]):
+        yield Finding("shown_tests", f"{len(hidden)} of {len(reference.private)} hidden tests")
+    everything = (*reference.public, *reference.private)
+    if found := contradiction(everything, exam.checker):
+        yield Finding("contradicting_tests", found)
+        yield Finding("several_answers", found)
+
+
+def wording(problem: Problem, exam: Exam) -> Iterator[Finding]:
+    """What the statement allows, and comparing texts does not."""
+    if not any(isinstance(test, IoTest) for test in exam.tests):
+        return
+    if said := stated(problem, exam.tests, exam.checker):
+        yield Finding("several_answers", said)
+    for name, words in suspicions(statement(problem)):
+        if (
+            name in _LENIENT
+            and exam.checker.name not in ("program", _LENIENT[name])
+            and not _contest_covers(name, exam)
+        ):
+            yield Finding(name, words)
+
+
+def _contest_covers(name: str, exam: Exam) -> bool:
+    """Whether the contest checker accepts all that the statement allows: rounding where decimals are expected, and any
+    case where the only words are yes and no."""
+    outputs = [test.output for test in exam.tests if isinstance(test, IoTest)]
+    if exam.checker.name != "contest":
+        return False
+    if name == "tolerance":
+        return all(_DECIMAL.search(output) for output in outputs)
+    return all(word.lower() in ("yes", "no") for output in outputs for word in _WORD.findall(output))
+
+
+def guesses(exam: Exam) -> Iterator[tuple[Trivial, float | None]]:
+    """Programs that solve nothing, each with the share of tests it passes, if that can be said without running it."""
+    texts = [test for test in exam.tests if isinstance(test, IoTest)]
+    for program in trivial_programs(exam.tests):
+        if program.output is None or exam.checker.name == "program" or len(texts) < len(exam.tests):
+            yield program, None
+            continue
+        passed = sum(
+            compare(exam.checker, encoded(test.output), encoded(program.output(test.input))) is None for test in texts
+        )
+        yield program, passed / len(texts)

@@ -1,0 +1,158 @@
+"""Overlong prompts: which problems leave room for an answer in the context, for training and for evaluation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from dojang import models
+from dojang.build.benchmarks import Loaded
+from dojang.build.local import load_tokenizer, make_renderer
+from dojang.build.multiple_answers import leave_out
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import DataError
+from dojang.protocols import Task, TooLong
+from dojang.tasks.code import CodeTask
+from dojang.types import Message, Problem
+from dojang.workflows.chat_renderer import ChatRenderer
+from dojang.workflows.coder_tester import CoderTesterConfig, ask_tester
+
+__all__ = [
+    "Fitting",
+    "Measured",
+    "describe_dropped",
+    "describe_multiple_answers",
+    "fit_benchmarks",
+    "held_out",
+    "keep_fitting",
+    "measure",
+]
+
+Renderers = Mapping[str, tuple[PreTrainedTokenizerBase, ChatRenderer]]
+"""The tokenizer and the renderer of each model, by its role."""
+Asked = tuple[ChatRenderer, Callable[[Problem], Sequence[Message]]]
+"""A model's renderer, and the messages it is given for a problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Problems whose prompts fit, in their order, and the number of problems that were left out."""
+
+    problems: Sequence[Problem]
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The problems of a run whose prompts fit."""
+
+    train: Sequence[Problem]
+    held_out: Sequence[Problem]
+    dropped: Mapping[str, int]
+    """Number of problems left out by split; empty where they are not filtered, or not by all models."""
+    renderers: Renderers
+    multiple_answers: int = 0
+    """Number of training problems left out because they may have several right answers."""
+
+    def as_fields(self) -> dict[str, Any]:
+        """By name, for the record of a prepared run."""
+        return {name: getattr(self, name) for name in ("train", "held_out", "dropped", "renderers", "multiple_answers")}
+
+
+def measure(config: RunConfig, task: Task, train: Sequence[Problem], *, dry: bool) -> Measured:
+    """Keeps the problems whose prompts fit, as `keep_fitting` does, and of the training problems those with one right
+    answer, where data.filter_multiple_answers is set. In a dry run, prompts are measured only for models that are on
+    this machine."""
+    every, train = train, leave_out(config, train)
+    renderers: dict[str, tuple[PreTrainedTokenizerBase, ChatRenderer]] = {}
+    asked: list[Asked] = []
+    for role, each in config.roles().items():
+        source = models.local(each.model.name) if dry else models.resolve(each.model.name)
+        if source is not None:
+            tokenizer, settings = load_tokenizer(source)
+            key = "tester.max_tokens" if role == "tester" else "rollout.max_tokens"
+            renderers[role] = tokenizer, make_renderer(each, tokenizer, settings, key)
+            asked.append((renderers[role][1], _prompt_of(config, task, role)))
+    fitting = keep_fitting(config, "train", train, asked)
+    leading = next(iter(config.roles()))  # the others are asked in training only
+    test = held_out(config, task.problems("test"), renderers[leading][1] if leading in renderers else None)
+    counted = config.data.filter_overlong_prompts and len(renderers) == len(config.roles())
+    dropped = {"train": fitting.dropped, "test": test.dropped} if counted else {}
+    return Measured(fitting.problems, test.problems, dropped, renderers, len(every) - len(train))
+
+
+def held_out(
+    config: RunConfig, problems: Sequence[Problem], renderer: ChatRenderer | None, split: str = "test"
+) -> Fitting:
+    """The first eval.problems problems whose prompts fit; without a renderer they are not measured."""
+    most = config.eval.problems
+    asked: list[Asked] = [] if renderer is None else [(renderer, lambda problem: problem.messages)]
+    some = problems if config.data.filter_overlong_prompts else problems[:most]
+    found = keep_fitting(config, split, some, asked)
+    return Fitting(found.problems[:most], found.dropped)
+
+
+def fit_benchmarks(benchmarks: Sequence[Loaded], renderer: ChatRenderer | None) -> tuple[list[Loaded], dict[str, int]]:
+    """Keeps the problems of benchmarks as `held_out` does; with the number of problems left out, by benchmark."""
+    found = [held_out(each.config, each.problems, renderer, each.name) for each in benchmarks]
+    fitting = [replace(each, problems=fit.problems) for each, fit in zip(benchmarks, found, strict=True)]
+    return fitting, {each.name: fit.dropped for each, fit in zip(benchmarks, found, strict=True) if fit.dropped}
+
+
+def _prompt_of(config: RunConfig, task: Task, role: str) -> Callable[[Problem], Sequence[Message]]:
+    """The first prompt of a role for a problem."""
+    if role != "tester":
+        return lambda problem: problem.messages
+    assert isinstance(config.workflow, CoderTesterConfig)
+    assert isinstance(task, CodeTask)
+    return partial(_tester_prompt, config.workflow, task)
+
+
+def _tester_prompt(workflow: CoderTesterConfig, task: CodeTask, problem: Problem) -> Sequence[Message]:
+    return ask_tester(workflow, task, problem, "")
+
+
+def keep_fitting(config: RunConfig, split: str, problems: Sequence[Problem], asked: Sequence[Asked]) -> Fitting:
+    """Leaves out problems with an overlong prompt where data.filter_overlong_prompts is set; otherwise TooLong if there
+    is one. DataError if no problem is left. Every prompt is measured, by each of the models it is for."""
+    wrong: set[int] = set()
+    for renderer, messages in asked:
+        places = renderer.overlong([messages(problem) for problem in problems])
+        if places and not config.data.filter_overlong_prompts:
+            raise _refusal(split, problems, places, renderer, messages)
+        wrong.update(places)
+    if problems and len(wrong) == len(problems):
+        raise DataError(
+            f"data.filter_overlong_prompts leaves no problem of the {split} split: all {len(problems):,} prompts are "
+            f"too long for the context beside rollout.max_tokens={config.rollout.max_tokens}; lower it or shorten the "
+            "prompts"
+        )
+    return Fitting([each for place, each in enumerate(problems) if place not in wrong], len(wrong))
+
+
+def describe_dropped(dropped: Sequence[tuple[str, int]]) -> str:
+    """Says how many prompts of each split were left out."""
+    return ", ".join(f"{count:,} of the {split} split" for split, count in dropped)
+
+
+def describe_multiple_answers(count: int) -> str:
+    """Says how many problems data.filter_multiple_answers left out."""
+    return f"problems with several right answers left out: {count:,} of the train split"
+
+
+def _refusal(
+    split: str,
+    problems: Sequence[Problem],
+    places: Sequence[int],
+    renderer: ChatRenderer,
+    messages: Callable[[Problem], Sequence[Message]],
+) -> TooLong:
+    first = problems[places[0]]
+    try:
+        renderer.render(messages(first))
+    except TooLong as error:
+        count = f"{len(places):,} of {len(problems):,} problems of the {split} split have overlong prompts"
+        return TooLong(f"{count}; the first is {first.id}: {error}")
+    raise AssertionError("an overlong prompt was rendered")

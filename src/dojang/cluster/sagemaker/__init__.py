@@ -1,0 +1,1 @@
+"""Amazon SageMaker training jobs: checks before upload, submission, logs, and the container's entry point."""

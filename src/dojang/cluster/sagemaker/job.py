@@ -1,0 +1,364 @@
+"""A training job of SageMaker's as dojang wants it: what was typed, checked whole before anything is uploaded.
+
+Machines cost from the moment they start, so a mistake should be found here. Knows nothing of SageMaker's SDK:
+`cluster/sagemaker/sdk.py` hands a `Job` to it.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dojang import __version__
+from dojang.cluster.sagemaker.payload import CHANNEL, ROOT, Shipment, strays
+from dojang.cluster.sagemaker.preflight import Preflight, gpus_of, preflight
+from dojang.config import recipe as recipes
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import ConfigError
+from dojang.planning.gpu_split import split_gpus
+
+__all__ = ["InstanceGroup", "Job", "Options", "masked", "plan"]
+
+PASSED_ON = (
+    *("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TAGS"),
+    *("RAY_PROMETHEUS_HOST", "RAY_PROMETHEUS_NAME"),
+    *("RAY_GRAFANA_HOST", "RAY_GRAFANA_IFRAME_HOST", "RAY_GRAFANA_ORG_ID"),
+)
+"""Addresses a job is told if they are set where it is launched. Tokens are not: whoever may look at a job sees its
+environment, so they have to be asked for (--env NAME)."""
+SHORT = {"data": "data.path", "train": "data.train", "test": "data.test", "model": "model.name"}
+"""Names of inputs that stand for a setting."""
+RESERVED = (CHANNEL, "code", "sm_drivers", "recipe")
+
+_TYPE = re.compile(r"ml\.[a-z][a-z0-9-]*\.(medium|large|\d*xlarge|metal)")
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::(\d{12}):role/[\w+=,.@/-]+")
+_PLACE = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
+_CHANNEL = re.compile(r"[A-Za-z0-9_]{1,64}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile("TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What can be said about a job besides its recipe, as it was typed."""
+
+    role: str
+    instance_type: str = ""
+    instance_count: int = 1
+    groups: Sequence[str] = ()
+    head_group: str = ""
+    image: str = ""
+    inputs: Sequence[str] = ()
+    checkpoints: str = ""
+    output: str = ""
+    bucket: str = ""
+    max_hours: float = 24.0
+    keep_alive: int = 0
+    spot: bool = False
+    max_wait: float | None = None
+    volume_gb: int = 200
+    environment: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    subnets: Sequence[str] = ()
+    security_groups: Sequence[str] = ()
+    remote_debug: bool = False
+    wait_shutdown: int = 0
+    source: Path | None = None
+    requirements: Path | None = None
+    name: str = ""
+    region: str = ""
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """Instances of one type."""
+
+    name: str
+    type: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job that was found right."""
+
+    name: str
+    shipment: Shipment
+    config: RunConfig
+    groups: tuple[InstanceGroup, ...]
+    inputs: dict[str, str]
+    """Where the content of each channel comes from: s3://..., or a path here."""
+    environment: dict[str, str]
+    tags: dict[str, str]
+    command: str
+    options: Options
+    hyperparameters: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """Choices that were made, warnings, and what could not be checked."""
+
+    @property
+    def account(self) -> str:
+        found = _ROLE.fullmatch(self.options.role)
+        return found[1] if found else ""
+
+
+def plan(recipe: str, overrides: Sequence[str], options: Options, here: Mapping[str, str] = os.environ) -> Job:
+    """The job, or a ConfigError with all that is wrong."""
+    wrong: list[str] = []
+    groups = _groups(options, wrong)
+    inputs, places = _inputs(options.inputs, wrong)
+    environment = _environment(options.environment, here, wrong)
+    tags = dict(_pairs("--tag", options.tags, wrong))
+    wrong += [*_places_are_right(options), *_times_are_right(options), *_network_is_right(options)]
+    shipment = Shipment(recipe, tuple(overrides), places)
+    runtime = _runtime(shipment, groups)
+    config = _config(shipment, runtime, wrong)
+    checked = Preflight() if config is None else _checked(shipment, runtime, inputs, groups, options, environment)
+    wrong += checked.wrong
+    if wrong or config is None:
+        count = "1 mistake" if len(wrong) == 1 else f"{len(wrong)} mistakes"
+        raise ConfigError(f"nothing was uploaded; {count} in what to launch:\n" + "\n".join(f"  - {w}" for w in wrong))
+    short = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")  # no stem: 2.5-0.5b has dots of its own
+    name = _name(options.name or f"dojang-{short}")
+    return Job(
+        name=name,
+        shipment=shipment,
+        config=config,
+        groups=groups,
+        inputs=inputs,
+        environment=environment,
+        tags=tags,
+        command=_command(groups, options, runtime),
+        options=options,
+        hyperparameters={"recipe": _name(short), "dojang": __version__},
+        notes=tuple(checked.notes),
+    )
+
+
+def masked(name: str, value: str) -> str:
+    """A variable as it may be printed."""
+    return "***" if _SECRET.search(name) else _LOGIN.sub("***", value)
+
+
+def _command(groups: Sequence[InstanceGroup], options: Options, runtime: Sequence[str]) -> str:
+    """What every host runs. `exec`, since SIGTERM goes to the first process of a container: that must be Python."""
+    cluster = ["exec python3 -m dojang launch ray-cluster"]
+    if len(groups) > 1:
+        cluster.append(f"--head-group {options.head_group or groups[0].name}")
+    if options.wait_shutdown:
+        cluster.append(f"--wait-shutdown {options.wait_shutdown}")
+    return " ".join([*cluster, "-- python3 -m dojang launch inside", *runtime])
+
+
+def _runtime(shipment: Shipment, groups: Sequence[InstanceGroup]) -> list[str]:
+    """Overrides that make a run use the cluster, and all of its GPUs, as far as it would not anyway."""
+    typed = [*shipment.overrides, *shipment.placed(ROOT)]
+    named = ["runtime.name=ray"]
+    with suppress(ConfigError):  # counts may be typed for a recipe that is not for Ray by itself
+        if recipes.load(shipment.recipe, typed).runtime.name == "ray":
+            named = []
+    with suppress(ConfigError):
+        chosen = split_gpus(recipes.load(shipment.recipe, [*typed, *named]), gpus_of(groups) or 0)
+        return [*named, *(f"runtime.{setting}={count:g}" for setting, count in chosen.items())]
+    return named
+
+
+def _checked(
+    shipment: Shipment,
+    runtime: Sequence[str],
+    inputs: Mapping[str, str],
+    groups: Sequence[InstanceGroup],
+    options: Options,
+    environment: Mapping[str, str],
+) -> Preflight:
+    """Checks of the job with its local inputs in the place of what they become."""
+    here = [
+        f"{setting}={Path(inputs[channel]).resolve()}"
+        for setting, channel in shipment.places.items()
+        if channel in inputs and Path(inputs[channel]).exists()
+    ]
+    config = recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT), *here, *runtime])
+    found = preflight(config, groups, options.source, environment)
+    if chosen := [setting for setting in runtime if setting != "runtime.name=ray"]:
+        found.notes.insert(0, f"{' '.join(chosen)} chosen for the {gpus_of(groups)} GPUs of the job")
+    return found
+
+
+def _config(shipment: Shipment, runtime: Sequence[str], wrong: list[str]) -> RunConfig | None:
+    """The configuration as the job will find it. Data and models that are only here are mistakes."""
+    try:
+        config = recipes.load(shipment.recipe, [*shipment.overrides, *shipment.placed(ROOT), *runtime])
+    except ConfigError as error:
+        wrong.append(str(error).replace("\n", "\n    "))
+        return None
+    short = {setting: name for name, setting in SHORT.items()}
+    for setting, path in strays(config):
+        wrong.append(
+            f"{setting}={path} is a place on this machine, which the job does not see; give "
+            f"--input {short.get(setting, setting)}={path}, or an s3:// place there"
+        )
+    return config
+
+
+def _groups(options: Options, wrong: list[str]) -> tuple[InstanceGroup, ...]:
+    groups = []
+    for text in options.groups:
+        name, _, kind = text.partition("=")
+        kind, _, count = kind.partition(":")
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or not (count.isdecimal() and int(count)):
+            wrong.append(f"--group {text} must look like NAME=TYPE:COUNT, such as trainers=ml.p4de.24xlarge:2")
+            continue
+        groups.append(InstanceGroup(name, _type(kind), int(count)))
+    if options.groups and options.instance_type:
+        wrong.append("--group and --instance-type exclude each other: a job has groups, or instances of one type")
+    if not options.groups and options.instance_type:
+        groups = [InstanceGroup("", _type(options.instance_type), options.instance_count)]
+    if not options.groups and not options.instance_type:
+        wrong.append("give --instance-type, such as ml.p4de.24xlarge, or several --group")
+    names = [group.name for group in groups]
+    if len(set(names)) < len(names) or len(names) > 5:
+        wrong.append(f"--group {', '.join(names)}: names must differ, and there may be five at most")
+    if options.head_group and options.head_group not in names:
+        wrong.append(
+            f"--head-group {options.head_group} is none of the groups: {', '.join(filter(None, names)) or '-'}"
+        )
+    wrong += [
+        f"{group.type!r} is no instance type; they look like ml.p4de.24xlarge"
+        for group in groups
+        if not _TYPE.fullmatch(group.type)
+    ]
+    return tuple(groups)
+
+
+def _type(name: str) -> str:
+    """SageMaker's name of an instance type, which has `ml.` before EC2's."""
+    return name if name.startswith("ml.") else f"ml.{name}"
+
+
+def _inputs(given: Sequence[str], wrong: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Where each channel's content comes from, and which channel each setting is told of."""
+    inputs: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for name, place in _pairs("--input", given, wrong):
+        channel = name.replace(".", "_")
+        if not _CHANNEL.fullmatch(channel) or channel in RESERVED or channel in inputs:
+            wrong.append(f"--input {name}: use another name, of letters, digits and _, and each only once")
+            continue
+        if not place.startswith("s3://") and not Path(place).exists():
+            wrong.append(f"--input {name}={place}: there is no such file or folder here, and it is no s3://... place")
+        elif place.startswith("s3://") and not _PLACE.fullmatch(place):
+            wrong.append(f"--input {name}={place} must look like s3://my-bucket/prefix, in small letters")
+        else:
+            wrong += _not_uploaded(name, place)
+        inputs[channel] = place
+        if "." in name or name in SHORT:
+            places[SHORT.get(name, name)] = channel
+    wrong += _overlaps(inputs)
+    if len(inputs) > 17:
+        wrong.append(f"{len(inputs)} inputs are more than the 17 that a job may have besides three of dojang's own")
+    return inputs, places
+
+
+def _not_uploaded(name: str, place: str) -> Iterator[str]:
+    """What of a local input the SDK's upload would leave out, or stop at."""
+    if place.startswith("s3://"):
+        return
+    files = [Path(place)] if Path(place).is_file() else list[Path]()
+    for folder, folders, names in os.walk(place):
+        files += [Path(folder, each) for each in names]
+        for link in (Path(folder, each) for each in folders):
+            if link.is_symlink():
+                yield (
+                    f"--input {name}={place}: {link} is a link to a folder, which is not uploaded; copy the folder "
+                    f"there, or give --input {name}={link.resolve()} if it is all that is needed"
+                )
+    if not files:
+        yield f"--input {name}={place} holds no files, so that there is nothing to upload"
+    for path in files:
+        if not os.access(path, os.R_OK):
+            yield f"--input {name}={place}: {path} cannot be read; allow it, or remove it from the folder"
+            return
+
+
+def _overlaps(inputs: Mapping[str, str]) -> Iterator[str]:
+    """A channel has all that begins with its place, so what is uploaded must not begin with another's name."""
+    uploaded = [*RESERVED, *(name for name, place in inputs.items() if not place.startswith("s3://"))]
+    for name in uploaded:
+        for longer in uploaded:
+            if longer != name and longer.startswith(name):
+                yield f"--input {longer}: its name begins with that of another one, {name}; use another name"
+
+
+def _environment(given: Sequence[str], here: Mapping[str, str], wrong: list[str]) -> dict[str, str]:
+    """Addresses that are set here, and what was asked for: NAME=VALUE, or NAME for the value it has here."""
+    found = {name: here[name] for name in PASSED_ON if here.get(name)}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not _VARIABLE.fullmatch(name):
+            wrong.append(
+                f"--env {name} is no name of a variable; it must look like NAME=VALUE, or NAME if it is set here"
+            )
+        elif not equals and name not in here:
+            wrong.append(f"--env {name}: it is not set here; set it, or give NAME=VALUE")
+        else:
+            found[name] = value if equals else here[name]
+    wrong += [f"--env {name} has {len(v)} characters; SageMaker takes 512" for name, v in found.items() if len(v) > 512]
+    code = f"{ROOT}/input/data/code"
+    found["PYTHONPATH"] = ":".join(filter(None, [code, found.get("PYTHONPATH", "")]))
+    return found
+
+
+def _pairs(option: str, given: Sequence[str], wrong: list[str]) -> Iterator[tuple[str, str]]:
+    for text in given:
+        name, equals, value = text.partition("=")
+        if name and equals and value:
+            yield name, value
+        else:
+            wrong.append(f"{option} {text} must look like NAME=VALUE")
+
+
+def _places_are_right(options: Options) -> Iterator[str]:
+    if not _ROLE.fullmatch(options.role):
+        yield f"--role {options.role or '(empty)'} must look like arn:aws:iam::123456789012:role/NAME"
+    for name, place in (("checkpoints", options.checkpoints), ("output", options.output)):
+        if place and not _PLACE.fullmatch(place):
+            yield f"--{name} {place} must look like s3://my-bucket/prefix, in small letters"
+    if options.bucket and not _PLACE.fullmatch(f"s3://{options.bucket}"):
+        yield f"--bucket {options.bucket} is no name of a bucket; leave s3:// and / out"
+    for name, path in (("source", options.source), ("requirements", options.requirements)):
+        if path is not None and not (path.is_dir() if name == "source" else path.is_file()):
+            yield f"--{name} {path} is not a {'folder' if name == 'source' else 'file'} here"
+
+
+def _times_are_right(options: Options) -> Iterator[str]:
+    if not 0 < options.max_hours <= 28 * 24:
+        yield f"--max-hours {options.max_hours:g} must be more than 0 and at most 672, which is 28 days"
+    if not 0 <= options.keep_alive <= 360:
+        yield f"--keep-alive {options.keep_alive} must be between 0 and 360 minutes"
+    if options.keep_alive and (options.spot or options.groups):
+        yield "--keep-alive cannot be had together with --spot or --group"
+    if options.spot and not options.checkpoints:
+        yield "--spot needs --checkpoints s3://...: without them a job that loses its machines begins anew"
+    if options.max_wait is not None and (not options.spot or options.max_wait < options.max_hours):
+        yield f"--max-wait {options.max_wait:g} is for --spot, and no less than --max-hours ({options.max_hours:g})"
+
+
+def _network_is_right(options: Options) -> Iterator[str]:
+    if bool(options.subnets) != bool(options.security_groups):
+        yield "--subnet and --security-group go together"
+    for name, begins, given in (
+        ("subnet", "subnet-", options.subnets),
+        ("security-group", "sg-", options.security_groups),
+    ):
+        for each in given:
+            if not each.startswith(begins):
+                yield f"--{name} {each} must begin with {begins}"
+
+
+def _name(text: str) -> str:
+    """As the names of jobs must be: letters, digits and hyphens, with room for the time that is added."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:48].rstrip("-") or "dojang"

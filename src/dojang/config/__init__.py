@@ -1,0 +1,1 @@
+"""Configuration of a run: RunConfig, recipes with overrides, and the documentation of every key."""

@@ -1,0 +1,363 @@
+"""RunConfig: everything that decides a run, typed and frozen.
+
+Each room declares its own section beside its code; this file assembles them and checks what only makes sense
+across rooms. A union lists what there is to choose from: its members are the registry.
+"""
+
+import math
+import types
+import typing
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from dojang.algos.cispo import CispoConfig
+from dojang.algos.custom import CustomAlgorithmConfig
+from dojang.algos.distillation import DistillationConfig
+from dojang.algos.dppo import DppoConfig
+from dojang.algos.grpo import (
+    DapoConfig,
+    DrGrpoConfig,
+    GdpoConfig,
+    GrpoConfig,
+    MaxRlConfig,
+    ReinforceBaselineConfig,
+    ReinforceConfig,
+    RlooConfig,
+)
+from dojang.algos.gspo import GspoConfig
+from dojang.algos.m2po import M2poConfig
+from dojang.algos.ppo import PpoConfig
+from dojang.algos.sapo import SapoConfig
+from dojang.algos.sft import SftConfig
+from dojang.cluster.runtime_config import LocalConfig, RayConfig
+from dojang.config.distillation_checks import distillation_disagreements, samples_disagreements, sft_disagreements
+from dojang.config.eval_config import Data, EvalConfig, Task, disagreements
+from dojang.core.section import Section
+from dojang.judge.config import JudgeConfig
+from dojang.loop.config import CheckpointConfig, HealthConfig, LoopConfig, RolloutConfig
+from dojang.tasks.answer_line import AnswerLineConfig
+from dojang.tasks.reward_settings import unknown_parts, weight_of
+from dojang.track.config import TrackConfig
+from dojang.trainer.config import CriticConfig, TrainConfig
+from dojang.workflows.coder_tester import TESTER_PARTS, CoderTesterConfig, TesterConfig
+from dojang.workflows.single_turn import SingleTurnConfig
+
+__all__ = ["Data", "ModelConfig", "RunConfig", "Task", "sections"]
+
+Algorithm = Annotated[
+    GrpoConfig
+    | DrGrpoConfig
+    | DapoConfig
+    | RlooConfig
+    | ReinforceConfig
+    | ReinforceBaselineConfig
+    | MaxRlConfig
+    | GdpoConfig
+    | GspoConfig
+    | CispoConfig
+    | SapoConfig
+    | DppoConfig
+    | M2poConfig
+    | PpoConfig
+    | SftConfig
+    | CustomAlgorithmConfig,
+    Field(discriminator="name"),
+]
+
+Workflow = Annotated[SingleTurnConfig | CoderTesterConfig, Field(discriminator="name")]
+Runtime = Annotated[LocalConfig | RayConfig, Field(discriminator="name")]
+
+
+def sections(annotation: Any) -> list[type[BaseModel]]:
+    """The sections a field may hold: one, the members of a union, or none if it is a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if typing.get_origin(annotation) is Annotated:
+        return sections(typing.get_args(annotation)[0])
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return [section for member in typing.get_args(annotation) for section in sections(member)]
+    return []
+
+
+def _epochs(train: TrainConfig) -> str:
+    return "" if train.ppo_epochs == 1 else f" times train.ppo_epochs={train.ppo_epochs}"
+
+
+class ModelConfig(Section):
+    """The policy to train."""
+
+    name: str
+    """dojang-tiny, dojang-tiny-code, smollm2-135m-instruct, a local Hugging Face directory, or a hub id (org/name)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes a GPU when there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    """Precision of the arithmetic; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are kept in
+    float32, or in float64 if that is chosen."""
+    head_dtype: Literal["auto", "float32"] = "auto"
+    """Precision of the output head's logits, in the trainer and the engine torch alike: float32 does not round them
+    where the rest is computed in bfloat16; auto rounds them as the rest."""
+    template: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the model's chat template, such as {enable_thinking: false}."""
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    model: ModelConfig
+    data: Data
+    """Where problems come from."""
+    task: Task = AnswerLineConfig()
+    """How attempts are graded."""
+    workflow: Workflow = SingleTurnConfig()
+    """Who is asked what, and in which order."""
+    tester: TesterConfig | None = None
+    judge: JudgeConfig = JudgeConfig()
+    algo: Algorithm = GrpoConfig()
+    """How graded attempts become a loss."""
+    distillation: DistillationConfig | None = None
+    steps: int = Field(default=100, ge=1, le=10**9)
+    """Turns of the loop; excludes `epochs`."""
+    epochs: float | None = Field(default=None, gt=0, le=10**6)
+    """Passes over the training problems, instead of `steps`: epochs * problems / rollout.prompts steps, rounded up."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Decides the order of problems and every sampled token."""
+    rollout: RolloutConfig = RolloutConfig()
+    train: TrainConfig = TrainConfig()
+    loop: LoopConfig = LoopConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    health: HealthConfig = HealthConfig()
+    track: TrackConfig = TrackConfig()
+    runtime: Runtime = LocalConfig()
+    """Where trainers, engines and judges live: `runtime: ray` is short for {name: ray}."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_choices(cls, tree: Any) -> Any:
+        """`algo.kl=0.05` alone means the default algorithm with another KL weight."""
+        if not isinstance(tree, dict):
+            return tree
+        named = {
+            section: {"name": cls.model_fields[section].default.name, **tree[section]}
+            for section in ("task", "workflow", "algo", "runtime")
+            if isinstance(tree.get(section), dict)
+        }
+        if isinstance(tree.get("runtime"), str):
+            named["runtime"] = {"name": tree["runtime"]}
+        return {key: value for key, value in {**tree, **named}.items() if key != "steps" or value is not None}
+
+    @model_serializer(mode="wrap")
+    def _unresolved_steps(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """`steps` is not known while there are `epochs`, and must not be read back beside them."""
+        tree: dict[str, Any] = serialise(self)
+        return tree if self.epochs is None else {**tree, "steps": None}
+
+    def with_steps(self, problems: int) -> "RunConfig":
+        """The same configuration with `epochs` resolved to `steps`, for this number of training problems."""
+        if self.epochs is None:
+            return self
+        steps = max(1, math.ceil(self.epochs * problems / self.rollout.prompts - 1e-9))
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return RunConfig.model_validate({**given, "steps": steps, "epochs": None})
+
+    def _training_agrees(self) -> list[str]:
+        train, wrong = self.train, list[str]()
+        if train.lora is not None and train.lora.bits == 4 and self.model.dtype == "float64":
+            wrong.append("train.lora.bits=4 knows nothing as precise as model.dtype=float64; use float32 or bfloat16")
+        if self.algo.name == "custom":
+            return wrong
+        own = self.distillation is not None and self.distillation.teacher == "reference"
+        needs_reference = self.algo.kl > 0 or self.algo.kl_in_reward > 0 or own
+        if "reference" in train.offload and not (needs_reference and train.needs_reference_model):
+            wrong.append(
+                "train.offload has reference, but there is no reference model: it is for algo.kl or algo.kl_in_reward "
+                "above 0, and with train.lora it is the model itself without adapters"
+            )
+        if self.algo.kl_in_reward and self.distillation is not None and not self.distillation.reward_coef:
+            wrong.append(
+                f"algo.kl_in_reward={self.algo.kl_in_reward:g} has no effect where rewards are not used "
+                "(distillation.reward_coef=0); set distillation.reward_coef above 0, or use algo.kl instead"
+            )
+        if self.algo.name != "ppo" and train.critic != CriticConfig():
+            wrong.append(f"train.critic is for algorithms that have one (algo.name=ppo), and {self.algo.name} has none")
+        return wrong
+
+    def _engine_agrees(self) -> list[str]:
+        rollout, wrong = self.rollout, list[str]()
+        if self.model.head_dtype == "float32" and rollout.engine != "torch":
+            wrong.append(
+                f"model.head_dtype=float32 is for rollout.engine=torch: logits of {rollout.engine} would still be "
+                "rounded, and differ from the trainer's; leave it out, or use the engine torch"
+            )
+        if self.model.head_dtype == "float32" and self.model.dtype == "float64":
+            wrong.append("model.head_dtype=float32 is less than model.dtype=float64; leave it out")
+        if (rollout.engine == "remote") != bool(rollout.url):
+            wrong.append(
+                f"rollout.engine={rollout.engine} and rollout.url={rollout.url} do not go together; the "
+                "engine remote needs addresses, such as rollout.url=[http://HOST:8000], and the others take none"
+            )
+        for role, each in self.roles().items():
+            longest, key = each.rollout.max_tokens, "tester" if role == "tester" else "rollout"
+            if rollout.max_model_len is not None and longest >= rollout.max_model_len:
+                wrong.append(
+                    f"{key}.max_tokens={longest} leaves no room for a prompt within rollout.max_model_len="
+                    f"{rollout.max_model_len}; lower the one or raise the other"
+                )
+        if rollout.transfer == "delta" and rollout.engine == "torch":
+            wrong.append(
+                "rollout.transfer=delta is for engines that are sent weights (rollout.engine=remote or vllm), and "
+                "torch takes them from memory; set rollout.transfer=full"
+            )
+        if (size := rollout.tensor_parallel_size) > 1 and rollout.engine != "vllm":
+            how = "start the servers with --tensor-parallel-size" if rollout.engine == "remote" else "use vllm"
+            wrong.append(
+                f"rollout.tensor_parallel_size={size} is for rollout.engine=vllm, not for {rollout.engine}; leave it "
+                f"at 1, and {how}"
+            )
+        return wrong
+
+    def _models_agree(self) -> list[str]:
+        """Where there are two, there must be a workflow for two, which asks for programs."""
+        if self.workflow.name != "coder_tester":
+            return (
+                [] if self.tester is None else ["tester is a second model, which only workflow.name=coder_tester has"]
+            )
+        wrong = []
+        if self.tester is None:
+            wrong.append("workflow.name=coder_tester needs a second model: set tester.model")
+        elif (self.rollout.engine == "remote") != bool(self.tester.url):
+            wrong.append(
+                f"rollout.engine={self.rollout.engine} and tester.url={self.tester.url} do not go together; with the "
+                "engine remote the tester needs servers of its own, and the others take none"
+            )
+        if self.task.name != "code":
+            wrong.append(f"workflow.name=coder_tester is for programs (task.name=code), not for {self.task.name}")
+        if self.algo.name == "ppo":
+            wrong.append("workflow.name=coder_tester has no critics, so algo.name=ppo cannot be chosen")
+        return wrong
+
+    def _runtime_agrees(self) -> list[str]:
+        tester, train, wrong = self.tester, self.train, list[str]()
+        if not isinstance(self.runtime, RayConfig):
+            for key in ("engines", "trainers") if tester else ():
+                if (count := getattr(tester, key)) is not None:
+                    wrong.append(f"tester.{key}={count} counts processes of a Ray cluster; set runtime.name=ray")
+            return wrong
+        for key, trainers in (("runtime", self.runtime.trainers), ("tester", tester.trainers if tester else None)):
+            if trainers is not None and trainers % train.sequence_ranks:
+                wrong.append(
+                    f"{key}.trainers={trainers} must be a multiple of train.sequence_ranks={train.sequence_ranks}"
+                )
+            if trainers is not None and trainers > 1 and train.one_process:
+                wrong.append(f"{key}.trainers={trainers}: {train.one_process}")
+        if self.rollout.tensor_parallel_size > 1 and self.runtime.gpus is not None and 0 < self.runtime.gpus < 1:
+            wrong.append(
+                f"rollout.tensor_parallel_size={self.rollout.tensor_parallel_size} needs whole GPUs, and "
+                f"runtime.gpus={self.runtime.gpus:g} gives an engine a part of one; leave runtime.gpus out"
+            )
+        return wrong
+
+    @model_validator(mode="after")
+    def _default_trainers(self) -> Self:
+        """One group of sequence-parallel trainers is the fewest that work. The field stays unset: `dojang plan` and
+        `dojang launch` choose larger numbers by the machines."""
+        runtime = self.runtime
+        if isinstance(runtime, RayConfig) and "trainers" not in runtime.model_fields_set:
+            filled = runtime.model_copy(update={"trainers": self.train.sequence_ranks})
+            filled.model_fields_set.discard("trainers")
+            self.__dict__["runtime"] = filled
+        return self
+
+    def roles(self) -> "dict[str, RunConfig]":
+        """The models of the run by their roles, the first one first, and what each is configured with."""
+        if self.tester is None:
+            return {"policy": self}
+        own = {"name": self.tester.model, "template": self.tester.template}
+        rollout = {"max_tokens": self.tester.max_tokens or self.rollout.max_tokens, "url": self.tester.url}
+        tester = {
+            "model": self.model.model_copy(update=own),
+            "rollout": self.rollout.model_copy(update=rollout),
+            "train": self.train.model_copy(update={"lr": self.tester.lr or self.train.lr}),
+            "runtime": self._tester_runtime(self.tester),
+        }
+        return {"coder": self, "tester": self.model_copy(update=tester)}
+
+    def _tester_runtime(self, tester: TesterConfig) -> Runtime:
+        """The runtime, with the tester's own numbers of processes."""
+        own = {key: count for key in ("engines", "trainers") if (count := getattr(tester, key)) is not None}
+        return self.runtime.model_copy(update=own) if own else self.runtime
+
+    @model_validator(mode="after")
+    def _rooms_agree(self) -> Self:
+        wrong = self._models_agree() + self._engine_agrees() + self._runtime_agrees()
+        wrong += self.eval.sampling_disagreements("eval.")
+        if self.train.updates > self.rollout.prompts:
+            wrong.append(
+                f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "
+                f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
+            )
+        wrong += disagreements(self.data, self.task)
+        wrong += self._parts_agree() + self._maxrl_agrees() + self._training_agrees() + self._length_agrees()
+        kind = (self.algo.name, self.workflow.name)
+        wrong += distillation_disagreements(self.distillation, *kind, self.rollout, self.train)
+        if self.algo.name != "custom" and self.algo.name != "sft" and self.algo.needs_group:
+            wrong += samples_disagreements(self.distillation, self.algo.advantage, self.rollout.samples)
+        wrong += sft_disagreements(*kind, self.rollout, self.loop)
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        return self
+
+    def _parts_agree(self) -> list[str]:
+        """Those of a task of one's own are checked when it is made (grader.py)."""
+        if self.algo.name == "custom" or not self.algo.parts or self.task.name == "custom":
+            return []
+        known = {*self.task.part_names(), *(TESTER_PARTS if self.workflow.name == "coder_tester" else ())}
+        unknown = self.algo.parts.keys() - known - {"overlong"}
+        return [unknown_parts(unknown, known)] if unknown else []
+
+    def _maxrl_agrees(self) -> list[str]:
+        """Rewards that a task is known to make negative; others end a run when they come (credit.py)."""
+        if self.algo.name == "custom" or self.algo.advantage != "maxrl":
+            return []
+        wrong, needs = list[str](), "but algo.advantage=maxrl is defined for rewards of 0 and more"
+        if self.task.name == "code" and self.task.shape != "binary":
+            wrong.append(f"task.shape={self.task.shape} pays -1 for no program, {needs}; set task.shape=binary")
+        weights = {name: weight_of(kind) for name, kind in getattr(self.task, "rewards", {}).items()}
+        if self.task.name == "maths":
+            weights |= {"correct": self.task.correct, "boxed": self.task.boxed}
+        if negative := [name for name, weight in weights.items() if weight < 0]:
+            wrong.append(f"the weight of {', '.join(negative)} in the task's rewards is negative, {needs}")
+        return wrong
+
+    def _blind_to_staleness(self) -> str:
+        return (
+            f"loop.stale_updates={self.loop.stale_updates} trains on old rollouts, but with algo.old=trainer "
+            f"(algo.name={self.algo.name}) ratios are taken to log-probs computed just before the update, and nothing "
+            "corrects for the staleness; set algo.old=behaviour, or add algo.corrections=[{name: token_tis}]"
+        )
+
+    def _length_agrees(self) -> list[str]:
+        wrong = list[str]()
+        if self.epochs is not None:  # the rest is checked once the number of steps is known
+            if "steps" in self.model_fields_set:
+                wrong.append(f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out")
+            return wrong
+        if self.loop.stale_updates and self.algo.name != "custom" and self.algo.old == "trainer":
+            # opsm leaves answers with a positive advantage, and most others, as they are
+            corrects = any(each.name != "opsm" for each in self.algo.corrections)
+            wrong += [] if corrects else [self._blind_to_staleness()]
+        stale, rest = divmod(self.loop.stale_updates, self.train.steps_per_batch)
+        if rest or stale >= self.steps:
+            wrong.append(
+                f"loop.stale_updates={self.loop.stale_updates} must be a multiple of train.updates="
+                f"{self.train.updates}{_epochs(self.train)} and leave some of steps={self.steps} to learn in: {stale} "
+                "of them only attempt"
+            )
+        updates = self.steps * self.train.steps_per_batch - self.loop.stale_updates
+        if self.train.critic.warmup >= max(1, updates):
+            wrong.append(
+                f"train.critic.warmup={self.train.critic.warmup} leaves none of the run's {updates} optimiser steps to "
+                "the policy; lower it or raise steps"
+            )
+        return wrong

@@ -1,0 +1,51 @@
+"""Where things are kept: what later runs use again, and what commands write."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dojang.core.errors import ConfigError
+
+__all__ = ["absolute", "cache_root", "check_vacant", "claim", "writable"]
+
+
+def cache_root() -> Path:
+    """$DOJANG_CACHE, else $XDG_CACHE_HOME/dojang, else ~/.cache/dojang."""
+    if own := os.environ.get("DOJANG_CACHE"):
+        return absolute(own)
+    return absolute(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "dojang"
+
+
+def absolute(name: str) -> Path:
+    """`name` as an absolute path, since workers may be started in another directory."""
+    return Path(os.path.abspath(os.path.expanduser(name)))
+
+
+def check_vacant(option: str, folder: Path) -> None:
+    """ConfigError if something is there already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{option} {folder} is not empty; choose another")
+
+
+@contextmanager
+def writable(option: str, path: Path) -> Iterator[None]:
+    """ConfigError, naming the option, if the operating system refuses to write there."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{option} {path} cannot be written: {error.strerror or error}; choose another") from error
+
+
+def claim(folder: Path, stem: str) -> Path:
+    """A new directory STEM-N in a folder, made at once: two commands never get the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        path = folder / f"{stem}-{number}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("there are numbers enough")

@@ -1,0 +1,1 @@
+"""Engines of others, and several engines as one: vLLM, OpenAI-compatible servers, pools of replicas."""

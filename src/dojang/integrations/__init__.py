@@ -1,0 +1,1 @@
+"""Adapters to other trainers: dojang's tasks as TRL and veRL reward functions."""

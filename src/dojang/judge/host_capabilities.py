@@ -1,0 +1,168 @@
+"""What a pool finds on its machine: how programs can be kept in, what compiles them, what runs them."""
+
+import json
+import os
+import resource
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import dojang
+from dojang.core.errors import ConfigError
+from dojang.judge.interpreter import Python, find_python, is_public
+from dojang.judge.languages import language, refuse_mismatch
+from dojang.judge.sandbox.jail import HEADERS
+from dojang.judge.sandbox.syscall_policy import EXEC_FD
+from dojang.judge.toolchain import Toolchain, find_toolchain
+from dojang.programs import Isolation, Submission
+
+__all__ = ["REMEDIES", "Premises", "bare_python", "probe"]
+
+_ROOT = str(Path(dojang.__file__).parents[1])
+_STRONGEST_FIRST = (Isolation.NAMESPACES, Isolation.LANDLOCK, Isolation.SECCOMP)
+REMEDIES: Mapping[str, str] = {
+    "namespaces": "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces > 0; "
+    "in a container: run it with CAP_SYS_ADMIN, or without the default seccomp profile)",
+    "landlock": "a kernel from 5.13 on with landlock in its lsm= list",
+    "seccomp": "a Linux kernel with CONFIG_SECCOMP_FILTER on x86-64 or aarch64",
+    "cgroups": "not needed; a writable cgroup would bound memory a second time",
+}
+
+
+def bare_python(entry: str, *arguments: str) -> list[str]:
+    """A command that runs `module:function` of dojang in an interpreter with nothing else loaded."""
+    module, _, function = entry.partition(":")
+    code = f"import sys; sys.path.insert(0, {_ROOT!r}); from {module} import {function}; {function}()"
+    return [sys.executable, "-I", "-S", "-B", "-c", code, *arguments]
+
+
+def probe() -> dict[str, str]:
+    """What works here: name -> empty, or why it does not."""
+    command = bare_python("dojang.judge.sandbox.isolation_probe:main")
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        found: dict[str, str] = json.loads(result.stdout)
+        return found
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return dict.fromkeys(("namespaces", "landlock", "seccomp", "cgroups"), f"cannot be tried: {error}")
+
+
+@dataclass(frozen=True)
+class Premises:
+    """Looked up when first needed: Python programs can be judged where there is no compiler."""
+
+    asked: str
+    chosen_python: str
+    cache: Path
+    packages: tuple[str, ...] = ()
+
+    @cached_property
+    def offers(self) -> dict[str, str]:
+        return probe()
+
+    @cached_property
+    def isolation(self) -> Isolation:
+        """The strongest there is, or the one that was asked for; never none unless that was."""
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if hard != resource.RLIM_INFINITY and hard <= EXEC_FD:
+            raise ConfigError(
+                f"the judge needs {EXEC_FD + 1} open files per process, but ulimit -Hn says {hard}; raise it"
+            )
+        if self.asked == Isolation.NONE:
+            return Isolation.NONE
+        if self.asked == "auto":
+            for each in _STRONGEST_FIRST:
+                if not self.offers[each]:
+                    return each
+            raise ConfigError(
+                "this machine offers nothing to keep judged programs in: "
+                + "; ".join(f"{name}: {self.offers[name]}" for name in _STRONGEST_FIRST)
+                + ". Judge elsewhere (`dojang judge serve` there, judge.url here), or, if every program is to be "
+                "trusted, set judge.isolation=none"
+            )
+        wanted = Isolation(self.asked)
+        if why := self.offers[wanted]:
+            raise ConfigError(
+                f"judge.isolation={wanted} is not to be had here: {why}. Remedy: {REMEDIES[wanted]}. "
+                "judge.isolation=auto takes the strongest there is"
+            )
+        return wanted
+
+    @cached_property
+    def toolchain(self) -> Toolchain | None:
+        inside = self.isolation is Isolation.NAMESPACES  # mounted before the user changes
+        return find_toolchain(self.cache if inside or os.geteuid() != 0 else _reachable(self.cache))
+
+    @cached_property
+    def python(self) -> Python:
+        private = os.geteuid() == 0 and self.isolation is not Isolation.NAMESPACES
+        return find_python(self.chosen_python, private_user=private, packages=self.packages)
+
+    @cached_property
+    def key(self) -> bytes:
+        """Makes digests of expected outputs useless to whoever sees one."""
+        return secrets.token_bytes(32)
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """What a worker is told when it starts."""
+        tools = self.toolchain
+        return {
+            "isolation": self.isolation,
+            "readable": [*(tools.readable if tools else ()), *self.python.readable],
+            "listable": tools.listable if tools else (),
+            "headers": _made(tools.headers) if tools else "",
+            "python": self.python.command,
+            "scripts": self.python.scripts,
+            "paths": {"path": self.python.path, "packages": self.python.packages},
+            "key": self.key.hex(),
+            "cgroup": not self.offers["cgroups"],
+        }
+
+    def refuse_unfit(self, submission: Submission) -> None:
+        """ConfigError for what cannot be judged here, whatever the program does."""
+        exam = submission.exam
+        refuse_mismatch(submission.language, exam)
+        if exam.checker.source and self.isolation is Isolation.SECCOMP:
+            raise ConfigError(
+                "a checker program reads files, which isolation seccomp lets no program do; judge where there are "
+                "namespaces or Landlock"
+            )
+
+    def how_to_run(self, name: str, source: str) -> dict[str, Any]:
+        """What a worker must know to run a program of this language."""
+        row = language(name)
+        if row.kind == "python":
+            return asdict(row)
+        if self.toolchain is None:
+            raise ConfigError(f"judging {name} needs g++, which is not on the path (Debian: apt install g++)")
+        if self.toolchain.static is None and self.isolation is Isolation.SECCOMP:
+            raise ConfigError(
+                f"judging {name} with isolation seccomp needs static libraries (libc.a, libstdc++.a), "
+                "for its programs may open no file; install them"
+            )
+        shared = self.toolchain.is_shared(source) and self.isolation is not Isolation.SECCOMP
+        inside = self.isolation is Isolation.NAMESPACES
+        commands, strange = self.toolchain.commands(
+            source,
+            row.standard,
+            HEADERS if inside else self.toolchain.headers,
+            shared=shared,
+            audit=self.isolation in (Isolation.SECCOMP, Isolation.NONE),
+        )
+        return {**asdict(row), "commands": commands, "strange": strange, "shared": shared}
+
+
+def _made(folder: str) -> str:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _reachable(cache: Path) -> Path:
+    """Root's programs run as other users, who cannot look into every folder."""
+    return cache if is_public(str(cache)) else Path("/var/cache/dojang")

@@ -1,0 +1,179 @@
+"""The process the pool starts: it puts a worker into its jail, and cleans up after it whatever happens.
+
+It stays outside. When the pool is gone, even by SIGKILL, or the worker is, it kills what is left and removes what
+the worker had. It holds no memory of the trainer's and runs no judged code.
+"""
+
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import Any
+
+from dojang.judge.sandbox import cgroups, linux, messages
+from dojang.judge.sandbox.cleanup import make_scratch, remove
+from dojang.judge.sandbox.jail import NAMESPACES, Jail, enter_namespaces, open_peak
+from dojang.judge.sandbox.syscall_policy import EXEC_FD
+from dojang.judge.sandbox.worker import Worker
+
+__all__ = ["main"]
+
+_FIRST_UID, _UIDS = 60706, 477  # a range no distribution hands out
+
+
+def main() -> None:
+    """`supervisor SOCKET PARENT`: serve the pool at the other end of the socket until it or the worker ends."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        parent = os.pidfd_open(int(sys.argv[2]))
+    except ProcessLookupError:
+        return  # the pool died before the guard was set
+    if os.getppid() != int(sys.argv[2]):
+        return  # the same, and its number is another's now
+    # Who ends everything at once, a service manager say, means the pool, which finishes in order.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        spec, _ = messages.receive(channel)
+    except messages.Closed:
+        return  # the pool thought better of it
+    linux.subreaper()
+    linux.no_new_privileges()
+    _allow_descriptors()
+    identity = _private_identity()
+    group = cgroups.create() if spec["cgroup"] else None
+    scratch = None if spec["isolation"] == "namespaces" else make_scratch()
+    try:
+        worker = _start(channel, spec, identity, scratch, group)
+        channel.close()
+        _stand_by(parent, worker)
+    finally:
+        _kill_children()
+        if scratch:
+            remove(scratch)
+        if group:
+            group.remove()
+
+
+def _allow_descriptors() -> None:
+    """Programs are executed from a descriptor beyond what many shells allow, though not beyond what they could."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft <= EXEC_FD:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (EXEC_FD + 1, hard))
+
+
+class _Identity:
+    """A user id that no other judged program on this machine has, held by a name that ends with this process."""
+
+    def __init__(self, uid: int, lock: socket.socket) -> None:
+        self.uid = uid
+        self._lock = lock
+
+    def assume(self) -> None:
+        os.setgroups([])
+        os.setresgid(self.uid, self.uid, self.uid)
+        os.setresuid(self.uid, self.uid, self.uid)
+
+
+def _private_identity() -> _Identity | None:
+    if os.geteuid() != 0:
+        return None
+    for uid in range(_FIRST_UID, _FIRST_UID + _UIDS):
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            lock.bind(f"\0dojang-judge-uid-{uid}")
+        except OSError:
+            lock.close()
+            continue
+        return _Identity(uid, lock)
+    raise RuntimeError(f"all {_UIDS} user ids for judged programs are in use; start fewer workers")
+
+
+def _start(
+    channel: socket.socket,
+    spec: dict[str, Any],
+    identity: _Identity | None,
+    scratch: str | None,
+    group: cgroups.Group | None,
+) -> int:
+    """Fork the worker."""
+    user_namespace = not scratch and os.geteuid() != 0
+    flags = 0 if scratch else NAMESPACES | (linux.CLONE_NEWUSER if user_namespace else 0)
+    owner = (os.geteuid(), os.getegid())
+    ready, go = os.pipe2(os.O_CLOEXEC)
+    pid = linux.clone(flags)
+    if pid:
+        os.close(ready)
+        if group:
+            group.add(pid)
+        os.close(go)
+        return pid
+    try:
+        linux.die_with_parent()
+        os.close(go)
+        os.read(ready, 1)  # until the control group is in force
+        os.close(ready)
+        if scratch:
+            jail = _plain_jail(spec, scratch)
+        else:
+            jail = enter_namespaces(spec["readable"], spec["headers"], *owner, user_namespace=user_namespace)
+        _give_up_rights(jail, identity)
+        limit = group.limit if group else None
+        Worker(channel, spec, jail, private_user=not scratch or identity is not None, memory_limit=limit).serve()
+    except messages.Closed:
+        pass
+    except BaseException as error:
+        with suppress(Exception):
+            messages.send(channel, {"broken": f"{type(error).__name__}: {error}"})
+    finally:
+        os._exit(0)
+
+
+def _give_up_rights(jail: Jail, identity: _Identity | None) -> None:
+    if identity:
+        os.chown(jail.scratch, identity.uid, identity.uid)
+        identity.assume()
+    linux.drop_capabilities()
+    linux.set_undumpable()
+    linux.die_with_parent()  # changing identity cleared it
+
+
+def _plain_jail(spec: dict[str, Any], scratch: str) -> Jail:
+    linux.subreaper()
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if os.path.isdir("/proc/self") else None
+    ruleset = None
+    if spec["isolation"] == "landlock":
+        readable = [*spec["readable"], spec["headers"], "/dev/urandom", "/dev/random"]
+        ruleset = linux.landlock_ruleset([path for path in readable if path], [scratch, "/dev/null"], spec["listable"])
+    return Jail(scratch, proc, open_peak(proc), ruleset)
+
+
+def _stand_by(parent: int, worker: int) -> None:
+    poller = select.poll()
+    poller.register(parent, select.POLLIN)
+    poller.register(sys.stdin.fileno(), select.POLLHUP)  # the pool's way of saying that it is done with this worker
+    poller.register(os.pidfd_open(worker), select.POLLIN)
+    poller.poll()
+
+
+def _kill_children() -> None:
+    """Until there is none: orphans of the worker arrive here."""
+    while True:
+        for pid in _children():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []

@@ -1,0 +1,74 @@
+"""Splits the GPUs of a Ray cluster between trainers and engines, where the recipe leaves the numbers open.
+
+Half of the GPUs train and half sample. Trainers come in multiples of train.sequence_ranks, engines take
+rollout.tensor_parallel_size GPUs each, every model of the run gets the same share, adamw8bit trains in one process, and
+with rollout.engine=remote all GPUs train. On a single GPU one trainer and one engine share it.
+"""
+
+from dojang.cluster.runtime_config import RayConfig
+from dojang.config.run_config import RunConfig
+
+__all__ = ["proposal", "split_gpus", "with_split"]
+
+
+def with_split(config: RunConfig, gpus: int) -> RunConfig:
+    """Returns the configuration with the counts that `split_gpus` chooses."""
+    chosen = split_gpus(config, gpus)
+    return config.model_copy(update={"runtime": config.runtime.model_copy(update=chosen)}) if chosen else config
+
+
+def split_gpus(config: RunConfig, gpus: int) -> dict[str, int | float]:
+    """Chooses `trainers`, `engines` and (on a single GPU) `gpus` of the runtime section, as far as they are not set;
+    empty if nothing is to be chosen, or no choice fits."""
+    runtime = config.runtime
+    if not isinstance(runtime, RayConfig) or not gpus or config.model.device == "cpu" or runtime.gpus == 0:
+        return {}
+    own = runtime.gpus or 1
+    chosen = _counts(config, runtime, gpus * int(1 / own + 1e-9) if own < 1 else int(gpus / own))
+    if chosen or runtime.model_fields_set & {"trainers", "engines", "gpus"}:
+        return chosen
+    if config.train.sequence_ranks > 1 or config.rollout.tensor_parallel_size > 1:  # these need whole GPUs
+        return {}
+    each = min(0.5, gpus / (2 * len(config.roles())))
+    shared = _counts(config, runtime, int(gpus / each))
+    return {**shared, "gpus": each} if shared else {}
+
+
+def proposal(config: RunConfig, gpus: int) -> str:
+    """Settings that use these GPUs, whatever the recipe sets; empty if none do."""
+    if not isinstance(config.runtime, RayConfig):
+        return ""
+    kept = config.runtime.model_dump(exclude_unset=True, exclude={"trainers", "engines"})
+    tester = config.tester.model_copy(update={"trainers": None, "engines": None}) if config.tester else None
+    chosen = split_gpus(config.model_copy(update={"runtime": RayConfig(**kept), "tester": tester}), gpus)
+    own = [] if config.tester is None else ["trainers", "engines"]
+    cleared = [f"tester.{name}=null" for name in own if getattr(config.tester, name) is not None]
+    return " ".join([*(f"runtime.{name}={count:g}" for name, count in chosen.items()), *cleared]) if chosen else ""
+
+
+def _counts(config: RunConfig, runtime: RayConfig, places: int) -> dict[str, int | float]:
+    """Counts of each model, with so many places of one GPU (or part of one). Counts of the tester that are set are
+    taken out first; where they are not, both models have the same."""
+    group, width, roles = config.train.sequence_ranks, config.rollout.tensor_parallel_size, len(config.roles())
+    unset = {"trainers", "engines"} - runtime.model_fields_set
+    tester = (config.tester.trainers, config.tester.engines) if config.tester else (None, None)
+    trained, sampled = (roles - (count is not None) for count in tester)
+    remote = config.rollout.engine == "remote"
+    places -= (tester[0] or 0) + (0 if remote else width * (tester[1] or 0))
+    most = max(1, config.rollout.prompts // config.train.updates) * group  # more would have no prompt to learn from
+    if config.train.one_process:
+        most = 1
+    if remote:
+        trainers = min(most, places // trained // group * group)
+        return {"trainers": trainers} if "trainers" in unset and trainers > 0 else {}
+    if "trainers" not in unset:
+        trainers = runtime.trainers
+    elif "engines" not in unset:
+        trainers = min(most, (places - sampled * width * runtime.engines) // trained // group * group)
+    else:
+        trainers = min(most, max(group, places // 2 // trained // group * group))
+    engines = (places - trained * trainers) // (sampled * width) if "engines" in unset else runtime.engines
+    if trainers < 1 or engines < 1:
+        return {}
+    counts: dict[str, int | float] = {"trainers": trainers, "engines": engines}
+    return {name: count for name, count in counts.items() if name in unset}

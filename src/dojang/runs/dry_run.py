@@ -1,0 +1,121 @@
+"""What a configuration would do, in words: the second half of `dojang train --dry-run`."""
+
+import asyncio
+import os
+
+from dojang.build import assemble
+from dojang import models
+from dojang.config.run_config import RunConfig
+from dojang.build.prompt_lengths import describe_dropped, describe_multiple_answers
+from dojang.cluster.runtime_config import engine_gpus
+
+__all__ = ["describe"]
+
+
+def describe(config: RunConfig) -> str:
+    """A few lines; data is loaded, names are resolved and prompts measured on the way, so mistakes show here."""
+    prepared = assemble.prepare(config, dry=True)
+    asyncio.run(prepared.judge.close())
+    config = prepared.config
+    rollout = config.rollout
+    passes = config.steps * rollout.prompts / len(prepared.train)
+    updates = config.steps * config.train.steps_per_batch - config.loop.stale_updates
+    return "\n".join(
+        [
+            "would run:",
+            f"  model   {models.check(config.model.name)}; {_where(config)}",
+            *_second(config),
+            *_cluster(config),
+            f"  data    {config.data.name}: {len(prepared.train):,} training and "
+            f"{len(prepared.task.problems('test')) - prepared.dropped.get('test', 0):,} held-out problems",
+            *_multiple_answers(config, prepared),
+            *_overlong(config, prepared),
+            f"  steps   {config.steps} of {_batch(config)}{passes:.2f} passes over the data)",
+            f"  learn   {config.algo.name}, {updates} optimiser steps, "
+            f"learning rate {config.train.lr:g} ({config.train.schedule})",
+            *_teacher(config),
+            f"  eval    {len(prepared.held_out)} held-out problems before, every {config.eval.every} steps, and after",
+            *(
+                f"          {each.name}: {len(each.problems)} problems before, every {each.every} steps, and after; "
+                f"task.name={each.config.task.name}"
+                for each, _ in prepared.benchmarks
+            ),
+            f"  save    every {config.checkpoint.every} steps; kept: the last, the best {config.checkpoint.keep} by "
+            f"{config.checkpoint.metric} ({config.checkpoint.mode})",
+        ]
+    )
+
+
+def _batch(config: RunConfig) -> str:
+    """What a step trains on, and all steps together."""
+    rollout, problems = config.rollout, config.steps * config.rollout.prompts
+    if config.algo.name == "sft":
+        return f"{rollout.prompts} completions ({problems:,} completions, "
+    return (
+        f"{rollout.prompts} problems x {rollout.samples} samples ({problems * rollout.samples:,} samples of up to "
+        f"{rollout.max_tokens} tokens, "
+    )
+
+
+def _overlong(config: RunConfig, prepared: assemble.Prepared) -> list[str]:
+    """The number of prompts that are left out, where they are filtered."""
+    if not config.data.filter_overlong_prompts:
+        return []
+    if not prepared.dropped:
+        return ["          overlong prompts are counted by the run: the model's tokenizer is not on this machine"]
+    return [f"          overlong prompts left out: {describe_dropped(list(prepared.dropped.items()))}"]
+
+
+def _multiple_answers(config: RunConfig, prepared: assemble.Prepared) -> list[str]:
+    if not config.data.filter_multiple_answers:
+        return []
+    return [f"          {describe_multiple_answers(prepared.multiple_answers)}"]
+
+
+def _where(config: RunConfig) -> str:
+    """The device and precision here, or the numbers of processes on a Ray cluster."""
+    runtime = config.runtime
+    if runtime.name == "ray":
+        engines = "" if config.rollout.engine == "remote" else f", runtime.engines={runtime.engines}"
+        return f"on a Ray cluster, runtime.trainers={runtime.trainers}{engines}"
+    numeric = assemble.numerics(config)
+    return f"{str(numeric.compute).removeprefix('torch.')} on {numeric.device}"
+
+
+def _cluster(config: RunConfig) -> list[str]:
+    """The CPUs and GPUs that all trainers and engines ask of a Ray cluster; a dry run does not connect to one."""
+    if config.runtime.name != "ray":
+        return []
+    cpus = gpus = 0.0
+    for role in config.roles().values():
+        runtime = role.runtime
+        assert runtime.name == "ray"
+        engines = 0 if role.rollout.engine == "remote" else runtime.engines
+        each = 1.0 if runtime.gpus is None else runtime.gpus
+        cpus += (runtime.trainers + engines) * runtime.cpus
+        gpus += runtime.trainers * each + engines * engine_gpus(each, role.rollout.tensor_parallel_size)
+    address = config.runtime.address or os.environ.get("RAY_ADDRESS")
+    where = f"at {address}" if address else f"of this machine alone, which has {len(os.sched_getaffinity(0))} CPUs"
+    needs = f"needs {cpus:g} CPUs" + (f", and {gpus:g} GPUs if it has any" if gpus else "")
+    return [f"  cluster {needs}; a dry run does not ask the cluster {where}"]
+
+
+def _teacher(config: RunConfig) -> list[str]:
+    """The teacher of a distillation, if there is one."""
+    if (chosen := config.distillation) is None:
+        return []
+    who = f"on {', '.join(chosen.url)}" if chosen.url else chosen.teacher
+    if chosen.local_model:
+        who = models.check(chosen.local_model)
+    reward = f", reward advantage x {chosen.reward_coef:g}" if chosen.reward_coef else ", no reward"
+    return [f"  teacher {who}; reverse KL x {chosen.coef:g}{reward}{', hinted' if chosen.hint else ''}"]
+
+
+def _second(config: RunConfig) -> list[str]:
+    """The other model, if there is one."""
+    return [
+        f"  {role:<7} {models.check(each.model.name)}; learning rate {each.train.lr:g}, replies of up to "
+        f"{each.rollout.max_tokens} tokens"
+        for role, each in config.roles().items()
+        if each is not config
+    ]

@@ -1,0 +1,150 @@
+"""The end of a run: summary.json, the chart, and what a person reads last."""
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from dojang.core.run_dir import (
+    ACCURACY,
+    REWARD,
+    SOURCE_ACCURACY,
+    SOURCE_REWARD,
+    SUMMARY_KEYS,
+    RunDir,
+    evaluation_name,
+    write_atomic,
+)
+
+__all__ = ["Ending", "finish"]
+
+NEXT = {
+    "train {recipe} seed=1": "the same with other random numbers",
+    "train {recipe} rollout.samples=16": "compare more answers to each problem",
+    "train --keys": "every setting there is",
+    "train smollm2-gsm8k data.path=DIR --dry-run": "a real model on grade-school maths",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the summary needs to know besides what is in the run directory."""
+
+    recipe: str
+    steps: int
+    program: str
+    """How to call dojang."""
+    command: str
+    """How to resume the run."""
+    directory: RunDir
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Number of overlong prompts that were left out, by split."""
+    multiple_answers: int | None = None
+    """Number of training problems left out by data.filter_multiple_answers, where it is set."""
+
+
+def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> None:
+    """Write summary.json and the chart; tell a person how a finished run went."""
+    directory = ending.directory
+    rows = list(_read_metrics(directory.metrics)) if directory.metrics.exists() else []
+    scores, rewards = ({int(row["step"]): row[name] for row in rows if name in row} for name in (ACCURACY, REWARD))
+    done = max((int(row["step"]) for row in rows), default=0)
+    evaluation = {
+        "before": scores.get(0),
+        "after": scores[max(scores)] if scores else None,
+        "metric": "held-out accuracy",
+    }
+    values = (ending.recipe, done, round(seconds, 1), evaluation, status, ending.command)
+    summary: dict[str, object] = dict(zip(SUMMARY_KEYS, values, strict=True))
+    if ending.dropped:
+        summary["overlong_prompts"] = dict(ending.dropped)
+    if ending.multiple_answers is not None:
+        summary["multiple_answers"] = ending.multiple_answers
+    write_atomic(directory.summary, json.dumps(summary, indent=2).encode())
+    if rows:
+        from dojang.track.chart import draw_chart
+
+        draw_chart(directory.chart, rows, f"{ending.recipe}: {done} of {ending.steps} steps")
+    if status == "finished":
+        for line in _report(
+            ending, done, seconds, scores, [*_changes("held-out", scores, rewards), *_losses(rows), *_benchmarks(rows)]
+        ):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _report(
+    ending: Ending, done: int, seconds: float, scores: dict[int, float], changes: Sequence[str]
+) -> Iterator[str]:
+    directory = ending.directory
+    yield f"\n{ending.recipe}: {done} steps in {seconds:.0f} s"
+    yield from changes
+    if 0 in scores:
+        yield from _example(directory, max(scores))
+    yield f"\nchart        {directory.chart}"
+    yield f"metrics      {directory.metrics}"
+    yield f"rollouts     {directory.path / 'rollouts'} (Parquet, every sample)"
+    best = directory.checkpoints / "best"  # not there where its metric was missing from every step that was saved
+    if best.exists():
+        yield f"best model   {best} (a Hugging Face directory; `{ending.program} export` makes one to pass on)"
+    yield "\nnext:"
+    for command, what in NEXT.items():
+        yield f"  {ending.program} {command.format(recipe=ending.recipe):<45}{what}"
+
+
+def _changes(name: str, scores: Mapping[int, float], rewards: Mapping[int, float]) -> Iterator[str]:
+    if 0 in scores:  # the record of the first evaluation may have been deleted
+        yield f"{name} accuracy: {scores[0]:.1%} before, {scores[max(scores)]:.1%} after"
+        yield f"{name} reward: {rewards[0]:.3f} before, {rewards[max(rewards)]:.3f} after"
+
+
+def _losses(rows: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    losses = [row["val/loss"] for row in rows if "val/loss" in row]
+    if losses:
+        yield f"held-out loss: {losses[0]:.4f} before, {losses[-1]:.4f} after"
+
+
+def _benchmarks(rows: Sequence[Mapping[str, float]]) -> Iterator[str]:
+    for benchmark in dict.fromkeys(filter(None, map(evaluation_name, rows))):
+        mine = [row for row in rows if evaluation_name(row) == benchmark]
+        scores, rewards = (
+            {int(row["step"]): row[f"{prefix}{benchmark}"] for row in mine}
+            for prefix in (SOURCE_ACCURACY, SOURCE_REWARD)
+        )
+        yield from _changes(benchmark, scores, rewards)
+
+
+def _example(directory: RunDir, last: int) -> list[str]:
+    """One held-out problem before and after: one that was learned, if there is one."""
+    import pyarrow.parquet as pq  # slow to import, and needed once, at the very end
+
+    paths = [directory.rollouts("test", step) for step in (0, last)]
+    if not all(path.exists() for path in paths):
+        return []
+    columns = ["problem", "question", "response", "outcome"]
+    before, after = (pq.read_table(path, columns=columns).to_pylist() for path in paths)
+    answers = {row["problem"]: row for row in after}
+    pairs = [(row, answers[row["problem"]]) for row in before if row["problem"] in answers]
+    if not pairs:
+        return []
+    learned = [pair for pair in pairs if pair[0]["outcome"] != "accepted" and pair[1]["outcome"] == "accepted"]
+    old, new = (learned or pairs)[0]
+    return [
+        "",
+        f"problem      {_block(old['question'])}",
+        f"before       {_block(old['response'])}   [{old['outcome']}]",
+        f"after        {_block(new['response'])}   [{new['outcome']}]",
+    ]
+
+
+def _read_metrics(path: Path) -> Iterator[dict[str, float]]:
+    with path.open() as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def _block(text: str) -> str:
+    """Several lines, indented under the first."""
+    return textwrap.indent(text.strip()[:600], " " * 13).strip()

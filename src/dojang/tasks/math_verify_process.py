@@ -1,0 +1,76 @@
+"""The process that asks math-verify whether two answers are the same (worker_pool.py).
+
+    {"gold": "\\\\frac12", "text": "... \\\\boxed{0.5}"}  ->  {"correct": true, "answered": true, "boxed": true}
+                                                      or  {"gold": false}, {"error": "..."}
+
+Of a text, the last box counts, or else a formula or number that is called the answer. math-verify's own time limits are
+off: they need signals, and whoever started this process kills it.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from dojang.tasks.worker_process import serve
+
+__all__ = ["verifier"]
+
+REMEMBERED = 4096
+SHORT = 200
+"""Characters of an answer that is worth remembering."""
+
+_BOX = re.compile(r"\\boxed\s*\{")
+
+
+def verifier() -> Callable[[Any], dict[str, Any]]:
+    """Judges questions."""
+    logging.disable(logging.CRITICAL)
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    anchored = [
+        LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False),
+        ExprExtractionConfig(try_extract_without_anchor=False),
+    ]
+
+    @lru_cache(REMEMBERED)  # a group of attempts has one reference, and often one answer
+    def right(gold: str) -> list[Any]:
+        found: list[Any] = parse(f"\\boxed{{{gold}}}", fallback_mode="no_fallback", parsing_timeout=None) or parse(
+            gold, fallback_mode="no_fallback", parsing_timeout=None
+        )
+        return found
+
+    def compared(gold: str, text: str) -> tuple[bool, bool]:
+        said = parse(text, extraction_config=anchored, parsing_timeout=None)
+        return bool(said), bool(said) and verify(right(gold), said, timeout_seconds=None, raise_on_error=True)
+
+    remembered = lru_cache(REMEMBERED)(compared)
+
+    def judged(question: Any) -> dict[str, Any]:
+        gold, text = question["gold"], question["text"]
+        if not right(gold):
+            return {"gold": False}
+        box = _last_box(text)
+        short = box is not None and len(box) <= SHORT
+        answered, correct = remembered(gold, box) if short else compared(gold, box or text)
+        return {"correct": correct, "answered": answered, "boxed": box is not None}
+
+    return judged
+
+
+def _last_box(text: str) -> str | None:
+    """With whatever is in it."""
+    found = list(_BOX.finditer(text))
+    if not found:
+        return None
+    start, depth = found[-1].end() - 1, 0
+    for place in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if text[place] == "}" and not depth:
+            return f"\\boxed{text[start : place + 1]}"
+    return None  # it was cut off
+
+
+if __name__ == "__main__":
+    serve(verifier)

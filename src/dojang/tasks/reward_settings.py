@@ -1,0 +1,218 @@
+"""What a recipe may say of a reward: its weight, or a section with more.
+
+    rewards:
+      correct: 1.0                                  built in, by its name
+      mine:politeness: 0.2                          a function of yours
+      tags: {weight: 0.3, pattern: '</think>'}      a regular expression, under a name of yours
+      length: {weight: 0.2, at_most: 200}           so many words, under a name of yours
+
+A pattern that takes for ever is given up by the `regex` library, in whatever thread it runs; such a text has no reward.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from dojang.core.section import Section, complaints
+from dojang.tasks.reward_signatures import Completions
+
+__all__ = [
+    "FunctionReward",
+    "Kind",
+    "LengthReward",
+    "PatternReward",
+    "Rewarded",
+    "Weighted",
+    "check_names",
+    "check_pattern",
+    "labels",
+    "unknown_parts",
+    "weight_of",
+]
+
+_FUNCTION = re.compile(r"\w+(?:\.\w+)*:\w+")
+_NAME = re.compile(r"\w[\w-]*")
+
+
+def check_pattern(pattern: str) -> str:
+    """ValueError if it is no regular expression."""
+    import regex  # not before there is a pattern: it takes a while to load
+
+    try:
+        regex.compile(pattern)
+    except regex.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+    return pattern
+
+
+class LengthReward(Section):
+    """1 for a text that is neither too short nor too long; beyond, less and less in a straight line."""
+
+    weight: float = 1.0
+    unit: Literal["words", "characters"] = "words"
+    """What is counted; words are what blanks separate."""
+    at_least: int = Field(default=0, ge=0)
+    at_most: int | None = Field(default=None, ge=1)
+    fade: int | None = Field(default=None, ge=0)
+    """So many beyond a bound it is 0; without it, as many as the bound itself."""
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.at_most is not None and self.at_most < self.at_least:
+            raise ValueError(f"at_most={self.at_most} is less than at_least={self.at_least}")
+        return self
+
+    def value(self, text: str) -> float:
+        """Between 0 and 1."""
+        count = len(text.split()) if self.unit == "words" else len(text)
+        if count < self.at_least:
+            bound = self.at_least
+        elif self.at_most is not None and count > self.at_most:
+            bound = self.at_most
+        else:
+            return 1.0
+        room = bound if self.fade is None else self.fade
+        return max(0.0, 1 - abs(count - bound) / room) if room else 0.0
+
+
+class PatternReward(Section):
+    """1 if the pattern is found anywhere in the text."""
+
+    weight: float = 1.0
+    pattern: Annotated[str, Field(min_length=1)]
+    """A regular expression. (?s) in front lets a dot be a line break, \\A and \\Z are the ends of the text."""
+
+    _compiles = field_validator("pattern")(check_pattern)
+
+    def value(self, text: str, timeout_s: float) -> float:
+        """0 or 1; TimeoutError if it takes longer."""
+        import regex
+
+        return float(regex.search(self.pattern, text, timeout=timeout_s, concurrent=True) is not None)
+
+
+class FunctionReward(Section):
+    """A package.module:function, with more to say of it than its weight."""
+
+    weight: float = 1.0
+    completions: Completions | None = None
+    """Form of the completions a function with TRL's signature is given: messages or text. Without it, found by trying
+    both before the run begins."""
+
+
+Kind = float | LengthReward | PatternReward | FunctionReward
+
+
+_WEIGHT: TypeAdapter[float] = TypeAdapter(FiniteFloat)
+
+
+def _read(tree: Any) -> Any:
+    """Sections, told apart by what is in them; ValueError with all that is wrong."""
+    if not isinstance(tree, Mapping):
+        return tree
+    read: dict[Any, Any] = {}
+    wrong: list[str] = []
+    for name, value in tree.items():
+        try:
+            read[name] = _section(str(name), value)
+        except ValidationError as error:
+            wrong += [f"{name}: {each}" for each in complaints(error)]
+        except ValueError as error:
+            wrong.append(f"{name}: {error}")
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    return read
+
+
+def _section(name: str, value: Any) -> Kind:
+    if isinstance(value, LengthReward | PatternReward | FunctionReward):
+        return value
+    if not isinstance(value, Mapping):
+        return _WEIGHT.validate_python(value)
+    if ":" in name:
+        return FunctionReward.model_validate(value)
+    if "pattern" in value:
+        return PatternReward.model_validate(value)
+    if {"at_least", "at_most"} & set(value):
+        return LengthReward.model_validate(value)
+    raise ValueError("a section needs a `pattern`, or `at_least` or `at_most`; any other reward is a weight alone")
+
+
+Weighted = Annotated[dict[str, Kind], BeforeValidator(_read)]
+"""Rewards by name."""
+
+
+def check_names(rewards: Mapping[str, Kind], built_in: Sequence[str] = (), taken: Sequence[str] = ()) -> None:
+    """ValueError if a name leads nowhere, or is one of a task's own parts already."""
+    wrong = [problem for name, kind in rewards.items() if (problem := _misnamed(name, kind, built_in))]
+    wrong += [
+        f"{name!r} would be mixed up with the task's own part {label!r}; give it another name"
+        for name, label in labels(rewards).items()
+        if label in taken
+    ]
+    if wrong:
+        raise ValueError("; ".join(wrong))
+
+
+class Rewarded(Section):
+    """A task with a reward of its own, on top of which others may be earned."""
+
+    own_parts: ClassVar[tuple[str, ...]] = ()
+    rewards: Weighted = Field(default_factory=dict)
+    """What is rewarded besides: a length, a pattern or a package.module:function of yours, each with its weight
+    (docs/rewards.md)."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Seconds a pattern or a package.module:function may take for one attempt."""
+
+    @field_validator("rewards")
+    @classmethod
+    def _known_names(cls, rewards: Weighted) -> Weighted:
+        check_names(rewards, taken=cls.own_parts)
+        return rewards
+
+    def part_names(self) -> list[str]:
+        """Names of the terms of the reward."""
+        return [*self.own_parts, *labels(self.rewards).values()]
+
+
+def weight_of(kind: Kind) -> float:
+    """However it was written."""
+    return kind if isinstance(kind, int | float) else kind.weight
+
+
+def unknown_parts(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """The error for weights in algo.parts of parts that the task's reward does not have."""
+    return (
+        f"algo.parts has a weight for {', '.join(sorted(unknown))}, but the parts of the task's reward are "
+        f"{', '.join(sorted(known)) or 'not named'}; correct the name or leave it out"
+    )
+
+
+def labels(names: Mapping[str, object]) -> dict[str, str]:
+    """A short name for each reward: the function's, where no two share it."""
+    short = {name: name.rpartition(":")[2] for name in names}
+    times = list(short.values())
+    return {name: label if times.count(label) == 1 else name for name, label in short.items()}
+
+
+def _misnamed(name: str, kind: Kind, built_in: Sequence[str]) -> str | None:
+    if isinstance(kind, LengthReward | PatternReward):
+        return None if _NAME.fullmatch(name) else f"{name!r} is no name: letters, digits, _ and - make one"
+    if name in built_in or _FUNCTION.fullmatch(name):
+        return None
+    near = get_close_matches(name.lower(), built_in, n=1)
+    known = f"neither built in ({', '.join(built_in)}) nor" if built_in else "not"
+    return f"unknown reward {name!r}: it is {known} of the form package.module:function" + (
+        f"; did you mean {near[0]!r}?" if near else ""
+    )

@@ -1,0 +1,91 @@
+"""The record of a run: metrics.jsonl and one Parquet file per step or evaluation."""
+
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from transformers import PreTrainedTokenizerBase
+
+from dojang.core.run_dir import ROLLOUT_COLUMNS, RunDir, append_whole, disk_errors, write_atomic
+from dojang.types import Group, Metrics, Sample
+
+__all__ = ["FileTracker", "rollout_schema"]
+
+NONE: Mapping[str, PreTrainedTokenizerBase] = MappingProxyType({})
+
+
+class FileTracker:
+    """A Tracker that writes into a run directory."""
+
+    def __init__(
+        self,
+        directory: RunDir,
+        tokenizer: PreTrainedTokenizerBase,
+        others: Mapping[str, PreTrainedTokenizerBase] = NONE,
+    ) -> None:
+        """`others` are the tokenizers of roles that have one of their own."""
+        self._directory = directory
+        self._tokenizer = tokenizer
+        self._others = others
+
+    def metrics(self, step: int, values: Metrics) -> None:
+        line = json.dumps({"step": step, **values}, allow_nan=False) + "\n"
+        with disk_errors(self._directory.path):
+            append_whole(self._directory.metrics, line.encode())
+
+    def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
+        rows = [self._row(step, group, sample) for group in groups for sample in (*group.samples, *group.unjudged)]
+        table = pa.Table.from_pylist(rows, schema=rollout_schema())
+        write_atomic(
+            self._directory.rollouts(split, step),
+            lambda path: pq.write_table(table, path, compression="zstd"),
+        )
+
+    def close(self) -> None:
+        return None
+
+    def _row(self, step: int, group: Group, sample: Sample) -> dict[str, Any]:
+        prompt = [token for token, mine in zip(sample.tokens, sample.mask, strict=True) if not mine]
+        return {
+            "step": step,
+            "ordinal": group.ordinal,
+            "index": sample.index,
+            "problem": group.problem.id,
+            "data_source": group.problem.source,
+            "question": group.problem.messages[-1].content,
+            "prompt": self._others.get(sample.role, self._tokenizer).decode(prompt),
+            "response": sample.text,
+            "tokens": sample.tokens,
+            "mask": sample.mask,
+            "logprobs": sample.logprobs,
+            "version": sample.version,
+            "finish": sample.finish,
+            "role": sample.role,
+            "turn": sample.turn,
+            "outcome": str(sample.verdict.outcome),
+            "reward": sample.verdict.reward,
+            "reward_parts": list(sample.verdict.parts.items()),
+            "passed": sample.verdict.passed,
+            "total": sample.verdict.total,
+            "advantage": sample.advantage,
+            "detail": sample.verdict.detail,
+            "isolation": sample.verdict.isolation,
+        }
+
+
+def rollout_schema() -> pa.Schema:
+    """ROLLOUT_COLUMNS in Arrow's terms."""
+    types = {
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "float64": pa.float64(),
+        "string": pa.string(),
+        "list<int32>": pa.list_(pa.int32()),
+        "list<bool>": pa.list_(pa.bool_()),
+        "list<float64>": pa.list_(pa.float64()),
+        "map<string, float64>": pa.map_(pa.string(), pa.float64()),
+    }
+    return pa.schema([(name, types[kind]) for name, kind in ROLLOUT_COLUMNS.items()])

@@ -1,0 +1,184 @@
+"""Low-rank adapters (LoRA) on the projections of a frozen model, which may be kept in four bits (QLoRA).
+
+    y = W x + scale * B A x          A and B are learned, in single precision; scale = alpha / rank
+
+On disk an adapter is peft's: adapter_config.json and adapter_model.safetensors.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from dojang.core.errors import ConfigError
+from dojang.trainer.config import LoraConfig
+from dojang.trainer.fsdp import whole
+from dojang.trainer.quantization import unpacked
+
+__all__ = ["BASE", "Adapters", "load_peft"]
+
+_ADAPTER = "default"
+_WEIGHTS = "adapter_model.safetensors"
+BASE = "adapter_base.json"
+"""In what precision the weights under the adapters are."""
+
+
+class Adapters:
+    """Those of one model, which are put into it here."""
+
+    def __init__(self, model: PreTrainedModel, config: LoraConfig, base: str) -> None:
+        peft = load_peft("train.lora")
+        _check_targets(model, config.targets)
+        self._settings = peft.LoraConfig(
+            r=config.rank,
+            lora_alpha=config.alpha,
+            target_modules=list(config.targets) or "all-linear",
+            base_model_name_or_path=base,
+            task_type="CAUSAL_LM",
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(0)  # adapters begin alike in every run and on every rank
+            try:
+                peft.inject_adapter_in_model(self._settings, model)
+            except ValueError as error:  # no such module
+                raise ConfigError(f"train.lora.targets={list(config.targets)} do not fit the model: {error}") from error
+        shared = _unfreeze(model, config.modules_to_save, config.bits)
+        self._settings.modules_to_save = _names_for_peft(model, shared) or None
+        self._full = {f"{name}.{key}": each for name, some in shared.items() for key, each in some.items()}
+        self._model, self._precision = model, model.dtype
+        self._bits, self._dtype = config.bits, str(model.dtype).removeprefix("torch.")
+        for _, parameter in self._learned():
+            parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
+        self._layers: dict[str, Any] = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, peft.tuners.lora.LoraLayer) and _ADAPTER in module.scaling
+        }
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """The frozen model alone."""
+        scales = {name: layer.scaling[_ADAPTER] for name, layer in self._layers.items()}
+        for layer in self._layers.values():
+            layer.scaling[_ADAPTER] = 0.0
+        try:
+            yield
+        finally:
+            for name, layer in self._layers.items():
+                layer.scaling[_ADAPTER] = scales[name]
+
+    def base(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights without adapters under their own names, whole. All ranks must ask."""
+        for name, parameter in self._model.named_parameters():
+            if not parameter.requires_grad:
+                yield name.replace(".base_layer.", "."), whole(unpacked(parameter))
+            elif name in self._full:
+                yield name, whole(parameter.detach()).to(self._precision)
+
+    def factors(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Of each weight its name and what is added to it, as a product: scale * B, and A."""
+        for name, layer in self._layers.items():
+            b, a = (whole(each[_ADAPTER].weight.detach()) for each in (layer.lora_B, layer.lora_A))
+            yield f"{name}.weight", b * layer.scaling[_ADAPTER], a
+
+    def merged(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights, with the adapters added to them."""
+        added = {name: (b, a) for name, b, a in self.factors()}
+        for name, tensor in self.base():
+            if name in added:
+                b, a = added[name]
+                tensor = (tensor.to(b.dtype) + b @ a).to(tensor.dtype)
+            yield name, tensor
+
+    def save(self, path: Path, *, write: bool) -> None:
+        """All ranks must take part; one of them writes. What the adapters are for is written, too: the same weights in
+        another precision are another model."""
+        state = {_outside(name): whole(each.detach()).cpu().contiguous() for name, each in self._learned()}
+        for name, twin in self._twins().items():  # peft wants a weight that modules share under each of its names
+            state[_outside(name)] = state[_outside(twin)].clone()
+        if write:
+            self._settings.save_pretrained(str(path))
+            save_file(state, path / _WEIGHTS, metadata={"format": "pt"})
+            (path / BASE).write_text(json.dumps({"bits": self._bits, "dtype": self._dtype}))
+
+    def read(self, path: Path) -> dict[str, Tensor]:
+        """What was saved, under the model's own names."""
+        state = load_file(path / _WEIGHTS)
+        return {name: state[_outside(name)] for name, _ in self._learned()}
+
+    def _twins(self) -> dict[str, str]:
+        """Other names of weights that are trained in full, and the name each is listed by."""
+        named = dict(self._model.named_parameters(remove_duplicate=False))
+        listed = {id(each): name for name, each in self._learned()}
+        return {name: listed[id(named[name])] for name in self._full if name not in listed.values()}
+
+    def _learned(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        return ((name, each) for name, each in self._model.named_parameters() if each.requires_grad)
+
+
+def _unfreeze(model: PreTrainedModel, names: Sequence[str], bits: int) -> dict[str, dict[str, torch.nn.Parameter]]:
+    """Lets the named modules learn, with all that share their weights; returns their parameters, by module."""
+    modules = dict(model.named_modules())
+    found = {each for name in names for each in modules if each == name or each.endswith(f".{name}")}
+    if missing := [name for name in names if not any(each == name or each.endswith(f".{name}") for each in found)]:
+        raise ConfigError(f"train.lora.modules_to_save has {', '.join(missing)}, which the model does not have")
+    chosen = {id(each) for name in found for each in modules[name].parameters()}
+    shared: dict[str, dict[str, torch.nn.Parameter]] = {}
+    for name, module in modules.items():
+        own = dict(module.named_parameters(recurse=name in found))
+        if name in found or any(id(each) in chosen for each in own.values()):
+            inner = list(module.modules()) if name in found else [module]
+            if any(hasattr(each, "base_layer") or (bits == 4 and _is_quantised(model, each)) for each in inner):
+                raise ConfigError(
+                    f"train.lora.modules_to_save has {name}, which is quantised or has an adapter; name others, or "
+                    "leave it out of train.lora.targets"
+                )
+            inside = any(name.startswith(f"{each}.") for each in found)  # its parameters are those of the outer module
+            if own and not inside:
+                shared[name] = own
+            for each in own.values():
+                each.requires_grad_(True)
+    return shared
+
+
+def _is_quantised(model: PreTrainedModel, module: torch.nn.Module) -> bool:
+    """Whether four bits are for it: all projections but the head."""
+    return isinstance(module, torch.nn.Linear) and module is not model.get_output_embeddings()  # type: ignore[no-untyped-call]
+
+
+def _names_for_peft(model: PreTrainedModel, chosen: Collection[str]) -> list[str]:
+    """Names that select these modules and no others: peft compares the ends of names, so `norm` is `input_layernorm`,
+    too. A module's own name where that is enough, else its whole path."""
+    every = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    last = {name: name.rpartition(".")[2] for name in chosen}
+    enough = {each: all(name in chosen for name in every if name.endswith(each)) for each in set(last.values())}
+    return sorted({each if enough[each] else name for name, each in last.items()})
+
+
+def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())  # type: ignore[no-untyped-call]
+    named = [name.rpartition(".")[2] for name, module in model.named_modules() if any(module is each for each in ends)]
+    if refused := sorted(set(named) & {target.rpartition(".")[2] for target in targets}):
+        raise ConfigError(
+            f"train.lora.targets has {', '.join(refused)}; only projections inside of layers can be adapted"
+        )
+
+
+def _outside(name: str) -> str:
+    """What peft calls it on disk."""
+    return f"base_model.model.{name.replace(f'.{_ADAPTER}.', '.')}"
+
+
+def load_peft(purpose: str) -> Any:
+    """The library, which is an optional part."""
+    try:
+        import peft
+    except ImportError as error:
+        raise ConfigError(f"{purpose} needs peft ({error}): pip install 'dojang[lora]'") from error
+    return peft

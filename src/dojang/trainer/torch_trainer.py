@@ -1,0 +1,363 @@
+"""Fine-tuning in one process, or as one of several: accumulate, clip, step, publish.
+
+Losses are averaged over the whole optimiser step, so neither the micro-batch size nor the mix of long and short answers
+inside one changes the result beyond rounding; nor does the number of ranks, of which each is told of all samples and
+learns from its share.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang.core.errors import TrainingError
+from dojang.protocols import Algorithm, Factors, TokenBatch, TokenLoss, WeightStore
+from dojang.trainer import checkpoint
+from dojang.trainer.config import TrainConfig
+from dojang.trainer.critic import Critic
+from dojang.trainer.entropy_controller import EntropyController
+from dojang.trainer.forward import Scorer, check_packed
+from dojang.trainer.fsdp import shard, whole
+from dojang.trainer.fused_layers import compile_layers, lighten, recompute
+from dojang.trainer.logprob_difference import LogprobDifference
+from dojang.trainer.lora import Adapters
+from dojang.trainer.loss_aggregation import count, mean_share
+from dojang.trainer.lr_schedule import learning_rate, warmup_steps
+from dojang.trainer.optimizer import make_optimiser, memory_at, visiting
+from dojang.trainer.packed_attention import see_packed
+from dojang.trainer.packing import MicroBatch, micro_batches
+from dojang.trainer.process_group import ALONE, Ranks
+from dojang.trainer.ref_model_sync import restore_reference, save_reference, sync_reference
+from dojang.trainer.teacher_model import Teacher
+from dojang.trainer.ulysses import check_heads, part_of
+from dojang.types import Group, Metrics, Sample
+
+__all__ = ["TorchTrainer"]
+
+OPTIMISER = "optimiser"
+
+_ENTROPY = "actor/entropy"
+_GAP, _LOST = "actor/logp_gap", 20.0
+"""Where tokens have on average become exp(20) times likelier or less likely, nothing is left of the model."""
+
+
+class TorchTrainer:
+    """A Trainer that owns a model with full-precision master weights."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        reference: PreTrainedModel | None,
+        tokenizer: PreTrainedTokenizerBase,
+        algorithm: Algorithm,
+        weights: WeightStore,
+        config: TrainConfig,
+        *,
+        total_updates: int,
+        longest: int,
+        temperature: float,
+        compute: torch.dtype,
+        float32_head: bool = False,
+        base: str = "",
+        critic: Critic | None = None,
+        teacher: Teacher | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """With adapters to learn, `base` is what the model under them is called, and no reference is needed."""
+
+        def scorer(each: PreTrainedModel) -> Scorer:
+            found = Scorer(each, temperature=temperature, compute=compute, float32_head=float32_head)
+            if ranks.world > 1:
+                shard(found, ranks, compute, away=each is reference and "reference" in config.offload)
+            return found
+
+        if algorithm.needs_reference and reference is None and config.needs_reference_model:
+            raise ValueError("the algorithm needs a reference model, and was given none")
+        for each in (model, reference):
+            if each is not None:
+                see_packed(each)
+                check_packed(each)
+        check_heads(model.config.num_attention_heads, model.config.num_key_value_heads, ranks.sequence)
+        self._adapters = None if config.lora is None else Adapters(model, config.lora, base)
+        lighten(model)
+        if config.recompute:
+            recompute(model)
+        if config.compile:
+            compile_layers(model)
+        self._model = model
+        self._policy = scorer(model)
+        self._reference = None if reference is None else scorer(reference)
+        self._ranks = ranks
+        self._compute = compute
+        self._tokenizer = tokenizer
+        self._algorithm = algorithm
+        self._weights = weights
+        self._config = config
+        self._micro_tokens = config.micro_tokens or (16384 if model.device.type == "cuda" else 2048)
+        self._total_updates = total_updates
+        self._longest = longest
+        self._critic = critic
+        self._teacher = teacher
+        self._waits = critic.warmup if critic is not None else 0
+        self._version = 0
+        self._skipped = 0
+        """Optimiser steps of the schedule that were not taken, as nothing had a gradient."""
+        self._has_published = False
+        self._entropy_bonus: EntropyController | None = getattr(algorithm, "entropy_bonus", None)
+        self._entropy = math.inf
+        self._optimiser = make_optimiser(self._model, config)
+
+    async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
+        counts, samples, others = count(groups, self._algorithm)
+        tokens = counts.trained_tokens
+        batches, report = self._batches(samples), self._batches(others)
+        limit, figures = self._limit(batches) if self._algorithm.needs_limit else (math.inf, {})
+        if self._critic is not None:
+            figures = {**figures, **self._critic.backward(batches, tokens)}
+            if self._version < self._waits:
+                _check_finite(figures)
+                return figures
+        bonus = 0.0 if self._entropy_bonus is None else self._entropy_bonus.coef
+        loss, sums, difference = 0.0, defaultdict[str, float](float), LogprobDifference()
+        references = self._references([*batches, *report])
+        for place, (batch, reference_BT) in enumerate(zip([*batches, *report], references, strict=True)):
+            trains = place < len(batches)
+            with torch.set_grad_enabled(trains):
+                found = self._losses(batch, reference_BT, limit, difference)
+            if trains:
+                share = mean_share(found.loss_BT, batch.mask_BT, self._algorithm.average, counts, self._longest)
+                if bonus:
+                    share = share - bonus * found.figures[_ENTROPY].sum() / tokens
+                if batch.idle:
+                    share = share * 0.0
+                (share * self._ranks.world).backward()  # type: ignore[no-untyped-call]  # ranks take the mean
+                loss += float(share.detach())
+            for name, value_BT in found.figures.items():
+                sums[name] += 0.0 if batch.idle else float(value_BT.detach()[batch.mask_BT].sum())
+        losses, summed, differences = zip(*self._ranks.gather((loss, dict(sums), difference)), strict=True)
+        means = {name: sum(each[name] for each in summed) / max(1, counts.tokens) for name in sums}
+        metrics = {"actor/loss": sum(losses), **means, **figures, **LogprobDifference.metrics(differences)}
+        self._entropy = means.get(_ENTROPY, self._entropy)
+        if self._entropy_bonus is not None:
+            metrics["actor/entropy_coef"] = bonus
+        _check_finite(metrics)
+        return metrics
+
+    async def optim_step(self) -> Metrics:
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._learned(), self._config.max_grad_norm)))
+        norms = {"actor/grad_norm": norm, **(self._critic.clip() if self._critic is not None else {})}
+        _check_finite(norms)
+        config, total = self._config, self._total_updates - self._waits
+        rate = learning_rate(
+            max(0, self._version + self._skipped - self._waits),
+            peak=config.lr,
+            warmup=warmup_steps(total, steps=config.warmup, ratio=config.warmup_ratio),
+            total=total,
+            schedule=config.schedule,
+            min_ratio=config.min_lr_ratio,
+        )
+        for settings in self._optimiser.param_groups:
+            settings["lr"] = rate
+        with memory_at(self._model.device, self._optimiser, away="optimiser" in self._config.offload):
+            self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        if self._critic is not None:
+            self._critic.step()
+        if self._entropy_bonus is not None and self._version >= self._waits:
+            self._entropy_bonus.update(self._entropy)
+        self._version += 1
+        if (every := config.ref_model_sync_steps) and self._reference is not None and self._version % every == 0:
+            sync_reference(self._policy, self._reference, config.ref_model_mixup_alpha)
+        return {**norms, "actor/lr": rate}
+
+    async def skip_steps(self, count: int) -> None:
+        self._skipped += count
+
+    async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        return self._of_tokens(samples, lambda batch: self._policy(batch)[0])
+
+    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        assert self._critic is not None, "only to be asked where there is a critic"
+        return self._of_tokens(samples, self._critic.values)
+
+    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        with self._as_reference() as scorer:
+            return self._of_tokens(samples, lambda batch: scorer(batch)[0])
+
+    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        assert self._teacher is not None, "only to be asked where there is a local teacher"
+        with self._teacher.loaded(self._model.device) as scorer:
+            return self._of_tokens(samples, lambda batch: scorer(batch)[0])
+
+    async def publish(self) -> int:
+        tensors, factors = self._news()
+        if self._ranks.first:
+            self._weights.publish(self._version, tensors, factors)
+        return self._version
+
+    async def save(self, path: Path) -> None:
+        if self._adapters is None:
+            checkpoint.save_weights(path, self._model, write=self._ranks.first)
+        else:
+            self._adapters.save(path, write=self._ranks.first)
+        if self._ranks.first:
+            self._tokenizer.save_pretrained(path)
+        entropy = None if self._entropy_bonus is None else json.dumps(self._entropy_bonus.state())
+        notes = {"version": self._version, "skipped": self._skipped, "entropy": entropy}
+        checkpoint.remember(path / OPTIMISER, self._model, self._optimiser, **notes)
+        if self._config.ref_model_sync_steps and self._reference is not None:
+            save_reference(path, self._reference)
+        if self._critic is not None:
+            self._critic.save(path)
+
+    async def restore(self, path: Path) -> None:
+        with checkpoint.readable(path):
+            weights: checkpoint.State = {}
+            if self._ranks.first:
+                kept = self._adapters
+                weights = checkpoint.weights_of(path, self._model) if kept is None else kept.read(path)
+            if self._config.ref_model_sync_steps and self._reference is not None:
+                restore_reference(path, self._reference)
+            if self._critic is not None:
+                self._critic.restore(path)
+            notes = {"version": 0, "skipped": 0, "entropy": None}
+            state = checkpoint.recall(path / OPTIMISER, self._model, self._optimiser, **notes)
+            self._version, self._skipped = state["version"], state["skipped"]
+            if self._entropy_bonus is not None and state["entropy"] is not None:
+                self._entropy_bonus.restore(json.loads(state["entropy"]))
+        checkpoint.take_up(self._model, weights)
+
+    async def close(self) -> None:
+        if self._ranks.world > 1 and torch.distributed.is_initialized():  # another trainer may have left before
+            torch.distributed.destroy_process_group()
+
+    def _learned(self) -> list[torch.nn.Parameter]:
+        return [each for each in self._model.parameters() if each.requires_grad]
+
+    def _news(self) -> tuple[dict[str, Tensor], Factors]:
+        """What engines have to be sent. All ranks must ask; the first gets it."""
+        if self._adapters is None:
+            return self._kept((name, whole(each.detach())) for name, each in self._model.named_parameters()), {}
+        if self._config.lora is not None and self._config.lora.publish == "merged":
+            return self._kept(self._adapters.merged()), {}
+        base = {} if self._has_published else self._kept(self._adapters.base())
+        self._has_published = True
+        return base, {name: (b, a) for name, b, a in self._adapters.factors()}
+
+    def _kept(self, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """One after the other, so that no rank has two whole weights at a time but the first, and that one only in the
+        precision they are wanted in."""
+        if self._ranks.world == 1:
+            return dict(named)
+        return {name: tensor.to(self._compute) for name, tensor in named if self._ranks.first}
+
+    def _batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+        """This rank's share of them; all ranks have equally many."""
+        ranks = self._ranks
+        some = micro_batches(samples, self._micro_tokens, self._model.device, ranks.data, ranks.data_rank)
+        return [part_of(batch, ranks) for batch in some]
+
+    def _of_tokens(self, samples: Sequence[Sample], told: Callable[[MicroBatch], Tensor]) -> list[tuple[float, ...]]:
+        """What is told of the tokens of each micro-batch, sample by sample; 0 for those that were not chosen."""
+        places = {id(sample): place for place, sample in enumerate(samples)}
+        mine: dict[int, tuple[float, ...]] = {}
+        with torch.no_grad():
+            for batch in self._batches([sample for sample in samples if any(sample.mask)]):
+                for sample, row in zip(batch.samples, told(batch).tolist(), strict=True):
+                    values = iter(row)
+                    mine[places[id(sample)]] = tuple(next(values) if chosen else 0.0 for chosen in sample.mask)
+        found = {place: values for each in self._ranks.gather(mine) for place, values in each.items()}
+        return [found.get(place, (0.0,) * len(sample.tokens)) for place, sample in enumerate(samples)]
+
+    def _limit(self, batches: Sequence[MicroBatch]) -> tuple[float, Metrics]:
+        """What the algorithm makes of all tokens of this optimiser step."""
+        deltas, advantages = [], []
+        with torch.no_grad():
+            for batch in batches:
+                logp_BT, _ = self._policy(batch)
+                delta_BT = logp_BT - self._old(batch, logp_BT)
+                if not batch.idle:
+                    deltas.append(delta_BT[batch.mask_BT].cpu())
+                    advantages.append(batch.advantage_BT[batch.mask_BT].cpu())
+        everyones = [[part for parts in self._ranks.gather(mine) for part in parts] for mine in (deltas, advantages)]
+        if not everyones[0]:  # no sample has tokens
+            return math.inf, {}
+        delta_N, advantage_N = (torch.cat(parts).to(self._model.device) for parts in everyones)
+        return self._algorithm.limit(delta_N, advantage_N)
+
+    def _losses(
+        self, batch: MicroBatch, reference_BT: Tensor | None, limit: float, difference: LogprobDifference
+    ) -> TokenLoss:
+        """Each token's loss, and figures."""
+        logp_BT, entropy_BT = self._policy(batch)
+        behaviour_BT = _finite(batch.behaviour_logp_BT, logp_BT)
+        found = self._algorithm.loss(
+            TokenBatch(
+                logp_BT=logp_BT,
+                old_logp_BT=self._old(batch, logp_BT),
+                behaviour_logp_BT=behaviour_BT,
+                ref_logp_BT=reference_BT,
+                advantage_BT=batch.advantage_BT.to(logp_BT.dtype),
+                mask_BT=batch.mask_BT,
+                limit=limit,
+            )
+        )
+        gap_BT = (logp_BT.detach() - behaviour_BT).abs()
+        same_B = torch.tensor([sample.version == self._version for sample in batch.samples], device=gap_BT.device)
+        if not batch.idle:
+            difference.add(gap_BT[batch.mask_BT & same_B[:, None]])
+        ruled_out_BT = batch.behaviour_logp_BT.isneginf().to(gap_BT.dtype)
+        figures = {_ENTROPY: entropy_BT, "actor/zero_prob_tokens": ruled_out_BT}
+        if batch.samples[0].version >= 0:  # completions of SFT were not sampled
+            figures[_GAP] = gap_BT
+        return replace(found, figures={**found.figures, **figures})
+
+    def _references(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        """What the model thought of them before anything was learned, if the algorithm wants to know."""
+        if not getattr(self._algorithm, "loss_needs_reference", self._algorithm.needs_reference):
+            return [None] * len(batches)
+        with self._as_reference() as scorer:
+            return [scorer(batch)[0] for batch in batches]
+
+    @contextmanager
+    def _as_reference(self) -> Iterator[Scorer]:
+        """The reference model on the device, without gradients; with adapters alone, the policy without them."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if self._reference is None and self._adapters is not None:
+                stack.enter_context(self._adapters.off())
+            elif self._reference is not None:
+                away = "reference" in self._config.offload and self._ranks.world == 1
+                stack.enter_context(visiting(self._model.device, self._reference, away=away))
+            yield self._reference or self._policy
+
+    def _old(self, batch: MicroBatch, logp_BT: Tensor) -> Tensor:
+        if self._algorithm.needs_old and not batch.samples[0].old_logprobs:  # this is the first update
+            return logp_BT.detach()
+        return _finite(batch.old_logp_BT, logp_BT)
+
+
+def _finite(told_BT: Tensor, logp_BT: Tensor) -> Tensor:
+    """Log-probs, with the trainer's own for tokens that an engine gave -inf: their ratio is 1."""
+    return torch.where(told_BT.isneginf(), logp_BT.detach(), told_BT.to(logp_BT.dtype))
+
+
+def _check_finite(figures: Metrics) -> None:
+    bad = sorted(name for name, value in figures.items() if not math.isfinite(value))
+    if figures.get(_GAP, 0.0) > _LOST:
+        bad.append(f"{_GAP}, {figures[_GAP]:.3g},")
+    if bad:
+        rate = "train.critic.lr" if any(name.startswith("critic/") for name in bad) else "train.lr"
+        raise TrainingError(
+            f"{', '.join(bad)} became NaN or infinite, or as good as that, so this step was not taken; the last "
+            "checkpoint is "
+            f"untouched. Resume from it with a lower {rate} or train.max_grad_norm, or start again with "
+            "model.dtype=float32"
+        )

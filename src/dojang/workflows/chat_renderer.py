@@ -1,0 +1,190 @@
+"""Messages -> prompt tokens, by the model's own chat template or, for a base model, as plain text.
+
+A prompt that is plain text itself (messages of the role `text`) is tokenised as it is, whatever the model has.
+"""
+
+import inspect
+import unicodedata
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from dojang.core.errors import ConfigError
+from dojang.protocols import TooLong
+from dojang.types import Message, plain_prompt
+
+__all__ = ["ChatRenderer"]
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+_BATCH = 1024
+"""Prompts tokenised at a time."""
+_ROOM, _EXPANSION = 512, 11
+"""Tokens kept free for what a template or a tokenizer adds to one prompt and not to another; and how many times longer,
+in bytes, Unicode normalisation may make a text that is not ASCII."""
+_UTF8 = ("utf-8", "surrogatepass")
+
+
+class ChatRenderer:
+    """A Renderer that refuses prompts which leave no room for the answer."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        context: int | None,
+        max_tokens: int,
+        variables: Mapping[str, Any] = NONE,
+        key: str = "rollout.max_tokens",
+        limit: str = "the model's context",
+    ) -> None:
+        """`variables` are the chat template's own; `key` is where the user set `max_tokens`, and `limit` what `context`
+        comes from."""
+        reserved = inspect.signature(tokenizer.apply_chat_template).parameters.keys() - {"tools", "documents"}
+        if taken := sorted(reserved & variables.keys()):
+            raise ConfigError(
+                f"{', '.join(taken)} is no variable of a chat template but says how it is filled in; leave it out of "
+                "model.template and tester.template"
+            )
+        self._tokenizer = tokenizer
+        self._context = context
+        self._max_tokens = max_tokens
+        self._variables = variables
+        self._key = key
+        self._limit = limit
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        tokens = self._tokens(messages)
+        if self._context is not None and len(tokens) + self._max_tokens > self._context:
+            raise TooLong(
+                f"a prompt of {len(tokens)} tokens and {self._key}={self._max_tokens} do not fit {self._limit} "
+                f"of {self._context} tokens; lower {self._key} or use a shorter prompt (fewer data.shots), or leave "
+                "such prompts out with data.filter_overlong_prompts=true"
+            )
+        return tokens
+
+    def render_completion(
+        self, messages: Sequence[Message], completion: str
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Tokens of the prompt, and of a given completion up to and with the token that ends it. The prompt's are those
+        that `render` gives, so the split between the two is where the model begins to write. ConfigError if the chat
+        template changes the prompt or loses the completion; TooLong if both do not fit the context."""
+        text, special = self._text(messages)
+        rest = completion
+        if not special:
+            whole = self._with_template([*messages, Message("assistant", completion)], generation=False)
+            rest = whole.removeprefix(text)
+            if len(rest) == len(whole):
+                raise ConfigError(
+                    f"the chat template writes another prompt where an answer follows: {whole[:80]!r} does not begin "
+                    f"with {text[-80:]!r}; set model.template so that both are the same (enable_thinking: false)"
+                )
+        prompt = tuple(self._tokenizer.encode(text, add_special_tokens=special))
+        tokens = self._ended(self._tokenizer.encode(rest, add_special_tokens=False))
+        told = str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        if _letters(completion) not in _letters(told):
+            raise ConfigError(f"the tokens of a completion say {told[:80]!r}, and the completion {completion[:80]!r}")
+        if self._context is not None and len(prompt) + len(tokens) > self._context:
+            raise TooLong(
+                f"a prompt of {len(prompt)} tokens and its completion of {len(tokens)} do not fit {self._limit} of "
+                f"{self._context} tokens; leave such rows out with data.filter_overlong_prompts=true"
+            )
+        return prompt, tokens
+
+    def _ended(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Up to and with the end-of-sequence token: what a template writes after it is never sampled."""
+        end = self._tokenizer.eos_token_id
+        if end is None:
+            return tuple(tokens)
+        kept = list(tokens)
+        if end in kept:
+            del kept[len(kept) - kept[::-1].index(end) :]
+        else:
+            kept.append(end)
+        return tuple(kept)
+
+    def overlong(self, prompts: Sequence[Sequence[Message]]) -> list[int]:
+        """Places of the prompts that `render` refuses. Those with fewer bytes than there is room for tokens, with ample
+        room for the chat template, need not be tokenised, since a token is at least a byte."""
+        if self._context is None:
+            return []
+        room, found = self._context - self._max_tokens, list[int]()
+        written: dict[tuple[str, ...], int] = {}  # bytes of the chat template, by the roles of a conversation
+        doubtful = []
+        for place, messages in enumerate(prompts):
+            content = "".join(message.content for message in messages)
+            roles = tuple(message.role for message in messages)
+            if roles not in written:
+                written[roles] = max(0, len(self._text(messages)[0].encode(*_UTF8)) - len(content.encode(*_UTF8)))
+            if _most_tokens(content) + 2 * written[roles] > room:
+                doubtful.append(place)
+        for start in range(0, len(doubtful), _BATCH):
+            found += self._longer(
+                room, {place: self._text(prompts[place]) for place in doubtful[start : start + _BATCH]}
+            )
+        return found
+
+    def _longer(self, room: int, texts: Mapping[int, tuple[str, bool]]) -> list[int]:
+        """Places of the texts with more tokens than that."""
+        found: list[int] = []
+        for special in (True, False):
+            some = {place: text for place, (text, adds) in texts.items() if adds is special}
+            if some:
+                encoded = self._tokenizer(list(some.values()), add_special_tokens=special, verbose=False)["input_ids"]
+                found += [place for place, tokens in zip(some, encoded, strict=True) if len(tokens) > room]
+        return sorted(found)
+
+    def _tokens(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        text, special = self._text(messages)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=special))
+
+    def _text(self, messages: Sequence[Message]) -> tuple[str, bool]:
+        """The prompt as text, and whether the tokenizer is to add special tokens, such as BOS: a chat template has
+        written all of them already."""
+        try:
+            plain = plain_prompt(messages)
+        except ValueError as error:
+            raise ConfigError(f"{error}; workflows with several turns need a conversation (data.style=chat)") from error
+        if plain is not None:
+            return plain, True
+        if self._tokenizer.chat_template is None:
+            return plain_text(messages), True
+        return self._with_template(messages, generation=True), False
+
+    def _with_template(self, messages: Sequence[Message], *, generation: bool) -> str:
+        try:
+            return self._apply_template(messages, generation=generation)
+        except TemplateError:  # some templates refuse a system turn
+            return self._apply_template(fold_system(messages), generation=generation)
+
+    def _apply_template(self, messages: Sequence[Message], *, generation: bool) -> str:
+        chat = [{"role": message.role, "content": message.content} for message in messages]
+        text = self._tokenizer.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=generation, **self._variables
+        )
+        assert isinstance(text, str)
+        return text
+
+
+def fold_system(messages: Sequence[Message]) -> list[Message]:
+    """The same conversation with the system's words in front of the first user turn."""
+    system = [message.content for message in messages if message.role == "system"]
+    first, *rest = [message for message in messages if message.role != "system"]
+    return [Message(first.role, "\n\n".join([*system, first.content])), *rest]
+
+
+def plain_text(messages: Sequence[Message]) -> str:
+    """Turns separated by blank lines, ending where the model begins to write."""
+    return "\n\n".join(message.content for message in messages) + "\n\n"
+
+
+def _letters(text: str) -> str:
+    """Without white space, and in the normal form that tokenizers may bring text into."""
+    return "".join(unicodedata.normalize("NFKC", text).split())
+
+
+def _most_tokens(text: str) -> int:
+    """An upper bound of the number of tokens of a text."""
+    return _ROOM + len(text.encode(*_UTF8)) * (1 if text.isascii() else _EXPANSION)

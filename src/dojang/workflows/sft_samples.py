@@ -1,0 +1,44 @@
+"""Rows of a prompt and a completion as samples to train on (SFT): rendered by the chat template, nothing is sampled."""
+
+from collections.abc import Sequence
+
+from dojang.core.errors import DataError
+from dojang.types import Completion, Group, Outcome, Problem, Sample, Verdict
+from dojang.workflows.chat_renderer import ChatRenderer
+
+__all__ = ["NOT_SAMPLED", "Demonstrations"]
+
+NOT_SAMPLED = -1
+"""Weight version of completions that no policy has sampled."""
+
+
+class Demonstrations:
+    """A Workflow whose group is the completion of the problem's own row."""
+
+    def __init__(self, renderer: ChatRenderer, column: str) -> None:
+        """`column` of the data row has the completion."""
+        self._renderer, self._column = renderer, column
+
+    async def run(self, problem: Problem, ordinal: int) -> Group:
+        return Group(problem, ordinal, (self.sample(problem),))
+
+    def sample(self, problem: Problem) -> Sample:
+        """The row as it is trained on; DataError if it has no completion, TooLong if it does not fit the context."""
+        text = completion_of(problem, self._column)
+        prompt, tokens = self._renderer.render_completion(problem.messages, text)
+        completion = Completion(tokens, (0.0,) * len(tokens), text, "stop", NOT_SAMPLED)
+        return Sample.of(prompt, completion, Verdict(Outcome.ACCEPTED, 1.0, passed=1))
+
+
+def completion_of(problem: Problem, column: str) -> str:
+    text = problem.columns.get(column)
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(
+            f"{problem.id}: its row has no completion in the column {column!r}, but {_names(list(problem.columns))}; "
+            "set algo.completion to the column that has it"
+        )
+    return text
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(columns[:12]) or "no columns"

@@ -1,0 +1,71 @@
+"""Whatever real runs write to metrics.jsonl is in the registry of figures, and what is there is written by somebody."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import commands
+from dojang.track.registry import figures, find
+
+TESTS = Path(__file__).resolve().parents[1]
+SMALL = ["steps=2", "rollout.prompts=4", "rollout.samples=4", "eval.every=2", "eval.problems=8"]
+RUNS = {
+    "grpo": [
+        *("quickstart", *SMALL, "algo.kl=0.01", "train.updates=2"),
+        "algo.old=trainer",
+        "algo.corrections=[{name: token_tis}, {name: opsm}]",
+        "eval.benchmarks={long: {data: {name: arithmetic, digits: 3}, problems: 4}}",
+    ],
+    "ppo": ["quickstart", *SMALL, "algo.name=ppo"],
+    "m2po": ["quickstart", *SMALL, "algo.name=m2po", "train.updates=2"],
+    "code": ["quickstart-code", *SMALL],
+    "penalties": ["quickstart", *SMALL, "algo.kl=0.01", "algo.kl_in_reward=true", "algo.entropy.coef=0.001"],
+    "self-distillation": ["quickstart", *SMALL, "distillation={teacher: policy, hint: 'The answer is {reference}.'}"],
+    "sft": ["quickstart-sft", "steps=2", "rollout.prompts=4", "eval.every=2", "eval.problems=8"],
+    "two": [str(TESTS / "resume" / "two_models.yaml"), "steps=2"],
+}
+ALL_AT_ONCE = """
+import json, sys
+from pathlib import Path
+from dojang import runner
+for name, (recipe, *overrides) in json.loads(sys.argv[1]).items():
+    if name == "two":  # with a judge that praises what models so small write
+        import two_models_command as play
+        play.CodeTask.grade, play.CodeTask.trial, play.coder_tester.read = play.grade, play.trial, play.read
+    runner.run(recipe, overrides, Path(sys.argv[2], name), resume=False)
+"""
+ELSEWHERE = {"weights/bytes", "weights/whole"}
+"""Of engines in processes of their own; tests/vllm sees them."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The names of each run."""
+    folder = tmp_path_factory.mktemp("runs")
+    paths = [str(TESTS / "resume"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    (folder / "all_at_once.py").write_text(ALL_AT_ONCE)
+    command = [sys.executable, str(folder / "all_at_once.py"), json.dumps(RUNS), str(folder)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    result = commands.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return {
+        name: {key for line in (folder / name / "metrics.jsonl").read_text().splitlines() for key in json.loads(line)}
+        for name in RUNS
+    }
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_run_writes_what_nobody_knows(written: dict[str, set[str]], run: str) -> None:
+    assert len(written[run]) > 30
+    assert [name for name in sorted(written[run] - {"step"}) if find(name) is None] == []
+
+
+def test_nothing_is_known_that_nobody_writes(written: dict[str, set[str]]) -> None:
+    seen = {figure.name for names in written.values() for name in names if (figure := find(name)) is not None}
+    assert {figure.name for figure in figures()} - seen == ELSEWHERE
+    assert any(name.startswith("tester/actor/") for name in written["two"])

@@ -1,0 +1,52 @@
+"""From a run's settings to the sampling of its rollouts and evaluations."""
+
+import pytest
+
+from dojang.build import assemble
+from dojang.build.sampling import eval_sampling, train_sampling
+from dojang.config import recipe as recipes
+from dojang.core.errors import ConfigError
+
+CUTS = ("rollout.top_p=0.9", "rollout.top_k=20", "rollout.min_p=0.1")
+
+
+def test_truncation_reaches_the_sampling_of_training_and_of_evaluations_apart() -> None:
+    evaluated = ("eval.temperature=0.6", "eval.samples=4", "eval.top_p=0.95", "eval.top_k=50", "eval.min_p=0.02")
+    config = recipes.load("quickstart", [*CUTS, *evaluated])
+    assert [(each.top_p, each.top_k, each.min_p) for each in (train_sampling(config, 0), eval_sampling(config))] == [
+        (0.9, 20, 0.1),
+        (0.95, 50, 0.02),
+    ]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_ratios_to_truncated_log_probs_are_refused(cut: str) -> None:
+    with pytest.raises(ConfigError, match=f"{cut}.*algo.old=trainer"):
+        assemble.prepare(recipes.load("quickstart", [cut]), dry=True)
+    assemble.prepare(recipes.load("quickstart", [cut, "algo.name=gspo"]), dry=True)
+    assemble.prepare(
+        recipes.load("quickstart", [cut, "algo.old=trainer", "algo.corrections=[{name: token_tis}]"]), dry=True
+    )
+
+
+def test_corrections_of_whole_sequences_are_refused_with_truncation() -> None:
+    more = ["algo.name=gspo", "algo.corrections=[{name: geometric}, {name: sequence_mis}]"]
+    with pytest.raises(ConfigError, match=r"rollout.top_k=20 with algo.corrections geometric, sequence_mis"):
+        assemble.prepare(recipes.load("quickstart", ["rollout.top_k=20", *more]), dry=True)
+
+
+def test_an_algorithm_that_is_always_off_policy_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"algo.name=m2po would take its ratios to them; use another algo.name"):
+        assemble.prepare(recipes.load("quickstart", ["rollout.top_p=0.9", "algo.name=m2po"]), dry=True)
+
+
+def test_a_reference_that_is_not_there_cannot_be_refreshed() -> None:
+    with pytest.raises(ConfigError, match=r"train.ref_model_sync_steps=4 refreshes the reference model"):
+        assemble.prepare(recipes.load("quickstart", ["train.ref_model_sync_steps=4"]), dry=True)
+    assemble.prepare(recipes.load("quickstart", ["train.ref_model_sync_steps=4", "algo.kl=0.1"]), dry=True)
+
+
+@pytest.mark.parametrize("setting", ["top_p=0.9", "top_k=5", "min_p=0.1", "samples=2"])
+def test_settings_without_effect_on_greedy_answers_are_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"eval.{setting}.*set eval.temperature above 0"):
+        recipes.load("quickstart", [f"eval.{setting}"])

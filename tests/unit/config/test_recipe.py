@@ -1,0 +1,390 @@
+"""From what a user typed to a configuration, or to a list of what is wrong with it."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from dojang.algos.grpo import GrpoConfig
+from dojang.config import recipe as recipes
+from dojang.core.errors import ConfigError
+from dojang.data.custom import CustomDataConfig
+from dojang.data.gsm8k import Gsm8kConfig
+
+
+def complaint(recipe: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        recipes.load(recipe, overrides)
+    return str(caught.value)
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\n")
+    return path
+
+
+@pytest.mark.parametrize("name", recipes.shipped())
+def test_every_shipped_recipe_loads_and_survives_a_round_trip(name: str, tmp_path: Path) -> None:
+    config = recipes.load(name)
+    saved = tmp_path / "config.yaml"
+    saved.write_text(recipes.to_yaml(config))
+    assert recipes.load(str(saved)) == config
+    assert recipes.differences(config, recipes.load(str(saved))) == {}
+
+
+@pytest.mark.parametrize("name", recipes.shipped())
+def test_a_shipped_recipe_says_what_it_is_for(name: str) -> None:
+    path = Path(recipes.__file__).parents[1] / "recipes" / f"{name}.yaml"
+    assert path.read_text().startswith("# ")
+
+
+def test_what_is_needed_is_asked_for(tmp_path: Path) -> None:
+    assert complaint("quickstart", "data.name=custom") == (
+        "1 mistake in the configuration of 'quickstart':\n  - data.load_with: must be given"
+    )
+    path = tmp_path / "empty.yaml"
+    path.write_text("data: {digits: 3}\n")
+    message = complaint(str(path))
+    assert "\n  - model: must be given" in message
+    assert "\n  - data.name: must be given" in message
+
+
+def test_a_key_of_the_default_choice_can_be_set_without_naming_it() -> None:
+    config = recipes.load("quickstart", ["algo.kl=0.05", "task.timeout_s=3"])
+    assert (config.algo.name, config.task.name) == ("grpo", "answer_line")
+    assert config.algo == GrpoConfig(kl=0.05)
+
+
+def test_a_file_of_ones_own(recipe_file: Path) -> None:
+    config = recipes.load(str(recipe_file), ["steps=3"])
+    assert (config.model.name, config.data.name, config.steps) == ("dojang-tiny", "arithmetic", 3)
+
+
+def test_a_configuration_is_frozen(recipe_file: Path) -> None:
+    config = recipes.load(str(recipe_file))
+    with pytest.raises(ValidationError, match="frozen"):
+        config.steps = 5
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("train.lr=1e-6", "train.lr", 1e-6),
+        ("train.lr=5.0e-4", "train.lr", 5e-4),
+        ("train.lr=2", "train.lr", 2.0),
+        ("train.betas=[0.8, 0.95]", "train.betas", (0.8, 0.95)),
+        ("train.betas=[8e-1,0.95]", "train.betas", (0.8, 0.95)),
+        ("algo.kl=0.05", "algo.kl", 0.05),
+        ("algo.advantage=mean", "algo.advantage", "mean"),
+        ("steps=7", "steps", 7),
+        ("model.name=org/name", "model.name", "org/name"),
+        ("task.rewards={correct: 2, format: 0.1}", "task.rewards", {"correct": 2.0, "format": 0.1}),
+        ("rollout.temperature=.5", "rollout.temperature", 0.5),
+    ],
+)
+def test_overrides_are_read_as_what_the_key_wants(override: str, path: str, value: object) -> None:
+    found: object = recipes.load("quickstart", [override])
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_the_last_override_wins() -> None:
+    assert recipes.load("quickstart", ["steps=3", "steps=4"]).steps == 4
+
+
+def test_a_union_is_switched_by_its_name() -> None:
+    config = recipes.load("quickstart", ["data.name=gsm8k", "data.path=/somewhere", "data.shots=1"])
+    assert isinstance(config.data, Gsm8kConfig)
+    custom = recipes.load("quickstart", ["data.name=custom", "data.load_with=mine:load", "data.stop=[END]"])
+    assert custom.data == CustomDataConfig(load_with="mine:load", stop=("END",))
+    assert recipes.load("quickstart", ["algo.name=grpo", "algo.kl=0.1"]).algo == GrpoConfig(kl=0.1)
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("train.learning_rate=1", "train.learning_rate: no such key; known: lr, warmup,"),
+        ("train.warmpu=0.1", "train.warmpu: no such key; did you mean train.warmup?"),
+        ("rolout.samples=4", "rolout: no such key; did you mean rollout?"),
+        ("algo.klx=0.1", "algo.klx: no such key; did you mean algo.kl?"),
+        ("data.digit=3", "data.digit: no such key; did you mean data.digits?"),
+        (
+            "steps=many",
+            "steps: input should be a valid integer, unable to parse string as an integer, but it is 'many'",
+        ),
+        ("steps=0", "steps: input should be greater than or equal to 1, but it is 0"),
+        ("train.lr=nan", "train.lr: input should be a finite number, but it is"),
+        ("train.lr=-1", "train.lr: input should be greater than 0, but it is -1"),
+        ("algo.kl_estimator=k4", "algo.kl_estimator: input should be 'k1', 'k2', 'k3' or 'k3+', but it is 'k4'"),
+        ("train.betas=[0.5]", "train.betas.1: must be given"),
+        ("train.critic.lr=0", "train.critic.lr: input should be greater than 0, but it is 0"),
+        ("algo={name: ppo, refills: 2}", "algo.refills: 2 is more than 0, but with ppo there is nothing to refill"),
+        ("algo={name: ppo, advantage: rloo}", "algo.advantage: input should be 'reinforce++', but it is 'rloo'"),
+        ("train.betas=[1, 0.5]", "train.betas.0: input should be less than 1, but it is 1"),
+        (
+            "data.name=gsm9k",
+            "data.name: 'gsm9k' is not one of arithmetic, files, functions, gsm8k, prepared, "
+            "prompt_completion, reasoning_gym, tiny_programs, custom; did you mean gsm8k?",
+        ),
+        (
+            "data.name=[1]",
+            "data.name: [1] is not one of arithmetic, files, functions, gsm8k, prepared, prompt_completion, "
+            "reasoning_gym, tiny_programs, custom",
+        ),
+        ("seed=4294967296", "seed: input should be less than 4294967296"),
+        ("task.rewards={}", "task.rewards: dictionary should have at least 1 item"),
+        ("task.rewards={corect: 1}", "task.rewards: "),
+        ("model=dojang-tiny", "model: "),
+        ("data=arithmetic", "data: "),
+        ("train=", "train: "),
+    ],
+)
+def test_a_mistake_is_named_by_its_key(override: str, line: str) -> None:
+    message = complaint("quickstart", override)
+    assert message.startswith("1 mistake in the configuration of 'quickstart':\n")
+    assert f"\n  - {line}" in message
+    assert "\n" not in message.split("\n  - ", 1)[1]
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    message = complaint("quickstart", "steps=0", "train.lrx=1", "algo.kl=-1", "data.digits=x")
+    assert message.startswith("4 mistakes in")
+    for key in ("steps: ", "train.lrx: ", "algo.kl: ", "data.digits: "):
+        assert f"\n  - {key}" in message
+
+
+def test_weights_are_for_rewards_there_are() -> None:
+    said = "algo.parts has a weight for corect, but the parts of the task's reward are correct, format"
+    assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={corect: 2}")
+    others = {
+        "{name: code, rewards: {tags: {pattern: x}}}": "fraction, tags",
+        "{name: maths}": "boxed, correct",
+        "{name: keywords, required: [dose]}": "dose, own",
+        "{name: keywords, required: [dose], shape: all_or_nothing}": "accepted",
+    }
+    for task, parts in others.items():
+        said = f"weight for corect, but the parts of the task's reward are {parts}; correct the name"
+        assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={corect: 2}", f"task={task}")
+    said = "parts has overlong=2, a weight of the length penalty, but overlong=0 turns that off"
+    assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={overlong: 2}")
+    assert recipes.load("quickstart", ["algo.name=gdpo", "algo.parts={overlong: 2}", "algo.overlong=0.1"])
+    said = "has no effect with advantage=grpo, which takes the whole reward"
+    assert said in complaint("quickstart", "algo.parts={correct: 2}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("loop.stale_updates=3", "train.updates=2"), "loop.stale_updates=3 must be a multiple of train.updates=2"),
+        (("train.optimiser=muon", "train.lora={}"), "optimiser=muon is for matrices trained in full"),
+        (("train.muon_momentum=0.9",), "muon_momentum=0.9 has no effect with optimiser=adamw"),
+        (("runtime=ray", "runtime.trainers=2", "train.optimiser=muon"), "optimiser=muon is for one process"),
+        (("train.ref_model_mixup_alpha=0.1",), "has no effect without ref_model_sync_steps"),
+        (("train.ref_model_sync_steps=4", "train.lora={}"), "needs a policy trained in full"),
+        (("model.head_dtype=float32", "rollout.engine=vllm"), "model.head_dtype=float32 is for rollout.engine=torch"),
+        (("model.head_dtype=float32", "model.dtype=float64"), "less than model.dtype=float64"),
+        (("loop.stale_updates=2", "train.ppo_epochs=2", "train.updates=2"), "train.updates=2 times train.ppo_epochs=2"),
+        (
+            ("loop.stale_updates=2", "algo.name=gspo"),
+            "set algo.old=behaviour, or add algo.corrections=[{name: token_tis}]",
+        ),
+        (
+            ("loop.stale_updates=2", "algo.old=trainer"),
+            "loop.stale_updates=2 trains on old rollouts, but with algo.old=tra",
+        ),
+        (
+            ("loop.stale_updates=2", "algo.old=trainer", "algo.corrections=[{name: opsm}]"),
+            "nothing corrects for the staleness",
+        ),
+        (("algo.name=m2po", "algo.old=trainer"), "algo.old: "),
+        (("algo.corrections=[{name: icepop}]",), "with old=behaviour; set old=trainer"),
+        (
+            ("algo.name=maxrl", "task={name: code}"),
+            "task.shape=fraction pays -1 for no program, but algo.advantage=maxrl",
+        ),
+        (
+            ("algo.name=maxrl", "task.rewards={correct: 1, format: -0.5}"),
+            "weight of format in the task's rewards is neg",
+        ),
+        (("algo.name=maxrl", "task={name: maths, boxed: -1}"), "the weight of boxed in the task's rewards is negative"),
+        (("loop.stale_updates=40",), "leave some of steps=40 to learn in: 40 of them only attempt"),
+    ],
+)
+def test_stale_rollouts_must_come_to_an_end(overrides: tuple[str, ...], said: str) -> None:
+    assert said in complaint("quickstart", *overrides)
+
+
+def test_one_sample_is_enough_where_no_group_is_compared() -> None:
+    for algo in ("ppo", "reinforce++", "dapo, advantage: reinforce++-tokens, refills: 0"):
+        assert recipes.load("quickstart", ["rollout.samples=1", f"algo={{name: {algo}}}"]).rollout.samples == 1
+    for algo in ("grpo", "rloo", "reinforce++-baseline", "gdpo", "maxrl", "gspo"):
+        said = "rollout.samples=1 leaves nothing to compare a reward with, as algo.advantage="
+        assert said in complaint("quickstart", "rollout.samples=1", f"algo.name={algo}")
+
+
+def test_corrections_for_stale_rollouts_may_include_opsm() -> None:
+    corrections = "algo.corrections=[{name: opsm}, {name: token_tis}]"
+    assert recipes.load("quickstart", ["loop.stale_updates=2", "algo.old=trainer", corrections])
+
+
+def test_a_critic_leaves_something_to_the_policy() -> None:
+    said = "train.critic.warmup=40 leaves none of the run's 40 optimiser steps to the policy; lower it or raise steps"
+    assert said in complaint("quickstart", "algo.name=ppo", "train.critic.warmup=40")
+    assert recipes.load("quickstart", ["algo.name=ppo", "train.critic.warmup=39"]).train.critic.warmup == 39
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["train.lora.bits=4", "model.dtype=float64"], "train.lora.bits=4 knows nothing as precise as"),
+        (["train.offload=[reference]", "algo.kl=0"], "train.offload has reference, but there is no reference model"),
+        (["train.offload=[reference]", "algo.kl=0.1", "train.lora={}"], "train.offload has reference, but there is no"),
+        (["train.critic.lr=1e-3"], "train.critic is for algorithms that have one (algo.name=ppo), and grpo has none"),
+    ],
+)
+def test_what_would_be_without_effect_is_said(overrides: list[str], said: str) -> None:
+    assert said in complaint("quickstart", *overrides)
+
+
+def test_programs_are_not_graded_by_an_answer_line() -> None:
+    said = "data.name=functions asks for programs, which only running them can grade; set task.name=code"
+    assert said in complaint("quickstart", "data.name=functions")
+    assert recipes.load("quickstart", ["data.name=functions", "task={name: code}"]).task.name == "code"
+
+
+def test_puzzles_are_graded_by_whoever_made_them() -> None:
+    puzzles = ["data={name: reasoning_gym, generators: {maze: {}}}"]
+    said = "data.name=reasoning_gym has puzzles that only it can grade; set task.name=reasoning_gym"
+    assert said in complaint("quickstart", *puzzles)
+    said = "task.name=reasoning_gym grades its own puzzles, not those of data.name=arithmetic"
+    assert said in complaint("quickstart", "task.name=reasoning_gym")
+    assert recipes.load("quickstart", [*puzzles, "task={name: reasoning_gym}"]).task.name == "reasoning_gym"
+
+
+def test_rooms_that_disagree_are_all_named() -> None:
+    message = complaint("quickstart", "eval.samples=5", "train.updates=17")
+    assert message.startswith("2 mistakes in")
+    assert "eval.samples=5 greedy answers would all be the same; set eval.temperature above 0" in message
+    assert "train.updates=17 needs at least as many rollout.prompts (now 16)" in message
+
+
+@pytest.mark.parametrize("override", ["steps", "=3", "train.=3", ".lr=3", "train..lr=3", ""])
+def test_an_override_has_a_key_and_a_value(override: str) -> None:
+    assert "must have the form key=value or section.key=value" in complaint("quickstart", override)
+
+
+def test_a_value_has_no_keys_of_its_own() -> None:
+    assert "'steps' is a value, not a section" in complaint("quickstart", "steps.more=1")
+
+
+def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
+    message = complaint("quikstart")
+    assert "there is no recipe 'quikstart'. Did you mean quickstart?" in message
+    assert all(name in message for name in recipes.shipped())
+    assert "Did you mean" not in complaint("zzz")
+
+
+def test_files_that_cannot_be_a_recipe(tmp_path: Path) -> None:
+    assert "does not exist" in complaint(str(tmp_path / "missing.yaml"))
+    for content, words in [
+        (b"model: [", "is not valid YAML"),
+        (b"- a\n- b\n", "must be a mapping of keys to values, not list"),
+        (b"", "must be a mapping of keys to values, not NoneType"),
+        (b"\xff\xfe\xfa", "cannot be read"),
+    ]:
+        path = tmp_path / "bad.yaml"
+        path.write_bytes(content)
+        assert words in complaint(str(path))
+    (tmp_path / "folder.yaml").mkdir()
+    assert "cannot be read" in complaint(str(tmp_path / "folder.yaml"))
+
+
+def test_differences_name_both_values() -> None:
+    old = recipes.load("quickstart")
+    new = recipes.load("quickstart", ["steps=41", "algo.kl=0.5", "data.name=custom", "data.load_with=mine:load"])
+    assert recipes.differences(old, new) == {
+        "steps": (40, 41),
+        "algo.kl": (0.0, 0.5),
+        "data.name": ("arithmetic", "custom"),
+        "data.digits": (2, None),
+        "data.train_size": (4096, None),
+        "data.test_size": (256, None),
+        "data.load_with": (None, "mine:load"),
+        "data.stop": (None, []),
+    }
+
+
+def test_the_written_configuration_is_complete() -> None:
+    tree = yaml.safe_load(recipes.to_yaml(recipes.load("quickstart")))
+    assert tree["train"]["lr"] == 3e-4
+    assert tree["train"]["betas"] == [0.9, 0.99]  # defaults are written too: they may change one day
+    assert tree["health"]["window"] == 10
+
+
+@pytest.mark.parametrize("override", ["rollout.engine=remote", "rollout.url=[http://host:8000]"])
+def test_a_remote_engine_and_its_address_go_together(override: str) -> None:
+    assert "the engine remote needs addresses" in complaint("quickstart", override)
+
+
+def test_deltas_are_for_engines_that_are_sent_weights() -> None:
+    assert "set rollout.transfer=full" in complaint("quickstart", "rollout.transfer=delta")
+    sent = ["rollout.transfer=delta", "rollout.engine=remote", "rollout.url=[http://host:8000]"]
+    assert recipes.load("quickstart", sent).rollout.transfer == "delta"
+
+
+def test_rooms_that_disagree_are_reported_beside_plain_mistakes() -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipes.load("quickstart", ["train.lr=fast", "eval.samples=3", "train.updates=99"])
+    text = str(caught.value)
+    assert text.startswith("3 mistakes")
+    assert "train.lr" in text
+    assert "set eval.temperature above 0" in text
+    assert "lower train.updates or raise rollout.prompts" in text
+
+
+def test_a_part_of_a_mapping_can_be_changed_alone() -> None:
+    task = recipes.load("quickstart", ["task.rewards.correct=2"]).task
+    assert task.rewards == {"format": 0.5, "correct": 2.0}
+
+
+def test_an_empty_section_has_its_defaults(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\ntrain:\n")
+    assert recipes.load(str(recipe)).train == recipes.load(str(recipe), ["train.lr=1e-6"]).train
+
+
+def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\nsteps: 1\nsteps: 2\n")
+    with pytest.raises(ConfigError, match="the key 'steps' is given twice"):
+        recipes.load(str(recipe))
+
+
+def test_sections_may_be_merged_from_an_anchor(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        "model: {name: dojang-tiny}\ndata: {name: arithmetic}\n"
+        "eval: &pace {every: 3}\ncheckpoint:\n  <<: *pace\n  every: 4\n"
+    )
+    config = recipes.load(str(recipe))
+    assert (config.eval.every, config.checkpoint.every) == (3, 4)
+
+
+def test_a_runtime_s_name_alone_goes_with_keys_of_its_own_in_any_order(recipe_file: Path) -> None:
+    for overrides in (["runtime=ray", "runtime.trainers=3"], ["runtime.trainers=3", "runtime=ray"]):
+        assert recipes.load(str(recipe_file), overrides).runtime.model_dump()["trainers"] == 3
+    recipe_file.write_text(recipe_file.read_text() + "runtime: ray\n")
+    assert recipes.load(str(recipe_file), ["runtime.trainers=3"]).runtime.model_dump()["trainers"] == 3
+    assert recipes.load(str(recipe_file), ["runtime.trainers=3", "runtime=local"]).runtime.name == "local"
+    assert recipes.load(str(recipe_file), ["runtime={name: ray, engines: 2}"]).runtime.model_dump()["engines"] == 2
+    assert "'ry' is not one of local, ray" in complaint(str(recipe_file), "runtime=ry")
+
+
+def test_what_ray_would_not_take_is_refused(recipe_file: Path) -> None:
+    assert "give the head's HOST:PORT" in complaint(str(recipe_file), "runtime=ray", "runtime.address=ray://a:10001")
+    assert "1.5 GPUs cannot be had" in complaint(str(recipe_file), "runtime=ray", "runtime.gpus=1.5")

@@ -1,0 +1,76 @@
+"""Slots are looked at in runs: sequences about equally long stay together, and none notices with whom it is."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+import pytest
+import torch
+from run_engine import run
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang.engine import attention
+from dojang.engine.kv_cache import Slots
+from dojang.engine.torch_engine import TorchEngine
+from dojang.types import Completion, Sampling
+from dojang.weight_sync.in_memory import MemoryWeights
+
+Runs = list[tuple[slice, int]]
+
+
+def of(slots: Slots, lengths: list[int]) -> Runs:
+    return attention._runs(slots, [each - 1 for each in lengths])
+
+
+@pytest.fixture
+def slots(micro_model: Callable[..., PreTrainedModel]) -> Slots:
+    shape = attention.Shape.of(micro_model().config)
+    slots = Slots(shape, torch.float32, torch.device("cpu"), most=64, budget=None)
+    assert slots.make_room(400, 0)
+    return slots
+
+
+def test_each_run_is_as_long_as_its_longest_needs(slots: Slots) -> None:
+    assert of(slots, [300] + [200] * 15 + [70] * 10) == [(slice(0, 16), 320), (slice(16, 26), 96)]
+
+
+def test_what_would_save_little_is_looked_at_together(slots: Slots) -> None:
+    assert of(slots, [64] * 16 + [32] * 15) == [(slice(0, 31), 64)]
+    assert of(slots, [64] * 16 + [32] * 16) == [(slice(0, 16), 64), (slice(16, 32), 32)]
+    assert of(slots, [5]) == [(slice(0, 1), 32)]
+    assert of(slots, [400]) == [(slice(0, 1), 416)]
+    assert of(slots, [slots.length]) == [(slice(0, 1), slots.length)]
+
+
+def test_ragged_sequences_in_several_runs_are_as_if_each_were_alone(
+    micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(3)
+    asks = [
+        (tuple(random.choices(range(5, 200), k=random.choice((3, 30)))), Sampling(5.0, size, seed=1, ordinal=at))
+        for at, size in enumerate(random.choices((2, 20, 60, 200), k=120))
+    ]
+    looked: list[tuple[Runs, list[int]]] = []
+
+    def noted(slots: Slots, position_N: list[int]) -> Runs:
+        looked.append((runs := found(slots, position_N), list(position_N)))
+        return runs
+
+    found = attention._runs
+    monkeypatch.setattr(attention, "_runs", noted)
+
+    async def together(engine: TorchEngine) -> list[list[Completion]]:
+        return await asyncio.gather(*(engine.generate(prompt, 1, sampling) for prompt, sampling in asks))
+
+    async def in_turn(engine: TorchEngine) -> list[list[Completion]]:
+        return [await engine.generate(prompt, 1, sampling) for prompt, sampling in asks]
+
+    def engine(slots: int) -> TorchEngine:
+        return TorchEngine(micro_model(torch.float64), tokenizer, MemoryWeights(torch.float64), slots=slots)
+
+    mine = run(engine(48), together)
+    ragged = [each for each in looked if len(each[0]) > 1]
+    assert len(ragged) > 20
+    for runs, positions in ragged:  # whoever is behind is no longer, but for those who have just come
+        assert max(positions[runs[0][0]]) >= max(positions[runs[-1][0]])
+    assert [each.tokens for (each,) in mine] == [each.tokens for (each,) in run(engine(1), in_turn)]

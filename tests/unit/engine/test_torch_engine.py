@@ -1,0 +1,488 @@
+"""What the torch engine does beyond answering: aborting, pausing, other weights under way, memory."""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from lookahead_decode import Blind
+from run_engine import run
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang.core.errors import ModelError
+from dojang.engine.decoder import Attend
+from dojang.engine.torch_engine import TorchEngine
+from dojang.protocols import Pause
+from dojang.types import Completion, Sampling, Span
+from dojang.weight_sync.in_memory import MemoryWeights
+
+Make = Callable[..., TorchEngine]
+HOT = Sampling(temperature=5.0, max_tokens=60, seed=3)
+"""Hot enough not to end by itself soon."""
+PROMPT = tuple(range(10, 22))
+STORM = int(os.environ.get("DOJANG_STORM", "150"))
+"""Requests in a storm; 10,000 take some ten minutes."""
+
+
+@pytest.fixture
+def weights(micro_model: Callable[..., PreTrainedModel]) -> MemoryWeights:
+    weights = MemoryWeights(torch.float64)
+    weights.publish(7, dict(micro_model(torch.float64, seed=7).named_parameters()))
+    return weights
+
+
+@pytest.fixture
+def make(
+    micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, weights: MemoryWeights
+) -> Make:
+    def one(seed: int = 0, slots: int = 8, *, blind: bool = False, **options: float) -> TorchEngine:
+        model = micro_model(torch.float64, seed=seed)
+        engine = TorchEngine(model, tokenizer, weights, slots=slots, **options)  # type: ignore[arg-type]
+        if blind:
+            engine._batch._steps = Blind(engine._batch, model)
+        return engine
+
+    return one
+
+
+async def under_way(engine: TorchEngine, tokens: int = 5) -> None:
+    """Until something has been written."""
+    while not any(len(row.tokens) >= tokens for row in engine._batch._rows):
+        await asyncio.sleep(0.001)
+
+
+def alone(make: Make, prompt: tuple[int, ...], n: int, sampling: Sampling, **options: int) -> list[Completion]:
+    return run(make(**options), lambda engine: engine.generate(prompt, n, sampling))
+
+
+def test_what_is_aborted_is_delivered_and_can_go_on(make: Make) -> None:
+    whole = alone(make, PROMPT, 3, HOT)
+
+    async def abort(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
+        await under_way(engine)
+        await engine.abort()
+        return await asked
+
+    parts = run(make(), abort)
+    assert {part.finish for part in parts} == {"abort"}
+    for part, complete in zip(parts, whole, strict=True):
+        assert part.tokens == complete.tokens[: len(part.tokens)]
+    again = run(make(), lambda engine: engine.generate(PROMPT, 3, HOT, resume=dict(enumerate(parts))))
+    assert [each.tokens for each in again] == [each.tokens for each in whole]
+    for one, other in zip(again, whole, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-10)
+        assert one.finish == other.finish
+
+
+def test_those_who_wait_are_aborted_too(make: Make) -> None:
+    async def abort(engine: TorchEngine) -> list[list[Completion]]:
+        asked = [asyncio.create_task(engine.generate(PROMPT, 3, replace(HOT, ordinal=at))) for at in range(4)]
+        await under_way(engine)
+        await engine.abort()
+        return await asyncio.gather(*asked)
+
+    groups = run(make(slots=4), abort)
+    assert {each.finish for group in groups for each in group} == {"abort"}
+    assert groups[-1][-1].tokens == ()
+
+
+@pytest.mark.parametrize("mode", ["keep", "recompute"])
+def test_a_pause_changes_nothing(make: Make, mode: Pause) -> None:
+    async def pause(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 12, HOT))
+        await under_way(engine)
+        await engine.pause(mode)
+        before = [len(row.tokens) for row in engine._batch._rows]
+        await asyncio.sleep(0.05)
+        assert [len(row.tokens) for row in engine._batch._rows] == before
+        late = asyncio.create_task(engine.generate(PROMPT, 1, replace(HOT, ordinal=1)))
+        await asyncio.sleep(0.02)
+        assert not late.done()
+        await engine.resume()
+        return await asked + await late
+
+    expected = alone(make, PROMPT, 12, HOT) + alone(make, PROMPT, 1, replace(HOT, ordinal=1))
+    assert [each.tokens for each in run(make(), pause)] == [each.tokens for each in expected]
+
+
+def test_pausing_can_wait_for_what_is_under_way(make: Make) -> None:
+    async def pause(engine: TorchEngine) -> tuple[list[Completion], list[Completion]]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
+        await under_way(engine)
+        pausing = asyncio.create_task(engine.pause("wait"))
+        await asyncio.sleep(0)
+        late = asyncio.create_task(engine.generate(PROMPT, 1, HOT))
+        await pausing
+        first = await asked
+        await asyncio.sleep(0.02)
+        assert not late.done()
+        await engine.resume()
+        return first, await late
+
+    first, late = run(make(), pause)
+    assert [each.tokens for each in first] == [each.tokens for each in alone(make, PROMPT, 3, HOT)]
+    assert len(late) == 1
+
+
+def test_pausing_can_abort(make: Make) -> None:
+    async def pause(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
+        await under_way(engine)
+        await engine.pause("abort")
+        parts = await asked
+        await engine.resume()
+        return parts
+
+    assert {each.finish for each in run(make(), pause)} == {"abort"}
+
+
+def test_tokens_know_the_weights_that_drew_them(make: Make, micro_model: Callable[..., PreTrainedModel]) -> None:
+    async def swap(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 2, HOT))
+        await under_way(engine)
+        await engine.load(7)
+        return await asked
+
+    before = alone(make, PROMPT, 2, HOT)
+    for mine, old in zip(run(make(), swap), before, strict=True):
+        first, second = mine.spans
+        assert (first.version, first.start, second.version, second.end) == (0, 0, 7, len(mine.tokens))
+        assert first.end == second.start
+        assert mine.version == 0
+        assert mine.tokens[: first.end] == old.tokens[: first.end]
+        assert mine.tokens != old.tokens
+
+
+def test_sequences_can_be_read_again_by_the_new_weights(
+    make: Make, micro_model: Callable[..., PreTrainedModel]
+) -> None:
+    """Then what follows is what the new weights would have written after the same words."""
+
+    async def swap(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 1, HOT))
+        await under_way(engine)
+        await engine.pause("recompute")
+        await engine.load(7)
+        await engine.resume()
+        return await asked
+
+    [mine] = run(make(), swap)
+    cut = mine.spans[0].end
+    with torch.no_grad():
+        text = torch.tensor([PROMPT + mine.tokens])
+        logits = micro_model(torch.float64, seed=7)(input_ids=text).logits[0, len(PROMPT) - 1 : -1]
+    expected = (logits / HOT.temperature).log_softmax(-1).gather(-1, torch.tensor(mine.tokens)[:, None])[:, 0]
+    assert mine.logprobs[cut:] == pytest.approx(expected[cut:].tolist(), abs=1e-10)
+
+
+def test_prompts_that_were_read_by_old_weights_are_read_again(make: Make) -> None:
+    """Samples that wait for a slot while the weights change begin with the new ones."""
+
+    async def swap(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 4, HOT))
+        await under_way(engine)
+        await engine.load(7)
+        return await asked
+
+    last = run(make(slots=1), swap)[-1]
+    new = alone(make, PROMPT, 4, HOT, seed=7)[-1]
+    assert last.spans == (Span(7, 0, len(last.tokens)),)
+    assert last.tokens == new.tokens
+
+
+def test_sleep_gives_memory_back_and_loses_nothing(make: Make) -> None:
+    async def doze(engine: TorchEngine) -> list[Completion]:
+        asked = asyncio.create_task(engine.generate(PROMPT, 12, HOT))
+        await under_way(engine)
+        await engine.sleep()
+        assert engine._batch._slots.keys_LSKTD.numel() == 0
+        await engine.wake()
+        return await asked
+
+    expected = alone(make, PROMPT, 12, HOT)
+    assert [each.tokens for each in run(make(), doze)] == [each.tokens for each in expected]
+
+
+@pytest.mark.parametrize("ending", ["done", "one token", "aborted", "nobody waits"])
+def test_an_idle_engine_keeps_no_keys_and_values(make: Make, ending: str) -> None:
+    async def play(engine: TorchEngine) -> None:
+        sampling = replace(HOT, max_tokens=1 if ending == "one token" else 400 if ending != "done" else 8)
+        asked = asyncio.ensure_future(engine.generate(PROMPT, 2, sampling))
+        if ending in ("aborted", "nobody waits"):
+            while not engine._batch.running:
+                await asyncio.sleep(0)
+        if ending == "aborted":
+            await engine.abort()
+        if ending == "nobody waits":
+            asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        for _ in range(500):
+            if not engine._batch.busy and not engine._batch._slots.keys_LSKTD.numel():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{engine._batch._slots.keys_LSKTD.numel()} numbers are kept")
+
+    run(make(), play)
+
+
+def test_more_samples_than_slots(make: Make) -> None:
+    assert [each.tokens for each in alone(make, PROMPT, 9, HOT, slots=2)] == [
+        each.tokens for each in alone(make, PROMPT, 9, HOT, slots=64)
+    ]
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 7, 1000])
+def test_prompts_may_be_read_in_pieces(make: Make, chunk: int) -> None:
+    long = tuple(range(5, 205))
+    pieces, whole = (alone(make, long, 2, replace(HOT, max_tokens=5), chunk=size) for size in (chunk, 512))
+    assert [each.tokens for each in pieces] == [each.tokens for each in whole]
+
+
+def test_stop_tokens_and_bias(make: Make) -> None:
+    [free] = alone(make, PROMPT, 1, HOT)
+    stop = free.tokens[4]
+    [stopped] = alone(make, PROMPT, 1, replace(HOT, stop_tokens=(stop,)))
+    assert stopped.tokens == free.tokens[: free.tokens.index(stop) + 1]
+    assert stopped.finish == "stop"
+    [pushed] = alone(make, PROMPT, 1, replace(HOT, bias=((17, 1e4),), max_tokens=4))
+    assert pushed.tokens == (17,) * 4
+    assert pushed.logprobs == (0.0,) * 4
+    assert all(plain < -0.1 for plain in pushed.plain_logprobs)
+
+
+def test_a_prompt_that_leaves_no_room(make: Make) -> None:
+    with pytest.raises(ModelError, match="512 tokens leaves no room in a context of 512"):
+        alone(make, (5,) * 512, 1, HOT)
+    [full] = alone(make, (5,) * 500, 1, HOT)
+    assert len(full.tokens) <= 12
+
+
+@pytest.mark.parametrize(("slots", "blind"), [(1, False), (7, False), (7, True), (64, False), (64, True)])
+def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
+    make: Make, weights: MemoryWeights, micro_model: Callable[..., PreTrainedModel], slots: int, *, blind: bool
+) -> None:
+    """Weights are replaced by the same under another name: what is drawn must not notice, but versions must.
+
+    Also where turns begin before those before them have been looked at, as on a GPU."""
+    random = Random(slots)
+    same = dict(micro_model(torch.float64).named_parameters())
+    asks = [
+        (
+            tuple(random.choices(range(5, 200), k=random.choice((1, 3, 9, 40)))),
+            random.choice((1, 2, 5)),
+            Sampling(
+                temperature=random.choice((0.0, 0.7, 1.0, 5.0)),
+                max_tokens=random.choice((1, 2, 10, 40)),
+                seed=1,
+                ordinal=at,
+                top_k=random.choice((0, 0, 20)),
+                top_p=random.choice((1.0, 1.0, 0.9)),
+                stop=random.choice(((), (), ("a",), ("e", "the"))),
+            ),
+        )
+        for at in range(STORM)
+    ]
+
+    async def storm(engine: TorchEngine) -> list[list[Completion]]:
+        some = asyncio.Semaphore(256)  # at a time: whatever is asked is aborted again and again
+
+        async def ask(at: int) -> list[Completion]:
+            done: dict[int, Completion] = {}
+            prompt, n, sampling = asks[at]
+            await asyncio.sleep(random.random() * 0.003 * len(asks))
+            async with some:
+                while len(done) < n or any(each.finish == "abort" for each in done.values()):
+                    done = dict(enumerate(await engine.generate(prompt, n, sampling, resume=done)))
+            return [done[index] for index in range(n)]
+
+        async def disturb() -> None:
+            for version in range(1, len(asks) // 5):
+                await asyncio.sleep(random.random() * 0.02)
+                if random.random() < 0.3:
+                    await engine.abort()
+                weights.publish(version, same)
+                await engine.load(version)
+
+        disturbance = asyncio.create_task(disturb())
+        results = await asyncio.gather(*(ask(at) for at in range(len(asks))))
+        await disturbance
+        await engine.resume()  # the step that delivered the last has ended then
+        assert not engine._batch.busy
+        assert not engine._asked
+        return results
+
+    async def in_turn(engine: TorchEngine) -> list[list[Completion]]:
+        return [await engine.generate(*ask) for ask in asks]
+
+    engine = make(slots=slots, blind=blind)
+    limit_s = 60.0 + STORM
+    for mine, expected in zip(run(engine, storm, limit_s), run(make(slots=8), in_turn, limit_s), strict=True):
+        assert [(each.tokens, each.text, each.finish) for each in mine] == [
+            (each.tokens, each.text, each.finish) for each in expected
+        ]
+        for each in mine:
+            assert [span.start for span in each.spans] == [0, *(span.end for span in each.spans[:-1])]
+            assert each.spans[-1].end == len(each.tokens)
+            assert [span.version for span in each.spans] == sorted({span.version for span in each.spans})
+    steps = engine._batch._steps
+    assert not blind or (isinstance(steps, Blind) and steps.went_on and not steps.unseen)
+
+
+@pytest.mark.parametrize("change", ["load", "abort", "sleep", "drop"])
+def test_what_has_begun_is_looked_at_before_anything_changes(make: Make, change: str) -> None:
+    engine = make(blind=True)
+    steps = engine._batch._steps
+    assert isinstance(steps, Blind)
+
+    async def disturb(engine: TorchEngine) -> list[Completion]:
+        other = asyncio.create_task(engine.generate(PROMPT[:4], 1, HOT))
+        asked = asyncio.create_task(engine.generate(PROMPT, 2, HOT))
+        await under_way(engine, 10)
+        if change == "load":
+            await engine.load(7)
+        elif change == "drop":
+            other.cancel()
+        else:
+            await getattr(engine, change)()
+        drawn = await other if change == "abort" else []
+        assert all(len(each.tokens) % 3 == 1 for each in drawn if each.finish == "abort")  # the first, and whole looks
+        await engine.resume()
+        return await asked
+
+    drawn = run(engine, disturb)
+    expected = alone(make, PROMPT, 2, HOT)
+    for mine, theirs in zip(drawn, expected, strict=True):
+        kept = min(len(mine.tokens), len(theirs.tokens)) if change != "load" else mine.spans[0].end
+        assert kept >= 10
+        assert mine.tokens[:kept] == theirs.tokens[:kept]
+        assert change == "abort" or mine.finish != "abort"
+    assert not steps.unseen
+    assert steps.went_on
+
+
+def test_nothing_is_under_way_after_the_last_has_ended_early(make: Make) -> None:
+    """What was begun for it before its end had been seen is over, too."""
+    engine = make(blind=True)
+    steps, token = engine._batch._steps, alone(make, PROMPT, 1, HOT)[0].tokens[9]
+    assert isinstance(steps, Blind)
+
+    async def play(engine: TorchEngine) -> list[Completion]:
+        drawn = await engine.generate(PROMPT, 1, replace(HOT, stop_tokens=(token,)))
+        await engine.resume()  # the step that delivered it has ended then
+        assert steps.went_on
+        assert not steps.unseen
+        return drawn
+
+    (drawn,) = run(engine, play)
+    assert (len(drawn.tokens), drawn.finish) == (10, "stop")
+
+
+def test_out_of_memory_while_looking_for_nobody_is_told_and_the_engine_goes_on(make: Make) -> None:
+    engine = make(blind=True)
+    batch, token = engine._batch, alone(make, PROMPT, 1, HOT)[0].tokens[9]
+    land = batch._land
+
+    def broken(flight: Any) -> None:
+        if not batch._rows:
+            batch._land = land  # type: ignore[method-assign]
+            batch._steps.unseen = 0  # type: ignore[attr-defined]
+            raise torch.OutOfMemoryError("no memory left")
+        land(flight)
+
+    batch._land = broken  # type: ignore[method-assign]
+
+    async def play(engine: TorchEngine) -> list[Completion]:
+        await engine.generate(PROMPT, 1, replace(HOT, stop_tokens=(token,)))
+        return await engine.generate(PROMPT, 2, HOT)
+
+    assert [each.tokens for each in run(engine, play)] == [each.tokens for each in alone(make, PROMPT, 2, HOT)]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_error_while_looking_is_told_and_the_engine_goes_on(make: Make, times: int) -> None:
+    """Also if turns have begun after those that could not be looked at."""
+    engine = make(blind=True)
+    steps, stopper, left = engine._batch._steps, engine._batch._stopper, [times]
+    assert isinstance(steps, Blind)
+    end = stopper.end
+
+    def broken(written: Sequence[int], *rest: Any) -> Any:
+        if len(written) > 8 and left[0]:
+            left[0] -= 1
+            steps.unseen = 0  # what has begun will not be looked at any more
+            raise ValueError("cannot look")
+        return end(written, *rest)
+
+    stopper.end = broken  # type: ignore[method-assign]
+
+    async def play(engine: TorchEngine) -> list[Completion]:
+        for _ in range(times):
+            asked = [engine.generate(PROMPT[:size], 2, replace(HOT, ordinal=size)) for size in (4, 5)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert [str(each) for each in answers] == ["cannot look"] * 2
+        return await engine.generate(PROMPT, 2, HOT)
+
+    drawn = run(engine, play)
+    assert [each.tokens for each in drawn] == [each.tokens for each in alone(make, PROMPT, 2, HOT)]
+
+
+@pytest.mark.parametrize("most", [20, 9, 3])
+def test_where_memory_does_not_suffice_less_is_done_at_a_time(make: Make, most: int) -> None:
+    asks = [(PROMPT[: 3 + at], 4, replace(HOT, ordinal=at, max_tokens=20)) for at in range(5)]
+    engine = make(slots=16, chunk=512)
+    decoder, attempts = engine._batch._decoder, list[int]()
+    forward = decoder.forward
+
+    def scarce(token_N: torch.Tensor, position_N: torch.Tensor, attend: Attend, *wanted: torch.Tensor) -> torch.Tensor:
+        attempts.append(len(token_N))
+        if len(token_N) > max(most, 16 if int(position_N.min()) < 3 else 0):  # a prompt comes whole if it is short
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(token_N, position_N, attend, *wanted)
+
+    decoder.forward = scarce  # type: ignore[method-assign]
+    drawn = run(engine, lambda engine: asyncio.gather(*(engine.generate(*ask) for ask in asks)))
+    for ask, group in zip(asks, drawn, strict=True):
+        assert [each.tokens for each in group] == [each.tokens for each in alone(make, *ask)]
+    assert max(attempts) > most  # or nothing was tested
+    assert not engine._batch.busy
+
+
+def test_memory_that_suffices_for_nothing_is_an_error(make: Make) -> None:
+    async def play(engine: TorchEngine) -> None:
+        def never(*_: object) -> torch.Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        engine._batch._decoder.forward = never  # type: ignore[method-assign]
+        with pytest.raises(torch.OutOfMemoryError):
+            await engine.generate(PROMPT, 3, HOT)
+
+    run(make(), play)
+
+
+def test_threads_of_the_engine_are_its_own(make: Make) -> None:
+    before = torch.get_num_threads()
+    seen = list[int]()
+
+    async def play(engine: TorchEngine) -> None:
+        step = engine._batch.step
+
+        def watched() -> None:
+            seen.append(torch.get_num_threads())
+            step()
+
+        engine._batch.step = watched  # type: ignore[method-assign]
+        await engine.generate(PROMPT, 2, HOT)
+        seen.append(await asyncio.to_thread(torch.get_num_threads))
+
+    try:
+        torch.set_num_threads(3)
+        run(make(threads=1), play)
+        assert set(seen[:-1]) == {1}
+        assert seen[-1] == torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

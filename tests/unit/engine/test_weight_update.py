@@ -1,0 +1,145 @@
+"""Updates of an engine's weights: whole ones and patches, checked before they are taken over, and sums."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang.core.checksum import checksum
+from dojang.engine.torch_engine import TorchEngine
+from dojang.protocols import Patch
+from dojang.types import Sampling
+from dojang.weight_sync.in_memory import MemoryWeights
+
+T = TypeVar("T")
+PROMPT = tuple(range(10, 22))
+WARM = Sampling(temperature=1.0, max_tokens=8, seed=3)
+
+
+@pytest.fixture
+def engine(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> TorchEngine:
+    weights = MemoryWeights(torch.float32)
+    weights.publish(3, dict(micro_model(torch.float32, seed=3).named_parameters()))
+    return TorchEngine(micro_model(torch.float32), tokenizer, weights, slots=4)
+
+
+def run(engine: TorchEngine, play: Callable[[], Awaitable[T]]) -> T:
+    async def whole() -> T:
+        try:
+            return await asyncio.wait_for(play(), 60)
+        finally:
+            await engine.close()
+
+    return asyncio.run(whole())
+
+
+def test_a_sum_depends_on_every_bit_every_place_and_every_name() -> None:
+    tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
+    first = checksum(tensors)
+    assert first == checksum(dict(reversed(tensors.items())))
+    other = {name: tensor.clone() for name, tensor in tensors.items()}
+    other["a"][1, 2] += 1e-6
+    swapped = {**tensors, "a": torch.tensor([[1.0, 0.0, 2.0], [3.0, 4.0, 5.0]])}
+    renamed = {"c": tensors["a"], "b": tensors["b"]}
+    negative = {**tensors, "a": torch.tensor([[-0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])}
+    shaped = {**tensors, "a": tensors["a"].reshape(3, 2)}
+    assert len({first, *(checksum(each) for each in (other, swapped, renamed, negative, shaped))}) == 6
+
+
+def test_the_sum_of_an_engine_is_that_of_the_weights_it_was_given(
+    engine: TorchEngine, micro_model: Callable[..., PreTrainedModel]
+) -> None:
+    async def play() -> tuple[str, str]:
+        before = await engine.checksum()
+        await engine.load(3)
+        return before, await engine.checksum()
+
+    sums = [checksum(dict(micro_model(torch.float32, seed=seed).named_parameters())) for seed in (0, 3)]
+    assert list(run(engine, play)) == sums
+
+
+def test_a_patch_gives_what_the_whole_weights_give(
+    engine: TorchEngine, micro_model: Callable[..., PreTrainedModel]
+) -> None:
+    changed = {name: weight.detach().clone() for name, weight in micro_model(torch.float32).named_parameters()}
+    patches = []
+    for name in ("model.layers.0.self_attn.k_proj.weight", "model.embed_tokens.weight", "model.norm.weight"):
+        index_N = torch.tensor([0, changed[name].numel() - 1, 5])
+        value_N = torch.tensor([0.5, -0.25, 2.0])
+        changed[name].view(-1)[index_N] = value_N
+        patches.append(Patch(name, index_N.int(), value_N))
+
+    async def play() -> tuple[str, int, int]:
+        update = await engine.begin(1, base=0)
+        await update.patch(patches)
+        before = await engine.generate(PROMPT, 1, WARM)
+        await update.commit(checksum(changed))
+        after = await engine.generate(PROMPT, 1, WARM)
+        return await engine.checksum(), before[0].version, after[0].version
+
+    assert run(engine, play) == (checksum(changed), 0, 1)
+
+
+def test_what_is_wrong_with_an_update_is_said_before_anything_is_touched(
+    engine: TorchEngine, micro_model: Callable[..., PreTrainedModel]
+) -> None:
+    name = "model.norm.weight"
+    size = micro_model(torch.float32).get_parameter(name).numel()
+
+    async def play() -> None:
+        before = await engine.checksum()
+        update = await engine.begin(1)
+        with pytest.raises(ValueError, match="an update to version 1 is under way"):
+            await engine.begin(2)
+        with pytest.raises(ValueError, match="has no weight called strange"):
+            await update.send({"strange": torch.zeros(1)})
+        with pytest.raises(ValueError, match=rf"comes as \[3\], and the engine's is \[{size}\]"):
+            await update.send({name: torch.zeros(3)})
+        with pytest.raises(ValueError, match="began from a base version"):
+            await update.patch([Patch(name, torch.tensor([0]), torch.tensor([0.0]))])
+        await update.send({name: torch.zeros(size)})
+        with pytest.raises(ValueError, match="must bring every weight"):
+            await update.commit()
+        await update.give_up()
+        with pytest.raises(ValueError, match="is over"):
+            await update.commit()
+        with pytest.raises(ValueError, match="it holds version 0; send whole weights"):
+            await engine.begin(6, base=5)
+        patch = await engine.begin(1, base=0)
+        with pytest.raises(ValueError, match="a place outside"):
+            await patch.patch([Patch(name, torch.tensor([size]), torch.tensor([0.0]))])
+        with pytest.raises(ValueError, match="places for"):
+            await patch.patch([Patch(name, torch.tensor([0]), torch.tensor([0.0, 1.0]))])
+        await patch.give_up()
+        assert await engine.checksum() == before
+        assert (await engine.state()).dirty == ""
+
+    run(engine, play)
+
+
+def test_an_engine_that_does_not_hold_what_it_should_draws_no_more(engine: TorchEngine) -> None:
+    async def play() -> None:
+        hot = Sampling(temperature=5.0, max_tokens=4000, seed=1)
+        under_way = asyncio.create_task(engine.generate(PROMPT, 2, hot))
+        while not (await engine.state()).running:
+            await asyncio.sleep(0.001)
+        update = await engine.begin(1, base=0)
+        await update.patch([Patch("model.norm.weight", torch.tensor([0]), torch.tensor([9.0]))])
+        with pytest.raises(ValueError, match="the weights' sum is"):
+            await update.commit("0123456789abcdef")
+        with pytest.raises(RuntimeError, match="broke off"):
+            await under_way
+        assert "version 1 broke off" in (await engine.state()).dirty
+        with pytest.raises(RuntimeError, match="until whole weights have been loaded"):
+            await engine.generate(PROMPT, 1, WARM)
+        with pytest.raises(ValueError, match="send whole weights"):
+            await engine.begin(2, base=0)
+        await engine.load(3)
+        [completion] = await engine.generate(PROMPT, 1, WARM)
+        state = await engine.state()
+        assert (completion.version, state.version, state.dirty, state.running, state.waiting) == (3, 3, "", 0, 0)
+
+    run(engine, play)

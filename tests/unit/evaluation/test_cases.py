@@ -1,0 +1,142 @@
+"""Which settings `dojang eval` evaluates with: from the recipe or the run, options, and key=value."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dojang.config import recipe as recipes
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import ConfigError
+from dojang.data.gsm8k import Gsm8kConfig
+from dojang.data.prepared import PreparedConfig
+from dojang.evaluation.cases import Options, find_subject, make_cases
+from dojang.tasks.code import CodeConfig
+
+OPTIONS = Options(1, 0.0, 10, None, 0, "cpu", "auto")
+
+
+def case(
+    model: str,
+    data: str = "",
+    *overrides: str,
+    recipe: str = "",
+    shots: Sequence[int] = (),
+    options: Options = OPTIONS,
+    said: list[str] | None = None,
+) -> RunConfig:
+    subject = find_subject(model, recipe)
+    (only,) = make_cases(subject, [data] if data else [], shots, options, overrides, (said or []).append)
+    return only.config
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """The directory of a run with settings of its own."""
+    settings = [
+        *("data={name: gsm8k, path: /data/gsm8k, shots: 4}", "model.template={enable_thinking: false}"),
+        *("rollout.max_tokens=99", "rollout.slots=3", "task.timeout_s=7", "judge.workers=1"),
+    ]
+    folder = tmp_path / "run"
+    (folder / "checkpoints" / "step-000002").mkdir(parents=True)
+    (folder / "checkpoints" / "best").symlink_to("step-000002")
+    (folder / "config.yaml").write_text(recipes.to_yaml(recipes.load("quickstart", settings)))
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a folder `gsm8k` of prepared code problems in it."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gsm8k").mkdir()
+    pq.write_table(pa.table({"ability": ["code"]}), tmp_path / "gsm8k" / "test.parquet")
+    return tmp_path
+
+
+def test_a_known_dataset_comes_before_a_folder_of_that_name(here: Path) -> None:
+    said: list[str] = []
+    found = case("dojang-tiny", "gsm8k=/data/gsm8k", said=said)
+    assert isinstance(found.data, Gsm8kConfig)
+    assert (found.data.path, found.task.name) == (Path("/data/gsm8k"), "answer_line")
+    subject = find_subject("dojang-tiny", "")
+    (bare,) = make_cases(subject, ["gsm8k"], [], OPTIONS, [], said.append)
+    assert bare.config.data.name == "gsm8k"
+    assert said == ["--data gsm8k is the dataset gsm8k, not the folder of that name here; for that, write ./gsm8k"]
+    folder = case("dojang-tiny", "./gsm8k")
+    assert isinstance(folder.data, PreparedConfig)
+    assert (folder.data.path, folder.task.name) == (Path("./gsm8k"), "code")
+
+
+@pytest.mark.parametrize("below", ["", "checkpoints/best", "checkpoints/step-000002"])
+def test_a_run_brings_its_settings(trained: Path, below: str) -> None:
+    subject = find_subject(str(trained / below), "")
+    assert subject.trained_from == "dojang-tiny"
+    assert subject.path.startswith(str(trained / "checkpoints"))
+    found = case(str(trained / below))
+    assert isinstance(found.data, Gsm8kConfig)
+    assert (found.data.path, found.data.shots) == (Path("/data/gsm8k"), 4)
+    assert found.model.template == {"enable_thinking": False}
+    assert (found.rollout.max_tokens, found.task.timeout_s, found.judge.workers) == (99, 7, 1)
+    assert found.rollout.slots != 3  # that was for the machine it was trained on
+
+
+def test_a_run_s_settings_go_with_the_same_dataset_elsewhere(trained: Path) -> None:
+    found = case(str(trained), "gsm8k=/other")
+    assert isinstance(found.data, Gsm8kConfig)
+    assert (found.data.path, found.data.shots, found.task.timeout_s) == (Path("/other"), 4, 7)
+    other = case(str(trained), "functions")
+    assert isinstance(other.task, CodeConfig)
+    assert (other.data.name, other.task.language, other.model.template) == (
+        *("functions", "python3"),
+        {"enable_thinking": False},
+    )
+
+
+def test_options_and_overrides_come_before_a_run_s_settings(trained: Path) -> None:
+    options = Options(1, 0.0, 10, 55, 0, "cpu", "auto")
+    found = case(str(trained), "", "data.shots=1", "model.template.enable_thinking=true", options=options)
+    assert isinstance(found.data, Gsm8kConfig)
+    assert (found.rollout.max_tokens, found.data.shots) == (55, 1)
+    assert found.model.template == {"enable_thinking": True}
+    shown = case(str(trained), shots=[8])
+    assert isinstance(shown.data, Gsm8kConfig)
+    assert shown.data.shots == 8
+
+
+def test_a_recipe_says_what_a_model_is_evaluated_on(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "model: {name: org/other, template: {enable_thinking: false}}\ndata: {name: tiny_programs}\n"
+        "task: {name: code, language: python3, shape: all_or_nothing, max_tests: 7}\n"
+        "rollout: {max_tokens: 77, slots: 5}\neval: {samples: 4, temperature: 1.0}\nruntime: ray\n"
+    )
+    found = case("dojang-tiny-code", recipe=str(path))
+    assert (found.model.name, found.model.template) == ("dojang-tiny-code", {"enable_thinking": False})
+    assert (found.rollout.max_tokens, found.rollout.slots, found.runtime.name) == (77, 5, "local")
+    assert isinstance(found.task, CodeConfig)
+    assert found.task.shape == "all_or_nothing"
+    assert case("dojang-tiny-code", "", "rollout.max_tokens=8", recipe=str(path)).rollout.max_tokens == 8
+
+
+def test_benchmarks_run_all_tests_unless_told_otherwise(tmp_path: Path) -> None:
+    def most(*overrides: str) -> int | None:
+        task = case("dojang-tiny", "functions", *overrides).task
+        assert isinstance(task, CodeConfig)
+        return task.max_tests
+
+    assert most() is None
+    assert most("task.max_tests=5") == 5
+    assert CodeConfig().max_tests == 50  # while training
+
+
+def test_no_dataset_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="no dataset to evaluate on; give --data NAME or --recipe R"):
+        case("dojang-tiny")
+
+
+def test_an_adapter_says_what_it_was_trained_from(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    assert find_subject(str(tmp_path), "").trained_from == "org/base"
+    assert find_subject("dojang-tiny", "").trained_from == ""

@@ -1,0 +1,170 @@
+"""What engines that use vLLM do about pauses and updates that meet, with a line that only notes what it is told."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
+
+from dojang.inference.vllm_base import Facts, ServedEngine
+from dojang.inference.vllm_protocol import Drawn
+from dojang.protocols import Abilities
+from dojang.types import Sampling
+from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.weight_files import Parcels
+
+SAMPLING = Sampling(1.0, 4)
+ALL = Abilities(frozenset(("abort", "wait", "keep", "recompute")), True, True, False, False)
+
+
+class Noted:
+    """A line that draws when it runs, and takes a while to update."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.running = asyncio.Event()
+        self.running.set()
+        self.release = asyncio.Event()
+
+    async def ready(self) -> Facts:
+        return Facts(100, 50, 0)
+
+    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
+        salted = salt()
+        self.notes.append(f"draw {salted} {'running' if self.running.is_set() else 'paused'}")
+        await self.running.wait()
+        await self.release.wait()
+        return Drawn((5,), (-1.0,), "length")
+
+    async def abort(self) -> None: ...
+
+    async def pause(self) -> None:
+        self.notes.append("pause")
+        self.running.clear()
+
+    async def resume(self) -> None:
+        self.notes.append("resume")
+        self.running.set()
+
+    async def forget(self) -> None: ...
+
+    async def update(self, info: Mapping[str, str], label: str) -> None:
+        self.notes.append("begin")
+        await asyncio.sleep(0.05)
+        self.notes.append(f"end {'running' if self.running.is_set() else 'paused'}")
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
+
+    async def state(self) -> int | None:
+        return 0
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def make(tokenizer: PreTrainedTokenizerBase) -> Callable[[], tuple[ServedEngine, Noted]]:
+    def one() -> tuple[ServedEngine, Noted]:
+        weights = MemoryWeights(torch.float32)
+        weights.publish(7, {"a": torch.ones(2)})
+        line = Noted()
+        engine = ServedEngine(line, Parcels(None), tokenizer, weights)
+        engine.abilities = ALL
+        return engine, line
+
+    return one
+
+
+def test_resuming_waits_for_an_update(make: Callable[[], tuple[ServedEngine, Noted]]) -> None:
+    async def play() -> list[str]:
+        engine, line = make()
+        load = asyncio.create_task(engine.load(7))
+        while "begin" not in line.notes:
+            await asyncio.sleep(0.001)
+        await engine.resume()
+        await load
+        await engine.close()
+        return line.notes
+
+    assert asyncio.run(play()) == ["pause", "begin", "end paused", "resume", "resume"]
+
+
+def test_requests_during_an_update_wait_and_use_nothing_of_the_old(
+    make: Callable[[], tuple[ServedEngine, Noted]],
+) -> None:
+    async def play() -> tuple[list[str], str, str]:
+        engine, line = make()
+        line.release.set()
+        before = engine._salt
+        load = asyncio.create_task(engine.load(7))
+        while "begin" not in line.notes:
+            await asyncio.sleep(0.001)
+        [completion] = await engine.generate((1, 2), 1, SAMPLING)
+        await load
+        await engine.close()
+        assert completion.version == 7
+        return line.notes, before, engine._salt
+
+    notes, before, after = asyncio.run(play())
+    assert before != after
+    assert notes[-1] == f"draw {after} running"
+
+
+def test_resuming_tells_a_pause_that_waits(make: Callable[[], tuple[ServedEngine, Noted]]) -> None:
+    async def play() -> None:
+        engine, line = make()
+        asked = asyncio.create_task(engine.generate((1, 2), 1, SAMPLING))
+        while not (await engine.state()).running:
+            await asyncio.sleep(0.001)
+        pause = asyncio.create_task(engine.pause("wait"))
+        await asyncio.sleep(0.02)
+        await engine.resume()
+        with pytest.raises(RuntimeError, match="resumed before all had ended"):
+            await pause
+        line.release.set()
+        await asyncio.wait_for(asked, 5)
+        await asyncio.wait_for(engine.generate((1, 2), 1, SAMPLING), 5)
+        assert "pause" not in line.notes
+        await engine.close()
+
+    asyncio.run(play())
+
+
+def test_a_load_that_fails_does_not_bar_the_next(make: Callable[[], tuple[ServedEngine, Noted]]) -> None:
+    async def play() -> int:
+        engine, _ = make()
+        with pytest.raises(LookupError):
+            await engine.load(6)
+        await engine.load(7)
+        version = engine._version
+        await engine.close()
+        return version or 0
+
+    assert asyncio.run(play()) == 7
+
+
+def test_a_head_that_is_the_embedding_once_more_need_not_be_sent(tmp_path: Any) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"model.embed_tokens.weight": torch.ones(3, 2), "lm_head.weight": torch.ones(3, 2)}, path)
+
+    async def play(*, tied: bool) -> bool:
+        taken = []
+
+        async def take(*_: object) -> None:
+            taken.append(True)
+
+        parcels = Parcels(tmp_path, [path], tied=tied)
+        update = parcels.begin(1, None, take, lambda: None)
+        await update.send({"model.embed_tokens.weight": torch.zeros(3, 2)})
+        try:
+            await update.commit()
+        except ValueError:
+            return False
+        return bool(taken)
+
+    assert asyncio.run(play(tied=True))
+    assert not asyncio.run(play(tied=False))

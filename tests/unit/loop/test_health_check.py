@@ -1,0 +1,121 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dojang.core.errors import HealthError
+from dojang.loop.config import HealthConfig
+from dojang.loop.health_check import HealthGate, has_signal
+from dojang.types import Group, Sample
+
+
+def gate(window: int = 3, max_judge_errors: float = 0.5) -> HealthGate:
+    return HealthGate(HealthConfig(window=window, max_judge_errors=max_judge_errors))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "signal"), [((), False), ((1.0,), False), ((0.5, 0.5), False), ((0.5, 0.5, 0.25), True)]
+)
+def test_a_group_teaches_if_its_rewards_differ(
+    make_group: Callable[..., Group], rewards: tuple[float, ...], signal: bool
+) -> None:
+    assert has_signal(make_group(rewards)) is signal
+
+
+def test_equal_wrong_rewards_stop_the_run_when_the_window_is_full(make_group: Callable[..., Group]) -> None:
+    guard = gate(window=3)
+    step = [make_group((0.25, 0.25)), make_group((0.25, 0.25))]
+    guard.check(step)
+    guard.check(step)
+    with pytest.raises(HealthError) as caught:
+        guard.check(step)
+    message = str(caught.value)
+    assert "in the last 3 steps no group had rewards that differ (they were all 0.25)" in message
+    for remedy in ("easier problems", "rollout.samples", "rollout.temperature", "rollout.max_tokens", "rollouts/"):
+        assert remedy in message
+
+
+def test_rewards_that_differ_only_between_groups_teach_nothing(make_group: Callable[..., Group]) -> None:
+    guard = gate(window=1)
+    with pytest.raises(HealthError, match=r"from 0 to 0\.5, but equal within each group"):
+        guard.check([make_group((0.0, 0.0)), make_group((0.5, 0.5))])
+
+
+def test_everything_accepted_is_healthy(make_group: Callable[..., Group]) -> None:
+    guard = gate(window=2)
+    for _ in range(10):
+        guard.check([make_group((1.0, 1.0)), make_group((1.5, 1.5))])
+    assert len(guard.state()) == 2
+
+
+def test_one_mixed_group_in_the_window_is_enough(make_group: Callable[..., Group]) -> None:
+    guard = gate(window=3)
+    hopeless, hopeful = [make_group((0.0, 0.0))], [make_group((0.0, 0.0)), make_group((0.0, 1.0))]
+    for step in (hopeless, hopeless, hopeful, hopeless, hopeless):
+        guard.check(step)
+    with pytest.raises(HealthError, match="last 3 steps"):
+        guard.check(hopeless)
+
+
+def test_too_many_judge_errors_stop_the_run_early_and_name_the_last_one(make_group: Callable[..., Group]) -> None:
+    guard = gate(window=10)
+    broken = [make_group((0.0, 1.0), errors=["compiler is gone", "disk is gone", "judge is gone"])]
+    guard.check(broken)
+    guard.check(broken)
+    with pytest.raises(HealthError) as caught:
+        guard.check(broken)
+    message = str(caught.value)
+    assert "9 of 15 samples in the last 3 steps could not be judged" in message
+    assert "The last failure was: judge is gone" in message
+
+
+def test_the_share_of_judge_errors_may_be_reached_but_not_passed(make_group: Callable[..., Group]) -> None:
+    guard = gate(window=1, max_judge_errors=0.5)
+    guard.check([make_group((0.0, 1.0), errors=["a", "b"])])
+    with pytest.raises(HealthError, match="3 of 5 samples"):
+        guard.check([make_group((0.0, 1.0), errors=["a", "b", "c"])])
+
+
+def test_nothing_judged_at_all_is_the_judges_fault(make_group: Callable[..., Group]) -> None:
+    with pytest.raises(HealthError, match="2 of 2 samples in the last 1 steps could not be judged"):
+        gate(window=1).check([make_group((), errors=["a", "b"])])
+
+
+def test_a_few_judge_errors_do_not_hide_that_nothing_is_learned(make_group: Callable[..., Group]) -> None:
+    with pytest.raises(HealthError, match="no group had rewards that differ"):
+        gate(window=1).check([make_group((0.0, 0.0, 0.0), errors=["a"])])
+
+
+def test_the_memory_survives_a_checkpoint(make_group: Callable[..., Group]) -> None:
+    first, second = gate(window=3), gate(window=3)
+    step = [make_group((0.0, 0.0), errors=["slow"])]
+    first.check(step)
+    first.check(step)
+    saved = json.loads(json.dumps(first.state()))
+    second.restore(saved)
+    assert second.state() == saved
+    with pytest.raises(HealthError, match="in the last 3 steps no group"):
+        second.check(step)
+
+
+def test_a_shorter_window_forgets_what_a_checkpoint_remembers(make_group: Callable[..., Group]) -> None:
+    long, short = gate(window=5), gate(window=2)
+    for _ in range(4):
+        long.check([make_group((0.0, 0.0))])
+    short.restore(long.state())
+    assert len(short.state()) == 2
+
+
+def test_rewards_are_compared_with_those_of_the_same_role(
+    make_group: Callable[..., Group], make_sample: Callable[..., Sample]
+) -> None:
+    def mixed(coder: tuple[float, ...], tester: tuple[float, ...]) -> Group:
+        played = (("coder", coder), ("tester", tester))
+        samples = tuple(make_sample(reward, role=role) for role, rewards in played for reward in rewards)
+        return replace(make_group(), samples=samples)
+
+    assert not has_signal(mixed((0.0, 0.0), (0.5, 0.5)))
+    assert has_signal(mixed((0.0, 0.0), (0.5, 0.0)))
+    with pytest.raises(HealthError, match="no group had rewards that differ"):
+        gate(window=1).check([mixed((0.0, 0.0), (0.5, 0.5))])

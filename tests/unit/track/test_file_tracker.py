@@ -1,0 +1,122 @@
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from dojang.core.errors import RunDirError
+from dojang.core.run_dir import ROLLOUT_COLUMNS, RunDir
+from dojang.track.file_tracker import FileTracker
+from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path)
+
+
+def group(tokenizer) -> Group:
+    prompt, answer = tokenizer.encode("what is 1+1?"), tokenizer.encode("the answer is 2")
+    sample = Sample(
+        tokens=(*prompt, *answer),
+        mask=(False,) * len(prompt) + (True,) * len(answer),
+        logprobs=(0.0,) * len(prompt) + tuple(-0.1 * place for place in range(len(answer))),
+        text="the answer is 2",
+        finish="stop",
+        version=3,
+        verdict=Verdict(Outcome.ACCEPTED, 1.5, passed=1, parts={"format": 1.0, "correct": 1.0}, detail="fine"),
+        index=2,
+        advantage=0.7,
+    )
+    problem = Problem("sums/1", "sums", (Message("user", "what is 1+1?"),), "2")
+    return Group(problem, 41, (sample, sample))
+
+
+def test_what_was_trained_is_what_is_read_back(directory: RunDir, tokenizer) -> None:
+    FileTracker(directory, tokenizer).groups(5, "train", [group(tokenizer)])
+    table = pq.read_table(directory.rollouts("train", 5))
+    assert table.column_names == list(ROLLOUT_COLUMNS)
+    sample = group(tokenizer).samples[0]
+    first = table.to_pylist()[0]
+    assert len(table) == 2
+    assert (first["step"], first["ordinal"], first["index"], first["version"]) == (5, 41, 2, 3)
+    assert tuple(first["tokens"]) == sample.tokens
+    assert tuple(first["mask"]) == sample.mask
+    assert tuple(first["logprobs"]) == sample.logprobs  # float64: not one bit lost
+    assert (first["question"], first["prompt"], first["response"]) == ("what is 1+1?", "what is 1+1?", sample.text)
+    assert (first["outcome"], first["reward"], first["advantage"]) == ("accepted", 1.5, 0.7)
+    assert dict(first["reward_parts"]) == {"format": 1.0, "correct": 1.0}
+
+
+def test_what_could_not_be_judged_is_on_record_without_a_reward(directory: RunDir, tokenizer, make_group) -> None:
+    FileTracker(directory, tokenizer).groups(1, "train", [make_group([1.0], errors=["the judge slept"])])
+    rows = pq.read_table(directory.rollouts("train", 1)).to_pylist()
+    assert [row["outcome"] for row in rows] == ["accepted", "judge_error"]
+    assert [row["reward"] for row in rows] == [1.0, None]
+    assert rows[1]["detail"] == "the judge slept"
+
+
+def test_a_step_without_samples_still_has_a_file(directory: RunDir, tokenizer) -> None:
+    FileTracker(directory, tokenizer).groups(1, "train", [])
+    assert pq.read_table(directory.rollouts("train", 1)).num_rows == 0
+
+
+def test_metrics_are_one_object_a_line(directory: RunDir, tokenizer) -> None:
+    tracker = FileTracker(directory, tokenizer)
+    tracker.metrics(1, {"a": 0.25})
+    tracker.metrics(2, {"b": 1.0})
+    assert directory.metrics.read_text() == '{"step": 1, "a": 0.25}\n{"step": 2, "b": 1.0}\n'
+
+
+def test_a_figure_that_json_cannot_hold_is_refused(directory: RunDir, tokenizer) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        FileTracker(directory, tokenizer).metrics(1, {"a": float("nan")})
+
+
+def test_a_disk_that_fills_up_mid_line_leaves_whole_lines(directory: RunDir, tokenizer, monkeypatch) -> None:
+    tracker = FileTracker(directory, tokenizer)
+    tracker.metrics(1, {"a": 0.25})
+    real = Path.open
+
+    class Half:
+        """A file that accepts half of what it is given, as a disk does that is about to be full."""
+
+        def __init__(self, file) -> None:
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error) -> None:
+            self.file.close()
+
+        def fileno(self) -> int:
+            return self.file.fileno()
+
+        def truncate(self, size: int) -> None:
+            os.ftruncate(self.file.fileno(), size)
+
+        def write(self, line: bytes) -> int:
+            return self.file.write(line[: len(line) // 2])
+
+    monkeypatch.setattr(Path, "open", lambda path, *rest, **options: Half(real(path, *rest, **options)))
+    with pytest.raises(RunDirError, match="is full"):
+        tracker.metrics(2, {"a": 0.5})
+    monkeypatch.undo()
+    assert [json.loads(line) for line in directory.metrics.read_text().splitlines()] == [{"step": 1, "a": 0.25}]
+
+
+def test_a_prompt_is_shown_as_its_reader_read_it(directory: RunDir, tokenizer) -> None:
+    class Another:
+        def decode(self, tokens: list[int]) -> str:
+            return f"{len(tokens)} words of another language"
+
+    first = group(tokenizer)
+    mine = replace(first, samples=tuple(replace(each, role="coder") for each in first.samples))
+    other = replace(first, samples=tuple(replace(each, role="tester") for each in first.samples))
+    FileTracker(directory, tokenizer, {"tester": Another()}).groups(1, "train", [mine, other])
+    prompts = pq.read_table(directory.rollouts("train", 1))["prompt"].to_pylist()
+    count = sum(not each for each in first.samples[0].mask)
+    assert prompts == ["what is 1+1?"] * 2 + [f"{count} words of another language"] * 2

@@ -1,0 +1,25 @@
+from dojang.track.multi_tracker import Fanout
+
+
+class Remembers:
+    def __init__(self) -> None:
+        self.seen: list[tuple[object, ...]] = []
+
+    def metrics(self, step, values) -> None:
+        self.seen.append(("metrics", step, values))
+
+    def groups(self, step, split, groups) -> None:
+        self.seen.append(("groups", step, split, groups))
+
+    def close(self) -> None:
+        self.seen.append(("close",))
+
+
+def test_everybody_is_told_everything() -> None:
+    both = [Remembers(), Remembers()]
+    tracker = Fanout(both)
+    tracker.metrics(1, {"a": 2.0})
+    tracker.groups(1, "train", [])
+    tracker.close()
+    for each in both:
+        assert each.seen == [("metrics", 1, {"a": 2.0}), ("groups", 1, "train", []), ("close",)]

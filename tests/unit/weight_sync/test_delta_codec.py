@@ -1,0 +1,177 @@
+"""Changed numbers in files, and the process that completes its weights from them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dojang.core.checksum import bits, checksum
+from dojang.protocols import Changes, Patch
+from dojang.weight_sync.delta_codec import apply, gaps, pack, places
+from dojang.weight_sync.delta_receiver import Kept
+from dojang.weight_sync.delta_store import difference
+
+CPU = torch.device("cpu")
+
+
+def weights(dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"embedding": (300, 40), "norm": (40,), "bias": (), "none": (0, 3), "layer": (90, 70)}
+    return {name: torch.randn(shape, generator=draw).to(dtype) for name, shape in shapes.items()}
+
+
+def changed(before: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+    """The next number for some, anywhere."""
+    draw = torch.Generator().manual_seed(1)
+    after = {name: each.clone() for name, each in before.items()}
+    for each in after.values():
+        bits(each).add_((torch.rand(each.numel(), generator=draw) < share).to(bits(each).dtype))
+    return after
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(bits(one[name]), bits(other[name])) for name in one)
+
+
+def found(before: dict[str, Tensor], after: dict[str, Tensor]) -> Changes:
+    changes = difference(before, after)
+    assert changes is not None
+    return changes
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("share", [0.0, 0.0005, 0.01, 0.3, 0.6, 1.0])
+def test_what_was_packed_gives_the_same_bits(dtype: torch.dtype, share: float) -> None:
+    before = weights(dtype)
+    after = changed(before, share)
+    changes = found(before, after)
+    packed = pack(changes.tensors, changes.patches)
+    apply(packed, before)
+    assert same(before, after)
+    assert changes.checksum == checksum(before)
+    size = sum(each.nbytes for each in packed.values())
+    assert size <= sum(each.nbytes for each in after.values())
+    if share == 0.01:
+        numbers = sum(each.numel() for each in after.values())
+        assert size < 0.01 * numbers * (dtype.itemsize + 1) * 1.5
+    if share == 0.0:
+        assert not packed
+    if share == 1.0:
+        assert {key.partition(":")[0] for key in packed} == {"whole"}
+
+
+def test_what_compares_equal_but_has_other_bits_has_changed() -> None:
+    before = {"a": torch.tensor([0.0, torch.nan, 1.0, 2.0])}
+    after = {"a": torch.tensor([-0.0, torch.nan, 1.0, 2.0])}
+    changes = found(before, after)
+    assert [patch.index_N.tolist() for patch in changes.patches] == [[0]]
+    apply(pack(changes.tensors, changes.patches), before)
+    assert same(before, after)
+
+
+def test_other_names_shapes_or_kinds_have_no_difference() -> None:
+    before = weights()
+    assert difference(before, {**before, "more": torch.ones(1)}) is None
+    assert difference(before, {**before, "norm": torch.ones(41, dtype=torch.bfloat16)}) is None
+    assert difference(before, weights(torch.float32)) is None
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [],
+        [0],
+        [254],
+        [255],
+        [256, 510, 511, 65535 * 3, 65535 * 3 + 1],
+        [0, 2**31 - 1, 2**31, 2**31 + 5, 2**33],
+        list(range(0, 5000, 250)),
+        list(range(0, 90_000_000, 65535)),
+    ],
+)
+def test_places_are_found_again(index: list[int]) -> None:
+    index_N = torch.tensor(index, dtype=torch.int64)
+    assert torch.equal(places(gaps(index_N)), index_N)
+
+
+def test_gaps_take_as_little_as_they_can() -> None:
+    assert gaps(torch.arange(0, 100_000, 100, dtype=torch.int32)).dtype == torch.uint8
+    assert gaps(torch.arange(0, 100_000, 2000, dtype=torch.int32)).dtype == torch.uint16
+
+
+def test_patches_in_any_order_can_be_packed_and_the_last_counts() -> None:
+    packed = pack(
+        {},
+        [
+            Patch("a", torch.tensor([7, 2]), torch.tensor([1.0, 2.0])),
+            Patch("b", torch.tensor([0]), torch.tensor([3.0])),
+            Patch("a", torch.tensor([2, 0]), torch.tensor([4.0, 5.0])),
+        ],
+    )
+    held = {"a": torch.zeros(8), "b": torch.zeros(1)}
+    apply(packed, held)
+    assert held["a"].tolist() == [5.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+    assert held["b"].tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("packed", "words"),
+    [
+        (pack({"b": torch.ones(1)}, []), "no such weight"),
+        (pack({"a": torch.ones(5)}, []), r"comes as \[5\], and is \[4\]"),
+        (pack({}, [Patch("a", torch.tensor([4]), torch.tensor([1.0]))]), "a place outside of a"),
+    ],
+)
+def test_what_is_for_other_weights_is_refused(packed: dict[str, Tensor], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        apply(packed, {"a": torch.zeros(4)})
+
+
+class TestKept:
+    def take(self, kept: Kept, path: Path, expected: str, base: str = "", *, keep: bool = True) -> dict[str, Tensor]:
+        return dict(kept.take(path, expected, base=base, keep=keep, device=CPU))
+
+    def parcel(self, folder: Path, tensors: dict[str, Tensor]) -> Path:
+        path = folder / "parcel.safetensors"
+        save_file(tensors, path)
+        return path
+
+    def test_deltas_follow_each_other(self, tmp_path: Path) -> None:
+        kept, now = Kept(), weights()
+        self.take(kept, self.parcel(tmp_path, now), checksum(now))
+        for _ in range(3):
+            before, now = now, changed(now, 0.05)
+            changes = found(before, now)
+            path = self.parcel(tmp_path, pack(changes.tensors, changes.patches))
+            assert same(self.take(kept, path, changes.checksum, checksum(before)), now)
+            path.unlink()
+
+    def test_a_delta_from_something_else_is_refused_and_does_no_harm(self, tmp_path: Path) -> None:
+        kept, first, second = Kept(), weights(), changed(weights(), 0.05)
+        changes = found(first, second)
+        delta = tmp_path / "delta.safetensors"
+        save_file(pack(changes.tensors, changes.patches), delta)
+        with pytest.raises(ValueError, match="kept are none"):
+            self.take(kept, delta, changes.checksum, checksum(first))
+        self.take(kept, self.parcel(tmp_path, first), checksum(first))
+        with pytest.raises(ValueError, match=f"kept are {checksum(first)}"):
+            self.take(kept, delta, changes.checksum, checksum(second))
+        assert same(self.take(kept, delta, changes.checksum, checksum(first)), second)
+
+    def test_after_a_wrong_sum_nothing_is_kept(self, tmp_path: Path) -> None:
+        kept, first = Kept(), weights()
+        self.take(kept, self.parcel(tmp_path, first), checksum(first))
+        delta = self.parcel(tmp_path, pack({"norm": torch.ones(40)}, []))
+        with pytest.raises(ValueError, match="not 0123"):
+            self.take(kept, delta, "0123", checksum(first))
+        with pytest.raises(ValueError, match="kept are none"):
+            self.take(kept, delta, "0123", checksum(first))
+
+    def test_nothing_is_kept_that_nobody_asked_for(self, tmp_path: Path) -> None:
+        kept, first = Kept(), weights()
+        path = self.parcel(tmp_path, first)
+        assert same(self.take(kept, path, checksum(first), keep=False), first)
+        with pytest.raises(ValueError, match="kept are none"):
+            self.take(kept, path, "", checksum(first))
