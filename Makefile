@@ -40,8 +40,8 @@ quickstart: $(READY)  ## train a small model with RL on the CPU, in about two mi
 test: $(READY)  ## run the tests
 	# Most tests keep one core busy, so there are two lots at a time; what the second says is shown in the end.
 	@trap 'kill $$second' INT TERM; \
-	$(BIN)/python -m pytest tests/unit tests/resume > $(VENV)/second.log 2>&1 & second=$$!; \
-	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/resume; first=$$?; \
+	$(BIN)/python -m pytest tests/unit > $(VENV)/second.log 2>&1 & second=$$!; \
+	$(BIN)/python -m pytest --ignore=tests/unit; first=$$?; \
 	wait $$second; second=$$?; cat $(VENV)/second.log; exit $$((first + second))
 
 test-prometheus: $(READY) $(PROMETHEUS)  ## run the tests of dashboards and alerts, by Prometheus' own tools

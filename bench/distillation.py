@@ -5,7 +5,7 @@
 
 Without --teacher, a Llama of --hidden and --layers with the tokenizer of dojang-tiny is trained first, from random
 weights, on worked sums (supervised fine-tuning). Then two runs start from the student: one distils from the teacher,
-one learns from rewards, with the same problems, samples and optimiser. Settings after the options go to both of them.
+one learns from rewards, with the same problems, samples and optimizer. Settings after the options go to both of them.
 
 OUT_DIR gets distillation.json (figures and curves), distillation.png and the run directories. Nothing is downloaded.
 """
@@ -122,7 +122,12 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     teacher, taught = options.teacher, None
     if not teacher:
-        rows = ("rollout.prompts=256", f"steps={options.teacher_steps}", "train.lr=1e-3", "train.warmup=20")
+        rows = (
+            "rollout.prompts_per_step=256",
+            f"steps={options.teacher_steps}",
+            "train.lr=1e-3",
+            "train.warmup_steps=20",
+        )
         rare = ("eval.every=100000", "checkpoint.every=100000")
         model = make_teacher(out, options.hidden, options.layers)
         taught = train("quickstart-sft", out / "teacher", f"model.name={model}", *rows, *rare)["eval"]["after"]

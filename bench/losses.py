@@ -78,7 +78,7 @@ def cases(trl: bool, verl: bool) -> list[Case]:
         return Case(name, lambda batch: loss_of(config, batch), trl, verl, **more)  # type: ignore[arg-type]
 
     def corrected(each: object, trl: Theirs, verl: Theirs, **more: object) -> Case:
-        config = GrpoConfig(old="trainer", corrections=(each,))  # type: ignore[arg-type]
+        config = GrpoConfig(old_logprobs="trainer", corrections=(each,))  # type: ignore[arg-type]
         return case(f"correction {each.name}", config, trl, verl, **more)  # type: ignore[attr-defined]
 
     def credited(name: str, trl: str = "", verl: str = "", **more: object) -> Case:
@@ -92,7 +92,7 @@ def cases(trl: bool, verl: bool) -> list[Case]:
         case("grpo", GrpoConfig(), in_trl(loss_type="dapo"), in_verl("vanilla")),
         case(
             "grpo, average=sequences",
-            GrpoConfig(average="sequences"),
+            GrpoConfig(loss_aggregation="sequences"),
             in_trl(loss_type="grpo"),
             in_verl("vanilla", "seq-mean-token-mean"),
         ),
@@ -120,7 +120,7 @@ def cases(trl: bool, verl: bool) -> list[Case]:
         *(
             case(
                 f"grpo, kl=0.1, {estimator}",
-                GrpoConfig(kl=0.1, kl_estimator=estimator),  # type: ignore[arg-type]
+                GrpoConfig(kl_coef=0.1, kl_estimator=estimator),  # type: ignore[arg-type]
                 in_trl(loss_type="dapo", beta=0.1) if estimator == "k3" else None,
                 in_verl("vanilla", kl=0.1, estimator=estimator),
                 alike=True,
@@ -129,7 +129,7 @@ def cases(trl: bool, verl: bool) -> list[Case]:
         ),
         case(
             "grpo, kl=0.1, use_bias_correction_kl",
-            GrpoConfig(kl=0.1, use_bias_correction_kl=True),
+            GrpoConfig(kl_coef=0.1, use_bias_correction_kl=True),
             in_trl(loss_type="dapo", beta=0.1, unbiased=True),
             None,
             alike=True,

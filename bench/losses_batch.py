@@ -127,7 +127,7 @@ def loss_of(config: PolicyConfig, batch: Batch) -> Found:
         advantage_BT=advantage_BT,
         mask_BT=batch.mask_BT,
     )
-    loss = mean_share(algorithm.loss(token_batch).loss_BT, batch.mask_BT, algorithm.average, counts, LONGEST)
+    loss = mean_share(algorithm.loss(token_batch).loss_BT, batch.mask_BT, algorithm.loss_aggregation, counts, LONGEST)
     (gradient_BT,) = torch.autograd.grad(loss, leaf_BT)
     return Found((loss.detach(), gradient_BT), advantage_BT)
 

@@ -33,7 +33,7 @@ from dojang.engine.torch_engine import TorchEngine
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.instances import Instance
 from dojang.planning.shapes import Shape, shape_of
-from dojang.planning.speed import Machine, learn_s, optimise_s
+from dojang.planning.speed import Machine, learn_s, optimizer_s
 from dojang.planning.this_machine import this_machine
 from dojang.planning.tokens_per_step import Lengths
 from dojang.trainer.torch_trainer import TorchTrainer
@@ -44,7 +44,7 @@ from shapes import LLAMA_20M, LLAMA_TINY, QWEN25_05B, SMOLLM2_135M, fast_dtype, 
 from train_update import Case
 
 PROMPT, SAMPLES, ROUNDS = 48, 8, 2
-TRAINER = ("process", "weights", "gradients", "optimiser", "copies", "activations", "scores")
+TRAINER = ("process", "weights", "gradients", "optimizer", "copies", "activations", "scores")
 ENGINE = ("process", "engine weights", "keys and values", "engine work")
 CONFIGS = {"SmolLM2-135M": SMOLLM2_135M, "Qwen2.5-0.5B": QWEN25_05B, "20M": LLAMA_20M, "tiny": LLAMA_TINY}
 
@@ -78,16 +78,16 @@ class Played:
 
 GPU = [
     *(Played("update", "SmolLM2-135M", 64, 256, micro) for micro in (4096, 16384, 65536)),
-    Played("update", "SmolLM2-135M", 8, 1024, 16384, recompute=True),
+    Played("update", "SmolLM2-135M", 8, 1024, 16384, gradient_checkpointing=True),
     *(Played("update", "Qwen2.5-0.5B", 64, 256, micro) for micro in (4096, 16384)),
     Played("update", "Qwen2.5-0.5B", 16, 128, 32768),
-    Played("update", "Qwen2.5-0.5B", 8, 1024, 16384, recompute=True),
+    Played("update", "Qwen2.5-0.5B", 8, 1024, 16384, gradient_checkpointing=True),
     *(Played("decode", model, 64, 256, slots=slots, kv_gb=8) for model in list(CONFIGS)[:2] for slots in (64, 512)),
     Played("decode", "Qwen2.5-0.5B", 64, 1024, slots=512, kv_gb=16),
 ]
 CPU = [
     *(Played("update", "20M", 8, 64, micro) for micro in (512, 2048)),
-    Played("update", "20M", 8, 64, 2048, recompute=True),
+    Played("update", "20M", 8, 64, 2048, gradient_checkpointing=True),
     *(Played("decode", "20M", 8, 64, slots=slots) for slots in (16, 64)),
 ]
 TINY = [Played("update", "tiny", 2, 8, 64), Played("decode", "tiny", 2, 8, slots=16)]
@@ -212,9 +212,17 @@ def _settle(device: str) -> None:
 
 def settings(case: Played) -> RunConfig:
     """A recipe that asks for such an update, or for such answers."""
-    asked = [f"rollout.prompts={case.prompts}", f"rollout.samples={SAMPLES}", f"rollout.max_tokens={case.length}"]
-    asked += [f"rollout.slots={case.slots}", f"train.recompute={str(case.recompute).lower()}", "train.lr=1e-6"]
-    asked += [f"train.micro_tokens={case.micro}"] if case.micro else []
+    asked = [
+        f"rollout.prompts_per_step={case.prompts}",
+        f"rollout.group_size={SAMPLES}",
+        f"rollout.max_tokens={case.length}",
+    ]
+    asked += [
+        f"rollout.slots={case.slots}",
+        f"train.gradient_checkpointing={str(case.recompute).lower()}",
+        "train.lr=1e-6",
+    ]
+    asked += [f"train.max_tokens_per_microbatch={case.micro}"] if case.micro else []
     asked += [f"rollout.kv_gb={case.kv_gb}"] if case.kv_gb else []
     return recipe.load("quickstart", asked)
 
@@ -245,7 +253,7 @@ def _update_s(planned: Estimate, here: Instance, shape: Shape, case: Played) -> 
     subject = Subject(settings(case), {"policy": shape}, dict(planned.work.lengths))
     player = subject.players()["policy"]
     learning = learn_s(machine, player, planned.work, "policy", planned.layout)
-    return learning + optimise_s(machine, player, shape.parameters, planned.layout)
+    return learning + optimizer_s(machine, player, shape.parameters, planned.layout)
 
 
 def short_run(here: Instance, steps: int) -> Iterator[Row]:

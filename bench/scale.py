@@ -121,7 +121,7 @@ async def overhead(size: int, seats: int) -> Row:
         await asyncio.gather(*map(judge, submissions))
         return (time.perf_counter() - started) / INSTANT * 1e6
 
-    far = RayJudge(lambda _: lambda: Juror(Instant(), None), most=seats, patience_s=120.0)
+    far = RayJudge(lambda _: lambda: Juror(Instant(), None), most=seats, timeout_s=120.0)
     await asyncio.gather(*map(far.judge, submissions[:100]))
     try:
         values = [(await each_us(far.judge), await each_us(Instant().judge)) for _ in range(5)]

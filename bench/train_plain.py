@@ -35,7 +35,7 @@ class _Batch:
 
 
 class Plain:
-    """GRPO, averaged over the tokens of an optimiser step."""
+    """GRPO, averaged over the tokens of an optimizer step."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Plain:
         model.set_attn_implementation("sdpa")
         self._model, self._compute = model, compute
         self._sequences, self._chunk, self._on_policy = sequences, chunk, on_policy
-        self._optimiser = torch.optim.AdamW(
+        self._optimizer = torch.optim.AdamW(
             model.parameters(), lr=lr, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.0, fused=True
         )
 
@@ -78,8 +78,8 @@ class Plain:
 
     def step(self) -> None:
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
-        self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
 
     def _logprobs(self, batch: _Batch) -> Tensor:
         size = batch.answer_BT.shape[1]

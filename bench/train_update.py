@@ -108,7 +108,15 @@ def cases(sizes: Sizes) -> list[Case]:
         found += [
             Case(f"{name}, geometric lengths", *ordinary, lambda draw: geometric(draw, mean, most)),
             Case(f"{name}, uniform lengths", *ordinary, lambda _: mean),
-            Case(f"{name}, {long} tokens each", config, 1, 8, (prompt, prompt), lambda _: long, recompute=True),
+            Case(
+                f"{name}, {long} tokens each",
+                config,
+                1,
+                8,
+                (prompt, prompt),
+                lambda _: long,
+                gradient_checkpointing=True,
+            ),
         ]
     return found
 
@@ -120,7 +128,9 @@ def dojang(model: PreTrainedModel, case: Case, groups: Sequence[Group], compute:
         None,  # type: ignore[arg-type]  # wanted for saving only
         GrpoConfig().make(longest=10**5),
         MemoryWeights(compute),
-        TrainConfig(lr=1e-6, recompute=case.recompute, micro_tokens=MICRO_TOKENS[model.device.type]),
+        TrainConfig(
+            lr=1e-6, gradient_checkpointing=case.recompute, max_tokens_per_microbatch=MICRO_TOKENS[model.device.type]
+        ),
         total_updates=100,
         longest=10**5,
         temperature=1.0,

@@ -224,7 +224,7 @@ def parse() -> argparse.Namespace:
     add("--judge", type=section, help="for programs: the judge section of a recipe, as JSON")
     add("--limit", type=whole(1), help="train on this many rows only, the first after a shuffle by --seed")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=whole(1), help="optimiser steps; 40 without --epochs")
+    length.add_argument("--steps", type=whole(1), help="optimizer steps; 40 without --epochs")
     length.add_argument("--epochs", type=whole(1), help="passes over the rows, instead of --steps")
     add("--per-device-train-batch-size", type=whole(1), default=64, help="completions a step, for each worker")
     add("--generations", type=whole(2), default=8, help="completions for each prompt (the group size)")

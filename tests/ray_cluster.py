@@ -56,11 +56,11 @@ def alone(cpus: int) -> Iterator[None]:
             ray.shutdown()
 
 
-def judging(log: Path | None = None, patience_s: float = 120.0) -> "RayJudge":
+def judging(log: Path | None = None, timeout_s: float = 120.0) -> "RayJudge":
     """A judge of the whole cluster. Its processes write down in the folder `log` what each has judged."""
     from dojang.cluster.ray.judges import RayJudge
 
-    return RayJudge(lambda seats: _juror(seats, log), patience_s=patience_s)
+    return RayJudge(lambda seats: _juror(seats, log), timeout_s=timeout_s)
 
 
 def _juror(seats: int, log: Path | None) -> "Callable[[], Juror]":

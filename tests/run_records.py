@@ -9,7 +9,14 @@ __all__ = ["ALIKE", "Ledger", "ledger", "steps_done"]
 
 Ledger = dict[str, list[dict[str, Any]]]
 
-ALIKE = ["quickstart", "steps=6", "eval.every=6", "eval.problems=16", "checkpoint.every=2", "rollout.prompts=8"]
+ALIKE = [
+    "quickstart",
+    "steps=6",
+    "eval.every=6",
+    "eval.problems=16",
+    "checkpoint.every=2",
+    "rollout.prompts_per_step=8",
+]
 """A short run, so precise that no token depends on who draws it."""
 ALIKE += ["model.dtype=float64"]
 

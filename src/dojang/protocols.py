@@ -245,7 +245,7 @@ class TokenBatch:
     advantage_BT: "Tensor"
     mask_BT: "Tensor"
     limit: float = math.inf
-    """What Algorithm.limit said of this optimiser step."""
+    """What Algorithm.limit said of this optimizer step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,12 +263,12 @@ class Algorithm(Protocol):
     """Credits samples and turns token probabilities into a loss."""
 
     @property
-    def average(self) -> Average:
-        """Over what the trainer averages losses, in the whole optimiser step: tokens; each sample's tokens, then
+    def loss_aggregation(self) -> Average:
+        """Over what the trainer averages losses, in the whole optimizer step: tokens; each sample's tokens, then
         samples; or samples, with the sum of each divided by the longest answer allowed."""
 
     @property
-    def refills(self) -> int:
+    def max_resample_rounds(self) -> int:
         """How often, at most, a step poses more problems in the place of those that cannot teach."""
 
     @property
@@ -281,7 +281,7 @@ class Algorithm(Protocol):
 
     @property
     def needs_limit(self) -> bool:
-        """Whether `limit` is to be asked before each optimiser step."""
+        """Whether `limit` is to be asked before each optimizer step."""
 
     @property
     def trains_zero_advantage(self) -> bool:
@@ -296,10 +296,10 @@ class Algorithm(Protocol):
         """One number per sample of each group of the step: how much better than expected it did."""
 
     def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
-        """The furthest log-ratio that may learn, and figures; given those of all tokens of the optimiser step."""
+        """The furthest log-ratio that may learn, and figures; given those of all tokens of the optimizer step."""
 
     def loss(self, batch: TokenBatch) -> TokenLoss:
-        """The loss of each token; averaging is the trainer's job, over the whole optimiser step."""
+        """The loss of each token; averaging is the trainer's job, over the whole optimizer step."""
 
     def trace(self, groups: Sequence[Group]) -> list[Group]:
         """The same groups, all that are learned from in a step, with the advantages and returns of every token made
@@ -308,7 +308,7 @@ class Algorithm(Protocol):
     def value_loss(
         self, value_BT: "Tensor", old_value_BT: "Tensor", return_BT: "Tensor", mask_BT: "Tensor"
     ) -> TokenLoss:
-        """The critic's loss at each token; averaged over the tokens of the optimiser step."""
+        """The critic's loss at each token; averaged over the tokens of the optimizer step."""
 
 
 class Distiller(Protocol):
@@ -332,7 +332,7 @@ class Trainer(Protocol):
         """Clip, step, clear. Returns the gradient norm and the learning rate used."""
 
     async def skip_steps(self, count: int) -> None:
-        """Advance the learning-rate schedule by `count` optimiser steps that had no gradient."""
+        """Advance the learning-rate schedule by `count` optimizer steps that had no gradient."""
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probs of each sample's tokens under the current weights; 0 where the sample's mask is False."""
@@ -351,7 +351,7 @@ class Trainer(Protocol):
         """Hand the current weights to the weight store; returns their version."""
 
     async def save(self, path: Path) -> None:
-        """Write weights, optimiser and schedule position into the directory `path`."""
+        """Write weights, optimizer and schedule position into the directory `path`."""
 
     async def restore(self, path: Path) -> None:
         """Continue from what `save` wrote."""

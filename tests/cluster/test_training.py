@@ -66,7 +66,7 @@ def test_sequence_parallel_ranks_on_different_hosts(make_lab: Callable[[int], La
     subprocess.run([*train, "--run-dir", str(alone)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     lab = make_lab(3)
     lab.describe({"everybody": [1, 2, 3]})
-    apart = ["runtime.name=ray", "runtime.trainers=2", "train.sequence_ranks=2", f"runtime.cpus={os.cpu_count()}"]
+    apart = ["runtime.name=ray", "runtime.trainers=2", "train.sequence_parallel=2", f"runtime.cpus={os.cpu_count()}"]
     lab.start("--timeout", str(MUCH), "--no-dashboard", "--", *train, *apart, "--run-dir", str(run))
     head, *_ = lab.hosts
     until(lambda: steps_done(run) >= 2 or head.poll() is not None, MUCH, head.said)
@@ -83,7 +83,7 @@ def test_sequence_parallelism_in_the_containers_of_a_job(make_lab: Callable[[int
     channel = lab.hosts[0].root / "input/data/dojang"
     for folder in (channel, lab.hosts[0].root / "model"):
         folder.mkdir(parents=True)
-    spread = ("runtime.trainers=2", "train.sequence_ranks=2", "runtime.cpus=1")
+    spread = ("runtime.trainers=2", "train.sequence_parallel=2", "runtime.cpus=1")
     Shipment(ALIKE[0], (*ALIKE[1:], "steps=2", "eval.every=2", *spread)).write(channel)
     inside = [sys.executable, "-m", "dojang", "launch", "inside", "runtime.name=ray"]
     lab.start("--timeout", str(MUCH), "--no-dashboard", "--", *inside)

@@ -70,7 +70,7 @@ def ray_engine(
         return Sampler(TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=64), weights)
 
     with alone(1):
-        (place,) = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", patience_s=120)
+        (place,) = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", timeout_s=120)
         engine = RayEngine(sampler, place, Versions(), 120.0)
         yield engine
         asyncio.run(engine.close())

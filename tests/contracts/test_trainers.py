@@ -49,7 +49,7 @@ def cluster() -> Iterator[None]:
 def configured(*settings: str) -> RunConfig:
     # AdamW divides by gradients: where they are nearly zero, rounding errors would decide, and transformers' norms are
     # in float32 even here. With this eps, weights differ by a hundredth of what gradients do.
-    steps = ("train.lr=1e-3", "train.eps=0.1", "train.warmup=0", "distillation.teacher=dojang-tiny")
+    steps = ("train.lr=1e-3", "train.eps=0.1", "train.warmup_steps=0", "distillation.teacher=dojang-tiny")
     return recipes.load("quickstart", ["model.dtype=float64", *steps, *settings])
 
 

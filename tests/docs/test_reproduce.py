@@ -60,7 +60,13 @@ def typed(arguments: Sequence[str]) -> str:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, and the model of its best checkpoint."""
     place = tmp_path_factory.mktemp("finished")
-    small = ["model.device=cpu", "steps=1", "rollout.prompts=1", "rollout.samples=2", "rollout.max_tokens=4"]
+    small = [
+        "model.device=cpu",
+        "steps=1",
+        "rollout.prompts_per_step=1",
+        "rollout.group_size=2",
+        "rollout.max_tokens=4",
+    ]
     typed(["train", "quickstart", *small, "eval.problems=1", "--run-dir", str(place / "run")])
     typed(["export", str(place / "run"), str(place / "model")])
     return place

@@ -63,7 +63,7 @@ def weights(monkeypatch: pytest.MonkeyPatch) -> Shared:
 
 def test_the_only_engine_is_replaced_if_it_is_lost_while_others_learn(weights: Shared) -> None:
     async def play() -> None:
-        fleet = Fleet([engines.RayEngine(None, None, weights, 5.0)], patience_s=5)  # type: ignore[arg-type]
+        fleet = Fleet([engines.RayEngine(None, None, weights, 5.0)], timeout_s=5)  # type: ignore[arg-type]
         await fleet.load(1)
         Process.made[0].dead = True
         weights.announce(2, "weights")
@@ -78,7 +78,7 @@ def test_if_a_new_one_is_lost_too_the_run_can_begin_again(weights: Shared, monke
     monkeypatch.setattr(Process, "gone", 9)
 
     async def play() -> None:
-        fleet = Fleet([engines.RayEngine(None, None, weights, 5.0)], patience_s=5)  # type: ignore[arg-type]
+        fleet = Fleet([engines.RayEngine(None, None, weights, 5.0)], timeout_s=5)  # type: ignore[arg-type]
         try:
             await fleet.load(1)
         finally:
@@ -101,10 +101,10 @@ def test_who_does_not_answer_is_lost_once_the_machine_is_gone(monkeypatch: pytes
     looks = iter([frozenset({"1", "2"}), frozenset({"1"})])
     monkeypatch.setattr(actors.ray, "wait", lambda waiting, timeout: ([], waiting))
     with pytest.raises(Lost, match="its machine is gone"):
-        actors.gather([silent], ["a reference"], patience_s=100)
+        actors.gather([silent], ["a reference"], timeout_s=100)
     looks = itertools.repeat(frozenset({"2"}))
     with pytest.raises(Lost, match="nothing came within"):
-        actors.gather([silent], ["a reference"], patience_s=0.1)
+        actors.gather([silent], ["a reference"], timeout_s=0.1)
 
 
 def test_a_cluster_that_is_not_there_is_known_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +129,9 @@ def test_without_an_address_the_cluster_is_one_s_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(placement, "nodes", lambda: [placement.Node("1", "here", 4, 0)])
     monkeypatch.setattr(placement.ray, "available_resources", lambda: {"CPU": 4.0})
     with pytest.raises(ClusterError, match=r"trainers need 5 x \(1 CPU\), and this machine has not got that \(free: 4"):
-        placement.reserve("trainers", 5, cpus=1, gpus=0, strategy="PACK", patience_s=1e9)
+        placement.reserve("trainers", 5, cpus=1, gpus=0, strategy="PACK", timeout_s=1e9)
     with pytest.raises(ClusterError, match=r"engine 1 need 1 x \(1 CPU, 1 GPU\)"):
-        placement.reserve("engine 1", 1, cpus=1, gpus=1, strategy="PACK", patience_s=1e9)
+        placement.reserve("engine 1", 1, cpus=1, gpus=1, strategy="PACK", timeout_s=1e9)
 
 
 def test_gpus_that_were_lost_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], list[str]]:
         monkeypatch.setattr(judge_pool, "spawn_at", lambda node, name: Process(cluster, node))
 
         async def whole() -> list[str]:
-            judge = RayJudge(lambda seats: lambda: None, patience_s=5.0)  # type: ignore[arg-type,return-value]
+            judge = RayJudge(lambda seats: lambda: None, timeout_s=5.0)  # type: ignore[arg-type,return-value]
             try:
                 found = await judge.everywhere(TRIVIAL)
             finally:

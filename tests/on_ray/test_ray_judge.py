@@ -177,10 +177,10 @@ def test_trainers_and_engines_get_their_places_from_judges(judge: RayJudge, mach
         return [court.seats for court in await judge._courts.open()]
 
     assert run(seats()) == [2]
-    held = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", patience_s=10)
+    held = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", timeout_s=10)
     try:
         assert run(seats()) == [1]
-        held += reserve("trainers", 1, cpus=1, gpus=0, strategy="PACK", patience_s=10)
+        held += reserve("trainers", 1, cpus=1, gpus=0, strategy="PACK", timeout_s=10)
         assert run(seats()) == [1]  # nothing is left, but somebody must judge
     finally:
         give_back(held)
@@ -194,7 +194,7 @@ def test_without_anybody_who_can_judge_there_is_a_reason_and_no_verdict(machines
 
         return broken
 
-    judge = RayJudge(factory, patience_s=4.0)  # type: ignore[arg-type]
+    judge = RayJudge(factory, timeout_s=4.0)  # type: ignore[arg-type]
     started = time.monotonic()
     judgement = run(judge.judge(submissions(1)[0]))
     assert judgement.outcome is Outcome.JUDGE_ERROR

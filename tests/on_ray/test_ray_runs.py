@@ -125,7 +125,12 @@ def test_sequence_parallel_ranks_learn_what_one_process_learns(
     """Ulysses over two ranks; with four trainers the samples are divided as well. One of two ranks is killed."""
     cluster = make_cluster(3, 3)
     directory = tmp_path / "run"
-    settings = ["runtime.name=ray", f"runtime.trainers={trainers}", "runtime.max_failures=1", "train.sequence_ranks=2"]
+    settings = [
+        "runtime.name=ray",
+        f"runtime.trainers={trainers}",
+        "runtime.max_failures=1",
+        "train.sequence_parallel=2",
+    ]
     with train(directory, {**environment, "RAY_ADDRESS": cluster.address}, *settings) as run:
         if trainers == 2:
             deadline = time.monotonic() + 300
@@ -144,7 +149,7 @@ def test_sequence_parallel_ranks_learn_what_one_process_learns(
 
 
 TWO = ["quickstart-code", "workflow.name=coder_tester", "tester.model=dojang-tiny-code", "tester.lr=1e-4"]
-TWO += ["steps=3", "rollout.prompts=4", "rollout.samples=4", "tester.max_tokens=24", "model.dtype=float64"]
+TWO += ["steps=3", "rollout.prompts_per_step=4", "rollout.group_size=4", "tester.max_tokens=24", "model.dtype=float64"]
 TWO += ["eval.every=3", "eval.problems=4", "checkpoint.every=1"]
 
 
@@ -171,16 +176,16 @@ def test_two_roles_at_once_learn_what_they_learn_one_after_the_other(
     ("settings", "said"),
     [
         (
-            ["runtime.trainers=3", "train.sequence_ranks=4"],
-            "runtime.trainers=3 must be a multiple of train.sequence_ranks=4",
+            ["runtime.trainers=3", "train.sequence_parallel=4"],
+            "runtime.trainers=3 must be a multiple of train.sequence_parallel=4",
         ),
         (
-            ["runtime.trainers=6", "train.sequence_ranks=4"],
-            "runtime.trainers=6 must be a multiple of train.sequence_ranks=4",
+            ["runtime.trainers=6", "train.sequence_parallel=4"],
+            "runtime.trainers=6 must be a multiple of train.sequence_parallel=4",
         ),
         (
-            ["runtime.trainers=3", "train.sequence_ranks=3"],
-            "train.sequence_ranks=3 cannot divide the model's 4 attention",
+            ["runtime.trainers=3", "train.sequence_parallel=3"],
+            "train.sequence_parallel=3 cannot divide the model's 4 attention",
         ),
         (["rollout.engine=vllm", "rollout.tensor_parallel_size=3"], "does not divide the model's 4 attention heads"),
     ],

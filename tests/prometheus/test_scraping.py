@@ -19,8 +19,15 @@ from dojang.track.grafana import dashboard
 
 HERE = Path(__file__).parent
 RECIPE = [
-    *("quickstart", "steps=5", "rollout.prompts=4", "rollout.samples=4", "eval.every=5", "eval.problems=16"),
-    *("algo.kl=0.001", "algo.entropy.coef=0.001", "task.rewards.slow_reward:patient=0.1"),
+    *(
+        "quickstart",
+        "steps=5",
+        "rollout.prompts_per_step=4",
+        "rollout.group_size=4",
+        "eval.every=5",
+        "eval.problems=16",
+    ),
+    *("algo.kl_coef=0.001", "algo.entropy.coef=0.001", "task.rewards.slow_reward:patient=0.1"),
     "distillation={teacher: policy, hint: 'The answer is {reference}.'}",
     *("eval.benchmarks.sums.data.name=arithmetic", "eval.benchmarks.sums.every=5", "eval.benchmarks.sums.problems=8"),
 ]

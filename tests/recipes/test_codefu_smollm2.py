@@ -17,13 +17,13 @@ SMALL = [
     "steps=2",
     "rollout.engine=torch",
     "runtime=local",
-    "rollout.prompts=1",
-    "rollout.samples=2",
+    "rollout.prompts_per_step=1",
+    "rollout.group_size=2",
     "rollout.max_tokens=24",
-    "train.sequence_ranks=1",
+    "train.sequence_parallel=1",
     "train.offload=[]",
-    "train.recompute=false",
-    "train.updates=1",
+    "train.gradient_checkpointing=false",
+    "train.minibatches=1",
     "eval.problems=1",
 ]
 

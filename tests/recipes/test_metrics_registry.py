@@ -11,31 +11,31 @@ import commands
 from dojang.track.registry import figures, find
 
 TESTS = Path(__file__).resolve().parents[1]
-SMALL = ["steps=2", "rollout.prompts=4", "rollout.samples=4", "eval.every=2", "eval.problems=8"]
+SMALL = ["steps=2", "rollout.prompts_per_step=4", "rollout.group_size=4", "eval.every=2", "eval.problems=8"]
 RUNS = {
     "grpo": [
-        *("quickstart", *SMALL, "algo.kl=0.01", "train.updates=2"),
-        "algo.old=trainer",
+        *("quickstart", *SMALL, "algo.kl_coef=0.01", "train.minibatches=2"),
+        "algo.old_logprobs=trainer",
         "algo.corrections=[{name: token_tis}, {name: opsm}]",
         "eval.benchmarks={long: {data: {name: arithmetic, digits: 3}, problems: 4}}",
     ],
     "ppo": ["quickstart", *SMALL, "algo.name=ppo"],
-    "m2po": ["quickstart", *SMALL, "algo.name=m2po", "train.updates=2"],
+    "m2po": ["quickstart", *SMALL, "algo.name=m2po", "train.minibatches=2"],
     "code": ["quickstart-code", *SMALL],
-    "penalties": ["quickstart", *SMALL, "algo.kl=0.01", "algo.kl_in_reward=true", "algo.entropy.coef=0.001"],
+    "penalties": ["quickstart", *SMALL, "algo.kl_coef=0.01", "algo.kl_in_reward=true", "algo.entropy.coef=0.001"],
     "self-distillation": ["quickstart", *SMALL, "distillation={teacher: policy, hint: 'The answer is {reference}.'}"],
-    "sft": ["quickstart-sft", "steps=2", "rollout.prompts=4", "eval.every=2", "eval.problems=8"],
+    "sft": ["quickstart-sft", "steps=2", "rollout.prompts_per_step=4", "eval.every=2", "eval.problems=8"],
     "two": [str(TESTS / "resume" / "two_models.yaml"), "steps=2"],
 }
 ALL_AT_ONCE = """
 import json, sys
 from pathlib import Path
-from dojang import runner
+from dojang.runs import training
 for name, (recipe, *overrides) in json.loads(sys.argv[1]).items():
     if name == "two":  # with a judge that praises what models so small write
         import two_models_command as play
         play.CodeTask.grade, play.CodeTask.trial, play.coder_tester.read = play.grade, play.trial, play.read
-    runner.run(recipe, overrides, Path(sys.argv[2], name), resume=False)
+    training.run(recipe, overrides, Path(sys.argv[2], name), resume=False)
 """
 ELSEWHERE = {"weights/bytes", "weights/whole"}
 """Of engines in processes of their own; tests/vllm sees them."""

@@ -21,8 +21,8 @@ TINY = [
     "model.name=dojang-tiny",
     "model.device=cpu",
     "steps=2",
-    "rollout.prompts=2",
-    "rollout.samples=4",
+    "rollout.prompts_per_step=2",
+    "rollout.group_size=4",
     "rollout.max_tokens=24",
     "rollout.engine=torch",
     "rollout.url=[]",
@@ -30,10 +30,10 @@ TINY = [
     "runtime=local",
     "rollout.tensor_parallel_size=1",
     "rollout.max_model_len=null",
-    "train.warmup=0",
+    "train.warmup_steps=0",
     "train.warmup_ratio=0",
-    "train.sequence_ranks=1",
-    "train.updates=1",
+    "train.sequence_parallel=1",
+    "train.minibatches=1",
     "eval.problems=2",
 ]
 TESTS = {"input": ["1 2\n"], "output": ["3\n"]}
@@ -81,9 +81,9 @@ RECIPES = [
 IN_ONE_PROCESS = """
 import json, sys
 from pathlib import Path
-from dojang import runner
+from dojang.runs import training
 for name, overrides in json.loads(sys.argv[1]).items():
-    runner.run(name, overrides, Path(sys.argv[2], name), resume=False)
+    training.run(name, overrides, Path(sys.argv[2], name), resume=False)
 """
 
 

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 
 SMALL = [
     "steps=2",
-    "rollout.prompts=1",
-    "rollout.samples=4",
+    "rollout.prompts_per_step=1",
+    "rollout.group_size=4",
     "rollout.max_tokens=40",  # room for a short function and its fences
     "eval.problems=1",
     "model.device=cpu",

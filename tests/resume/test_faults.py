@@ -33,7 +33,7 @@ def rewards(tmp_path: Path) -> Path:
 
 def test_a_learning_rate_that_blows_up_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    result = dojang("train", str(RECIPE), "train.lr=1000", "train.warmup=0", "--run-dir", str(directory))
+    result = dojang("train", str(RECIPE), "train.lr=1000", "train.warmup_steps=0", "--run-dir", str(directory))
     assert result.returncode == 6, result.stdout + result.stderr
     assert "NaN or infinite" in result.stderr
     assert "train.lr" in result.stderr
@@ -43,7 +43,13 @@ def test_a_learning_rate_that_blows_up_stops_the_run_and_keeps_the_checkpoint(tm
 
 def test_rewards_that_never_differ_stop_the_run(rewards: Path) -> None:
     result = dojang(
-        "train", str(RECIPE), "task.rewards={'mine:same': 1.0}", "health.window=2", "--run-dir", "run", rewards=rewards
+        "train",
+        str(RECIPE),
+        "task.rewards={'mine:same': 1.0}",
+        "health.patience_steps=2",
+        "--run-dir",
+        "run",
+        rewards=rewards,
     )
     assert result.returncode == 7, result.stdout + result.stderr
     assert "no group had rewards that differ (they were all 0.25)" in result.stderr
@@ -54,7 +60,7 @@ def test_a_broken_verifier_stops_the_run_and_is_never_a_reward(rewards: Path) ->
         "train",
         str(RECIPE),
         "task.rewards={'mine:broken': 1.0, correct: 1.0}",
-        "health.window=2",
+        "health.patience_steps=2",
         "--run-dir",
         "run",
         rewards=rewards,

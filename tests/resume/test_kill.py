@@ -45,13 +45,13 @@ def record(directory: Path) -> dict[str, Any]:
     rollouts = {path.name: pq.read_table(path, columns=columns) for path in (directory / "rollouts").glob("*.parquet")}
     weights = load_file(directory / "checkpoints" / "last" / "model.safetensors")
     # Beside these there is an index with a random number in it.
-    parts = sorted((directory / "checkpoints" / "last" / "optimiser").glob("*.distcp"))
-    optimiser = [path.read_bytes() for path in parts]
+    parts = sorted((directory / "checkpoints" / "last" / "optimizer").glob("*.distcp"))
+    optimizer = [path.read_bytes() for path in parts]
     metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     return {
         "rollouts": {name: table.to_pylist() for name, table in sorted(rollouts.items())},
         "weights": {name: hashlib.sha256(tensor.tobytes()).hexdigest() for name, tensor in weights.items()},
-        "optimiser": [hashlib.sha256(each).hexdigest() for each in optimiser],
+        "optimizer": [hashlib.sha256(each).hexdigest() for each in optimizer],
         "metrics": [{k: v for k, v in row.items() if not k.startswith(("timing_s", "perf"))} for row in metrics],
         "best": (directory / "checkpoints" / "best").resolve().name,
         "last": (directory / "checkpoints" / "last").resolve().name,

@@ -18,20 +18,20 @@ model: {name: dojang-tiny, device: cpu, head_dtype: float32}
 data: {name: arithmetic}
 seed: 3
 steps: 4
-rollout: {prompts: 4, samples: 4, max_tokens: 24, top_p: 0.95, top_k: 200, min_p: 0.001}
+rollout: {prompts_per_step: 4, group_size: 4, max_tokens: 24, top_p: 0.95, top_k: 200, min_p: 0.001}
 algo:
   name: grpo
-  old: trainer
-  kl: 0.01
+  old_logprobs: trainer
+  kl_coef: 0.01
   use_bias_correction_kl: true
   kl_in_reward: 0.001
   entropy: {coef: 0.001, target: 5.0}
 train:
   lr: 5.0e-4
-  updates: 2
+  minibatches: 2
   ppo_epochs: 2
   mask_truncated_completions: true
-  optimiser: muon
+  optimizer: muon
   ref_model_sync_steps: 5
   ref_model_mixup_alpha: 0.5
 eval: {every: 2, problems: 4, samples: 2, temperature: 0.7, top_p: 0.9}

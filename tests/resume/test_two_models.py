@@ -52,8 +52,8 @@ def record(directory: Path) -> dict[str, Any]:
     for role, folder in (("coder", "checkpoints/last"), ("tester", "checkpoints/last/tester")):
         weights = load_file(directory / folder / "model.safetensors")
         found[role] = {name: hashlib.sha256(each.tobytes()).hexdigest() for name, each in weights.items()}
-        parts = sorted((directory / folder / "optimiser").glob("*.distcp"))
-        found[f"{role}'s optimiser"] = [hashlib.sha256(part.read_bytes()).hexdigest() for part in parts]
+        parts = sorted((directory / folder / "optimizer").glob("*.distcp"))
+        found[f"{role}'s optimizer"] = [hashlib.sha256(part.read_bytes()).hexdigest() for part in parts]
     return found
 
 

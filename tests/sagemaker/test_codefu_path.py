@@ -29,12 +29,12 @@ MUCH = 900.0
 HOSTS = 3
 SMALL = [
     *("model.name=dojang-tiny-code", "model.dtype=float32", "task.language=python3"),
-    *("steps=2", "rollout.engine=torch", "rollout.prompts=4", "rollout.samples=4", "rollout.max_tokens=32"),
+    *("steps=2", "rollout.engine=torch", "rollout.prompts_per_step=4", "rollout.group_size=4", "rollout.max_tokens=32"),
     *("rollout.max_model_len=null", "rollout.tensor_parallel_size=1"),
-    *("train.micro_tokens=512", "train.recompute=false", "train.offload=[]", "train.lr=3e-4"),
+    *("train.max_tokens_per_microbatch=512", "train.gradient_checkpointing=false", "train.offload=[]", "train.lr=3e-4"),
     *("eval.every=2", "eval.problems=4", "checkpoint.every=1"),
     # Each process takes a whole host, so the ranks of a sequence exchange heads over the network.
-    *("train.sequence_ranks=2", "runtime.trainers=2", "runtime.engines=1", f"runtime.cpus={os.cpu_count()}"),
+    *("train.sequence_parallel=2", "runtime.trainers=2", "runtime.engines=1", f"runtime.cpus={os.cpu_count()}"),
 ]
 ENTER = 'mount -t tmpfs opt /opt && mkdir /opt/ml && mount --bind "$ML" /opt/ml && cd /opt/ml && exec "$@"'
 """As test_sm_container does it."""
@@ -164,7 +164,7 @@ def test_from_the_published_rows_to_the_model(amazon: Any, published: Path, tmp_
     summary = json.loads((head / "output/data/summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 2)
     run = RunDir(head / "checkpoints/run")
-    assert "sequence_ranks: 2" in run.config.read_text()
+    assert "sequence_parallel: 2" in run.config.read_text()
     trained = [
         each for path in sorted((run.path / "rollouts").rglob("*.parquet")) for each in pq.read_table(path).to_pylist()
     ]

@@ -168,7 +168,7 @@ def test_what_a_container_needs_is_uploaded(amazon: Any, data: Path, tmp_path: P
     recipe = tmp_path / "it's mine.yaml"
     recipe.write_text("model: {name: dojang-tiny}\ndata: {name: prepared, path: elsewhere}\n")
     wanted = options(inputs=[f"data={data}"], source=tmp_path / "own", requirements=tmp_path / "more.txt")
-    name = sdk.submit(plan(str(recipe), ["model.template={note: it's}"], wanted, here={}))
+    name = sdk.submit(plan(str(recipe), ["model.chat_template_kwargs={note: it's}"], wanted, here={}))
     job = amazon.client("sagemaker").describe_training_job(TrainingJobName=name)
     places = {each["ChannelName"]: each["DataSource"]["S3DataSource"]["S3Uri"] for each in job["InputDataConfig"]}
     (packed,) = uploaded(amazon, places["code"]).values()
@@ -186,7 +186,7 @@ def test_what_a_container_needs_is_uploaded(amazon: Any, data: Path, tmp_path: P
     assert told["it's mine.yaml"] == recipe.read_bytes()
     assert json.loads(told["job.json"]) == {
         "recipe": "it's mine.yaml",
-        "overrides": ["model.template={note: it's}"],
+        "overrides": ["model.chat_template_kwargs={note: it's}"],
         "places": {"data.path": "data"},
     }
     script = uploaded(amazon, places["sm_drivers"])["sm_train.sh"].decode()

@@ -24,7 +24,13 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs a /opt/ml of its own: root"),
 ]
 
-QUICK = ["rollout.prompts=2", "rollout.samples=2", "rollout.max_tokens=4", "eval.problems=2", "eval.every=1000"]
+QUICK = [
+    "rollout.prompts_per_step=2",
+    "rollout.group_size=2",
+    "rollout.max_tokens=4",
+    "eval.problems=2",
+    "eval.every=1000",
+]
 ENTER = 'mount -t tmpfs opt /opt && mkdir /opt/ml && mount --bind "$ML" /opt/ml && cd /opt/ml && exec "$@"'
 
 

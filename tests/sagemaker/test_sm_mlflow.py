@@ -74,7 +74,7 @@ def test_a_run_is_told_to_the_arn_of_the_environment(
     directory.summary.write_text("{}")
     directory.metrics.write_text(json.dumps({"step": 1, "critic/rewards/mean": 0.5}) + "\n")
     said: list[str] = []
-    couriers = TrackConfig(patience_s=60).open(directory, said.append, "dojang track RUN", steps=1)
+    couriers = TrackConfig(timeout_s=60).open(directory, said.append, "dojang track RUN", steps=1)
     couriers.start()
     assert couriers.finish("finished"), said
 

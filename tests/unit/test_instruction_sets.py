@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FILES = ("engines/test_decoder.py", "engines/test_native.py", "engines/test_sampler.py", "train/test_critic.py")
-FILES += ("train/test_logprobs.py", "train/test_packing.py", "train/test_trainer.py")
+FILES = ("engine/test_decoder.py", "engine/test_cpu_ops.py", "engine/test_sampler.py", "trainer/test_critic.py")
+FILES += ("trainer/test_logprobs.py", "trainer/test_packing.py", "trainer/test_torch_trainer.py")
 
 # Flags of /proc/cpuinfo that a set needs, and what the libraries and the compiler call it.
 SETS = {

@@ -157,7 +157,7 @@ def test_it_goes_on_where_it_was_whoever_is_killed(tmp_path: Path) -> None:
         assert begins > seen  # not at step 1, nor before the checkpoint that was there
         assert begins % EVERY == 1
     by_step: dict[int, dict[str, Any]] = {}
-    for row in rows:  # what was done again came out the same: weights, optimiser, problems and random numbers
+    for row in rows:  # what was done again came out the same: weights, optimizer, problems and random numbers
         once = by_step.setdefault(row["step"], row)
         assert all(row[key] == once[key] for key in ("reward", "loss", "entropy", "grad_norm", "learning_rate")), row
     assert len(by_step) == STEPS

@@ -81,7 +81,7 @@ def _maxrl(groups: Rewards, _: Lengths) -> list[list[float]]:
     if (least := min((each for rewards in groups for each in rewards), default=0.0)) < 0:
         raise ConfigError(
             f"a reward of {least:g} with algo.advantage=maxrl, which divides by the mean of a group and is defined for "
-            "rewards of 0 and more; change the task's rewards (task.shape=binary for programs) or algo.advantage"
+            "rewards of 0 and more; change the task's rewards (task.reward_shape=binary for programs) or algo.advantage"
         )
     means = [statistics.fmean(rewards) if rewards else 0.0 for rewards in groups]
     return [

@@ -18,7 +18,7 @@ __all__ = ["CispoConfig"]
 
 
 class CispoConfig(PolicyConfig):
-    """Clipped importance sampling policy optimisation."""
+    """Clipped importance sampling policy optimization."""
 
     name: Literal["cispo"] = "cispo"
     cap: float = Field(default=5.0, gt=1)

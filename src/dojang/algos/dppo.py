@@ -19,7 +19,7 @@ __all__ = ["DppoConfig"]
 
 
 class DppoConfig(PolicyConfig):
-    """Divergence proximal policy optimisation, by total variation."""
+    """Divergence proximal policy optimization, by total variation."""
 
     name: Literal["dppo_tv"] = "dppo_tv"
     low: float = Field(default=0.2, gt=0, le=1)

@@ -2,7 +2,7 @@
 
     loss = policy loss - coef * mean over trained tokens of H_t       H_t: of the whole vocabulary, at the temperature
 
-With a target the coefficient is adaptive (Skywork-OR1, arXiv 2505.22312). After an optimiser step of mean entropy e:
+With a target the coefficient is adaptive (Skywork-OR1, arXiv 2505.22312). After an optimizer step of mean entropy e:
 
     c <- clip(c + delta if e <= target else c - delta, min, max)      applied in the next step if e <= target
 """
@@ -24,10 +24,10 @@ class EntropyConfig(Section):
     """Entropy coefficient: the mean entropy per token, times this, is subtracted from the loss. With `target`, the
     initial coefficient; 0 without a target disables the bonus."""
     target: float | None = Field(default=None, gt=0)
-    """Target entropy in nats per token: after each optimiser step the coefficient rises by `delta` if the entropy was
+    """Target entropy in nats per token: after each optimizer step the coefficient rises by `delta` if the entropy was
     at most this, else it falls; the bonus is applied while the entropy is at most this."""
     delta: float = Field(default=0.005, gt=0)
-    """Change of the adaptive coefficient per optimiser step."""
+    """Change of the adaptive coefficient per optimizer step."""
     min_coef: float = Field(default=0.0, ge=0)
     """Lower bound of the adaptive coefficient."""
     max_coef: float = Field(default=1.0, gt=0)
@@ -59,12 +59,12 @@ class EntropyBonus:
 
     @property
     def coef(self) -> float:
-        """Coefficient of the next optimiser step."""
+        """Coefficient of the next optimizer step."""
         target = self._config.target
         return self._coef if target is None or self._last <= target else 0.0
 
     def update(self, entropy: float) -> None:
-        """Take in the mean entropy of an optimiser step."""
+        """Take in the mean entropy of an optimizer step."""
         config = self._config
         if config.target is not None:
             change = config.delta if entropy <= config.target else -config.delta

@@ -53,7 +53,7 @@ class ClipConfig(PolicyConfig):
 
 
 class GrpoConfig(ClipConfig):
-    """Group-relative policy optimisation (arXiv 2402.03300), averaged over tokens as its later users do."""
+    """Group-relative policy optimization (arXiv 2402.03300), averaged over tokens as its later users do."""
 
     name: Literal["grpo"] = "grpo"
 
@@ -63,7 +63,7 @@ class DrGrpoConfig(ClipConfig):
 
     name: Literal["dr_grpo"] = "dr_grpo"
     advantage: advantages.Estimator = "mean"
-    average: Average = "constant"
+    loss_aggregation: Average = "constant"
 
 
 class RlooConfig(ClipConfig):
@@ -105,6 +105,6 @@ class DapoConfig(ClipConfig):
     """Decoupled clip and dynamic sampling (arXiv 2503.14476)."""
 
     name: Literal["dapo"] = "dapo"
-    overlong: float = Field(default=0.2, ge=0, le=1)
-    refills: int = Field(default=3, ge=0)
+    overlong_buffer_fraction: float = Field(default=0.2, ge=0, le=1)
+    max_resample_rounds: int = Field(default=3, ge=0)
     clip_high: float = Field(default=0.28, gt=0)

@@ -19,11 +19,13 @@ __all__ = ["GspoConfig"]
 
 
 class GspoConfig(ClipConfig):
-    """Group sequence policy optimisation."""
+    """Group sequence policy optimization."""
 
     name: Literal["gspo"] = "gspo"
-    old: Literal["behaviour", "trainer"] = "trainer"  # its clip is narrower than the rounding of another arithmetic
-    average: Average = "sequences"
+    old_logprobs: Literal["behaviour", "trainer"] = (
+        "trainer"  # its clip is narrower than the rounding of another arithmetic
+    )
+    loss_aggregation: Average = "sequences"
     clip_low: float = Field(default=3e-4, gt=0, lt=1)
     """How far a sequence's ratio, its tokens' geometric mean, may fall before its gradient is cut."""
     clip_high: float = Field(default=4e-4, gt=0)

@@ -13,7 +13,7 @@ rho = old / mu for a token, and a sequence's product or geometric mean over its 
     opsm                1, 0 for a sequence with a negative advantage where mean(log mu - log policy) > delta
 
 A weight multiplies the policy's loss, and has no gradient. Several are multiplied. All but opsm compare the trainer's
-own log-probs with mu, and so need algo.old=trainer.
+own log-probs with mu, and so need algo.old_logprobs=trainer.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Only tokens that go on in the direction they are pushed count: those with A > 0 and r > 1, or A < 0 and r < 1. If the
 mean of their squared log-ratios is above the threshold, those furthest away learn nothing. The mean is over all tokens
-of the optimiser step, whatever its micro-batches and ranks. Three readings have been published:
+of the optimizer step, whatever its micro-batches and ranks. Three readings have been published:
 
     paper      the furthest are left out until the mean of the rest is within the threshold; no clip otherwise
     authors    ratios are clipped at exp(-t) and exp(t), with the largest t for which mean(min(d^2, t^2)) <= threshold
@@ -31,10 +31,10 @@ _LEAST, _MOST = math.log(1 - 0.95), math.log(1 + 20)
 
 
 class M2poConfig(PolicyConfig):
-    """Second-moment trust policy optimisation."""
+    """Second-moment trust policy optimization."""
 
     name: Literal["m2po"] = "m2po"
-    old: Literal["behaviour"] = "behaviour"
+    old_logprobs: Literal["behaviour"] = "behaviour"
     """Always behaviour: the second moment measures how stale the data is."""
     threshold: float = Field(default=0.04, gt=0)
     """The second moment that is allowed (AstraFlow's recipes: 0.01)."""

@@ -3,7 +3,7 @@
     loss_t = weight_t * surrogate_t + kl * KL_t
 
 The surrogate is each algorithm's own, the rest is chosen. Nothing here divides by a number of tokens or samples: the
-trainer does, over the whole optimiser step, as `average` says.
+trainer does, over the whole optimizer step, as `loss_aggregation` says.
 """
 
 from collections.abc import Sequence
@@ -32,16 +32,16 @@ class PolicyConfig(Section):
 
     advantage: advantages.Estimator = "grpo"
     """How rewards become advantages (docs/algorithms.md)."""
-    parts: dict[str, float] = Field(default_factory=dict)
+    reward_weights: dict[str, float] = Field(default_factory=dict)
     """Reward weights of GDPO, by the name of the part; those not named keep their weight in the task's reward. Only
     with `advantage` gdpo."""
     whiten_advantages: bool = False
     """Whiten advantages over the batch: after `advantage`, subtract their mean over all trained tokens of the step and
     divide by their standard deviation. Groups of zeros do not count."""
-    average: Average = "tokens"
+    loss_aggregation: Average = "tokens"
     """tokens: the mean over all tokens. sequences: the mean of each sample's mean. constant: the mean of each sample's
     sum, divided by the longest answer allowed."""
-    kl: float = Field(default=0.0, ge=0)
+    kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL penalty to the initial model; 0 keeps no reference model."""
     kl_estimator: Estimator = "k3"
     """How the KL is estimated: k1, k2, k3, or k3+, which has k3's value and the gradient of the KL itself."""
@@ -54,49 +54,51 @@ class PolicyConfig(Section):
     kl_penalty: Penalty = "kl"
     """KL penalty in the reward, by veRL's names: kl (k1), abs, mse (k2) or low_var_kl (k3)."""
     entropy: EntropyConfig = EntropyConfig()
-    old: Literal["behaviour", "trainer"] = "behaviour"
+    old_logprobs: Literal["behaviour", "trainer"] = "behaviour"
     """Old log-probs that ratios are taken to. behaviour: those the tokens were sampled at, however old. trainer: the
     trainer's own, computed before the first update on a batch; what lies between them is left to `corrections`."""
     corrections: tuple[Correction, ...] = ()
     """Corrections for tokens that the engine sampled at other probabilities than the trainer's, by importance weights
-    or rejection (docs/algorithms.md). All but opsm need old=trainer."""
-    overlong: float = Field(default=0.0, ge=0, le=1)
+    or rejection (docs/algorithms.md). All but opsm need old_logprobs=trainer."""
+    overlong_buffer_fraction: float = Field(default=0.0, ge=0, le=1)
     """In the last part of the longest answer allowed, this share of it, rewards fall; 0: they do not."""
     overlong_penalty: float = Field(default=1.0, ge=0)
     """By how much at the end."""
-    refills: int = Field(default=0, ge=0)
+    max_resample_rounds: int = Field(default=0, ge=0)
     """How often, at most, a step poses more problems in the place of those whose samples were all rewarded alike."""
 
     @model_validator(mode="after")
     def _parts_are_used(self) -> Self:
-        if self.parts and self.advantage != "gdpo":
+        if self.reward_weights and self.advantage != "gdpo":
             raise ValueError(
-                f"parts={self.parts} has no effect with advantage={self.advantage}, which takes the whole reward; set "
+                f"reward_weights={self.reward_weights} has no effect with advantage={self.advantage}, which takes the "
+                f"whole reward; set "
                 "advantage=gdpo, or change the weights of the task's rewards"
             )
-        if "overlong" in self.parts and not self.overlong:
+        if "overlong" in self.reward_weights and not self.overlong_buffer_fraction:
             raise ValueError(
-                f"parts has overlong={self.parts['overlong']:g}, a weight of the length penalty, but overlong=0 turns "
-                "that off; set overlong above 0, or leave the weight out"
+                f"reward_weights has overlong={self.reward_weights['overlong']:g}, a weight of the length penalty, but "
+                "overlong_buffer_fraction=0 turns that off; set it above 0, or leave the weight out"
             )
         return self
 
     @model_validator(mode="after")
     def _maxrl_is_not_negative(self) -> Self:
-        if self.advantage == "maxrl" and self.overlong and self.overlong_penalty:
+        if self.advantage == "maxrl" and self.overlong_buffer_fraction and self.overlong_penalty:
             raise ValueError(
-                f"overlong={self.overlong:g} makes rewards negative, and advantage=maxrl is defined for rewards of 0 "
-                "and more; set overlong to 0"
+                f"overlong_buffer_fraction={self.overlong_buffer_fraction:g} makes rewards negative, and "
+                f"advantage=maxrl is defined for rewards of 0 "
+                "and more; set it to 0"
             )
         return self
 
     @model_validator(mode="after")
     def _corrections_have_two_policies(self) -> Self:
         blind = [each.name for each in self.corrections if each.name != "opsm"]
-        if blind and self.old == "behaviour":
+        if blind and self.old_logprobs == "behaviour":
             raise ValueError(
                 f"corrections {', '.join(blind)} compare the trainer's log-probs with the engine's, which are the same "
-                "with old=behaviour; set old=trainer"
+                "with old_logprobs=behaviour; set old_logprobs=trainer"
             )
         return self
 
@@ -108,25 +110,26 @@ class PolicyConfig(Section):
     @property
     def trains_zero_advantage(self) -> bool:
         """Whether a token whose advantage is 0 still has a gradient. A loss with further terms overrides this."""
-        return self.kl > 0 or self.entropy.enabled
+        return self.kl_coef > 0 or self.entropy.enabled
 
     @model_validator(mode="after")
     def _kl_makes_sense(self) -> Self:
-        if self.use_bias_correction_kl and self.kl == 0:
-            raise ValueError("use_bias_correction_kl=true has no effect without a KL penalty; set kl above 0")
+        if self.use_bias_correction_kl and self.kl_coef == 0:
+            raise ValueError("use_bias_correction_kl=true has no effect without a KL penalty; set kl_coef above 0")
         if self.use_bias_correction_kl and self.kl_estimator not in ("k1", "k3"):
             raise ValueError(
                 f"use_bias_correction_kl=true does not make kl_estimator={self.kl_estimator} unbiased; use k1 or k3"
             )
-        if self.kl_in_reward and self.refills:
+        if self.kl_in_reward and self.max_resample_rounds:
             raise ValueError(
-                f"kl_in_reward={self.kl_in_reward:g} makes all rewards differ, so refills={self.refills} would find no "
-                "group to replace; set refills to 0, or use kl instead"
+                f"kl_in_reward={self.kl_in_reward:g} makes all rewards differ, so "
+                f"max_resample_rounds={self.max_resample_rounds} would find no "
+                "group to replace; set max_resample_rounds to 0, or use kl_coef instead"
             )
         if self.kl_in_reward and self.advantage in ("gdpo", "maxrl"):
             raise ValueError(
                 f"kl_in_reward={self.kl_in_reward:g} cannot be combined with advantage={self.advantage}, which needs "
-                "rewards as the task gives them; use kl instead"
+                "rewards as the task gives them; use kl_coef instead"
             )
         return self
 
@@ -139,7 +142,7 @@ class PolicyConfig(Section):
         raise NotImplementedError
 
     def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics] | None:
-        """For algorithms that have to see all tokens of an optimiser step first: Algorithm.limit."""
+        """For algorithms that have to see all tokens of an optimizer step first: Algorithm.limit."""
         return None
 
 
@@ -152,20 +155,20 @@ class Policy:
         self.entropy_bonus = EntropyBonus(config.entropy) if config.entropy.enabled else None
 
     @property
-    def average(self) -> Average:
-        return self.config.average
+    def loss_aggregation(self) -> Average:
+        return self.config.loss_aggregation
 
     @property
-    def refills(self) -> int:
-        return self.config.refills
+    def max_resample_rounds(self) -> int:
+        return self.config.max_resample_rounds
 
     @property
     def needs_reference(self) -> bool:
-        return self.config.kl > 0 or self.config.kl_in_reward > 0
+        return self.config.kl_coef > 0 or self.config.kl_in_reward > 0
 
     @property
     def loss_needs_reference(self) -> bool:
-        return self.config.kl > 0
+        return self.config.kl_coef > 0
 
     @property
     def kl_in_reward(self) -> float:
@@ -178,7 +181,7 @@ class Policy:
 
     @property
     def needs_old(self) -> bool:
-        return self.config.old == "trainer"
+        return self.config.old_logprobs == "trainer"
 
     @property
     def needs_limit(self) -> bool:
@@ -230,7 +233,7 @@ class Policy:
             if self.config.use_bias_correction_kl:
                 kl_BT = kl_BT * growth(delta_BT)
             figures["actor/kl_loss"] = kl_BT
-            loss_BT = loss_BT + self.config.kl * kl_BT
+            loss_BT = loss_BT + self.config.kl_coef * kl_BT
         return TokenLoss(loss_BT=torch.where(mask_BT, loss_BT, 0.0), figures=figures)
 
     def trace(self, groups: Sequence[Group]) -> list[Group]:
@@ -250,9 +253,9 @@ class Policy:
 
     def _overlong(self, sample: Sample) -> float:
         """DAPO's soft punishment: 0 as long as an answer is not in the last part, then down to -penalty."""
-        if not self.config.overlong:
+        if not self.config.overlong_buffer_fraction:
             return 0.0
-        part = self.config.overlong * self._longest
+        part = self.config.overlong_buffer_fraction * self._longest
         over = sample.response_length - (self._longest - part)
         return -self.config.overlong_penalty * max(0.0, over) / part
 
@@ -261,6 +264,6 @@ class Policy:
         verdict, reward = sample.verdict, sample.reward  # which an unjudged sample lacks: it must not get here
         parts = verdict.parts or {"reward": reward}
         terms = dict(verdict.terms or {name: (1.0, value) for name, value in parts.items()})
-        if self.config.overlong:
+        if self.config.overlong_buffer_fraction:
             terms["overlong"] = (1.0, self._overlong(sample))
-        return {name: (self.config.parts.get(name, weight), value) for name, (weight, value) in terms.items()}
+        return {name: (self.config.reward_weights.get(name, weight), value) for name, (weight, value) in terms.items()}

@@ -32,12 +32,12 @@ _TINY = 1e-8
 
 
 class PpoConfig(ClipConfig):
-    """Proximal policy optimisation with a critic."""
+    """Proximal policy optimization with a critic."""
 
     name: Literal["ppo"] = "ppo"
     advantage: Literal["reinforce++"] = "reinforce++"
     """Only for the record of a sample: tokens are credited by the critic."""
-    refills: int = Field(default=0, ge=0)
+    max_resample_rounds: int = Field(default=0, ge=0)
     """Always 0: where there is a critic all problems teach."""
     whiten_advantages: bool = False
     """Always false: `whiten` normalises the critic's advantages."""
@@ -50,12 +50,14 @@ class PpoConfig(ClipConfig):
     whiten: bool = True
     """Advantages of all tokens of a step get mean 0 and standard deviation 1."""
 
-    @field_validator("refills")
+    @field_validator("max_resample_rounds")
     @classmethod
-    def _all_teach(cls, refills: int) -> int:
-        if refills:
-            raise ValueError(f"{refills} is more than 0, but with ppo there is nothing to refill: all problems teach")
-        return refills
+    def _all_teach(cls, max_resample_rounds: int) -> int:
+        if max_resample_rounds:
+            raise ValueError(
+                f"{max_resample_rounds} is more than 0, but with ppo there is nothing to refill: all problems teach"
+            )
+        return max_resample_rounds
 
     @field_validator("whiten_advantages")
     @classmethod

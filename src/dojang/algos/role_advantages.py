@@ -24,12 +24,12 @@ class ByRole:
         self._first = next(iter(algorithms.values()))
 
     @property
-    def average(self) -> Average:
-        return self._first.average
+    def loss_aggregation(self) -> Average:
+        return self._first.loss_aggregation
 
     @property
-    def refills(self) -> int:
-        return self._first.refills
+    def max_resample_rounds(self) -> int:
+        return self._first.max_resample_rounds
 
     @property
     def needs_reference(self) -> bool:

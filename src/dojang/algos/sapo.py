@@ -18,10 +18,10 @@ __all__ = ["SapoConfig"]
 
 
 class SapoConfig(PolicyConfig):
-    """Soft adaptive policy optimisation."""
+    """Soft adaptive policy optimization."""
 
     name: Literal["sapo"] = "sapo"
-    average: Average = "sequences"
+    loss_aggregation: Average = "sequences"
     tau_good: float = Field(default=1.0, gt=0)
     """How fast a token of a good answer stops to matter as its ratio leaves 1."""
     tau_bad: float = Field(default=1.05, gt=0)

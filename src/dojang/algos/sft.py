@@ -1,6 +1,6 @@
 """Supervised fine-tuning (SFT): the cross-entropy of given completions, loss_t = -log pi(y_t), completion tokens alone.
 
-The batch is made of rows instead of rollouts; packing, optimiser, schedule, checkpoints and evaluations are those of
+The batch is made of rows instead of rollouts; packing, optimizer, schedule, checkpoints and evaluations are those of
 any other run. Its checkpoint is the warm start of a run that samples.
 """
 
@@ -23,17 +23,17 @@ class SftConfig(Section):
     name: Literal["sft"] = "sft"
     completion: str = "completion"
     """Column of the data row with the completion to learn (data.name=prompt_completion sets it itself)."""
-    average: Average = "tokens"
+    loss_aggregation: Average = "tokens"
     """tokens: the mean over all completion tokens of the batch. sequences: the mean of each row's mean. constant: the
     mean of each row's sum, divided by rollout.max_tokens."""
 
     # Settings that other algorithms have and a loss on given completions has no use for.
     advantage: ClassVar[str] = ""
-    kl: ClassVar[float] = 0.0
+    kl_coef: ClassVar[float] = 0.0
     kl_in_reward: ClassVar[float] = 0.0
-    old: ClassVar[str] = "behaviour"
+    old_logprobs: ClassVar[str] = "behaviour"
     corrections: ClassVar[tuple[()]] = ()
-    parts: ClassVar[Mapping[str, Any]] = {}
+    reward_weights: ClassVar[Mapping[str, Any]] = {}
 
     def make(self, longest: int) -> "Sft":
         """The algorithm with these settings."""
@@ -43,15 +43,15 @@ class SftConfig(Section):
 class Sft:
     """The Algorithm of supervised fine-tuning."""
 
-    refills = 0
+    max_resample_rounds = 0
     needs_reference = needs_old = needs_limit = needs_critic = trains_zero_advantage = False
 
     def __init__(self, config: SftConfig) -> None:
         self.config = config
 
     @property
-    def average(self) -> Average:
-        return self.config.average
+    def loss_aggregation(self) -> Average:
+        return self.config.loss_aggregation
 
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
         """All rows count alike."""

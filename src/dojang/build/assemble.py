@@ -232,7 +232,7 @@ async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Proble
         task_here = config.task.make(problems)
         await check_rewards(task_here, problems)
         if config.task.name == "custom" and config.algo.name != "custom":
-            await check_parts(task_here, problems, config.algo.parts)
+            await check_parts(task_here, problems, config.algo.reward_weights)
         if not isinstance(judge, SpreadJudge):
             return task_here
         from dojang.build.ray_judges import spread_task
@@ -256,8 +256,8 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     return Run(
         seed=config.seed,
         steps=config.steps,
-        prompts=config.rollout.prompts,
-        updates=config.train.updates,
+        prompts=config.rollout.prompts_per_step,
+        updates=config.train.minibatches,
         epochs=config.train.ppo_epochs,
         mask_truncated=config.train.mask_truncated_completions,
         eval_every=config.eval.every,
@@ -325,7 +325,7 @@ def _find_place(config: RunConfig) -> tuple[RunConfig, Numerics, Ranks, MakeLear
         return config, numeric, ALONE, lambda each, source, tokenizer: SpreadLearner(each, numeric, tokenizer)
     numeric = numerics(config)
     prepare_torch(numeric.device)
-    ranks = join(numeric.device, config.train.sequence_ranks)
+    ranks = join(numeric.device, config.train.sequence_parallel)
     ranks.of_first(config.steps)  # the others do not load the data
     return config, numeric, ranks, lambda each, source, tokenizer: Learner(each, numeric, ranks, source, tokenizer)
 
@@ -358,7 +358,7 @@ def follow(config: RunConfig) -> None:
     """Be one of the ranks behind the first, until it is done."""
     numeric = numerics(config)
     prepare_torch(numeric.device)
-    ranks = join(numeric.device, config.train.sequence_ranks)
+    ranks = join(numeric.device, config.train.sequence_parallel)
     config = config.model_copy(update={"steps": ranks.of_first(config.steps), "epochs": None})
     trainers: dict[str, Trainer] = {}
     for (role, each), algorithm in zip(config.roles().items(), _make_algorithms(config).values(), strict=True):

@@ -77,7 +77,7 @@ def _compare(config: RunConfig, student: str, teacher: str) -> None:
             f"may write up to {longest}; set rollout.max_model_len={context}"
         )
     heads = AutoConfig.from_pretrained(teacher).get_text_config()
-    check_heads(heads.num_attention_heads, heads.num_key_value_heads, config.train.sequence_ranks)
+    check_heads(heads.num_attention_heads, heads.num_key_value_heads, config.train.sequence_parallel)
 
 
 def check_tokenizers(

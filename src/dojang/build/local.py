@@ -129,7 +129,7 @@ def make_renderer(
         tokenizer,
         context=context_length(config, settings),
         max_tokens=config.rollout.max_tokens,
-        variables=config.model.template,
+        variables=config.model.chat_template_kwargs,
         key=key,
         limit="the model's context" if config.rollout.max_model_len is None else "rollout.max_model_len",
     )
@@ -160,7 +160,7 @@ class Learner:
         asks_reference = distillation is not None and distillation.teacher == "reference"
         if (algorithm.needs_reference or asks_reference) and config.train.needs_reference_model:
             place = aside if "reference" in config.train.offload else self._device
-            quantised = config.train.lora is not None and config.train.lora.bits == 4
+            quantised = config.train.lora is not None and config.train.lora.base_bits == 4
             load = load_quantised if quantised else load_model  # the same weights as under the adapters
             reference = load(self._source, numeric.compute, place)
         if distillation is not None and distillation.local_model:
@@ -196,7 +196,7 @@ class Learner:
 
     def _load_policy(self) -> PreTrainedModel:
         lora, numeric = self._config.train.lora, self._numeric
-        if lora is not None and lora.bits == 4:
+        if lora is not None and lora.base_bits == 4:
             return load_quantised(self._source, numeric.compute, numeric.device)
         return load_model(self._source, numeric.master if lora is None else numeric.compute, self._device)
 
@@ -206,18 +206,18 @@ def check_model(config: RunConfig) -> None:
     be divided among ranks or GPUs."""
     source, size = models.local(config.model.name), config.rollout.tensor_parallel_size
     check_modules(source, config.train.lora)
-    if source is None or max(config.train.sequence_ranks, size) == 1:
+    if source is None or max(config.train.sequence_parallel, size) == 1:
         return
     settings = AutoConfig.from_pretrained(source).get_text_config()
     heads = settings.num_attention_heads
-    check_heads(heads, settings.num_key_value_heads, config.train.sequence_ranks)
+    check_heads(heads, settings.num_key_value_heads, config.train.sequence_parallel)
     if heads % size:
         raise ConfigError(f"rollout.tensor_parallel_size={size} does not divide the model's {heads} attention heads")
 
 
 def check_processes(config: RunConfig) -> None:
     """ConfigError if the processes torchrun has started cannot train this run."""
-    if check_world(config.train.sequence_ranks) > 1 and (why := config.train.one_process):
+    if check_world(config.train.sequence_parallel) > 1 and (why := config.train.one_process):
         raise ConfigError(why)
 
 
@@ -227,7 +227,7 @@ def check_reference(config: RunConfig, algorithm: Algorithm) -> None:
     if (steps := config.train.ref_model_sync_steps) and not (algorithm.needs_reference or asked):
         raise ConfigError(
             f"train.ref_model_sync_steps={steps} refreshes the reference model, and algo.name={config.algo.name} has "
-            "none; set algo.kl or algo.kl_in_reward above 0, or leave it out"
+            "none; set algo.kl_coef or algo.kl_in_reward above 0, or leave it out"
         )
 
 

@@ -75,8 +75,8 @@ class SpreadLearner:
         for at in range(self._runtime.engines):  # each by itself, so that each can find another place
             (place,) = self._reserve(f"engine {at + 1}", 1, gpus=gpus)
             sampler = partial(make_sampler, self._config, alone=self._gpus >= 1)
-            engines.append(RayEngine(sampler, place, self.weights, self._runtime.patience_s))
-        return Fleet(engines, patience_s=self._runtime.patience_s)
+            engines.append(RayEngine(sampler, place, self.weights, self._runtime.timeout_s))
+        return Fleet(engines, timeout_s=self._runtime.timeout_s)
 
     def make_trainer(self, algorithm: Algorithm) -> RayTrainer:
         """What teaches it. The algorithm is made again by each process."""
@@ -85,11 +85,11 @@ class SpreadLearner:
         def factory(rank: int, address: tuple[str, int]) -> "partial[Rank]":
             return partial(make_rank, self._config, rank, world, address)
 
-        return RayTrainer(factory, self._places, self._deliver, self._runtime.patience_s)
+        return RayTrainer(factory, self._places, self._deliver, self._runtime.timeout_s)
 
     def _reserve(self, what: str, count: int, *, gpus: float) -> list[Place]:
         runtime = self._runtime
-        return reserve(what, count, cpus=runtime.cpus, gpus=gpus, strategy="PACK", patience_s=runtime.patience_s)
+        return reserve(what, count, cpus=runtime.cpus, gpus=gpus, strategy="PACK", timeout_s=runtime.timeout_s)
 
     async def _deliver(self, version: int, reference: Any, holder: Actor) -> None:
         if isinstance(self.weights, Shared):
@@ -103,7 +103,7 @@ def make_rank(config: RunConfig, rank: int, world: int, address: tuple[str, int]
     enter(rank, world, address)
     numeric = numerics(config)
     prepare_torch(numeric.device)
-    ranks = join(numeric.device, config.train.sequence_ranks)
+    ranks = join(numeric.device, config.train.sequence_parallel)
     source = models.resolve(config.model.name)
     tokenizer, _ = load_tokenizer(source)
     # What has changed is for those to find out who send it on.

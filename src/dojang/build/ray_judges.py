@@ -32,7 +32,7 @@ def make_judge(config: RunConfig, problems: Problems) -> RayJudge:
         return partial(make_juror, config, seats)
 
     counted = config.task if isinstance(config.task, MathsConfig | ReasoningGymTaskConfig) else config.judge
-    return RayJudge(factory, ray.put(own), most=counted.workers, patience_s=config.runtime.patience_s)
+    return RayJudge(factory, ray.put(own), most=counted.workers, timeout_s=config.runtime.timeout_s)
 
 
 async def spread_task(task: Task, config: RunConfig, judge: Judge) -> Task:

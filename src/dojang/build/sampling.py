@@ -34,7 +34,7 @@ def check_truncation(config: RunConfig, algorithm: Algorithm) -> None:
         return
     cut = [f"rollout.{key}={getattr(rollout, key):g}" for key in ("top_p", "top_k", "min_p") if _cuts(rollout, key)]
     if not algorithm.needs_old:
-        remedy = "use another algo.name" if config.algo.name in ("m2po", "custom") else "set algo.old=trainer"
+        remedy = "use another algo.name" if config.algo.name in ("m2po", "custom") else "set algo.old_logprobs=trainer"
         raise ConfigError(
             f"{', '.join(cut)}: tokens are drawn from a truncated distribution, so their log-probs are above the "
             f"trainer's, and algo.name={config.algo.name} would take its ratios to them; {remedy}"

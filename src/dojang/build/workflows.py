@@ -35,7 +35,7 @@ def make_workflow(config: RunConfig, task: Task, players: Mapping[str, Player]) 
     sampling = train_sampling(config, config.seed, stop=config.data.stop)
     if not isinstance(config.workflow, CoderTesterConfig):
         (policy,) = players.values()
-        return SingleTurn(policy.engine, task, policy.renderer, samples=config.rollout.samples, sampling=sampling)
+        return SingleTurn(policy.engine, task, policy.renderer, samples=config.rollout.group_size, sampling=sampling)
     assert isinstance(task, CodeTask), "RunConfig has refused others"
     coder, tester = players["coder"], players["tester"]
     again = train_sampling(config, config.seed + RETRY_STREAM, stop=config.data.stop)
@@ -45,7 +45,7 @@ def make_workflow(config: RunConfig, task: Task, players: Mapping[str, Player]) 
         coder=Speaker(coder.engine, coder.renderer, sampling),
         again=Speaker(coder.engine, coder.renderer, again),
         tester=Speaker(tester.engine, tester.renderer, train_sampling(tester.config, config.seed + TESTER_STREAM)),
-        samples=config.rollout.samples,
+        samples=config.rollout.group_size,
     )
 
 

@@ -24,7 +24,7 @@ class RayConfig(Section):
     with the run."""
     trainers: int = Field(default=1, ge=1)
     """Processes that train together, of each model, which is spread over them; tester.trainers sets the tester's
-    apart. Without it as many as train.sequence_ranks; `dojang launch sagemaker` and `dojang plan` split the GPUs
+    apart. Without it as many as train.sequence_parallel; `dojang launch sagemaker` and `dojang plan` split the GPUs
     between trainers and engines."""
     engines: int = Field(default=1, ge=1)
     """Processes that sample, of each model; tester.engines sets the tester's apart."""
@@ -36,7 +36,7 @@ class RayConfig(Section):
     max_failures: int = Field(default=3, ge=0)
     """How often the trainers may be lost, and begin again at the last checkpoint, before the run gives up. Engines and
     judges are replaced without counting."""
-    patience_s: float = Field(default=600.0, gt=0)
+    timeout_s: float = Field(default=600.0, gt=0)
     """How long to wait for processes to get their place and begin, and for new weights to reach an engine."""
 
     @field_validator("address")

@@ -40,7 +40,7 @@ NEEDED = (
 )
 OPTIONAL = {
     "peft": "adapters (LoRA)",
-    "bitsandbytes": "weights in four bits (QLoRA), an optimiser in eight",
+    "bitsandbytes": "weights in four bits (QLoRA), an optimizer in eight",
     "math-verify": "LaTeX answers",
     "reasoning-gym": "its puzzles",
     "ray": "several machines",

@@ -16,7 +16,7 @@ def distillation_disagreements(
         wrong.append("train.offload has teacher, but distillation.teacher names no model to load")
     if distillation is None:
         return wrong
-    wrong += _hint_disagreements(distillation.hint, rollout.samples)
+    wrong += _hint_disagreements(distillation.hint, rollout.group_size)
     if algorithm == "sft":
         wrong.append("algo.name=sft trains on given completions, and a teacher scores sampled ones; leave one out")
     if algorithm == "ppo":
@@ -37,14 +37,15 @@ def distillation_disagreements(
 
 
 def samples_disagreements(distillation: DistillationConfig | None, advantage: str, samples: int) -> list[str]:
-    """Errors of rollout.samples where `advantage` compares the samples of a group."""
+    """Errors of rollout.group_size where `advantage` compares the samples of a group."""
     if samples > 1 or (distillation is not None and not distillation.reward_coef):
         return []
     other = (
         "distil from a teacher alone (distillation.teacher)" if distillation is None else "distillation.reward_coef=0"
     )
     return [
-        f"rollout.samples={samples} leaves nothing to compare a reward with, as algo.advantage={advantage} does; set "
+        f"rollout.group_size={samples} leaves nothing to compare a reward with, as algo.advantage={advantage} does; "
+        f"set "
         f"it to 2 or more, or algo.advantage=reinforce++ (which takes the mean of the batch), or {other}"
     ]
 
@@ -53,7 +54,8 @@ def _hint_disagreements(hints: tuple[str, ...], samples: int) -> list[str]:
     if samples > 1 or not hints or not all("{solution}" in each for each in hints):
         return []
     return [
-        f"distillation.hint has {{solution}}, another sample of the group, and rollout.samples={samples} draws none; "
+        f"distillation.hint has {{solution}}, another sample of the group, and rollout.group_size={samples} draws "
+        f"none; "
         "set it to 2 or more, or add a hint without it"
     ]
 

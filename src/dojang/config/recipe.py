@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from dojang.config.renamed_keys import RENAMED
 from dojang.config.run_config import RunConfig, sections
 from dojang.core.errors import ConfigError
 from dojang.core.section import flatten
@@ -22,7 +23,7 @@ from dojang.core.section import flatten
 __all__ = ["differences", "load", "read", "resolve", "shipped", "to_tree", "to_yaml"]
 
 
-_EXCLUSIVE = (("steps", "epochs"), ("train.warmup", "train.warmup_ratio"))
+_EXCLUSIVE = (("steps", "epochs"), ("train.warmup_steps", "train.warmup_ratio"))
 
 
 def shipped() -> list[str]:
@@ -187,7 +188,9 @@ def _explain(detail: ErrorDetails) -> Iterator[str]:
     """One mistake as one or more sentences a user can act on."""
     keys, section = _locate(detail["loc"])
     key = ".".join(keys)
-    if detail["type"] == "extra_forbidden":
+    if detail["type"] == "extra_forbidden" and key in RENAMED:
+        yield f"{key}: renamed to {RENAMED[key]}"
+    elif detail["type"] == "extra_forbidden":
         near = difflib.get_close_matches(keys[-1], section, n=1, cutoff=0.5)
         remedy = f"did you mean {'.'.join([*keys[:-1], near[0]])}?" if near else f"known: {', '.join(section)}"
         yield f"{key}: no such key; {remedy}"

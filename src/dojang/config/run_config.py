@@ -97,7 +97,7 @@ class ModelConfig(Section):
     head_dtype: Literal["auto", "float32"] = "auto"
     """Precision of the output head's logits, in the trainer and the engine torch alike: float32 does not round them
     where the rest is computed in bfloat16; auto rounds them as the rest."""
-    template: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables of the model's chat template, such as {enable_thinking: false}."""
 
 
@@ -119,7 +119,8 @@ class RunConfig(Section):
     steps: int = Field(default=100, ge=1, le=10**9)
     """Turns of the loop; excludes `epochs`."""
     epochs: float | None = Field(default=None, gt=0, le=10**6)
-    """Passes over the training problems, instead of `steps`: epochs * problems / rollout.prompts steps, rounded up."""
+    """Passes over the training problems, instead of `steps`: epochs * problems / rollout.prompts_per_step steps,
+    rounded up."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Decides the order of problems and every sampled token."""
     rollout: RolloutConfig = RolloutConfig()
@@ -135,7 +136,7 @@ class RunConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _default_choices(cls, tree: Any) -> Any:
-        """`algo.kl=0.05` alone means the default algorithm with another KL weight."""
+        """`algo.kl_coef=0.05` alone means the default algorithm with another KL weight."""
         if not isinstance(tree, dict):
             return tree
         named = {
@@ -157,27 +158,30 @@ class RunConfig(Section):
         """The same configuration with `epochs` resolved to `steps`, for this number of training problems."""
         if self.epochs is None:
             return self
-        steps = max(1, math.ceil(self.epochs * problems / self.rollout.prompts - 1e-9))
+        steps = max(1, math.ceil(self.epochs * problems / self.rollout.prompts_per_step - 1e-9))
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return RunConfig.model_validate({**given, "steps": steps, "epochs": None})
 
     def _training_agrees(self) -> list[str]:
         train, wrong = self.train, list[str]()
-        if train.lora is not None and train.lora.bits == 4 and self.model.dtype == "float64":
-            wrong.append("train.lora.bits=4 knows nothing as precise as model.dtype=float64; use float32 or bfloat16")
+        if train.lora is not None and train.lora.base_bits == 4 and self.model.dtype == "float64":
+            wrong.append(
+                "train.lora.base_bits=4 knows nothing as precise as model.dtype=float64; use float32 or bfloat16"
+            )
         if self.algo.name == "custom":
             return wrong
         own = self.distillation is not None and self.distillation.teacher == "reference"
-        needs_reference = self.algo.kl > 0 or self.algo.kl_in_reward > 0 or own
+        needs_reference = self.algo.kl_coef > 0 or self.algo.kl_in_reward > 0 or own
         if "reference" in train.offload and not (needs_reference and train.needs_reference_model):
             wrong.append(
-                "train.offload has reference, but there is no reference model: it is for algo.kl or algo.kl_in_reward "
+                "train.offload has reference, but there is no reference model: it is for algo.kl_coef or "
+                "algo.kl_in_reward "
                 "above 0, and with train.lora it is the model itself without adapters"
             )
         if self.algo.kl_in_reward and self.distillation is not None and not self.distillation.reward_coef:
             wrong.append(
                 f"algo.kl_in_reward={self.algo.kl_in_reward:g} has no effect where rewards are not used "
-                "(distillation.reward_coef=0); set distillation.reward_coef above 0, or use algo.kl instead"
+                "(distillation.reward_coef=0); set distillation.reward_coef above 0, or use algo.kl_coef instead"
             )
         if self.algo.name != "ppo" and train.critic != CriticConfig():
             wrong.append(f"train.critic is for algorithms that have one (algo.name=ppo), and {self.algo.name} has none")
@@ -245,9 +249,9 @@ class RunConfig(Section):
                     wrong.append(f"tester.{key}={count} counts processes of a Ray cluster; set runtime.name=ray")
             return wrong
         for key, trainers in (("runtime", self.runtime.trainers), ("tester", tester.trainers if tester else None)):
-            if trainers is not None and trainers % train.sequence_ranks:
+            if trainers is not None and trainers % train.sequence_parallel:
                 wrong.append(
-                    f"{key}.trainers={trainers} must be a multiple of train.sequence_ranks={train.sequence_ranks}"
+                    f"{key}.trainers={trainers} must be a multiple of train.sequence_parallel={train.sequence_parallel}"
                 )
             if trainers is not None and trainers > 1 and train.one_process:
                 wrong.append(f"{key}.trainers={trainers}: {train.one_process}")
@@ -264,7 +268,7 @@ class RunConfig(Section):
         `dojang launch` choose larger numbers by the machines."""
         runtime = self.runtime
         if isinstance(runtime, RayConfig) and "trainers" not in runtime.model_fields_set:
-            filled = runtime.model_copy(update={"trainers": self.train.sequence_ranks})
+            filled = runtime.model_copy(update={"trainers": self.train.sequence_parallel})
             filled.model_fields_set.discard("trainers")
             self.__dict__["runtime"] = filled
         return self
@@ -273,7 +277,7 @@ class RunConfig(Section):
         """The models of the run by their roles, the first one first, and what each is configured with."""
         if self.tester is None:
             return {"policy": self}
-        own = {"name": self.tester.model, "template": self.tester.template}
+        own = {"name": self.tester.model, "chat_template_kwargs": self.tester.chat_template_kwargs}
         rollout = {"max_tokens": self.tester.max_tokens or self.rollout.max_tokens, "url": self.tester.url}
         tester = {
             "model": self.model.model_copy(update=own),
@@ -292,17 +296,17 @@ class RunConfig(Section):
     def _rooms_agree(self) -> Self:
         wrong = self._models_agree() + self._engine_agrees() + self._runtime_agrees()
         wrong += self.eval.sampling_disagreements("eval.")
-        if self.train.updates > self.rollout.prompts:
+        if self.train.minibatches > self.rollout.prompts_per_step:
             wrong.append(
-                f"train.updates={self.train.updates} needs at least as many rollout.prompts (now "
-                f"{self.rollout.prompts}); lower train.updates or raise rollout.prompts"
+                f"train.minibatches={self.train.minibatches} needs at least as many rollout.prompts_per_step (now "
+                f"{self.rollout.prompts_per_step}); lower train.minibatches or raise rollout.prompts_per_step"
             )
         wrong += disagreements(self.data, self.task)
         wrong += self._parts_agree() + self._maxrl_agrees() + self._training_agrees() + self._length_agrees()
         kind = (self.algo.name, self.workflow.name)
         wrong += distillation_disagreements(self.distillation, *kind, self.rollout, self.train)
         if self.algo.name != "custom" and self.algo.name != "sft" and self.algo.needs_group:
-            wrong += samples_disagreements(self.distillation, self.algo.advantage, self.rollout.samples)
+            wrong += samples_disagreements(self.distillation, self.algo.advantage, self.rollout.group_size)
         wrong += sft_disagreements(*kind, self.rollout, self.loop)
         if wrong:
             raise ValueError("\n".join(wrong))
@@ -310,10 +314,10 @@ class RunConfig(Section):
 
     def _parts_agree(self) -> list[str]:
         """Those of a task of one's own are checked when it is made (grader.py)."""
-        if self.algo.name == "custom" or not self.algo.parts or self.task.name == "custom":
+        if self.algo.name == "custom" or not self.algo.reward_weights or self.task.name == "custom":
             return []
         known = {*self.task.part_names(), *(TESTER_PARTS if self.workflow.name == "coder_tester" else ())}
-        unknown = self.algo.parts.keys() - known - {"overlong"}
+        unknown = self.algo.reward_weights.keys() - known - {"overlong"}
         return [unknown_parts(unknown, known)] if unknown else []
 
     def _maxrl_agrees(self) -> list[str]:
@@ -321,8 +325,11 @@ class RunConfig(Section):
         if self.algo.name == "custom" or self.algo.advantage != "maxrl":
             return []
         wrong, needs = list[str](), "but algo.advantage=maxrl is defined for rewards of 0 and more"
-        if self.task.name == "code" and self.task.shape != "binary":
-            wrong.append(f"task.shape={self.task.shape} pays -1 for no program, {needs}; set task.shape=binary")
+        if self.task.name == "code" and self.task.reward_shape != "binary":
+            wrong.append(
+                f"task.reward_shape={self.task.reward_shape} pays -1 for no program, {needs}; set "
+                f"task.reward_shape=binary"
+            )
         weights = {name: weight_of(kind) for name, kind in getattr(self.task, "rewards", {}).items()}
         if self.task.name == "maths":
             weights |= {"correct": self.task.correct, "boxed": self.task.boxed}
@@ -332,9 +339,9 @@ class RunConfig(Section):
 
     def _blind_to_staleness(self) -> str:
         return (
-            f"loop.stale_updates={self.loop.stale_updates} trains on old rollouts, but with algo.old=trainer "
+            f"loop.stale_updates={self.loop.stale_updates} trains on old rollouts, but with algo.old_logprobs=trainer "
             f"(algo.name={self.algo.name}) ratios are taken to log-probs computed just before the update, and nothing "
-            "corrects for the staleness; set algo.old=behaviour, or add algo.corrections=[{name: token_tis}]"
+            "corrects for the staleness; set algo.old_logprobs=behaviour, or add algo.corrections=[{name: token_tis}]"
         )
 
     def _length_agrees(self) -> list[str]:
@@ -343,21 +350,23 @@ class RunConfig(Section):
             if "steps" in self.model_fields_set:
                 wrong.append(f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out")
             return wrong
-        if self.loop.stale_updates and self.algo.name != "custom" and self.algo.old == "trainer":
+        if self.loop.stale_updates and self.algo.name != "custom" and self.algo.old_logprobs == "trainer":
             # opsm leaves answers with a positive advantage, and most others, as they are
             corrects = any(each.name != "opsm" for each in self.algo.corrections)
             wrong += [] if corrects else [self._blind_to_staleness()]
         stale, rest = divmod(self.loop.stale_updates, self.train.steps_per_batch)
         if rest or stale >= self.steps:
             wrong.append(
-                f"loop.stale_updates={self.loop.stale_updates} must be a multiple of train.updates="
-                f"{self.train.updates}{_epochs(self.train)} and leave some of steps={self.steps} to learn in: {stale} "
+                f"loop.stale_updates={self.loop.stale_updates} must be a multiple of train.minibatches="
+                f"{self.train.minibatches}{_epochs(self.train)} and leave some of steps={self.steps} to learn in: "
+                f"{stale} "
                 "of them only attempt"
             )
         updates = self.steps * self.train.steps_per_batch - self.loop.stale_updates
-        if self.train.critic.warmup >= max(1, updates):
+        if self.train.critic.warmup_steps >= max(1, updates):
             wrong.append(
-                f"train.critic.warmup={self.train.critic.warmup} leaves none of the run's {updates} optimiser steps to "
+                f"train.critic.warmup_steps={self.train.critic.warmup_steps} leaves none of the run's {updates} "
+                f"optimizer steps to "
                 "the policy; lower it or raise steps"
             )
         return wrong

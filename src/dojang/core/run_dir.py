@@ -7,7 +7,7 @@
       metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
       rollouts/train-000003.parquet   every sample of a training step (ROLLOUT_COLUMNS)
       rollouts/test-000000.parquet    every sample of an evaluation (test-NAME-000000.parquet: on the benchmark NAME)
-      checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimiser/ + state.json + files.json
+      checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimizer/ + state.json + files.json
                                       (+ critic/; + tester/, the same of a second model)
       checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
       reward.png                      rewards and held-out accuracy over the steps

@@ -105,10 +105,10 @@ def _case(
     if task.get("name") == "code":
         task = {**task, "max_tests": None}  # a program that fails a test which was not drawn is wrong all the same
     model = {"name": subject.path, "device": options.device, "dtype": options.dtype}
-    template = subject.settings.get("model", {}).get("template")
+    template = subject.settings.get("model", {}).get("chat_template_kwargs")
     rollout = {"max_tokens": _MAX_TOKENS, **subject.settings.get("rollout", {})}
     tree = {
-        "model": {**model, **({"template": template} if template else {})},
+        "model": {**model, **({"chat_template_kwargs": template} if template else {})},
         "data": data,
         "task": task,
         "judge": subject.settings.get("judge", {}),

@@ -46,7 +46,7 @@ class Fleet:
         engines: Sequence[RolloutEngine],
         *,
         loading: int | None = None,
-        patience_s: float = 60.0,
+        timeout_s: float = 60.0,
         mend_s: float = 5.0,
     ) -> None:
         if not engines:
@@ -54,7 +54,7 @@ class Fleet:
         self._ships = [_Ship(engine, f"engine {at}") for at, engine in enumerate(engines)]
         self._loading = asyncio.Semaphore(loading or len(engines))
         """How many load weights at a time."""
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         """How long loading may take before the others go on without an engine; and how long to hope that one of them
         recovers when none is left."""
         self._mend_s = mend_s
@@ -91,7 +91,7 @@ class Fleet:
         if not tasks:
             await self._next()
             return {}
-        done, late = await asyncio.wait(tasks, timeout=self._patience_s)
+        done, late = await asyncio.wait(tasks, timeout=self._timeout_s)
         failures = []
         for task in done:
             if error := task.exception():
@@ -99,7 +99,7 @@ class Fleet:
                 if not isinstance(error, LookupError):
                     self._set_aside(tasks[task], error)
         for task in late:
-            self._set_aside(tasks[task], TimeoutError(f"weights were not loaded within {self._patience_s:g} s"), task)
+            self._set_aside(tasks[task], TimeoutError(f"weights were not loaded within {self._timeout_s:g} s"), task)
         if len(failures) == len(tasks):
             raise failures[0]
         return total(task.result() for task in done if not task.exception())
@@ -119,7 +119,7 @@ class Fleet:
 
     async def _next(self) -> _Ship:
         """The engine with the least to do; waits a while for one to recover if there is none."""
-        deadline = asyncio.get_running_loop().time() + self._patience_s
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
         while not self._closed:
             if ready := [ship for ship in self._ships if ship.ready]:
                 return min(ready, key=lambda ship: ship.load)
@@ -128,7 +128,7 @@ class Fleet:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 reasons = "; ".join(f"{ship.name}: {ship.complaint}" for ship in self._ships)
-                raise ClusterError(f"no engine works, and none has recovered within {self._patience_s:g} s ({reasons})")
+                raise ClusterError(f"no engine works, and none has recovered within {self._timeout_s:g} s ({reasons})")
             mending = [ship.catching_up for ship in self._ships if ship.catching_up is not None]
             await asyncio.wait(mending, timeout=min(left, self._mend_s), return_when=asyncio.FIRST_COMPLETED)
         raise RuntimeError("the engine is closed")

@@ -13,9 +13,9 @@ __all__ = ["CheckpointConfig", "HealthConfig", "LoopConfig", "RolloutConfig"]
 class RolloutConfig(Section):
     """What is attempted in each step."""
 
-    prompts: int = Field(default=32, ge=1)
+    prompts_per_step: int = Field(default=32, ge=1)
     """Problems posed per step."""
-    samples: int = Field(default=8, ge=1)
+    group_size: int = Field(default=8, ge=1)
     """Answers drawn per problem (group size). Two is the least where they are compared with each other; 1 works with
     algo.name=ppo, algo.advantage=reinforce++, and distillation without a reward (distillation.reward_coef=0)."""
     temperature: float = Field(default=1.0, gt=0)
@@ -66,7 +66,7 @@ class LoopConfig(Section):
     """In which order things are done."""
 
     stale_updates: int = Field(default=0, ge=0)
-    """Learn from rollouts that are so many updates old, a multiple of train.updates * train.ppo_epochs, to see what
+    """Learn from rollouts that are so many updates old, a multiple of train.minibatches * train.ppo_epochs, to see what
     staleness does. The first steps only attempt, until there are rollouts so old."""
 
 
@@ -94,7 +94,7 @@ class CheckpointConfig(Section):
 class HealthConfig(Section):
     """When rewards count as unable to teach."""
 
-    window: int = Field(default=10, ge=1)
+    patience_steps: int = Field(default=10, ge=1)
     """Steps in a row that must look hopeless before the run is stopped."""
     max_judge_errors: float = Field(default=0.5, gt=0, le=1)
     """Share of samples that may go unjudged, over the window."""

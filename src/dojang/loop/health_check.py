@@ -46,14 +46,14 @@ class HealthGate:
     def __init__(self, config: HealthConfig, *, needs_signal: bool = True) -> None:
         """`needs_signal` unless something else than rewards teaches (distillation)."""
         self._config, self._needs_signal = config, needs_signal
-        self._steps: deque[_StepHealth] = deque(maxlen=config.window)
+        self._steps: deque[_StepHealth] = deque(maxlen=config.patience_steps)
 
     def check(self, groups: Sequence[Group]) -> None:
         """Take note of a step; raise HealthError if the window shows no way to learn."""
         self._steps.append(_examine(groups))
-        if len(self._steps) >= min(3, self._config.window):  # a broken judge need not be watched for long
+        if len(self._steps) >= min(3, self._config.patience_steps):  # a broken judge need not be watched for long
             self._check_judge()
-        if self._needs_signal and len(self._steps) == self._config.window:
+        if self._needs_signal and len(self._steps) == self._config.patience_steps:
             self._check_signal()
 
     def state(self) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ class HealthGate:
         raise HealthError(
             f"in the last {len(self._steps)} steps no group had rewards that differ (they were {seen}), so "
             "there was nothing to learn from. Look at what the model writes in rollouts/*.parquet first; then "
-            "resume with more rollout.samples, a higher rollout.temperature or longer rollout.max_tokens, or start "
+            "resume with more rollout.group_size, a higher rollout.temperature or longer rollout.max_tokens, or start "
             "again with easier problems"
         )
 

@@ -1,4 +1,4 @@
-"""Where a run stands: everything besides weights and optimiser that a checkpoint must hold."""
+"""Where a run stands: everything besides weights and optimizer that a checkpoint must hold."""
 
 import json
 from collections.abc import Callable

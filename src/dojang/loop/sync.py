@@ -56,7 +56,7 @@ class Run:
     gate: HealthGate
     directory: RunDir
     epochs: int = 1
-    """Passes over each batch, each of `updates` optimiser steps."""
+    """Passes over each batch, each of `updates` optimizer steps."""
     mask_truncated: bool = False
     """Whether completions cut off at max_tokens are masked out of the loss."""
     warned: set[str] = field(default_factory=set)
@@ -118,7 +118,7 @@ async def take_step(run: Run, state: State, problems: Sequence[tuple[int, Proble
     with clock("attempt"):  # and judge: each group is graded while others are still being generated
         drawn, penalty = await penalise(run.algorithm, run.trainer, await _unless(stop, attempt(run, problems)))
         groups = credit(run.algorithm, drawn)
-        for _ in range(run.algorithm.refills if run.distiller is None else 0):
+        for _ in range(run.algorithm.max_resample_rounds if run.distiller is None else 0):
             if (missing := run.prompts - sum(group.has_advantage for group in groups)) <= 0:
                 break
             more = pose(run.problems, run.seed, state.ordinal + len(problems), missing)
@@ -175,14 +175,15 @@ def teaches(run: Run, group: Group) -> bool:
 
 
 def _batch(run: Run, groups: Sequence[Group]) -> Sequence[Group]:
-    """The groups to train on. Dynamic sampling (`refills`) filters those with zero advantages, by definition; with a
+    """The groups to train on. Dynamic sampling (`max_resample_rounds`) filters those with zero advantages, by
+    definition; with a
     teacher, which has a signal for all, it is off."""
-    filters = run.algorithm.refills and run.distiller is None
+    filters = run.algorithm.max_resample_rounds and run.distiller is None
     return [group for group in groups if group.has_advantage] if filters else groups
 
 
 async def learn(run: Run, groups: Sequence[Group]) -> Metrics:
-    """One optimiser step per part of the batch and epoch. Steps without a group that has a gradient are skipped."""
+    """One optimizer step per part of the batch and epoch. Steps without a group that has a gradient are skipped."""
     if run.mask_truncated:
         groups = mask_truncated(groups)
         warn_if_all_are_masked(groups, run.warned)

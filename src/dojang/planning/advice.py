@@ -87,26 +87,26 @@ def _changes(config: RunConfig, found: Estimate) -> Iterator[tuple[str, RunConfi
     micro = max(found.work.micro.values())
     longest = max(found.work.of(role)[1] for role in found.work.micro)
     if (less := max(longest, micro // 2)) < micro:
-        yield f"train.micro_tokens={less}", _with(config, micro_tokens=less)
-    if not train.recompute:
-        yield "train.recompute=true", _with(config, recompute=True)
-    if gpu and "optimiser" not in train.offload:
-        away = (*train.offload, "optimiser")
+        yield f"train.max_tokens_per_microbatch={less}", _with(config, max_tokens_per_microbatch=less)
+    if not train.gradient_checkpointing:
+        yield "train.gradient_checkpointing=true", _with(config, gradient_checkpointing=True)
+    if gpu and "optimizer" not in train.offload:
+        away = (*train.offload, "optimizer")
         yield f"train.offload=[{','.join(away)}]", _with(config, offload=away)
     if gpu and "reference" not in train.offload and "reference" in found.needs.parts:
         away = (*train.offload, "reference")
         yield f"train.offload=[{','.join(away)}]", _with(config, offload=away)
-    if train.optimiser == "adamw" and found.layout.ranks == 1:
-        yield "train.optimiser=adamw8bit", _with(config, optimiser="adamw8bit")
+    if train.optimizer == "adamw" and found.layout.ranks == 1:
+        yield "train.optimizer=adamw8bit", _with(config, optimizer="adamw8bit")
     if found.cache is not None and found.cache.slots > 1:
         less_kv = round((found.engine or found.needs).parts["keys and values"] / GIB / 2, 2)
         rollout = config.rollout.model_copy(update={"kv_gb": max(less_kv, 0.01)})
         yield f"rollout.kv_gb={max(less_kv, 0.01):g}", config.model_copy(update={"rollout": rollout})
     if train.lora is None:
         yield "train.lora={}", _with(config, lora=LoraConfig())
-    if train.lora is None or train.lora.bits == 16:
-        lora = (train.lora or LoraConfig()).model_copy(update={"bits": 4})
-        yield "train.lora.bits=4", _with(config, lora=lora)
+    if train.lora is None or train.lora.base_bits == 16:
+        lora = (train.lora or LoraConfig()).model_copy(update={"base_bits": 4})
+        yield "train.lora.base_bits=4", _with(config, lora=lora)
 
 
 def _with(config: RunConfig, **settings: Any) -> RunConfig:
@@ -127,8 +127,8 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if config.model.device == "cuda" and layout.gpu is None:
         said = f"model.device=cuda, but {layout.instance.name} has no GPU"
         yield Finding("failed", "machine", said, ConfigError.exit_code)
-    if layout.ranks % config.train.sequence_ranks:
-        said = f"train.sequence_ranks={config.train.sequence_ranks} does not divide the {layout.ranks} processes"
+    if layout.ranks % config.train.sequence_parallel:
+        said = f"train.sequence_parallel={config.train.sequence_parallel} does not divide the {layout.ranks} processes"
         yield Finding("failed", "ranks", f"{said}; use more GPUs, or set it lower", ConfigError.exit_code)
     yield from _by_model(subject)
     if layout.ranks > 1 and (said := config.train.one_process):
@@ -136,7 +136,7 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if layout.lacks:
         yield Finding("failed", "ranks", too_many(config, layout), ConfigError.exit_code)
     if found.certain > found.capacity:
-        said = f"weights, gradients and optimiser alone take {_gib(found.certain)} of {_gib(found.capacity)}"
+        said = f"weights, gradients and optimizer alone take {_gib(found.certain)} of {_gib(found.capacity)}"
         yield Finding("failed", "memory", f"{said}; `dojang plan` lists what helps", ModelError.exit_code)
     cache = found.cache
     if cache is not None and not cache.slots:
@@ -151,9 +151,11 @@ def _by_model(subject: Subject) -> Iterator[Finding]:
     """What the heads and the context of a model do not allow."""
     config = subject.config
     for role, shape in subject.shapes.items():
-        own = config.train.sequence_ranks
+        own = config.train.sequence_parallel
         if shape.heads % own or (shape.kv_heads % own and own % shape.kv_heads):
-            said = f"train.sequence_ranks={own} does not go with the {role}'s {shape.heads} and {shape.kv_heads} heads"
+            said = (
+                f"train.sequence_parallel={own} does not go with the {role}'s {shape.heads} and {shape.kv_heads} heads"
+            )
             yield Finding("failed", "ranks", said, ConfigError.exit_code)
         if shape.heads % (size := config.rollout.tensor_parallel_size):
             said = f"rollout.tensor_parallel_size={size} does not divide the {role}'s {shape.heads} attention heads"
@@ -234,9 +236,9 @@ def _idle(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if config.rollout.engine == "remote" and layout.apart and "engines" in config.runtime.model_fields_set:
         said = "runtime.engines counts for nothing with rollout.engine=remote; rollout.url names the servers"
         yield Finding("note", "servers", said)
-    if (refills := getattr(config.algo, "refills", 0)) > 0:
-        said = f"algo.refills={refills}: a step may pose up to {1 + refills} times as many problems; reckoned with one"
-        yield Finding("note", "refills", said)
+    if (rounds := getattr(config.algo, "max_resample_rounds", 0)) > 0:
+        said = f"algo.max_resample_rounds={rounds}: a step may draw up to {1 + rounds} times as many prompts; "
+        yield Finding("note", "max_resample_rounds", said + "reckoned without")
     cache = found.cache
     each = -(-found.work.sequences // max(1, layout.servers)) if layout.apart else found.work.sequences
     wanted = min(config.rollout.slots, each)

@@ -94,7 +94,7 @@ def check_data(config: RunConfig, shapes: Mapping[str, Shape | None], answer: in
         found.findings.append(Finding("note", "prompts", said))
     if config.data.filter_multiple_answers:
         found.findings.append(Finding("note", "data", describe_multiple_answers(prepared.multiple_answers)))
-    passes = config.steps * config.rollout.prompts / len(prepared.train)
+    passes = config.steps * config.rollout.prompts_per_step / len(prepared.train)
     said = f"{found.sizes['train']:,} training and {found.sizes['test']:,} held-out problems; {passes:.2f} passes"
     found.findings.append(Finding("ok", "data", said))
     found.findings += _prompts(config, prepared, shapes, answer, found)
@@ -139,7 +139,7 @@ def _counter(config: RunConfig) -> tuple[bool, Callable[[Sequence[Message]], int
     from dojang.workflows.chat_renderer import ChatRenderer
 
     tokenizer, _ = load_tokenizer(source)
-    renderer = ChatRenderer(tokenizer, context=None, max_tokens=1, variables=config.model.template)
+    renderer = ChatRenderer(tokenizer, context=None, max_tokens=1, variables=config.model.chat_template_kwargs)
     return True, lambda turns: len(renderer.render(turns))
 
 

@@ -9,7 +9,7 @@ from dojang.planning.efficiency import ANSWER_CORE_S, CPU_SAMPLE_S, DISK, HOST_L
 from dojang.planning.kv_cache_memory import Cache
 from dojang.planning.layout import Layout
 from dojang.planning.memory_use import Player
-from dojang.planning.speed import Machine, generate_s, learn_s, optimise_s, server_slots
+from dojang.planning.speed import Machine, generate_s, learn_s, optimizer_s, server_slots
 from dojang.planning.tokens_per_step import Work
 from dojang.tasks.code import CodeConfig
 
@@ -88,7 +88,7 @@ def reckon(
         engine = replace(machine, gpus=player.config.rollout.tensor_parallel_size)
         generate += generate_s(engine, player.shape, work.lengths[role], sequences, asked, slots)
         learned = player.shape.parameters if config.train.lora is None else 0
-        updates = work.updates * optimise_s(machine, player, learned, own)
+        updates = work.updates * optimizer_s(machine, player, learned, own)
         learn.append(player.config.train.ppo_epochs * (learn_s(machine, player, work, role, own) + updates))
         publish.append(_publish_s(machine, player, own))
     together = max if layout.apart else sum  # on a Ray cluster the roles update at the same time

@@ -72,7 +72,7 @@ class Estimate:
     host: int
     """Bytes of the processor's memory, on each machine with GPUs."""
     times: Times
-    sequence_ranks: int = 1
+    sequence_parallel: int = 1
 
     @property
     def capacity(self) -> int:
@@ -96,7 +96,7 @@ class Estimate:
 
     @property
     def fit(self) -> str:
-        divided = all(self.layout.of(role).ranks % self.sequence_ranks == 0 for role in self.work.lengths)
+        divided = all(self.layout.of(role).ranks % self.sequence_parallel == 0 for role in self.work.lengths)
         if not divided or self.layout.lacks or (self.cache is not None and not self.cache.slots):
             return "no"
         share = self.peak / self.capacity
@@ -112,8 +112,8 @@ class Estimate:
 
     @property
     def certain(self) -> int:
-        """Bytes that a step of the optimiser cannot do without."""
-        return sum(self.needs.parts.get(name, 0) for name in ("weights", "gradients", "optimiser"))
+        """Bytes that a step of the optimizer cannot do without."""
+        return sum(self.needs.parts.get(name, 0) for name in ("weights", "gradients", "optimizer"))
 
 
 def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | None = None) -> Estimate:
@@ -121,9 +121,9 @@ def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | 
     subject = replace(subject, config=with_split(subject.config, instance.gpus * nodes))
     config, players = subject.config, subject.players()
     layout = lay_out(config, instance, nodes, ranks)
-    data_ranks = {role: max(1, layout.of(role).ranks // config.train.sequence_ranks) for role in players}
+    data_ranks = {role: max(1, layout.of(role).ranks // config.train.sequence_parallel) for role in players}
     work = measure(config, subject.lengths, gpu=layout.gpu is not None, data_ranks=data_ranks)
     found, engine = needs(players, layout, work), engine_needs(players, layout, work)
     host = host_bytes(players, layout) if layout.gpu else 0
     times = reckon(config, players, layout, work, (engine or found).cache, subject.language)
-    return Estimate(layout, work, found, engine, host, times, config.train.sequence_ranks)
+    return Estimate(layout, work, found, engine, host, times, config.train.sequence_parallel)

@@ -1,6 +1,6 @@
 """Splits the GPUs of a Ray cluster between trainers and engines, where the recipe leaves the numbers open.
 
-Half of the GPUs train and half sample. Trainers come in multiples of train.sequence_ranks, engines take
+Half of the GPUs train and half sample. Trainers come in multiples of train.sequence_parallel, engines take
 rollout.tensor_parallel_size GPUs each, every model of the run gets the same share, adamw8bit trains in one process, and
 with rollout.engine=remote all GPUs train. On a single GPU one trainer and one engine share it.
 """
@@ -27,7 +27,7 @@ def split_gpus(config: RunConfig, gpus: int) -> dict[str, int | float]:
     chosen = _counts(config, runtime, gpus * int(1 / own + 1e-9) if own < 1 else int(gpus / own))
     if chosen or runtime.model_fields_set & {"trainers", "engines", "gpus"}:
         return chosen
-    if config.train.sequence_ranks > 1 or config.rollout.tensor_parallel_size > 1:  # these need whole GPUs
+    if config.train.sequence_parallel > 1 or config.rollout.tensor_parallel_size > 1:  # these need whole GPUs
         return {}
     each = min(0.5, gpus / (2 * len(config.roles())))
     shared = _counts(config, runtime, int(gpus / each))
@@ -49,13 +49,15 @@ def proposal(config: RunConfig, gpus: int) -> str:
 def _counts(config: RunConfig, runtime: RayConfig, places: int) -> dict[str, int | float]:
     """Counts of each model, with so many places of one GPU (or part of one). Counts of the tester that are set are
     taken out first; where they are not, both models have the same."""
-    group, width, roles = config.train.sequence_ranks, config.rollout.tensor_parallel_size, len(config.roles())
+    group, width, roles = config.train.sequence_parallel, config.rollout.tensor_parallel_size, len(config.roles())
     unset = {"trainers", "engines"} - runtime.model_fields_set
     tester = (config.tester.trainers, config.tester.engines) if config.tester else (None, None)
     trained, sampled = (roles - (count is not None) for count in tester)
     remote = config.rollout.engine == "remote"
     places -= (tester[0] or 0) + (0 if remote else width * (tester[1] or 0))
-    most = max(1, config.rollout.prompts // config.train.updates) * group  # more would have no prompt to learn from
+    most = (
+        max(1, config.rollout.prompts_per_step // config.train.minibatches) * group
+    )  # more would have no prompt to learn from
     if config.train.one_process:
         most = 1
     if remote:

@@ -128,7 +128,7 @@ def lay_out(config: RunConfig, instance: Instance, nodes: int, ranks: int | None
         return _lay_out_ray(config, config.runtime, instance, nodes)
     if ranks is None:
         ranks = max(1, gpus // 2 if remote else gpus)
-        ranks = max(ranks - ranks % config.train.sequence_ranks, 1)
+        ranks = max(ranks - ranks % config.train.sequence_parallel, 1)
     if gpus and ranks > gpus:
         raise ConfigError(f"--ranks {ranks} are more than the {gpus} GPUs of {nodes} x {instance.name}")
     return Layout(instance, nodes, ranks, gpus - ranks if remote else 0)

@@ -98,7 +98,7 @@ def _together(players: Mapping[str, Player], layout: Layout, work: Work) -> Need
     for name in (
         "weights",
         "gradients",
-        "optimiser",
+        "optimizer",
         "critic",
         "reference",
         "teacher",
@@ -143,7 +143,7 @@ def _spare(engine: "_Device", layout: Layout, free: int) -> int:
 def _phases(held: Mapping[str, int], first: "_Device", layout: Layout) -> dict[str, tuple[str, ...]]:
     away = first.player.config.train.offload if layout.gpu else ()
     always = ["process", "weights", "critic", "weight store", "engine weights"]
-    always += ["optimiser"] if "optimiser" not in away else []
+    always += ["optimizer"] if "optimizer" not in away else []
     always += [name for name in ("reference", "teacher") if name not in away]
     # On a GPU graphs know where the keys and values are, so the engine keeps their memory.
     kept = [*always, "keys and values"] if layout.gpu else always
@@ -151,7 +151,7 @@ def _phases(held: Mapping[str, int], first: "_Device", layout: Layout) -> dict[s
         "attempt": [*always, "keys and values", "engine work"],
         "reference": [*kept, "visiting"],
         "learn": [*kept, "gradients", "copies", "activations", "scores", "gathered"],
-        "step": [*kept, "gradients", "optimiser"],
+        "step": [*kept, "gradients", "optimizer"],
         "publish": [*kept, "new version"],
     }
     return {name: tuple(dict.fromkeys(each for each in parts if held[each])) for name, parts in phases.items()}
@@ -186,7 +186,7 @@ class _Device:
         chosen = [
             sum(size)
             for name, size in zip(names, self.shape.projections, strict=True)
-            if not lora.targets or any(target.endswith(name) for target in lora.targets)
+            if not lora.target_modules or any(target.endswith(name) for target in lora.target_modules)
         ]
         ends = {"lm_head", "embed_tokens"} & {name.rpartition(".")[2] for name in lora.modules_to_save}
         full = self.shape.vocabulary * self.shape.hidden * (1 if self.shape.tied else len(ends)) if ends else 0
@@ -198,7 +198,7 @@ class _Device:
         if lora is None:
             return self.master * shape.parameters / ranks
         adapters = self.master * self.learned / ranks
-        if lora.bits == 4:  # packed ones stay whole on every rank
+        if lora.base_bits == 4:  # packed ones stay whole on every rank
             return _NF4 * shape.projected + self.compute * (shape.parameters - shape.projected) / ranks + adapters
         return self.compute * shape.parameters / ranks + adapters
 
@@ -207,16 +207,16 @@ class _Device:
         return self.master * self.learned / self.layout.ranks
 
     @property
-    def optimiser(self) -> float:
-        each = _ADAM8 if self.train.optimiser == "adamw8bit" else 2 * self.master
+    def optimizer(self) -> float:
+        each = _ADAM8 if self.train.optimizer == "adamw8bit" else 2 * self.master
         return each * self.learned / self.layout.ranks
 
     @property
     def critic(self) -> float:
-        """A whole model, with gradients and an optimiser, never adapted."""
+        """A whole model, with gradients and an optimizer, never adapted."""
         if not self.player.critic:
             return 0
-        each = 2 * self.master + (_ADAM8 if self.train.optimiser == "adamw8bit" else 2 * self.master)
+        each = 2 * self.master + (_ADAM8 if self.train.optimizer == "adamw8bit" else 2 * self.master)
         decoder = self.shape.parameters - (0 if self.shape.tied else self.shape.vocabulary * self.shape.hidden)
         return each * decoder / self.layout.ranks
 
@@ -243,7 +243,9 @@ class _Device:
         are made again."""
         if self.precision != "half" or self.layout.ranks > 1 or self.train.lora is not None:
             return 0
-        layers = self.shape.projected if not self.train.recompute else self.shape.projected // self.shape.layers
+        layers = (
+            self.shape.projected if not self.train.gradient_checkpointing else self.shape.projected // self.shape.layers
+        )
         return 2 * (layers + self.shape.vocabulary * self.shape.hidden)
 
     @property
@@ -251,13 +253,13 @@ class _Device:
         adapted = self.train.lora is not None
         narrow = adapted or self.layout.ranks > 1
         per_token = activation_bytes(
-            self.shape, self.precision, narrow=narrow, adapted=adapted, recompute=self.train.recompute
+            self.shape, self.precision, narrow=narrow, adapted=adapted, recompute=self.train.gradient_checkpointing
         )
-        return per_token * self.micro / self.train.sequence_ranks
+        return per_token * self.micro / self.train.sequence_parallel
 
     @property
     def scores(self) -> float:
-        tokens = self.micro // self.train.sequence_ranks
+        tokens = self.micro // self.train.sequence_parallel
         return score_bytes(
             self.shape, tokens, self.compute, gpu=self.layout.gpu is not None, head_learns=self.train.lora is None
         )
@@ -305,7 +307,7 @@ class _Device:
         chunk = self.rollout.chunk or (8192 if self.layout.gpu else 512)
         read = chunk * (4 * shape.hidden + 2 * shape.queries + 2 * shape.keys + 3 * shape.mlp) * self.compute
         turns = 2 * shape.context * shape.head * self.compute
-        rows = min(self.rollout.slots, self.rollout.prompts * self.rollout.samples)
+        rows = min(self.rollout.slots, self.rollout.prompts_per_step * self.rollout.group_size)
         scores = rows * shape.vocabulary * self.compute
         drawn = 0 if self.layout.gpu else min(rows * shape.vocabulary, 1 << 20) * 24
         return read + turns + scores + drawn
@@ -313,7 +315,7 @@ class _Device:
     def cache(self, spare: int) -> Cache:
         rollout = self.rollout
         budget = int(rollout.kv_gb * GIB) if rollout.kv_gb else spare if self.layout.gpu else 4 * GIB
-        wanted = rollout.prompts * rollout.samples
+        wanted = rollout.prompts_per_step * rollout.group_size
         slots = rollout.slots if self.layout.gpu else min(rollout.slots, wanted)
         fused = self.layout.gpu is not None and rollout.engine == "torch"
         # Tensor parallel workers divide the heads of keys and values; where these are fewer, some are kept twice.
@@ -330,7 +332,7 @@ def host_bytes(players: Mapping[str, Player], layout: Layout) -> int:
     for role, player in players.items():
         device = _Device(player, layout.of(role), (1, 1))
         away = player.config.train.offload
-        kept += device.optimiser if "optimiser" in away else 0
+        kept += device.optimizer if "optimizer" in away else 0
         kept += sum(getattr(device, name) for name in ("reference", "teacher") if name in away)
         whole = device.master if player.config.train.lora is None else device.compute
         whole += device.compute if device.reference else 0

@@ -32,7 +32,7 @@ from dojang.planning.memory_use import Player
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Lengths, Work
 
-__all__ = ["Machine", "generate_s", "learn_s", "optimise_s", "server_slots"]
+__all__ = ["Machine", "generate_s", "learn_s", "optimizer_s", "server_slots"]
 
 _SERVED = 256
 """Sequences that a server decodes at a time."""
@@ -105,7 +105,7 @@ def learn_s(machine: Machine, player: Player, work: Work, role: str, layout: Lay
     """All gradients of a step, and what has to be known before: the reference's log-probs, M2PO's budget."""
     shape, train = player.shape, player.config.train
     tokens, answers = work.read(role), work.answered(role)
-    again = 4 / 3 if train.recompute else 1.0
+    again = 4 / 3 if train.gradient_checkpointing else 1.0
     weights = 6 if train.lora is None else 4  # frozen ones have no gradient
     head = shape.vocabulary * shape.hidden * answers
     attention = shape.layers * shape.queries * work.contexts(role)
@@ -115,7 +115,7 @@ def learn_s(machine: Machine, player: Player, work: Work, role: str, layout: Lay
     if player.critic:
         flops += again * (8 * shape.projected * tokens + 18 * attention)  # asked once, taught once
     passes = again * (2 if player.critic else 1) + looks / 3
-    data = max(1, layout.ranks // train.sequence_ranks)
+    data = max(1, layout.ranks // train.sequence_parallel)
     batches = max(work.updates, math.ceil(work.batches(role) / data))
     if machine.instance.gpu is None:
         beside = passes * (CPU_TOKEN_S * tokens + CPU_BATCH_S * batches * shape.layers)
@@ -137,8 +137,8 @@ def _exchange_s(player: Player, layout: Layout) -> float:
     return size * (layout.ranks - 1) / layout.ranks / link
 
 
-def optimise_s(machine: Machine, player: Player, learned: float, layout: Layout) -> float:
-    """The optimiser's step, for so many weights, and what is moved for it."""
+def optimizer_s(machine: Machine, player: Player, learned: float, layout: Layout) -> float:
+    """The optimizer's step, for so many weights, and what is moved for it."""
     moved = 28 * learned / layout.ranks
-    away = 16 * learned / layout.ranks / HOST_LINK if "optimiser" in player.config.train.offload else 0.0
+    away = 16 * learned / layout.ranks / HOST_LINK if "optimizer" in player.config.train.offload else 0.0
     return moved / machine.bandwidth + (away if machine.instance.gpu else 0.0)

@@ -72,12 +72,12 @@ def measure(config: RunConfig, lengths: Mapping[str, Lengths], *, gpu: bool, dat
     """What is asked of each model in a step; micro-batches are no larger than all there is. `data_ranks` are the parts
     the samples of each role are divided into."""
     rollout, micro = config.rollout, dict[str, int]()
-    samples = 1 if config.algo.name == "sft" else rollout.samples  # SFT trains on one completion per row
+    samples = 1 if config.algo.name == "sft" else rollout.group_size  # SFT trains on one completion per row
     for role, each in config.roles().items():
         own = lengths[role]
-        budget = each.train.micro_tokens or (16384 if gpu else 2048)
+        budget = each.train.max_tokens_per_microbatch or (16384 if gpu else 2048)
         longest = own.longest_prompt + own.longest_answer
-        prompts = -(-rollout.prompts // each.train.updates)
+        prompts = -(-rollout.prompts_per_step // each.train.minibatches)
         whole = prompts * (own.longest_prompt + samples * own.longest_answer)
         micro[role] = max(longest, min(budget, -(-whole // data_ranks[role])))
-    return Work(rollout.prompts, samples, config.train.updates, micro, lengths)
+    return Work(rollout.prompts_per_step, samples, config.train.minibatches, micro, lengths)

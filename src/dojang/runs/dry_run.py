@@ -3,11 +3,11 @@
 import asyncio
 import os
 
-from dojang.build import assemble
 from dojang import models
-from dojang.config.run_config import RunConfig
+from dojang.build import assemble
 from dojang.build.prompt_lengths import describe_dropped, describe_multiple_answers
 from dojang.cluster.runtime_config import engine_gpus
+from dojang.config.run_config import RunConfig
 
 __all__ = ["describe"]
 
@@ -18,7 +18,7 @@ def describe(config: RunConfig) -> str:
     asyncio.run(prepared.judge.close())
     config = prepared.config
     rollout = config.rollout
-    passes = config.steps * rollout.prompts / len(prepared.train)
+    passes = config.steps * rollout.prompts_per_step / len(prepared.train)
     updates = config.steps * config.train.steps_per_batch - config.loop.stale_updates
     return "\n".join(
         [
@@ -31,7 +31,7 @@ def describe(config: RunConfig) -> str:
             *_multiple_answers(config, prepared),
             *_overlong(config, prepared),
             f"  steps   {config.steps} of {_batch(config)}{passes:.2f} passes over the data)",
-            f"  learn   {config.algo.name}, {updates} optimiser steps, "
+            f"  learn   {config.algo.name}, {updates} optimizer steps, "
             f"learning rate {config.train.lr:g} ({config.train.schedule})",
             *_teacher(config),
             f"  eval    {len(prepared.held_out)} held-out problems before, every {config.eval.every} steps, and after",
@@ -48,11 +48,12 @@ def describe(config: RunConfig) -> str:
 
 def _batch(config: RunConfig) -> str:
     """What a step trains on, and all steps together."""
-    rollout, problems = config.rollout, config.steps * config.rollout.prompts
+    rollout, problems = config.rollout, config.steps * config.rollout.prompts_per_step
     if config.algo.name == "sft":
-        return f"{rollout.prompts} completions ({problems:,} completions, "
+        return f"{rollout.prompts_per_step} completions ({problems:,} completions, "
     return (
-        f"{rollout.prompts} problems x {rollout.samples} samples ({problems * rollout.samples:,} samples of up to "
+        f"{rollout.prompts_per_step} problems x {rollout.group_size} samples ({problems * rollout.group_size:,} "
+        f"samples of up to "
         f"{rollout.max_tokens} tokens, "
     )
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from dojang import models
 from dojang.core.errors import ConfigError, DojangError, ModelError, RunDirError
-from dojang.models import ADAPTER
 from dojang.core.run_dir import RunDir, sync_tree
+from dojang.models import ADAPTER
 
 if TYPE_CHECKING:
     from torch import dtype

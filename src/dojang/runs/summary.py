@@ -23,7 +23,7 @@ __all__ = ["Ending", "finish"]
 
 NEXT = {
     "train {recipe} seed=1": "the same with other random numbers",
-    "train {recipe} rollout.samples=16": "compare more answers to each problem",
+    "train {recipe} rollout.group_size=16": "compare more answers to each problem",
     "train --keys": "every setting there is",
     "train smollm2-gsm8k data.path=DIR --dry-run": "a real model on grade-school maths",
 }

@@ -24,8 +24,8 @@ from rich.console import Console
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, DojangError, Interrupted, RanksLost, RunDirError
-from dojang.protocols import Judge
 from dojang.core.run_dir import RunDir, write_atomic
+from dojang.protocols import Judge
 from dojang.runs.summary import Ending, finish
 from dojang.track.console import speaker
 
@@ -46,7 +46,7 @@ RESUMABLE = (
     *("tester.max_tokens", "tester.lr", "tester.url", "tester.engines", "tester.trainers"),
 )
 """Keys that may change when a run is resumed: the finished steps keep their meaning."""
-KEPT = ("train.lora", "train.optimiser", "train.ref_model_sync_steps")
+KEPT = ("train.lora", "train.optimizer", "train.ref_model_sync_steps")
 """But not these of them, which say what a checkpoint holds."""
 
 

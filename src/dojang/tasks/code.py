@@ -6,7 +6,8 @@
     otherwise       0.0 to 1.0          `shape` of the fraction of tests passed
     the judge failed            none    JUDGE_ERROR
 
-With task.shape=binary the reward is 1 if all tests pass and 0 for everything else, missing programs and compile errors
+With task.reward_shape=binary the reward is 1 if all tests pass and 0 for everything else, missing programs and
+compile errors
 included; a failure of the judge still has none.
 
 Judging may stop early, but only where the reward is settled: if tests are paid by the fraction, at the first one
@@ -62,7 +63,7 @@ class CodeConfig(Rewarded):
     name: Literal["code"] = "code"
     language: Literal["cpp17", "cpp20", "python3"] = "cpp17"
     """What programs are written in, where a problem does not say."""
-    shape: Literal["fraction", "all_or_nothing", "fraction_power", "binary"] = "fraction"
+    reward_shape: Literal["fraction", "all_or_nothing", "fraction_power", "binary"] = "fraction"
     """Reward of a program that runs: the fraction of tests passed, 1 only if that is all of them, or the fraction to
     the power of 1.5. binary: 1 if all tests pass, else 0, also for no program (otherwise -1) and a compile error
     (otherwise -0.5)."""
@@ -114,8 +115,8 @@ class CodeTask:
         self._config = config
         self._problems = problems
         self._judge = judge
-        self._shape = _SHAPES[config.shape]
-        self._stop = Stop.FAILURE if config.shape in _FULL_SCORE else Stop.TIME_LIMIT
+        self._shape = _SHAPES[config.reward_shape]
+        self._stop = Stop.FAILURE if config.reward_shape in _FULL_SCORE else Stop.TIME_LIMIT
         # Made once, because an exam remembers its digest, and reading every test anew for each attempt is slow.
         self._posed = _pose_all(config, problems)
         self._rewards = WeightedRewards(
@@ -145,7 +146,7 @@ class CodeTask:
             return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {error}")
         program = extract_code(text, posed.language)
         if program is None:
-            reward = 0.0 if self._config.shape == "binary" else NO_PROGRAM
+            reward = 0.0 if self._config.reward_shape == "binary" else NO_PROGRAM
             return Verdict(
                 Outcome.NO_ANSWER,
                 reward,
@@ -194,7 +195,7 @@ class CodeTask:
 
     def _reward(self, outcome: Outcome, fraction: float) -> float:
         if outcome is Outcome.COMPILE_ERROR:
-            return 0.0 if self._config.shape == "binary" else NOT_COMPILED
+            return 0.0 if self._config.reward_shape == "binary" else NOT_COMPILED
         if outcome is Outcome.TIME_LIMIT:
             return 0.0
         return float(self._shape(fraction))

@@ -43,7 +43,7 @@ class KeywordsConfig(Rules, Rewarded):
     """Whether capitals matter."""
     whole_words: bool = True
     """Whether terms are whole words; false for languages that put no blanks between words."""
-    shape: Literal["fraction", "all_or_nothing"] = "fraction"
+    reward_shape: Literal["fraction", "all_or_nothing"] = "fraction"
     """What is paid: the share of the rules kept, or 1 only if the text is accepted."""
     accept: float = Field(default=1.0, gt=0, le=1)
     """The share from which on a text is accepted, if it says nothing forbidden."""
@@ -57,7 +57,7 @@ class KeywordsConfig(Rules, Rewarded):
 
     def part_names(self) -> list[str]:
         """Names of the terms of the reward."""
-        own = [*self.checklist().names, *self.own_parts] if self.shape == "fraction" else ["accepted"]
+        own = [*self.checklist().names, *self.own_parts] if self.reward_shape == "fraction" else ["accepted"]
         return [*own, *labels(self.rewards).values()]
 
     def reading(self) -> Reading:
@@ -141,11 +141,11 @@ class KeywordsTask:
         terms = {name: (weights[name] / (_asked(found) or 1.0), value) for name, value in parts.items()}
         return Verdict(
             Outcome.ACCEPTED if accepted else Outcome.WRONG if said else Outcome.NO_ANSWER,
-            share if self._config.shape == "fraction" else float(accepted),
+            share if self._config.reward_shape == "fraction" else float(accepted),
             passed=sum(each.kept for each in found) if said else 0,
             total=len(found),
             parts=parts,
-            terms=terms if self._config.shape == "fraction" else {"accepted": (1.0, float(accepted))},
+            terms=terms if self._config.reward_shape == "fraction" else {"accepted": (1.0, float(accepted))},
             detail=_detail(missed) if said else "the text is empty",
             seconds=time.perf_counter() - started,
         )

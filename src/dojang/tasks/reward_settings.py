@@ -192,9 +192,9 @@ def weight_of(kind: Kind) -> float:
 
 
 def unknown_parts(unknown: Iterable[str], known: Iterable[str]) -> str:
-    """The error for weights in algo.parts of parts that the task's reward does not have."""
+    """The error for weights in algo.reward_weights of parts that the task's reward does not have."""
     return (
-        f"algo.parts has a weight for {', '.join(sorted(unknown))}, but the parts of the task's reward are "
+        f"algo.reward_weights has a weight for {', '.join(sorted(unknown))}, but the parts of the task's reward are "
         f"{', '.join(sorted(known)) or 'not named'}; correct the name or leave it out"
     )
 

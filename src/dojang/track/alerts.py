@@ -107,7 +107,7 @@ and
         "the lowest reward.",
         "Read what the model writes now (rollouts/train-*.parquet) and compare KL, entropy and lengths before and "
         "after the fall. checkpoints/best has the best model so far; start again from there with a lower train.lr, or "
-        "with algo.kl. If outcomes have changed and answers have not, suspect the judge.",
+        "with algo.kl_coef. If outcomes have changed and answers have not, suspect the judge.",
     ),
     Alert(
         "DojangJudgeErrors",
@@ -132,8 +132,8 @@ avg_over_time({_all("actor/kl_loss")}[10m]) > 1
         '{{ $labels.figure }} of run {{ $labels.run }} is {{ $value | printf "%.3g" }} nats per token.',
         "actor/ppo_kl above 0.3: a step moves the policy too far from the one that drew the samples. actor/kl_loss "
         "above 1: the policy has left the initial model far behind, and its language may be gone.",
-        "Read what the model writes. Go back to a good checkpoint with a lower train.lr, fewer train.updates or a "
-        "larger algo.kl.",
+        "Read what the model writes. Go back to a good checkpoint with a lower train.lr, fewer train.minibatches or a "
+        "larger algo.kl_coef.",
     ),
     Alert(
         "DojangGradient",

@@ -103,7 +103,7 @@ class TrackConfig(Section):
     `metrics(step, values)`, and `close()` if it wants to know of the end (docs/tracking.md). None if empty."""
     custom_options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the custom tracker."""
-    patience_s: float = Field(default=60.0, ge=0, le=86400)
+    timeout_s: float = Field(default=60.0, ge=0, le=86400)
     """How long a finished run waits, at most, for trackers that have not been told everything yet."""
 
     def mlflow_settings(self, environment: Mapping[str, str] = os.environ) -> MlflowConfig | None:
@@ -180,4 +180,4 @@ class TrackConfig(Section):
             from dojang.track.ray import RaySink
 
             sinks.append(RaySink(directory.path.name, steps))
-        return Couriers(sinks, directory, say, command, self.patience_s)
+        return Couriers(sinks, directory, say, command, self.timeout_s)

@@ -69,11 +69,11 @@ class Couriers:
     """One for each Sink."""
 
     def __init__(
-        self, sinks: Sequence[Sink], directory: RunDir, say: Callable[[str], None], command: str, patience_s: float
+        self, sinks: Sequence[Sink], directory: RunDir, say: Callable[[str], None], command: str, timeout_s: float
     ) -> None:
-        """`command` is what delivers later what could not be delivered within `patience_s` of the end."""
+        """`command` is what delivers later what could not be delivered within `timeout_s` of the end."""
         self._couriers = [_Courier(sink, directory, say, command) for sink in sinks]
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
 
     def start(self) -> None:
         """Go to work. What is in metrics.jsonl now is there to stay: a resumed run has been rewound."""
@@ -82,7 +82,7 @@ class Couriers:
 
     def finish(self, status: str, *, hurry: bool = False) -> bool:
         """The run is over (finished, interrupted, failed). Wait a while for the rest; whether all was delivered."""
-        patience = min(self._patience_s, HURRY_S) if hurry else self._patience_s
+        patience = min(self._timeout_s, HURRY_S) if hurry else self._timeout_s
         deadline = time.monotonic() + patience
         for courier in self._couriers:
             courier.end(status)

@@ -31,7 +31,7 @@ KEY = "dojang.key"
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 METRICS_AT_A_TIME, PARAMS_AT_A_TIME, LONGEST_PARAM, LONGEST_NAME = 1000, 100, 6000, 250
 """What MLflow accepts."""
-NOT_THE_MODEL = {"optimiser", "critic", "state.json", "pending.json", "files.json"}
+NOT_THE_MODEL = {"optimizer", "critic", "state.json", "pending.json", "files.json"}
 """What a checkpoint holds to go on from it."""
 
 

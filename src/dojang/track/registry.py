@@ -124,7 +124,9 @@ ROWS = (
                 "KL",
                 (
                     Figure("actor/ppo_kl", "How far the policy has moved since it drew the tokens, per token.", "nats"),
-                    Figure("actor/kl_loss", "KL to the initial model, per token, unweighted; with `algo.kl`.", "nats"),
+                    Figure(
+                        "actor/kl_loss", "KL to the initial model, per token, unweighted; with `algo.kl_coef`.", "nats"
+                    ),
                 ),
             ),
             Panel(
@@ -262,7 +264,7 @@ ROWS = (
                 (
                     Figure("timing_s/attempt", "Generating and judging.", "s"),
                     Figure("timing_s/teacher", "Teacher log-probs, with `distillation`.", "s"),
-                    Figure("timing_s/learn", "Gradients and optimiser steps.", "s"),
+                    Figure("timing_s/learn", "Gradients and optimizer steps.", "s"),
                     Figure("timing_s/publish", "Bringing new weights to the engine.", "s"),
                 ),
                 stacked=True,

@@ -1,1 +1,1 @@
-"""Groups -> gradient: batching, log-probs, optimiser, schedule, saving."""
+"""Groups -> gradient: batching, log-probs, optimizer, schedule, saving."""

@@ -1,4 +1,4 @@
-"""What a trainer keeps of itself: weights as a Hugging Face directory, and what the optimiser remembers.
+"""What a trainer keeps of itself: weights as a Hugging Face directory, and what the optimizer remembers.
 
 The latter is written by every rank, each its own part (torch.distributed.checkpoint), and by name, so that any number
 of ranks can take it up again.
@@ -63,12 +63,12 @@ def take_up(model: PreTrainedModel, weights: State) -> None:
     set_model_state_dict(model, weights, options=options)
 
 
-def remember(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, **more: Any) -> None:
-    """Write down what the optimiser knows of each weight, but not its settings, which are the run's; and whatever else.
+def remember(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> None:
+    """Write down what the optimizer knows of each weight, but not its settings, which are the run's; and whatever else.
     All ranks must take part."""
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    state = {"optimiser": _by_name(model, optimiser), **more}
+    state = {"optimizer": _by_name(model, optimizer), **more}
     with _unasked():
         save(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
 
@@ -89,38 +89,38 @@ def load_tensors(folder: Path, tensors: State) -> None:
         load(tensors, checkpoint_id=folder, no_dist=not dist.is_initialized())
 
 
-def recall(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, **more: Any) -> State:
-    """Let the optimiser know what was written down, and read the rest into what is given: tensors in place."""
+def recall(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> State:
+    """Let the optimizer know what was written down, and read the rest into what is given: tensors in place."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
     written = FileSystemReader(folder).read_metadata().state_dict_metadata
-    _prime(optimiser)
-    known = _by_name(model, optimiser)
+    _prime(optimizer)
+    known = _by_name(model, optimizer)
     for name, parameter in model.named_parameters():
-        if name in known and not any(key.startswith(f"optimiser.{name}.") for key in written):
-            del known[name], optimiser.state[parameter]
-    state: State = {"optimiser": known, **more}
+        if name in known and not any(key.startswith(f"optimizer.{name}.") for key in written):
+            del known[name], optimizer.state[parameter]
+    state: State = {"optimizer": known, **more}
     with _unasked():
         load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
     return state
 
 
-def _by_name(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> State:
+def _by_name(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> State:
     named = model.named_parameters()
-    return {name: optimiser.state[parameter] for name, parameter in named if parameter in optimiser.state}
+    return {name: optimizer.state[parameter] for name, parameter in named if parameter in optimizer.state}
 
 
-def _prime(optimiser: torch.optim.Optimizer) -> None:
+def _prime(optimizer: torch.optim.Optimizer) -> None:
     """Let it make what it keeps for each weight, by a step of no length: something to read into."""
-    rates = [settings["lr"] for settings in optimiser.param_groups]
-    for settings in optimiser.param_groups:
+    rates = [settings["lr"] for settings in optimizer.param_groups]
+    for settings in optimizer.param_groups:
         settings["lr"] = 0.0
         for parameter in settings["params"]:
             parameter.grad = torch.zeros_like(parameter)
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
-    for settings, rate in zip(optimiser.param_groups, rates, strict=True):
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for settings, rate in zip(optimizer.param_groups, rates, strict=True):
         settings["lr"] = rate
 
 

@@ -18,8 +18,8 @@ class CriticConfig(Section):
 
     lr: float = Field(default=1e-5, gt=0, le=1000)
     """Its learning rate, which stays the same."""
-    warmup: int = Field(default=0, ge=0)
-    """Optimiser steps, the first ones, in which only the critic learns."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps, the first ones, in which only the critic learns."""
 
 
 class LoraConfig(Section):
@@ -29,12 +29,12 @@ class LoraConfig(Section):
     """Columns of one factor and rows of the other."""
     alpha: float = Field(default=32.0, gt=0)
     """What their product is multiplied by, times the rank."""
-    targets: tuple[str, ...] = ()
+    target_modules: tuple[str, ...] = ()
     """Names of modules that get one, such as q_proj; none named: all projections."""
     modules_to_save: tuple[str, ...] = ()
     """Names of modules trained in full beside the adapters, such as lm_head and embed_tokens. Modules that share a
     weight (tied embeddings) are trained as one. A KL penalty then needs a reference model of its own."""
-    bits: Literal[4, 16] = 16
+    base_bits: Literal[4, 16] = 16
     """4 keeps the frozen weights as NF4 (QLoRA); 16 in the precision of the arithmetic."""
     publish: Literal["merged", "factors"] = "merged"
     """What engines are sent after each step: all weights with the adapters added, or the adapters' factors alone, to be
@@ -55,10 +55,10 @@ class TrainConfig(Section):
 
     lr: float = Field(default=1e-6, gt=0, le=1000)
     """Peak learning rate."""
-    warmup: int = Field(default=0, ge=0)
-    """Optimiser steps over which the learning rate rises from zero to its peak."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps over which the learning rate rises from zero to its peak."""
     warmup_ratio: Share = 0.0
-    """Warm-up as a share of all optimiser steps, rounded up; excludes `warmup`."""
+    """Warm-up as a share of all optimizer steps, rounded up; excludes `warmup`."""
     schedule: Schedule = "constant"
     """Learning-rate schedule after the warm-up: constant, or a linear or cosine decay to min_lr_ratio of the peak."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
@@ -71,37 +71,37 @@ class TrainConfig(Section):
     """AdamW's epsilon: gradients much smaller than this hardly move a weight."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients longer than this are scaled down to it."""
-    updates: int = Field(default=1, ge=1)
-    """Optimiser steps per batch of rollouts; from the second on the data is off-policy and clipping matters."""
+    minibatches: int = Field(default=1, ge=1)
+    """Optimizer steps per batch of rollouts; from the second on the data is off-policy and clipping matters."""
     ppo_epochs: int = Field(default=1, ge=1)
-    """Number of passes over each batch of rollouts (mu; TRL's num_iterations), each of `updates` optimiser steps."""
+    """Number of passes over each batch of rollouts (mu; TRL's num_iterations), each of `updates` optimizer steps."""
     mask_truncated_completions: bool = False
     """Mask completions cut off at rollout.max_tokens out of the loss. They still count in rewards, metrics and the
     advantages of their group."""
-    micro_tokens: int | None = Field(default=None, ge=1)
+    max_tokens_per_microbatch: int | None = Field(default=None, ge=1)
     """Tokens per forward pass; memory, not results, depends on it. Without it 2048, or on a GPU 16384."""
-    recompute: bool = False
+    gradient_checkpointing: bool = False
     """Make what the layers found again when its gradient is wanted, instead of keeping it: about a third more work, far
     less memory for long answers."""
     lora: LoraConfig | None = None
     """Adapters to learn, with the rest frozen; `train.lora={}` for the defaults."""
-    optimiser: Literal["adamw", "adamw8bit", "muon"] = "adamw"
-    """Optimiser. adamw8bit keeps what it remembers of gradients in eight bits: 2 bytes for each weight instead of 8.
+    optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
+    """Optimizer. adamw8bit keeps what it remembers of gradients in eight bits: 2 bytes for each weight instead of 8.
     muon updates the matrices of hidden layers by Muon, and embeddings, head, norms and biases by AdamW; updates are
     scaled so that `lr` and `weight_decay` mean the same for both."""
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     """Muon's momentum."""
-    offload: tuple[Literal["optimiser", "reference", "teacher"], ...] = ()
-    """What is kept in the processor's memory while a GPU does not need it: what the optimiser remembers, the reference
+    offload: tuple[Literal["optimizer", "reference", "teacher"], ...] = ()
+    """What is kept in the processor's memory while a GPU does not need it: what the optimizer remembers, the reference
     model of a KL penalty, the local teacher model of distillation."""
     ref_model_sync_steps: int | None = Field(default=None, ge=1)
-    """Reference model refresh (TR-DPO, TRL's sync_ref_model): number of optimiser steps after which the reference model
+    """Reference model refresh (TR-DPO, TRL's sync_ref_model): number of optimizer steps after which the reference model
     is moved towards the policy; without it the reference stays the initial model."""
     ref_model_mixup_alpha: float = Field(default=0.6, gt=0, le=1)
     """Weight of the policy in the refreshed reference model, alpha * policy + (1 - alpha) * reference; 1 copies it."""
     compile: bool = False
     """Let torch.compile fuse the model's layers: a minute or more at the start, less time for each step on a GPU."""
-    sequence_ranks: int = Field(default=1, ge=1)
+    sequence_parallel: int = Field(default=1, ge=1)
     """Of the processes that torchrun starts, so many share each row of tokens (Ulysses), for answers too long for one
     GPU; among the others samples are divided (docs/parallel.md)."""
     critic: CriticConfig = CriticConfig()
@@ -109,19 +109,19 @@ class TrainConfig(Section):
     @property
     def one_process(self) -> str:
         """Why these settings are for one process alone; empty if they are not."""
-        if self.optimiser == "adamw8bit":
-            return "train.optimiser=adamw8bit is for one process; with several, what it keeps is spread anyway"
-        if self.optimiser == "muon":
+        if self.optimizer == "adamw8bit":
+            return "train.optimizer=adamw8bit is for one process; with several, what it keeps is spread anyway"
+        if self.optimizer == "muon":
             return (
-                "train.optimiser=muon is for one process: it needs whole matrices, and with several each has a part; "
+                "train.optimizer=muon is for one process: it needs whole matrices, and with several each has a part; "
                 "use adamw"
             )
         return ""
 
     @property
     def steps_per_batch(self) -> int:
-        """Optimiser steps on each batch of rollouts."""
-        return self.updates * self.ppo_epochs
+        """Optimizer steps on each batch of rollouts."""
+        return self.minibatches * self.ppo_epochs
 
     @property
     def needs_reference_model(self) -> bool:
@@ -130,19 +130,20 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _one_warmup(self) -> Self:
-        if self.warmup and self.warmup_ratio:
+        if self.warmup_steps and self.warmup_ratio:
             raise ValueError(
-                f"warmup={self.warmup} and warmup_ratio={self.warmup_ratio:g} exclude each other; set one of them to 0"
+                f"warmup_steps={self.warmup_steps} and warmup_ratio={self.warmup_ratio:g} exclude each other; set one "
+                f"of them to 0"
             )
         if self.min_lr_ratio and self.schedule == "constant":
             raise ValueError(
                 f"min_lr_ratio={self.min_lr_ratio:g} has no effect with schedule=constant; set schedule to linear or "
                 "cosine"
             )
-        if self.optimiser == "muon" and self.lora is not None:
-            raise ValueError("optimiser=muon is for matrices trained in full, and lora trains factors; use adamw")
-        if self.optimiser != "muon" and self.muon_momentum != 0.95:
-            raise ValueError(f"muon_momentum={self.muon_momentum:g} has no effect with optimiser={self.optimiser}")
+        if self.optimizer == "muon" and self.lora is not None:
+            raise ValueError("optimizer=muon is for matrices trained in full, and lora trains factors; use adamw")
+        if self.optimizer != "muon" and self.muon_momentum != 0.95:
+            raise ValueError(f"muon_momentum={self.muon_momentum:g} has no effect with optimizer={self.optimizer}")
         if self.ref_model_sync_steps is None and self.ref_model_mixup_alpha != 0.6:
             raise ValueError(
                 f"ref_model_mixup_alpha={self.ref_model_mixup_alpha:g} has no effect without ref_model_sync_steps; set "

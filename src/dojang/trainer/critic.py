@@ -18,7 +18,7 @@ from dojang.trainer.config import TrainConfig
 from dojang.trainer.forward import states
 from dojang.trainer.fsdp import shard, whole
 from dojang.trainer.fused_layers import lighten, recompute
-from dojang.trainer.optimizer import make_optimiser, memory_at
+from dojang.trainer.optimizer import make_optimizer, memory_at
 from dojang.trainer.packed_attention import see_packed
 from dojang.trainer.packing import MicroBatch
 from dojang.trainer.process_group import ALONE, Ranks
@@ -49,7 +49,7 @@ class _Valuer(torch.nn.Module):
 
 
 class Critic:
-    """A decoder with full-precision master weights, a head, and their optimiser."""
+    """A decoder with full-precision master weights, a head, and their optimizer."""
 
     def __init__(
         self,
@@ -63,19 +63,19 @@ class Critic:
         self._valuer = _Valuer(model, compute)
         see_packed(self._valuer.decoder)
         lighten(self._valuer.decoder)
-        if config.recompute:
+        if config.gradient_checkpointing:
             recompute(self._valuer.decoder)
         if ranks.world > 1:
             shard(self._valuer, ranks, compute)
         self._algorithm = algorithm
         self._config = config
         self._ranks = ranks
-        self._optimiser = make_optimiser(self._valuer, config)
+        self._optimizer = make_optimizer(self._valuer, config)
 
     @property
     def warmup(self) -> int:
-        """Optimiser steps in which the policy waits for it."""
-        return self._config.critic.warmup
+        """Optimizer steps in which the policy waits for it."""
+        return self._config.critic.warmup_steps
 
     def values(self, batch: MicroBatch) -> Tensor:
         """What it expects before each token learned from, [B, T]."""
@@ -83,7 +83,7 @@ class Critic:
         return value_BT
 
     def backward(self, batches: Iterable[MicroBatch], tokens: int) -> Metrics:
-        """Accumulate the gradient of an optimiser step of so many tokens; figures of that step."""
+        """Accumulate the gradient of an optimizer step of so many tokens; figures of that step."""
         sums, olds, returns = defaultdict[str, float](float), list[Tensor](), list[Tensor]()
         for batch in batches:
             mask_BT = batch.mask_BT
@@ -112,21 +112,21 @@ class Critic:
 
     def step(self) -> None:
         """Step, clear."""
-        for settings in self._optimiser.param_groups:
+        for settings in self._optimizer.param_groups:
             settings["lr"] = self._config.critic.lr
         device = self._valuer.decoder.device
-        with memory_at(device, self._optimiser, away="optimiser" in self._config.offload):
-            self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
+        with memory_at(device, self._optimizer, away="optimizer" in self._config.offload):
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
 
     def save(self, path: Path) -> None:
         """Into a folder of the checkpoint directory `path`. All ranks must take part."""
-        remember(path / FOLDER, self._valuer, self._optimiser, weights=dict(self._valuer.named_parameters()))
+        remember(path / FOLDER, self._valuer, self._optimizer, weights=dict(self._valuer.named_parameters()))
 
     def restore(self, path: Path) -> None:
         """What `save` wrote. The weights have not changed if it cannot be read."""
         weights = {name: each.detach().clone() for name, each in self._valuer.named_parameters()}
-        recall(path / FOLDER, self._valuer, self._optimiser, weights=weights)
+        recall(path / FOLDER, self._valuer, self._optimizer, weights=weights)
         with torch.no_grad():
             for name, each in self._valuer.named_parameters():
                 each.copy_(weights[name])

@@ -1,4 +1,4 @@
-"""The entropy bonus as the trainer sees it: a coefficient that follows the entropy of each optimiser step."""
+"""The entropy bonus as the trainer sees it: a coefficient that follows the entropy of each optimizer step."""
 
 from typing import Protocol
 
@@ -10,10 +10,10 @@ class EntropyController(Protocol):
 
     @property
     def coef(self) -> float:
-        """Coefficient of the next optimiser step."""
+        """Coefficient of the next optimizer step."""
 
     def update(self, entropy: float) -> None:
-        """Take in the mean entropy of an optimiser step."""
+        """Take in the mean entropy of an optimizer step."""
 
     def state(self) -> dict[str, float]:
         """For a checkpoint."""

@@ -1,4 +1,4 @@
-"""Weights, gradients and what the optimiser keeps, spread over all ranks (FSDP2); each layer is whole only while it
+"""Weights, gradients and what the optimizer keeps, spread over all ranks (FSDP2); each layer is whole only while it
 works."""
 
 import torch

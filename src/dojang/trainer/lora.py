@@ -34,11 +34,11 @@ class Adapters:
 
     def __init__(self, model: PreTrainedModel, config: LoraConfig, base: str) -> None:
         peft = load_peft("train.lora")
-        _check_targets(model, config.targets)
+        _check_targets(model, config.target_modules)
         self._settings = peft.LoraConfig(
             r=config.rank,
             lora_alpha=config.alpha,
-            target_modules=list(config.targets) or "all-linear",
+            target_modules=list(config.target_modules) or "all-linear",
             base_model_name_or_path=base,
             task_type="CAUSAL_LM",
         )
@@ -47,12 +47,14 @@ class Adapters:
             try:
                 peft.inject_adapter_in_model(self._settings, model)
             except ValueError as error:  # no such module
-                raise ConfigError(f"train.lora.targets={list(config.targets)} do not fit the model: {error}") from error
-        shared = _unfreeze(model, config.modules_to_save, config.bits)
+                raise ConfigError(
+                    f"train.lora.target_modules={list(config.target_modules)} do not fit the model: {error}"
+                ) from error
+        shared = _unfreeze(model, config.modules_to_save, config.base_bits)
         self._settings.modules_to_save = _names_for_peft(model, shared) or None
         self._full = {f"{name}.{key}": each for name, some in shared.items() for key, each in some.items()}
         self._model, self._precision = model, model.dtype
-        self._bits, self._dtype = config.bits, str(model.dtype).removeprefix("torch.")
+        self._bits, self._dtype = config.base_bits, str(model.dtype).removeprefix("torch.")
         for _, parameter in self._learned():
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
         self._layers: dict[str, Any] = {
@@ -137,7 +139,7 @@ def _unfreeze(model: PreTrainedModel, names: Sequence[str], bits: int) -> dict[s
             if any(hasattr(each, "base_layer") or (bits == 4 and _is_quantised(model, each)) for each in inner):
                 raise ConfigError(
                     f"train.lora.modules_to_save has {name}, which is quantised or has an adapter; name others, or "
-                    "leave it out of train.lora.targets"
+                    "leave it out of train.lora.target_modules"
                 )
             inside = any(name.startswith(f"{each}.") for each in found)  # its parameters are those of the outer module
             if own and not inside:
@@ -166,7 +168,7 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
     named = [name.rpartition(".")[2] for name, module in model.named_modules() if any(module is each for each in ends)]
     if refused := sorted(set(named) & {target.rpartition(".")[2] for target in targets}):
         raise ConfigError(
-            f"train.lora.targets has {', '.join(refused)}; only projections inside of layers can be adapted"
+            f"train.lora.target_modules has {', '.join(refused)}; only projections inside of layers can be adapted"
         )
 
 

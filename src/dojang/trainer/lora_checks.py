@@ -18,7 +18,7 @@ def check_modules(source: str | None, lora: LoraConfig | None) -> None:
     Not checked if the model (`source`) or peft is not on this machine, which may only plan, or if transformers does not
     know the model's class.
     """
-    if source is None or lora is None or not (lora.targets or lora.modules_to_save) or find_spec("peft") is None:
+    if source is None or lora is None or not (lora.target_modules or lora.modules_to_save) or find_spec("peft") is None:
         return
     model: PreTrainedModel | None = None
     with suppress(Exception), torch.device("meta"):

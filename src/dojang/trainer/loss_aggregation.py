@@ -1,4 +1,4 @@
-"""Averages of token losses over an optimiser step.
+"""Averages of token losses over an optimizer step.
 
     tokens      sum of all losses / number of tokens
     sequences   sum of each sample's mean / number of samples
@@ -20,7 +20,7 @@ __all__ = ["Counts", "count", "mean_share"]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Tokens and samples of an optimiser step: those with a gradient, and all of them."""
+    """Tokens and samples of an optimizer step: those with a gradient, and all of them."""
 
     trained_tokens: int
     tokens: int
@@ -45,7 +45,7 @@ def count(groups: Sequence[Group], algorithm: Algorithm) -> tuple[Counts, list[S
 
 
 def mean_share(loss_BT: Tensor, mask_BT: Tensor, average: Average, counts: Counts, longest: int) -> Tensor:
-    """A micro-batch's share of the average over the optimiser step."""
+    """A micro-batch's share of the average over the optimizer step."""
     if average == "tokens":
         return loss_BT.sum() / counts.trained_tokens
     if average == "sequences":

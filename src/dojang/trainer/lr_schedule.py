@@ -1,4 +1,4 @@
-"""The learning rate as a function of the optimiser step: nothing to save, nothing to lose."""
+"""The learning rate as a function of the optimizer step: nothing to save, nothing to lose."""
 
 import math
 from typing import Literal
@@ -11,7 +11,7 @@ Schedule = Literal["constant", "linear", "cosine"]
 def learning_rate(
     step: int, *, peak: float, warmup: int, total: int, schedule: Schedule, min_ratio: float = 0.0
 ) -> float:
-    """The rate for optimiser step `step`, counted from 0, of `total`. Decay reaches min_ratio * peak at step `total`,
+    """The rate for optimizer step `step`, counted from 0, of `total`. Decay reaches min_ratio * peak at step `total`,
     one after the last, so that no step is taken at a rate of zero."""
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
@@ -23,5 +23,5 @@ def learning_rate(
 
 
 def warmup_steps(total: int, *, steps: int, ratio: float) -> int:
-    """Warm-up in optimiser steps: as many as are given, or a share of `total`, rounded up."""
+    """Warm-up in optimizer steps: as many as are given, or a share of `total`, rounded up."""
     return steps or math.ceil(ratio * total - 1e-9)

@@ -12,15 +12,15 @@ from dojang.core.errors import ModelError
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.quantization import eight_bit_adamw
 
-__all__ = ["MuonAdamW", "make_optimiser", "memory_at", "visiting"]
+__all__ = ["MuonAdamW", "make_optimizer", "memory_at", "visiting"]
 
 
-def make_optimiser(module: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+def make_optimizer(module: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """For what a module learns. The learning rate is set anew before every step."""
     parameters = [each for each in module.parameters() if each.requires_grad]
-    if config.optimiser == "adamw8bit":
+    if config.optimizer == "adamw8bit":
         return eight_bit_adamw(parameters, config)
-    if config.optimiser == "muon":
+    if config.optimizer == "muon":
         hidden = _hidden_matrices(module)
         return MuonAdamW(hidden, [each for each in parameters if not any(each is one for one in hidden)], config)
     return _adamw(parameters, config)
@@ -57,8 +57,8 @@ def _hidden_matrices(module: torch.nn.Module) -> list[torch.nn.Parameter]:
     found = [each for layer in layers for each in layer.parameters() if each.requires_grad and each.dim() == 2]
     if not found:
         raise ModelError(
-            f"train.optimiser=muon updates the matrices of hidden layers, and {type(module).__name__} has none that "
-            "transformers marks as layers; use train.optimiser=adamw"
+            f"train.optimizer=muon updates the matrices of hidden layers, and {type(module).__name__} has none that "
+            "transformers marks as layers; use train.optimizer=adamw"
         )
     return found
 
@@ -75,17 +75,17 @@ def _adamw(parameters: Sequence[torch.nn.Parameter], config: TrainConfig) -> tor
 
 
 @contextmanager
-def memory_at(device: torch.device, optimiser: torch.optim.Optimizer, *, away: bool) -> Iterator[None]:
-    """What the optimiser remembers is on the device meanwhile, if it is away otherwise."""
+def memory_at(device: torch.device, optimizer: torch.optim.Optimizer, *, away: bool) -> Iterator[None]:
+    """What the optimizer remembers is on the device meanwhile, if it is away otherwise."""
     if away:
-        _move(optimiser, device)
+        _move(optimizer, device)
     yield
     if away:
-        _move(optimiser, torch.device("cpu"))
+        _move(optimizer, torch.device("cpu"))
 
 
-def _move(optimiser: torch.optim.Optimizer, device: torch.device) -> None:
-    for remembered in optimiser.state.values():
+def _move(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    for remembered in optimizer.state.values():
         for name, value in remembered.items():
             if isinstance(value, Tensor) and value.dim():  # AdamW's count of steps stays where AdamW put it
                 remembered[name] = value.to(device)

@@ -1,7 +1,7 @@
 """The processes that train together.
 
 Every one of them is told of all samples of a step, and takes its part of the work: samples are divided among `data`
-ranks, and the tokens of a row among the `sequence` ranks of each. Weights, gradients and what the optimiser keeps are
+ranks, and the tokens of a row among the `sequence` ranks of each. Weights, gradients and what the optimizer keeps are
 spread over all (fsdp.py).
 """
 
@@ -75,7 +75,7 @@ def check_world(sequence: int) -> int:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world % sequence:
         raise ConfigError(
-            f"train.sequence_ranks={sequence} does not divide the {world} processes there are; start a multiple of "
+            f"train.sequence_parallel={sequence} does not divide the {world} processes there are; start a multiple of "
             f"it: torchrun --nproc-per-node {sequence} -m dojang train ..."
         )
     return world

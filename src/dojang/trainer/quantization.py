@@ -1,4 +1,4 @@
-"""Weights in four bits, and what an optimiser remembers in eight: all that bitsandbytes, an optional part, is for."""
+"""Weights in four bits, and what an optimizer remembers in eight: all that bitsandbytes, an optional part, is for."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def load_quantised(source: str, compute: torch.dtype, device: torch.device) -> P
             source, dtype=compute, quantization_config=settings, device_map={"": device}
         )
     except ImportError as error:  # of bitsandbytes, or of accelerate
-        raise ConfigError(f"train.lora.bits=4 needs more than is installed ({error}): {_REMEDY}") from error
+        raise ConfigError(f"train.lora.base_bits=4 needs more than is installed ({error}): {_REMEDY}") from error
     except Exception as error:
         raise ModelError(f"model {source} cannot be loaded in four bits: {error}") from error
     return model
@@ -54,7 +54,7 @@ def eight_bit_adamw(parameters: Sequence[torch.nn.Parameter], config: TrainConfi
     try:
         from bitsandbytes import optim
     except ImportError as error:
-        raise ConfigError(f"train.optimiser=adamw8bit needs bitsandbytes ({error}): {_REMEDY}") from error
+        raise ConfigError(f"train.optimizer=adamw8bit needs bitsandbytes ({error}): {_REMEDY}") from error
     found: torch.optim.Optimizer = optim.AdamW8bit(  # type: ignore[no-untyped-call, attr-defined]
         parameters, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
     )

@@ -1,4 +1,4 @@
-"""Reference model refresh (TR-DPO, arXiv 2404.09656): every so many optimiser steps the reference moves to the policy.
+"""Reference model refresh (TR-DPO, arXiv 2404.09656): every so many optimizer steps the reference moves to the policy.
 
 reference <- alpha * policy + (1 - alpha) * reference
 """

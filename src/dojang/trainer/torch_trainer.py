@@ -1,6 +1,6 @@
 """Fine-tuning in one process, or as one of several: accumulate, clip, step, publish.
 
-Losses are averaged over the whole optimiser step, so neither the micro-batch size nor the mix of long and short answers
+Losses are averaged over the whole optimizer step, so neither the micro-batch size nor the mix of long and short answers
 inside one changes the result beyond rounding; nor does the number of ranks, of which each is told of all samples and
 learns from its share.
 """
@@ -30,7 +30,7 @@ from dojang.trainer.logprob_difference import LogprobDifference
 from dojang.trainer.lora import Adapters
 from dojang.trainer.loss_aggregation import count, mean_share
 from dojang.trainer.lr_schedule import learning_rate, warmup_steps
-from dojang.trainer.optimizer import make_optimiser, memory_at, visiting
+from dojang.trainer.optimizer import make_optimizer, memory_at, visiting
 from dojang.trainer.packed_attention import see_packed
 from dojang.trainer.packing import MicroBatch, micro_batches
 from dojang.trainer.process_group import ALONE, Ranks
@@ -41,7 +41,7 @@ from dojang.types import Group, Metrics, Sample
 
 __all__ = ["TorchTrainer"]
 
-OPTIMISER = "optimiser"
+OPTIMISER = "optimizer"
 
 _ENTROPY = "actor/entropy"
 _GAP, _LOST = "actor/logp_gap", 20.0
@@ -87,7 +87,7 @@ class TorchTrainer:
         check_heads(model.config.num_attention_heads, model.config.num_key_value_heads, ranks.sequence)
         self._adapters = None if config.lora is None else Adapters(model, config.lora, base)
         lighten(model)
-        if config.recompute:
+        if config.gradient_checkpointing:
             recompute(model)
         if config.compile:
             compile_layers(model)
@@ -100,7 +100,7 @@ class TorchTrainer:
         self._algorithm = algorithm
         self._weights = weights
         self._config = config
-        self._micro_tokens = config.micro_tokens or (16384 if model.device.type == "cuda" else 2048)
+        self._micro_tokens = config.max_tokens_per_microbatch or (16384 if model.device.type == "cuda" else 2048)
         self._total_updates = total_updates
         self._longest = longest
         self._critic = critic
@@ -108,11 +108,11 @@ class TorchTrainer:
         self._waits = critic.warmup if critic is not None else 0
         self._version = 0
         self._skipped = 0
-        """Optimiser steps of the schedule that were not taken, as nothing had a gradient."""
+        """Optimizer steps of the schedule that were not taken, as nothing had a gradient."""
         self._has_published = False
         self._entropy_bonus: EntropyController | None = getattr(algorithm, "entropy_bonus", None)
         self._entropy = math.inf
-        self._optimiser = make_optimiser(self._model, config)
+        self._optimizer = make_optimizer(self._model, config)
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         counts, samples, others = count(groups, self._algorithm)
@@ -132,7 +132,9 @@ class TorchTrainer:
             with torch.set_grad_enabled(trains):
                 found = self._losses(batch, reference_BT, limit, difference)
             if trains:
-                share = mean_share(found.loss_BT, batch.mask_BT, self._algorithm.average, counts, self._longest)
+                share = mean_share(
+                    found.loss_BT, batch.mask_BT, self._algorithm.loss_aggregation, counts, self._longest
+                )
                 if bonus:
                     share = share - bonus * found.figures[_ENTROPY].sum() / tokens
                 if batch.idle:
@@ -158,16 +160,16 @@ class TorchTrainer:
         rate = learning_rate(
             max(0, self._version + self._skipped - self._waits),
             peak=config.lr,
-            warmup=warmup_steps(total, steps=config.warmup, ratio=config.warmup_ratio),
+            warmup=warmup_steps(total, steps=config.warmup_steps, ratio=config.warmup_ratio),
             total=total,
             schedule=config.schedule,
             min_ratio=config.min_lr_ratio,
         )
-        for settings in self._optimiser.param_groups:
+        for settings in self._optimizer.param_groups:
             settings["lr"] = rate
-        with memory_at(self._model.device, self._optimiser, away="optimiser" in self._config.offload):
-            self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
+        with memory_at(self._model.device, self._optimizer, away="optimizer" in self._config.offload):
+            self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
         if self._critic is not None:
             self._critic.step()
         if self._entropy_bonus is not None and self._version >= self._waits:
@@ -211,7 +213,7 @@ class TorchTrainer:
             self._tokenizer.save_pretrained(path)
         entropy = None if self._entropy_bonus is None else json.dumps(self._entropy_bonus.state())
         notes = {"version": self._version, "skipped": self._skipped, "entropy": entropy}
-        checkpoint.remember(path / OPTIMISER, self._model, self._optimiser, **notes)
+        checkpoint.remember(path / OPTIMISER, self._model, self._optimizer, **notes)
         if self._config.ref_model_sync_steps and self._reference is not None:
             save_reference(path, self._reference)
         if self._critic is not None:
@@ -228,7 +230,7 @@ class TorchTrainer:
             if self._critic is not None:
                 self._critic.restore(path)
             notes = {"version": 0, "skipped": 0, "entropy": None}
-            state = checkpoint.recall(path / OPTIMISER, self._model, self._optimiser, **notes)
+            state = checkpoint.recall(path / OPTIMISER, self._model, self._optimizer, **notes)
             self._version, self._skipped = state["version"], state["skipped"]
             if self._entropy_bonus is not None and state["entropy"] is not None:
                 self._entropy_bonus.restore(json.loads(state["entropy"]))
@@ -277,7 +279,7 @@ class TorchTrainer:
         return [found.get(place, (0.0,) * len(sample.tokens)) for place, sample in enumerate(samples)]
 
     def _limit(self, batches: Sequence[MicroBatch]) -> tuple[float, Metrics]:
-        """What the algorithm makes of all tokens of this optimiser step."""
+        """What the algorithm makes of all tokens of this optimizer step."""
         deltas, advantages = [], []
         with torch.no_grad():
             for batch in batches:

@@ -54,7 +54,8 @@ def check_heads(heads: int, kv_heads: int, ranks: int) -> None:
     """ConfigError if heads cannot be divided among so many."""
     if heads % ranks or (kv_heads % ranks and ranks % kv_heads):
         raise ConfigError(
-            f"train.sequence_ranks={ranks} cannot divide the model's {heads} attention heads, {kv_heads} of them with "
+            f"train.sequence_parallel={ranks} cannot divide the model's {heads} attention heads, {kv_heads} of them "
+            f"with "
             "keys of their own; take a number that divides the first, and divides the second or is a multiple of it"
         )
 

@@ -46,7 +46,7 @@ class ChatRenderer:
         if taken := sorted(reserved & variables.keys()):
             raise ConfigError(
                 f"{', '.join(taken)} is no variable of a chat template but says how it is filled in; leave it out of "
-                "model.template and tester.template"
+                "model.chat_template_kwargs and tester.chat_template_kwargs"
             )
         self._tokenizer = tokenizer
         self._context = context
@@ -79,7 +79,8 @@ class ChatRenderer:
             if len(rest) == len(whole):
                 raise ConfigError(
                     f"the chat template writes another prompt where an answer follows: {whole[:80]!r} does not begin "
-                    f"with {text[-80:]!r}; set model.template so that both are the same (enable_thinking: false)"
+                    f"with {text[-80:]!r}; set model.chat_template_kwargs so that both are the same (enable_thinking: "
+                    f"false)"
                 )
         prompt = tuple(self._tokenizer.encode(text, add_special_tokens=special))
         tokens = self._ended(self._tokenizer.encode(rest, add_special_tokens=False))

@@ -59,8 +59,8 @@ class TesterConfig(Section):
 
     model: str
     """Its name, as in model.name."""
-    template: dict[str, Any] = Field(default_factory=dict)
-    """As model.template."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """As model.chat_template_kwargs."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Longest reply, in tokens; rollout.max_tokens if not given."""
     lr: float | None = Field(default=None, gt=0, le=1000)

@@ -157,8 +157,8 @@ def test_a_group_alike_counts_where_the_whole_batch_is_compared(make_group: Make
 def test_maxrl_refuses_negative_rewards(make_group: MakeGroup, rewards: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError, match=f"a reward of {min(rewards):g} with algo.advantage=maxrl"):
         credit(make_group, "maxrl", [(1.0, 0.0), rewards])
-    with pytest.raises(ValidationError, match=r"overlong=0.5 makes rewards negative, and advantage=maxrl"):
-        GrpoConfig(advantage="maxrl", overlong=0.5)
+    with pytest.raises(ValidationError, match=r"overlong_buffer_fraction=0.5 makes rewards negative, and"):
+        GrpoConfig(advantage="maxrl", overlong_buffer_fraction=0.5)
 
 
 def test_reinforce_over_tokens_is_whitening_of_every_tokens_return(problem: Problem, make_sample: MakeSample) -> None:
@@ -202,7 +202,9 @@ def test_gdpo_by_hand(
         in_parts({"correct": 1.0, "format": 1.0}, {"correct": 0.0, "format": 1.0}),
         in_parts({"correct": 0.0, "format": 0.5}, {"correct": 0.0, "format": 0.25}),
     ]
-    for one, other in zip(GdpoConfig(parts=weights).make(longest=64).advantages(groups), expected, strict=True):
+    for one, other in zip(
+        GdpoConfig(reward_weights=weights).make(longest=64).advantages(groups), expected, strict=True
+    ):
         assert one == pytest.approx(other, abs=1e-5)
 
 
@@ -213,7 +215,7 @@ def test_gdpo_agrees_with_the_oracle(in_parts: Callable[..., Group]) -> None:
     groups = [in_parts(*(dict(zip(names, row, strict=True)) for row in table.tolist())) for table in tables]
     sums = [sum(weights.get(name, 1.0) * standardised(table[:, i]) for i, name in enumerate(names)) for table in tables]
     expected = whitened([np.asarray(each) for each in sums])
-    found = GdpoConfig(parts=weights).make(longest=64).advantages(groups)
+    found = GdpoConfig(reward_weights=weights).make(longest=64).advantages(groups)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15)
 
@@ -254,7 +256,10 @@ def test_gdpo_weighs_the_terms_of_the_reward_as_the_task_does(problem: Problem, 
         )
         for at, table in enumerate(tables)
     ]
-    for own, config in ((weights, GdpoConfig()), (np.array([2.0, 3.0, 0.25]), GdpoConfig(parts={"length": 3.0}))):
+    for own, config in (
+        (weights, GdpoConfig()),
+        (np.array([2.0, 3.0, 0.25]), GdpoConfig(reward_weights={"length": 3.0})),
+    ):
         sums = [((table - table.mean(0)) / (table.std(0, ddof=1) + 1e-6) * own).sum(1) for table in tables]
         batch = np.concatenate(sums)
         expected = (batch - batch.mean()) / (batch.std(ddof=1) + 1e-8)
@@ -283,14 +288,16 @@ def of_lengths(problem: Problem, make_sample: MakeSample, lengths: Sequence[int]
 
 def test_rewards_fall_before_the_longest_answer(problem: Problem, make_sample: MakeSample) -> None:
     lengths, shaped = (1, 12, 13, 16, 20), np.array([2.0, 1.0, 0.9375, 0.75, 0.5])  # -0.5 * (length - 12) / 8
-    config = DapoConfig(advantage="mean", overlong=0.4, overlong_penalty=0.5)
+    config = DapoConfig(advantage="mean", overlong_buffer_fraction=0.4, overlong_penalty=0.5)
     (found,) = config.make(longest=20).advantages([of_lengths(problem, make_sample, lengths, 2.0)])
     np.testing.assert_allclose(found, shaped - shaped.mean(), rtol=1e-12)
 
 
 def test_rewards_fall_in_groups_of_one_sample(problem: Problem, make_sample: MakeSample) -> None:
     groups = [of_lengths(problem, make_sample, (length,), 1.0) for length in (2, 10)]
-    ((short,), (long,)) = GrpoConfig(advantage="reinforce++", overlong=0.5).make(longest=10).advantages(groups)
+    ((short,), (long,)) = (
+        GrpoConfig(advantage="reinforce++", overlong_buffer_fraction=0.5).make(longest=10).advantages(groups)
+    )
     assert short == pytest.approx(-long) == pytest.approx(0.5**0.5)
 
 
@@ -299,14 +306,14 @@ def test_every_estimator_sees_the_shaped_rewards(
     problem: Problem, make_group: MakeGroup, make_sample: MakeSample, estimator: Estimator
 ) -> None:
     group = of_lengths(problem, make_sample, (2, 6, 7, 10), 2.0)  # of which the last 5 count
-    found = GrpoConfig(advantage=estimator, overlong=0.5).make(longest=10).advantages([group])
+    found = GrpoConfig(advantage=estimator, overlong_buffer_fraction=0.5).make(longest=10).advantages([group])
     expected = credit(make_group, estimator, [(2.0, 1.0 - 0.2, 1.0 - 0.4, 0.0)])
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_gdpo_too_prefers_the_shorter_answer(problem: Problem, make_sample: MakeSample) -> None:
     group = of_lengths(problem, make_sample, (2, 3, 9))
-    ((first, second, last),) = GdpoConfig(overlong=0.5).make(longest=10).advantages([group])
+    ((first, second, last),) = GdpoConfig(overlong_buffer_fraction=0.5).make(longest=10).advantages([group])
     assert first == second > 0 > last
 
 

@@ -76,11 +76,11 @@ def test_on_policy_the_gradient_is_that_of_reinforce() -> None:
 @with_garbage
 @in_each_stream
 def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
-    assert_garbage_is_ignored(CispoConfig(kl=0.1), where, garbage)
+    assert_garbage_is_ignored(CispoConfig(kl_coef=0.1), where, garbage)
 
 
 def test_extreme_ratios_stay_finite() -> None:
-    assert_extremes_stay_finite(CispoConfig(kl=0.1))
+    assert_extremes_stay_finite(CispoConfig(kl_coef=0.1))
 
 
 def test_samples_without_advantage_teach_nothing() -> None:
@@ -89,5 +89,5 @@ def test_samples_without_advantage_teach_nothing() -> None:
 
 def test_the_preset() -> None:
     config = CispoConfig()
-    assert (config.advantage, config.average, config.floor, config.cap) == ("grpo", "tokens", 0.0, 5.0)
+    assert (config.advantage, config.loss_aggregation, config.floor, config.cap) == ("grpo", "tokens", 0.0, 5.0)
     assert not config.make(longest=64).needs_limit

@@ -114,11 +114,11 @@ def test_on_policy_the_gradient_is_that_of_reinforce() -> None:
 @with_garbage
 @in_each_stream
 def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
-    assert_garbage_is_ignored(DppoConfig(kl=0.1, pull=0.1), where, garbage)
+    assert_garbage_is_ignored(DppoConfig(kl_coef=0.1, pull=0.1), where, garbage)
 
 
 def test_extreme_ratios_stay_finite() -> None:
-    assert_extremes_stay_finite(DppoConfig(kl=0.1, pull=0.1))
+    assert_extremes_stay_finite(DppoConfig(kl_coef=0.1, pull=0.1))
 
 
 @pytest.mark.parametrize("far", [-30.0, 30.0])
@@ -135,7 +135,7 @@ def test_samples_without_advantage_teach_nothing() -> None:
 
 def test_the_preset() -> None:
     config = DppoConfig()
-    assert (config.advantage, config.average) == ("grpo", "tokens")
+    assert (config.advantage, config.loss_aggregation) == ("grpo", "tokens")
     assert (config.low, config.high, config.cap, config.pull) == (0.2, 0.2, 20.0, 0.0)
     assert not config.make(longest=64).needs_limit
 
@@ -145,9 +145,9 @@ def test_the_preset() -> None:
     [
         (DppoConfig(), False),
         (DppoConfig(pull=0.1), True),
-        (DppoConfig(kl=0.1), True),
+        (DppoConfig(kl_coef=0.1), True),
         (GrpoConfig(), False),
-        (GrpoConfig(kl=0.1), True),
+        (GrpoConfig(kl_coef=0.1), True),
         (PpoConfig(), True),
     ],
 )

@@ -58,7 +58,7 @@ def oracle(given: Batch, kl: float = 0.0, dual: float | None = None) -> Array:
 
 
 def run_with_kl(given: Batch, kl: float) -> Found:
-    return run(SETTINGS.model_copy(update={"kl": kl}), given)
+    return run(SETTINGS.model_copy(update={"kl_coef": kl}), given)
 
 
 @pytest.fixture
@@ -200,12 +200,12 @@ def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str
     assert_same(found.loss, oracle(clean, 0.1))
     np.testing.assert_array_equal(found.gradient, run_with_kl(clean, 0.1).gradient)
     assert not found.gradient[~clean.mask].any()
-    assert_garbage_is_ignored(GrpoConfig(kl=0.1, dual_clip=1.5), where, garbage)
+    assert_garbage_is_ignored(GrpoConfig(kl_coef=0.1, dual_clip=1.5), where, garbage)
 
 
 @pytest.mark.parametrize("dual_clip", [None, 3.0])
 def test_extreme_ratios_stay_finite(dual_clip: float | None) -> None:
-    assert_extremes_stay_finite(GrpoConfig(kl=0.1, dual_clip=dual_clip))
+    assert_extremes_stay_finite(GrpoConfig(kl_coef=0.1, dual_clip=dual_clip))
 
 
 def test_samples_without_advantage_teach_nothing() -> None:
@@ -235,7 +235,7 @@ def test_moving_away_from_the_reference_costs_and_the_gradient_leads_back(move: 
 
 @pytest.mark.parametrize(("kl", "needed"), [(0.0, False), (1e-3, True)])
 def test_a_reference_is_needed_only_with_a_kl_term(kl: float, needed: bool) -> None:
-    assert GrpoConfig(kl=kl).make(longest=64).needs_reference is needed
+    assert GrpoConfig(kl_coef=kl).make(longest=64).needs_reference is needed
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,20 @@ def test_a_reference_is_needed_only_with_a_kl_term(kl: float, needed: bool) -> N
     ],
 )
 def test_presets(config: ClipConfig, advantage: Estimator, average: Average, low: float, high: float) -> None:
-    assert (config.advantage, config.average, config.clip_low, config.clip_high) == (advantage, average, low, high)
-    assert (config.dual_clip, config.kl, config.kl_estimator, config.corrections) == (None, 0.0, "k3", ())
+    assert (config.advantage, config.loss_aggregation, config.clip_low, config.clip_high) == (
+        advantage,
+        average,
+        low,
+        high,
+    )
+    assert (config.dual_clip, config.kl_coef, config.kl_estimator, config.corrections) == (None, 0.0, "k3", ())
     shaped = (0.2, 3) if config.name == "dapo" else (0.0, 0)  # type: ignore[attr-defined]  # each preset has a name
-    assert (config.overlong, config.refills) == shaped
-    assert (config.overlong_penalty, config.parts) == (1.0, {})
+    assert (config.overlong_buffer_fraction, config.max_resample_rounds) == shaped
+    assert (config.overlong_penalty, config.reward_weights) == (1.0, {})
     made = config.make(longest=64)
-    assert (made.average, made.needs_reference, made.needs_old, made.needs_limit) == (average, False, False, False)
+    assert (made.loss_aggregation, made.needs_reference, made.needs_old, made.needs_limit) == (
+        average,
+        False,
+        False,
+        False,
+    )

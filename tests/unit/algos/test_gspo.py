@@ -128,11 +128,11 @@ def test_a_token_very_far_off_counts_in_full_towards_its_sequence(far: float) ->
 @with_garbage
 @in_each_stream
 def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
-    assert_garbage_is_ignored(GspoConfig(clip_low=LOW, clip_high=HIGH, kl=0.1), where, garbage)
+    assert_garbage_is_ignored(GspoConfig(clip_low=LOW, clip_high=HIGH, kl_coef=0.1), where, garbage)
 
 
 def test_extreme_ratios_stay_finite() -> None:
-    assert_extremes_stay_finite(GspoConfig(kl=0.1))
+    assert_extremes_stay_finite(GspoConfig(kl_coef=0.1))
 
 
 def test_samples_without_advantage_teach_nothing() -> None:
@@ -141,7 +141,7 @@ def test_samples_without_advantage_teach_nothing() -> None:
 
 def test_the_preset() -> None:
     config = GspoConfig()
-    assert (config.advantage, config.average) == ("grpo", "sequences")
+    assert (config.advantage, config.loss_aggregation) == ("grpo", "sequences")
     assert (config.clip_low, config.clip_high, config.dual_clip) == (3e-4, 4e-4, None)
     assert not config.make(longest=64).needs_limit
 

@@ -107,7 +107,7 @@ def off(rho: list[float], advantage: float = 1.0, moved: float = 0.0) -> Batch:
 
 
 def weight_of(correction: Correction, given: Batch) -> list[float]:
-    found = run(GrpoConfig(old="trainer", corrections=(correction,)), given)
+    found = run(GrpoConfig(old_logprobs="trainer", corrections=(correction,)), given)
     values: list[float] = found.figures[f"actor/correction/{correction.name}"][0].tolist()
     return values
 
@@ -117,7 +117,7 @@ def weight_of(correction: Correction, given: Batch) -> list[float]:
 def test_loss_and_gradient_are_weighed(correction: Correction, weigh: Weigh, seed: int) -> None:
     given = mixed(seed=seed)
     expected = weights(given, weigh)
-    plain, found = run(GrpoConfig(), given), run(GrpoConfig(old="trainer", corrections=(correction,)), given)
+    plain, found = run(GrpoConfig(), given), run(GrpoConfig(old_logprobs="trainer", corrections=(correction,)), given)
     assert_same(found.loss, plain.loss * expected)
     assert_same(found.gradient, plain.gradient * expected)
     assert_same(found.figures[f"actor/correction/{correction.name}"][given.mask], expected[given.mask])
@@ -144,8 +144,8 @@ def test_several_are_multiplied(config: PolicyConfig) -> None:
 def test_the_kl_penalty_is_not_weighed(correction: Correction, weigh: Weigh) -> None:
     given = mixed(seed=1)
     expected = weights(given, weigh)
-    without, plain = run(GrpoConfig(), given), run(GrpoConfig(kl=0.3), given)
-    found = run(GrpoConfig(kl=0.3, old="trainer", corrections=(correction,)), given)
+    without, plain = run(GrpoConfig(), given), run(GrpoConfig(kl_coef=0.3), given)
+    found = run(GrpoConfig(kl_coef=0.3, old_logprobs="trainer", corrections=(correction,)), given)
     assert_same(found.loss, without.loss * expected + (plain.loss - without.loss))
     assert_same(found.gradient, without.gradient * expected + (plain.gradient - without.gradient), tolerance=1e-11)
 
@@ -210,7 +210,7 @@ def test_a_sample_counts_by_its_own_tokens_only() -> None:
 @pytest.mark.parametrize("length", [1, 1000])
 def test_where_engine_and_trainer_agree_nothing_changes(length: int) -> None:
     given = batch(np.full((2, length), 0.05), [2.0, -1.5])
-    plain, found = run(GrpoConfig(), given), run(GrpoConfig(old="trainer", corrections=ALL), given)
+    plain, found = run(GrpoConfig(), given), run(GrpoConfig(old_logprobs="trainer", corrections=ALL), given)
     np.testing.assert_array_equal(found.loss, plain.loss)
     np.testing.assert_array_equal(found.gradient, plain.gradient)
 
@@ -232,28 +232,28 @@ def test_tokens_very_far_off_count_in_full_towards_their_sequence(
 @with_garbage
 @in_each_stream
 def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
-    assert_garbage_is_ignored(GrpoConfig(kl=0.1, old="trainer", corrections=ALL), where, garbage)
+    assert_garbage_is_ignored(GrpoConfig(kl_coef=0.1, old_logprobs="trainer", corrections=ALL), where, garbage)
     for each in ALL:
-        assert_garbage_is_ignored(CispoConfig(old="trainer", corrections=(each,)), where, garbage)
+        assert_garbage_is_ignored(CispoConfig(old_logprobs="trainer", corrections=(each,)), where, garbage)
 
 
 @pytest.mark.parametrize("correction", ALL, ids=lambda correction: correction.name)
 def test_extreme_ratios_stay_finite(correction: Correction) -> None:
-    assert_extremes_stay_finite(GrpoConfig(kl=0.1, old="trainer", corrections=(correction,)))
+    assert_extremes_stay_finite(GrpoConfig(kl_coef=0.1, old_logprobs="trainer", corrections=(correction,)))
 
 
 def test_samples_without_advantage_teach_nothing() -> None:
-    assert_nothing_is_learned_without_advantage(GrpoConfig(old="trainer", corrections=ALL))
+    assert_nothing_is_learned_without_advantage(GrpoConfig(old_logprobs="trainer", corrections=ALL))
 
 
 @pytest.mark.parametrize("correction", ALL, ids=lambda correction: correction.name)
 def test_a_correction_that_compares_two_policies_needs_both(correction: Correction) -> None:
-    assert GrpoConfig(old="trainer", corrections=(correction,)).make(longest=64).needs_old
+    assert GrpoConfig(old_logprobs="trainer", corrections=(correction,)).make(longest=64).needs_old
     assert not GrpoConfig().make(longest=64).needs_old
     if isinstance(correction, Opsm):  # which compares the engine with the policy of now
         assert not GrpoConfig(corrections=(correction,)).make(longest=64).needs_old
     else:
-        with pytest.raises(ValidationError, match=f"corrections {correction.name} compare .* set old=trainer"):
+        with pytest.raises(ValidationError, match=f"corrections {correction.name} compare .* set old_logprobs=trainer"):
             GrpoConfig(corrections=(correction,))
 
 

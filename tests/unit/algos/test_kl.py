@@ -55,7 +55,7 @@ def oracle(given: Batch, formula: Callable[[float], float]) -> Array:
 def penalty(estimator: Estimator, given: Batch) -> Found:
     """Without anything else to learn."""
     nothing = np.zeros_like(given.advantage)
-    return run(GrpoConfig(kl=WEIGHT, kl_estimator=estimator), replace(given, advantage=nothing))
+    return run(GrpoConfig(kl_coef=WEIGHT, kl_estimator=estimator), replace(given, advantage=nothing))
 
 
 def apart(*gaps: float) -> Batch:
@@ -101,7 +101,7 @@ def test_half_above_and_half_below_by_hand(
 def test_the_penalty_is_added_to_what_else_there_is_to_learn(estimator: Estimator) -> None:
     given = mixed()
     plain, alone = run(GrpoConfig(), given), penalty(estimator, given)
-    both = run(GrpoConfig(kl=WEIGHT, kl_estimator=estimator), given)
+    both = run(GrpoConfig(kl_coef=WEIGHT, kl_estimator=estimator), given)
     assert_same(both.loss, plain.loss + alone.loss)
     assert_same(both.gradient, plain.gradient + alone.gradient)
     assert_same(both.figures["actor/pg_loss"][given.mask], plain.loss[given.mask])
@@ -127,7 +127,7 @@ class TestOnAverage:
         logp = self.policy(self.SCORES)
         p = np.exp(logp)
         given = Batch(*(logp[None],) * 3, self.REFERENCE[None], np.zeros((1, 4)), np.ones((1, 4), bool))
-        found = run(GrpoConfig(kl=1.0, kl_estimator=estimator), given)
+        found = run(GrpoConfig(kl_coef=1.0, kl_estimator=estimator), given)
         slopes = (np.eye(4) - p) * found.gradient[0][:, None]  # of log p_token with respect to the scores
         return float(p @ found.loss[0]), p @ slopes
 
@@ -151,12 +151,12 @@ class TestOnAverage:
 @in_each_stream
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str, estimator: Estimator) -> None:
-    assert_garbage_is_ignored(GrpoConfig(kl=0.1, kl_estimator=estimator), where, garbage)
+    assert_garbage_is_ignored(GrpoConfig(kl_coef=0.1, kl_estimator=estimator), where, garbage)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_extreme_ratios_stay_finite(estimator: Estimator) -> None:
-    assert_extremes_stay_finite(GrpoConfig(kl=0.1, kl_estimator=estimator))
+    assert_extremes_stay_finite(GrpoConfig(kl_coef=0.1, kl_estimator=estimator))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_the_bias_corrected_gradient_is_that_of_the_kl_itself() -> None:
     (wanted,) = torch.autograd.grad(exact, scores)
     token = torch.arange(9)[:, None]
     for estimator in ("k1", "k3"):
-        config = GrpoConfig(kl=1.0, kl_estimator=estimator, use_bias_correction_kl=True)
+        config = GrpoConfig(kl_coef=1.0, kl_estimator=estimator, use_bias_correction_kl=True)
         tokens = TokenBatch(
             logp_BT=scores.log_softmax(-1)[token],
             old_logp_BT=old[token],
@@ -197,9 +197,9 @@ def test_the_bias_corrected_gradient_is_that_of_the_kl_itself() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"use_bias_correction_kl": True}, "set kl above 0"),
-        ({"use_bias_correction_kl": True, "kl": 0.1, "kl_estimator": "k3+"}, "use k1 or k3"),
-        ({"kl_in_reward": 0.1, "refills": 2}, "set refills to 0"),
+        ({"use_bias_correction_kl": True}, "set kl_coef above 0"),
+        ({"use_bias_correction_kl": True, "kl_coef": 0.1, "kl_estimator": "k3+"}, "use k1 or k3"),
+        ({"kl_in_reward": 0.1, "max_resample_rounds": 2}, "set max_resample_rounds to 0"),
         ({"kl_in_reward": 0.1, "advantage": "maxrl"}, "cannot be combined with advantage=maxrl"),
     ],
 )

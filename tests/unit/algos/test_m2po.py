@@ -336,13 +336,13 @@ def test_the_clip_is_not_rounded_to_single_precision() -> None:
 @with_garbage
 @in_each_stream
 def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str, variant: Variant) -> None:
-    assert_garbage_is_ignored(M2poConfig(variant=variant, kl=0.1), where, garbage, limit=0.3)
+    assert_garbage_is_ignored(M2poConfig(variant=variant, kl_coef=0.1), where, garbage, limit=0.3)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("limit", [0.0, 0.3, 5000.0, math.inf])
 def test_extreme_ratios_stay_finite(variant: Variant, limit: float) -> None:
-    assert_extremes_stay_finite(M2poConfig(variant=variant, kl=0.1), limit=limit)
+    assert_extremes_stay_finite(M2poConfig(variant=variant, kl_coef=0.1), limit=limit)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -353,5 +353,10 @@ def test_samples_without_advantage_teach_nothing(variant: Variant, limit: float)
 
 def test_the_preset() -> None:
     config = M2poConfig()
-    assert (config.advantage, config.average, config.threshold, config.variant) == ("grpo", "tokens", 0.04, "paper")
+    assert (config.advantage, config.loss_aggregation, config.threshold, config.variant) == (
+        "grpo",
+        "tokens",
+        0.04,
+        "paper",
+    )
     assert config.make(longest=64).needs_limit

@@ -151,7 +151,9 @@ def test_length_counts_even_if_all_rewards_are_alike(make_sample: MakeSample, pr
         for size in (4, 8, 10)
     )
     (group,) = (
-        PpoConfig(overlong=0.4, overlong_penalty=0.5, whiten=False).make(longest=10).trace([Group(problem, 0, samples)])
+        PpoConfig(overlong_buffer_fraction=0.4, overlong_penalty=0.5, whiten=False)
+        .make(longest=10)
+        .trace([Group(problem, 0, samples)])
     )
     assert [sample.returns[-1] for sample in group.samples] == pytest.approx([1.0, 0.75, 0.5])
 
@@ -189,11 +191,11 @@ def test_the_policy_learns_by_the_clipped_surrogate_with_an_advantage_for_each_t
 @with_garbage
 @in_each_stream
 def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
-    assert_garbage_is_ignored(PpoConfig(kl=0.1), where, garbage)
+    assert_garbage_is_ignored(PpoConfig(kl_coef=0.1), where, garbage)
 
 
 def test_extreme_ratios_stay_finite() -> None:
-    assert_extremes_stay_finite(PpoConfig(kl=0.1))
+    assert_extremes_stay_finite(PpoConfig(kl_coef=0.1))
 
 
 def test_samples_without_advantage_teach_nothing() -> None:
@@ -277,7 +279,7 @@ def test_values_outside_the_mask_contribute_nothing(garbage: float, where: int, 
 
 def test_the_preset() -> None:
     config = PpoConfig()
-    assert (config.average, config.clip_low, config.clip_high, config.kl) == ("tokens", 0.2, 0.2, 0.0)
+    assert (config.loss_aggregation, config.clip_low, config.clip_high, config.kl_coef) == ("tokens", 0.2, 0.2, 0.0)
     assert (config.gamma, config.lam, config.value_clip, config.whiten) == (1.0, 1.0, 0.2, True)
     made = config.make(longest=64)
     assert made.needs_critic
@@ -296,7 +298,7 @@ def test_an_algorithm_without_a_critic_says_so(make_group: Callable[..., Group])
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"refills": 2}, "2 is more than 0, but with ppo there is nothing to refill"),
+        ({"max_resample_rounds": 2}, "2 is more than 0, but with ppo there is nothing to refill"),
         ({"advantage": "grpo"}, r"Input should be 'reinforce\+\+'"),
         ({"gamma": 0.0}, "greater than 0"),
         ({"lam": 1.1}, "less than or equal to 1"),

@@ -39,8 +39,13 @@ def test_credit_is_what_each_role_would_get_alone(make_group: Callable[..., Grou
 
 
 def test_what_the_loop_asks_is_what_the_settings_say() -> None:
-    both = ByRole({role: M2poConfig(kl=0.1, refills=2, average="sequences").make(9) for role in ("coder", "tester")})
-    assert (both.average, both.refills, both.needs_reference) == ("sequences", 2, True)
+    both = ByRole(
+        {
+            role: M2poConfig(kl_coef=0.1, max_resample_rounds=2, loss_aggregation="sequences").make(9)
+            for role in ("coder", "tester")
+        }
+    )
+    assert (both.loss_aggregation, both.max_resample_rounds, both.needs_reference) == ("sequences", 2, True)
     assert both.trains_zero_advantage  # by its KL term
     assert (both.needs_old, both.needs_limit, both.needs_critic) == (False, True, False)
 

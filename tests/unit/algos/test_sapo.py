@@ -84,11 +84,11 @@ def test_tau_is_not_rounded_to_single_precision() -> None:
 @with_garbage
 @in_each_stream
 def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
-    assert_garbage_is_ignored(SapoConfig(kl=0.1), where, garbage)
+    assert_garbage_is_ignored(SapoConfig(kl_coef=0.1), where, garbage)
 
 
 def test_extreme_ratios_stay_finite() -> None:
-    assert_extremes_stay_finite(SapoConfig(kl=0.1))
+    assert_extremes_stay_finite(SapoConfig(kl_coef=0.1))
 
 
 def test_samples_without_advantage_teach_nothing() -> None:
@@ -97,5 +97,10 @@ def test_samples_without_advantage_teach_nothing() -> None:
 
 def test_the_preset() -> None:
     config = SapoConfig()
-    assert (config.advantage, config.average, config.tau_good, config.tau_bad) == ("grpo", "sequences", 1.0, 1.05)
+    assert (config.advantage, config.loss_aggregation, config.tau_good, config.tau_bad) == (
+        "grpo",
+        "sequences",
+        1.0,
+        1.05,
+    )
     assert not config.make(longest=64).needs_limit

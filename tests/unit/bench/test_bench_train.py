@@ -53,13 +53,13 @@ def test_plain_transformers_learn_what_the_trainer_learns(
         None,  # type: ignore[arg-type]
         GrpoConfig().make(longest=20),
         MemoryWeights(torch.float64),
-        TrainConfig(lr=1e-2, recompute=recompute, micro_tokens=30),
+        TrainConfig(lr=1e-2, gradient_checkpointing=recompute, max_tokens_per_microbatch=30),
         total_updates=10,
         longest=20,
         temperature=1.0,
         compute=torch.float64,
     )
-    plain = Plain(theirs, sequences=5, compute=torch.float64, lr=1e-2, recompute=recompute, chunk=chunk)
+    plain = Plain(theirs, sequences=5, compute=torch.float64, lr=1e-2, gradient_checkpointing=recompute, chunk=chunk)
     samples = [sample for group in groups for sample in group.samples]
     found = asyncio.run(trainer.forward_backward(groups))
     assert found["actor/pg_clipfrac"] > 0.1

@@ -53,7 +53,7 @@ class Task:
 
 
 class Incomplete:
-    average, refills = "tokens", 0
+    loss_aggregation, max_resample_rounds = "tokens", 0
     needs_reference = needs_old = needs_limit = trains_zero_advantage = False
     advantages = loss = None
 
@@ -110,7 +110,7 @@ def test_a_task_of_ones_own_says_what_is_held_out() -> None:
 
 
 def test_parts_that_the_reward_of_ones_own_task_lacks_are_refused() -> None:
-    gdpo = ("algo.name=gdpo", "algo.parts={tone: 2, overlong: 1}", "algo.overlong=0.2")
+    gdpo = ("algo.name=gdpo", "algo.reward_weights={tone: 2, overlong: 1}", "algo.overlong_buffer_fraction=0.2")
     with pytest.raises(ConfigError, match="weight for tone, but the parts of the task's reward are not named"):
         prepare(*DATA, *TASK, *gdpo)
 
@@ -159,11 +159,11 @@ def test_there_is_a_critic_only_if_the_algorithm_needs_one(algo: str, tmp_path: 
         (["train.lora.modules_to_save=[wte]"], ConfigError, "has wte, which the model does not have"),
         (["train.lora.modules_to_save=[q_proj]"], ConfigError, "q_proj, which is quantised or has an adapter"),
         (
-            ["train.lora={bits: 4, targets: [q_proj], modules_to_save: [o_proj]}"],
+            ["train.lora={base_bits: 4, target_modules: [q_proj], modules_to_save: [o_proj]}"],
             ConfigError,
             "o_proj, which is quantised",
         ),
-        (["train.lora.targets=[c_attn]"], ConfigError, "'c_attn'.* do not fit the model"),
+        (["train.lora.target_modules=[c_attn]"], ConfigError, "'c_attn'.* do not fit the model"),
         (["model.name=dojang-tinny"], ModelError, "did you mean 'dojang-tiny'"),
     ],
 )

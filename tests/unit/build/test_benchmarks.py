@@ -47,11 +47,13 @@ def test_a_benchmark_has_data_sampling_and_a_task_of_its_own() -> None:
     ],
 )
 def test_programs_of_benchmarks_are_run_on_all_tests(task: str, most: int | None, tmp_path: Path) -> None:
-    overrides = ["task.max_tests=3", "task.shape=all_or_nothing"]
+    overrides = ["task.max_tests=3", "task.reward_shape=all_or_nothing"]
     found = loaded(f"{{data: {{name: functions}}, problems: 2{task}}}", *overrides, recipe="quickstart-code")
     assert isinstance(found.config.task, CodeConfig)
     assert (found.config.task.max_tests, found.config.task.language) == (most, "python3")
-    assert found.config.task.shape == ("fraction" if task else "all_or_nothing")  # the run's own, where none is given
+    assert found.config.task.reward_shape == (
+        "fraction" if task else "all_or_nothing"
+    )  # the run's own, where none is given
     again = tmp_path / "config.yaml"
     whole = config(f"eval.benchmarks.extra={{data: {{name: functions}}{task}}}")
     again.write_text(recipes.to_yaml(whole))

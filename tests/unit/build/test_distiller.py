@@ -21,7 +21,14 @@ from dojang.loop import sync
 from dojang.loop.run_state import State
 from dojang.runs import training
 
-SHORT = ("steps=3", "rollout.prompts=4", "rollout.samples=2", "eval.problems=4", "eval.every=3", "checkpoint.every=1")
+SHORT = (
+    "steps=3",
+    "rollout.prompts_per_step=4",
+    "rollout.group_size=2",
+    "eval.problems=4",
+    "eval.every=3",
+    "checkpoint.every=1",
+)
 HINTED = ("distillation.teacher=reference", "distillation.hint=[The answer is {reference}.]")
 
 
@@ -55,8 +62,8 @@ def test_a_resumed_run_distils_the_same_tokens(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     chosen = {
-        "teacher": [f"distillation.teacher={teacher}", "rollout.samples=1", "train.offload=[teacher]"],
-        "hinted": [*HINTED, "distillation.reward_coef=0.5", "train.updates=2"],
+        "teacher": [f"distillation.teacher={teacher}", "rollout.group_size=1", "train.offload=[teacher]"],
+        "hinted": [*HINTED, "distillation.reward_coef=0.5", "train.minibatches=2"],
     }[kind]
     settings = [*SHORT, *chosen]
     training.run("quickstart", settings, tmp_path / "whole", resume=False)
@@ -86,21 +93,24 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
     for settings, words in (
         (("distillation.teacher=a/b", "algo.name=ppo"), "another algo.name"),
         ((remote, "rollout.temperature=0.7"), "set rollout.temperature=1"),
-        (("rollout.samples=1",), "2 or more"),
-        (("distillation.teacher=a/b", "rollout.top_p=0.9", "algo.old=trainer"), "leave them out"),
+        (("rollout.group_size=1",), "2 or more"),
+        (("distillation.teacher=a/b", "rollout.top_p=0.9", "algo.old_logprobs=trainer"), "leave them out"),
         (
-            ("rollout.samples=1", "distillation.teacher=a/b", "distillation.reward_coef=1"),
+            ("rollout.group_size=1", "distillation.teacher=a/b", "distillation.reward_coef=1"),
             "or distillation.reward_coef=0",
         ),
         (("distillation.teacher=a/b", "algo.kl_in_reward=0.1"), "distillation.reward_coef above 0"),
-        (("distillation.teacher=policy", "distillation.hint=[See {solution}]", "rollout.samples=1"), "a hint without"),
+        (
+            ("distillation.teacher=policy", "distillation.hint=[See {solution}]", "rollout.group_size=1"),
+            "a hint without",
+        ),
         (("distillation.teacher=policy", "distillation.hint=See: {solution}"), "into quotes"),
         (("train.offload=[teacher]",), "names no model to load"),
         (("train.offload=[teacher]", remote), "names no model to load"),
     ):
         with pytest.raises(ConfigError, match=words):
             recipes.load("quickstart", settings)
-    recipes.load("quickstart", ["rollout.samples=1", "distillation.teacher=a/b"])
+    recipes.load("quickstart", ["rollout.group_size=1", "distillation.teacher=a/b"])
     recipes.load("quickstart", ["train.offload=[reference]", "distillation.teacher=reference", "distillation.hint=[x]"])
 
 

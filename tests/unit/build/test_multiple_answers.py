@@ -52,7 +52,13 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def load(name: str, filtered: bool, *overrides: str) -> Any:
     data = {"name": "custom", "load_with": f"mine_answers:{name}", "filter_multiple_answers": filtered}
-    small = ("model.device=cpu", "rollout.prompts=2", "rollout.samples=2", "rollout.max_tokens=8", "eval.problems=4")
+    small = (
+        "model.device=cpu",
+        "rollout.prompts_per_step=2",
+        "rollout.group_size=2",
+        "rollout.max_tokens=8",
+        "eval.problems=4",
+    )
     task = "task={name: code, language: python3}"
     return recipes.load("quickstart", [*small, task, f"data={json.dumps(data)}", *overrides])
 

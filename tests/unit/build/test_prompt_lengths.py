@@ -52,7 +52,13 @@ def all_long(split):
     return [problem(split, n, 600) for n in range(4)]
 """
 SMALL = (
-    *("model.device=cpu", "model.dtype=float32", "rollout.prompts=2", "rollout.samples=2", "rollout.max_tokens=8"),
+    *(
+        "model.device=cpu",
+        "model.dtype=float32",
+        "rollout.prompts_per_step=2",
+        "rollout.group_size=2",
+        "rollout.max_tokens=8",
+    ),
     *("eval.problems=4", "eval.every=1000", "checkpoint.every=1000"),
 )
 
@@ -200,7 +206,7 @@ def test_what_depends_on_steps_is_checked_once_they_are_known() -> None:
 
 def test_an_override_of_warm_up_replaces_the_recipes_other_one(tmp_path: Path) -> None:
     config = recipes.load("quickstart", ["train.warmup_ratio=0.1"])
-    assert (config.train.warmup, config.train.warmup_ratio) == (0, 0.1)
+    assert (config.train.warmup_steps, config.train.warmup_ratio) == (0, 0.1)
 
 
 @pytest.mark.slow

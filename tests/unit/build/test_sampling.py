@@ -21,11 +21,11 @@ def test_truncation_reaches_the_sampling_of_training_and_of_evaluations_apart() 
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_ratios_to_truncated_log_probs_are_refused(cut: str) -> None:
-    with pytest.raises(ConfigError, match=f"{cut}.*algo.old=trainer"):
+    with pytest.raises(ConfigError, match=f"{cut}.*algo.old_logprobs=trainer"):
         assemble.prepare(recipes.load("quickstart", [cut]), dry=True)
     assemble.prepare(recipes.load("quickstart", [cut, "algo.name=gspo"]), dry=True)
     assemble.prepare(
-        recipes.load("quickstart", [cut, "algo.old=trainer", "algo.corrections=[{name: token_tis}]"]), dry=True
+        recipes.load("quickstart", [cut, "algo.old_logprobs=trainer", "algo.corrections=[{name: token_tis}]"]), dry=True
     )
 
 
@@ -43,7 +43,7 @@ def test_an_algorithm_that_is_always_off_policy_says_so() -> None:
 def test_a_reference_that_is_not_there_cannot_be_refreshed() -> None:
     with pytest.raises(ConfigError, match=r"train.ref_model_sync_steps=4 refreshes the reference model"):
         assemble.prepare(recipes.load("quickstart", ["train.ref_model_sync_steps=4"]), dry=True)
-    assemble.prepare(recipes.load("quickstart", ["train.ref_model_sync_steps=4", "algo.kl=0.1"]), dry=True)
+    assemble.prepare(recipes.load("quickstart", ["train.ref_model_sync_steps=4", "algo.kl_coef=0.1"]), dry=True)
 
 
 @pytest.mark.parametrize("setting", ["top_p=0.9", "top_k=5", "min_p=0.1", "samples=2"])

@@ -17,7 +17,7 @@ from dojang.runs import training
 from dojang.tasks.exact_match import ExactMatchConfig
 from dojang.types import Message, Outcome, Problem
 
-SHORT = ("steps=3", "rollout.prompts=8", "eval.problems=4", "eval.every=3", "checkpoint.every=1")
+SHORT = ("steps=3", "rollout.prompts_per_step=8", "eval.problems=4", "eval.every=3", "checkpoint.every=1")
 
 
 def losses(directory: Path, name: str) -> list[float]:
@@ -62,11 +62,11 @@ def test_settings_and_rows_that_do_not_go_together_are_refused(tmp_path: Path) -
         (["rollout.top_p=0.9"], "eval.top_p"),
         (["distillation.teacher=a/b"], "leave one out"),
         ([rows], "task.name=exact_match"),
-        (["algo.kl=0.1"], "algo"),
+        (["algo.kl_coef=0.1"], "algo"),
     ):
         with pytest.raises(ConfigError, match=words):
             recipes.load("quickstart-sft", settings)
-    recipes.load("quickstart-sft", ["rollout.samples=1"])
+    recipes.load("quickstart-sft", ["rollout.group_size=1"])
     with pytest.raises(DataError, match="no completion in the column 'other', but completion"):
         training.dry_run("quickstart-sft", ["algo.completion=other"])
 

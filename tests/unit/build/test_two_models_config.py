@@ -22,7 +22,7 @@ data: {name: custom, load_with: "toys:texts"}
 task: {name: code, language: python3}
 workflow: {name: coder_tester}
 tester: {model: dojang-tiny}
-rollout: {prompts: 2, samples: 2, max_tokens: 24}
+rollout: {prompts_per_step: 2, group_size: 2, max_tokens: 24}
 judge: {workers: 1}
 """
 TOYS = """
@@ -44,7 +44,7 @@ def lengthy(split):
     return posed([{"input": "1", "output": "2"}], "Add 1 and 2 and 3. " * 18)
 
 class Critical:
-    average, refills = "tokens", 0
+    loss_aggregation, max_resample_rounds = "tokens", 0
     needs_reference = needs_old = needs_limit = trains_zero_advantage = False
     needs_critic = True
     advantages = limit = loss = trace = value_loss = None
@@ -75,12 +75,12 @@ def file(tmp_path: Path) -> str:
         (["tester.engines=2"], "tester.engines=2 counts processes of a Ray cluster; set runtime.name=ray"),
         (["tester.trainers=2"], "tester.trainers=2 counts processes of a Ray cluster; set runtime.name=ray"),
         (
-            ["runtime=ray", "tester.trainers=3", "runtime.trainers=2", "train.sequence_ranks=2"],
-            "tester.trainers=3 must be a multiple of train.sequence_ranks=2",
+            ["runtime=ray", "tester.trainers=3", "runtime.trainers=2", "train.sequence_parallel=2"],
+            "tester.trainers=3 must be a multiple of train.sequence_parallel=2",
         ),
         (
-            ["runtime=ray", "tester.trainers=2", "train.optimiser=adamw8bit"],
-            r"tester.trainers=2: train.optimiser=adamw8bit is for one process",
+            ["runtime=ray", "tester.trainers=2", "train.optimizer=adamw8bit"],
+            r"tester.trainers=2: train.optimizer=adamw8bit is for one process",
         ),
         (["rollout.tensor_parallel_size=2"], "tensor_parallel_size=2 is for rollout.engine=vllm, not for torch"),
         (
@@ -103,23 +103,30 @@ def test_what_does_not_go_together_is_said(file: str, overrides: list[str], text
 
 
 def test_the_tester_shares_what_is_not_its_own(file: str) -> None:
-    config = recipes.load(file, ["train.lr=1e-4", "train.warmup=3", "model.template.enable_thinking=false"])
+    config = recipes.load(
+        file, ["train.lr=1e-4", "train.warmup_steps=3", "model.chat_template_kwargs.enable_thinking=false"]
+    )
     roles = config.roles()
     assert list(roles) == ["coder", "tester"]
     assert roles["coder"] is config
     assert roles["tester"].train == config.train
     assert roles["tester"].rollout == config.rollout
-    assert roles["tester"].model.template == {}
+    assert roles["tester"].model.chat_template_kwargs == {}
     own = recipes.load(
         file,
         [
-            *("tester.model=other", "tester.lr=2e-5", "tester.max_tokens=7", "tester.template.enable_thinking=true"),
+            *(
+                "tester.model=other",
+                "tester.lr=2e-5",
+                "tester.max_tokens=7",
+                "tester.chat_template_kwargs.enable_thinking=true",
+            ),
             *("rollout.engine=remote", "rollout.url=[http://a]", "tester.url=[http://b]"),
         ],
     ).roles()["tester"]
     assert (own.model.name, own.model.device, own.train.lr) == ("other", "cpu", 2e-5)
-    assert (own.rollout.max_tokens, own.rollout.url, own.rollout.samples) == (7, ["http://b"], 2)
-    assert own.model.template == {"enable_thinking": True}
+    assert (own.rollout.max_tokens, own.rollout.url, own.rollout.group_size) == (7, ["http://b"], 2)
+    assert own.model.chat_template_kwargs == {"enable_thinking": True}
 
 
 def test_one_model_is_the_policy() -> None:

@@ -154,7 +154,7 @@ def test_keys_need_no_recipe() -> None:
         (["quikstart"], "Did you mean quickstart?"),
         (["quickstart", "train.lrr=1"], "train.lrr: no such key; did you mean train.lr?"),
         (["quickstart", "steps=ten"], "steps: input should be a valid integer"),
-        (["quickstart", "train.updates=99"], "lower train.updates or raise rollout.prompts"),
+        (["quickstart", "train.minibatches=99"], "lower train.minibatches or raise rollout.prompts_per_step"),
         (["quickstart", "steps"], "override 'steps' must have the form key=value"),
         (["missing.yaml"], "recipe file missing.yaml does not exist"),
         ([], "Missing argument"),

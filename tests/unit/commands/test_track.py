@@ -33,7 +33,7 @@ def test_a_run_that_has_ended_is_told_to_a_tracker_it_did_not_have(directory: Ru
 def test_what_cannot_be_told_is_said(directory: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'dojang[tensorboard]'")
     (directory.path / "events").write_text("in the way")
-    assert not deliver(directory.path, ["track.tensorboard=events", "track.patience_s=0.2"])
+    assert not deliver(directory.path, ["track.tensorboard=events", "track.timeout_s=0.2"])
     assert "1 lines of metrics and what comes after them were not delivered" in capsys.readouterr().out
 
 

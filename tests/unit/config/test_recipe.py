@@ -8,6 +8,8 @@ from pydantic import ValidationError
 
 from dojang.algos.grpo import GrpoConfig
 from dojang.config import recipe as recipes
+from dojang.config.key_docs import keys
+from dojang.config.renamed_keys import RENAMED
 from dojang.core.errors import ConfigError
 from dojang.data.custom import CustomDataConfig
 from dojang.data.gsm8k import Gsm8kConfig
@@ -53,9 +55,9 @@ def test_what_is_needed_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_key_of_the_default_choice_can_be_set_without_naming_it() -> None:
-    config = recipes.load("quickstart", ["algo.kl=0.05", "task.timeout_s=3"])
+    config = recipes.load("quickstart", ["algo.kl_coef=0.05", "task.timeout_s=3"])
     assert (config.algo.name, config.task.name) == ("grpo", "answer_line")
-    assert config.algo == GrpoConfig(kl=0.05)
+    assert config.algo == GrpoConfig(kl_coef=0.05)
 
 
 def test_a_file_of_ones_own(recipe_file: Path) -> None:
@@ -77,7 +79,7 @@ def test_a_configuration_is_frozen(recipe_file: Path) -> None:
         ("train.lr=2", "train.lr", 2.0),
         ("train.betas=[0.8, 0.95]", "train.betas", (0.8, 0.95)),
         ("train.betas=[8e-1,0.95]", "train.betas", (0.8, 0.95)),
-        ("algo.kl=0.05", "algo.kl", 0.05),
+        ("algo.kl_coef=0.05", "algo.kl_coef", 0.05),
         ("algo.advantage=mean", "algo.advantage", "mean"),
         ("steps=7", "steps", 7),
         ("model.name=org/name", "model.name", "org/name"),
@@ -102,16 +104,16 @@ def test_a_union_is_switched_by_its_name() -> None:
     assert isinstance(config.data, Gsm8kConfig)
     custom = recipes.load("quickstart", ["data.name=custom", "data.load_with=mine:load", "data.stop=[END]"])
     assert custom.data == CustomDataConfig(load_with="mine:load", stop=("END",))
-    assert recipes.load("quickstart", ["algo.name=grpo", "algo.kl=0.1"]).algo == GrpoConfig(kl=0.1)
+    assert recipes.load("quickstart", ["algo.name=grpo", "algo.kl_coef=0.1"]).algo == GrpoConfig(kl_coef=0.1)
 
 
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("train.learning_rate=1", "train.learning_rate: no such key; known: lr, warmup,"),
-        ("train.warmpu=0.1", "train.warmpu: no such key; did you mean train.warmup?"),
+        ("train.learning_rate=1", "train.learning_rate: no such key; known: lr, warmup_steps,"),
+        ("train.warmpu=0.1", "train.warmpu: no such key; did you mean train.warmup_steps?"),
         ("rolout.samples=4", "rolout: no such key; did you mean rollout?"),
-        ("algo.klx=0.1", "algo.klx: no such key; did you mean algo.kl?"),
+        ("algo.kl_coeff=0.1", "algo.kl_coeff: no such key; did you mean algo.kl_coef?"),
         ("data.digit=3", "data.digit: no such key; did you mean data.digits?"),
         (
             "steps=many",
@@ -123,7 +125,10 @@ def test_a_union_is_switched_by_its_name() -> None:
         ("algo.kl_estimator=k4", "algo.kl_estimator: input should be 'k1', 'k2', 'k3' or 'k3+', but it is 'k4'"),
         ("train.betas=[0.5]", "train.betas.1: must be given"),
         ("train.critic.lr=0", "train.critic.lr: input should be greater than 0, but it is 0"),
-        ("algo={name: ppo, refills: 2}", "algo.refills: 2 is more than 0, but with ppo there is nothing to refill"),
+        (
+            "algo={name: ppo, max_resample_rounds: 2}",
+            "algo.max_resample_rounds: 2 is more than 0, but with ppo there is nothing to refill",
+        ),
         ("algo={name: ppo, advantage: rloo}", "algo.advantage: input should be 'reinforce++', but it is 'rloo'"),
         ("train.betas=[1, 0.5]", "train.betas.0: input should be less than 1, but it is 1"),
         (
@@ -152,60 +157,68 @@ def test_a_mistake_is_named_by_its_key(override: str, line: str) -> None:
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
-    message = complaint("quickstart", "steps=0", "train.lrx=1", "algo.kl=-1", "data.digits=x")
+    message = complaint("quickstart", "steps=0", "train.lrx=1", "algo.kl_coef=-1", "data.digits=x")
     assert message.startswith("4 mistakes in")
-    for key in ("steps: ", "train.lrx: ", "algo.kl: ", "data.digits: "):
+    for key in ("steps: ", "train.lrx: ", "algo.kl_coef: ", "data.digits: "):
         assert f"\n  - {key}" in message
 
 
 def test_weights_are_for_rewards_there_are() -> None:
-    said = "algo.parts has a weight for corect, but the parts of the task's reward are correct, format"
-    assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={corect: 2}")
+    said = "algo.reward_weights has a weight for corect, but the parts of the task's reward are correct, format"
+    assert said in complaint("quickstart", "algo.name=gdpo", "algo.reward_weights={corect: 2}")
     others = {
         "{name: code, rewards: {tags: {pattern: x}}}": "fraction, tags",
         "{name: maths}": "boxed, correct",
         "{name: keywords, required: [dose]}": "dose, own",
-        "{name: keywords, required: [dose], shape: all_or_nothing}": "accepted",
+        "{name: keywords, required: [dose], reward_shape: all_or_nothing}": "accepted",
     }
     for task, parts in others.items():
         said = f"weight for corect, but the parts of the task's reward are {parts}; correct the name"
-        assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={corect: 2}", f"task={task}")
+        assert said in complaint("quickstart", "algo.name=gdpo", "algo.reward_weights={corect: 2}", f"task={task}")
     said = "parts has overlong=2, a weight of the length penalty, but overlong=0 turns that off"
-    assert said in complaint("quickstart", "algo.name=gdpo", "algo.parts={overlong: 2}")
-    assert recipes.load("quickstart", ["algo.name=gdpo", "algo.parts={overlong: 2}", "algo.overlong=0.1"])
+    assert said in complaint("quickstart", "algo.name=gdpo", "algo.reward_weights={overlong: 2}")
+    assert recipes.load(
+        "quickstart", ["algo.name=gdpo", "algo.reward_weights={overlong: 2}", "algo.overlong_buffer_fraction=0.1"]
+    )
     said = "has no effect with advantage=grpo, which takes the whole reward"
-    assert said in complaint("quickstart", "algo.parts={correct: 2}")
+    assert said in complaint("quickstart", "algo.reward_weights={correct: 2}")
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("loop.stale_updates=3", "train.updates=2"), "loop.stale_updates=3 must be a multiple of train.updates=2"),
-        (("train.optimiser=muon", "train.lora={}"), "optimiser=muon is for matrices trained in full"),
-        (("train.muon_momentum=0.9",), "muon_momentum=0.9 has no effect with optimiser=adamw"),
-        (("runtime=ray", "runtime.trainers=2", "train.optimiser=muon"), "optimiser=muon is for one process"),
+        (
+            ("loop.stale_updates=3", "train.minibatches=2"),
+            "loop.stale_updates=3 must be a multiple of train.minibatches=2",
+        ),
+        (("train.optimizer=muon", "train.lora={}"), "optimizer=muon is for matrices trained in full"),
+        (("train.muon_momentum=0.9",), "muon_momentum=0.9 has no effect with optimizer=adamw"),
+        (("runtime=ray", "runtime.trainers=2", "train.optimizer=muon"), "optimizer=muon is for one process"),
         (("train.ref_model_mixup_alpha=0.1",), "has no effect without ref_model_sync_steps"),
         (("train.ref_model_sync_steps=4", "train.lora={}"), "needs a policy trained in full"),
         (("model.head_dtype=float32", "rollout.engine=vllm"), "model.head_dtype=float32 is for rollout.engine=torch"),
         (("model.head_dtype=float32", "model.dtype=float64"), "less than model.dtype=float64"),
-        (("loop.stale_updates=2", "train.ppo_epochs=2", "train.updates=2"), "train.updates=2 times train.ppo_epochs=2"),
+        (
+            ("loop.stale_updates=2", "train.ppo_epochs=2", "train.minibatches=2"),
+            "train.minibatches=2 times train.ppo_epochs=2",
+        ),
         (
             ("loop.stale_updates=2", "algo.name=gspo"),
-            "set algo.old=behaviour, or add algo.corrections=[{name: token_tis}]",
+            "set algo.old_logprobs=behaviour, or add algo.corrections=[{name: token_tis}]",
         ),
         (
-            ("loop.stale_updates=2", "algo.old=trainer"),
-            "loop.stale_updates=2 trains on old rollouts, but with algo.old=tra",
+            ("loop.stale_updates=2", "algo.old_logprobs=trainer"),
+            "loop.stale_updates=2 trains on old rollouts, but with algo.old_logprobs=tra",
         ),
         (
-            ("loop.stale_updates=2", "algo.old=trainer", "algo.corrections=[{name: opsm}]"),
+            ("loop.stale_updates=2", "algo.old_logprobs=trainer", "algo.corrections=[{name: opsm}]"),
             "nothing corrects for the staleness",
         ),
-        (("algo.name=m2po", "algo.old=trainer"), "algo.old: "),
-        (("algo.corrections=[{name: icepop}]",), "with old=behaviour; set old=trainer"),
+        (("algo.name=m2po", "algo.old_logprobs=trainer"), "algo.old_logprobs: "),
+        (("algo.corrections=[{name: icepop}]",), "with old_logprobs=behaviour; set old_logprobs=trainer"),
         (
             ("algo.name=maxrl", "task={name: code}"),
-            "task.shape=fraction pays -1 for no program, but algo.advantage=maxrl",
+            "task.reward_shape=fraction pays -1 for no program, but algo.advantage=maxrl",
         ),
         (
             ("algo.name=maxrl", "task.rewards={correct: 1, format: -0.5}"),
@@ -220,30 +233,36 @@ def test_stale_rollouts_must_come_to_an_end(overrides: tuple[str, ...], said: st
 
 
 def test_one_sample_is_enough_where_no_group_is_compared() -> None:
-    for algo in ("ppo", "reinforce++", "dapo, advantage: reinforce++-tokens, refills: 0"):
-        assert recipes.load("quickstart", ["rollout.samples=1", f"algo={{name: {algo}}}"]).rollout.samples == 1
+    for algo in ("ppo", "reinforce++", "dapo, advantage: reinforce++-tokens, max_resample_rounds: 0"):
+        assert recipes.load("quickstart", ["rollout.group_size=1", f"algo={{name: {algo}}}"]).rollout.group_size == 1
     for algo in ("grpo", "rloo", "reinforce++-baseline", "gdpo", "maxrl", "gspo"):
-        said = "rollout.samples=1 leaves nothing to compare a reward with, as algo.advantage="
-        assert said in complaint("quickstart", "rollout.samples=1", f"algo.name={algo}")
+        said = "rollout.group_size=1 leaves nothing to compare a reward with, as algo.advantage="
+        assert said in complaint("quickstart", "rollout.group_size=1", f"algo.name={algo}")
 
 
 def test_corrections_for_stale_rollouts_may_include_opsm() -> None:
     corrections = "algo.corrections=[{name: opsm}, {name: token_tis}]"
-    assert recipes.load("quickstart", ["loop.stale_updates=2", "algo.old=trainer", corrections])
+    assert recipes.load("quickstart", ["loop.stale_updates=2", "algo.old_logprobs=trainer", corrections])
 
 
 def test_a_critic_leaves_something_to_the_policy() -> None:
-    said = "train.critic.warmup=40 leaves none of the run's 40 optimiser steps to the policy; lower it or raise steps"
-    assert said in complaint("quickstart", "algo.name=ppo", "train.critic.warmup=40")
-    assert recipes.load("quickstart", ["algo.name=ppo", "train.critic.warmup=39"]).train.critic.warmup == 39
+    said = "train.critic.warmup_steps=40 leaves none of the run's 40 optimizer steps to the policy; lower it or raise"
+    assert said in complaint("quickstart", "algo.name=ppo", "train.critic.warmup_steps=40")
+    assert recipes.load("quickstart", ["algo.name=ppo", "train.critic.warmup_steps=39"]).train.critic.warmup_steps == 39
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["train.lora.bits=4", "model.dtype=float64"], "train.lora.bits=4 knows nothing as precise as"),
-        (["train.offload=[reference]", "algo.kl=0"], "train.offload has reference, but there is no reference model"),
-        (["train.offload=[reference]", "algo.kl=0.1", "train.lora={}"], "train.offload has reference, but there is no"),
+        (["train.lora.base_bits=4", "model.dtype=float64"], "train.lora.base_bits=4 knows nothing as precise as"),
+        (
+            ["train.offload=[reference]", "algo.kl_coef=0"],
+            "train.offload has reference, but there is no reference model",
+        ),
+        (
+            ["train.offload=[reference]", "algo.kl_coef=0.1", "train.lora={}"],
+            "train.offload has reference, but there is no",
+        ),
         (["train.critic.lr=1e-3"], "train.critic is for algorithms that have one (algo.name=ppo), and grpo has none"),
     ],
 )
@@ -267,10 +286,10 @@ def test_puzzles_are_graded_by_whoever_made_them() -> None:
 
 
 def test_rooms_that_disagree_are_all_named() -> None:
-    message = complaint("quickstart", "eval.samples=5", "train.updates=17")
+    message = complaint("quickstart", "eval.samples=5", "train.minibatches=17")
     assert message.startswith("2 mistakes in")
     assert "eval.samples=5 greedy answers would all be the same; set eval.temperature above 0" in message
-    assert "train.updates=17 needs at least as many rollout.prompts (now 16)" in message
+    assert "train.minibatches=17 needs at least as many rollout.prompts_per_step (now 16)" in message
 
 
 @pytest.mark.parametrize("override", ["steps", "=3", "train.=3", ".lr=3", "train..lr=3", ""])
@@ -306,10 +325,10 @@ def test_files_that_cannot_be_a_recipe(tmp_path: Path) -> None:
 
 def test_differences_name_both_values() -> None:
     old = recipes.load("quickstart")
-    new = recipes.load("quickstart", ["steps=41", "algo.kl=0.5", "data.name=custom", "data.load_with=mine:load"])
+    new = recipes.load("quickstart", ["steps=41", "algo.kl_coef=0.5", "data.name=custom", "data.load_with=mine:load"])
     assert recipes.differences(old, new) == {
         "steps": (40, 41),
-        "algo.kl": (0.0, 0.5),
+        "algo.kl_coef": (0.0, 0.5),
         "data.name": ("arithmetic", "custom"),
         "data.digits": (2, None),
         "data.train_size": (4096, None),
@@ -323,7 +342,7 @@ def test_the_written_configuration_is_complete() -> None:
     tree = yaml.safe_load(recipes.to_yaml(recipes.load("quickstart")))
     assert tree["train"]["lr"] == 3e-4
     assert tree["train"]["betas"] == [0.9, 0.99]  # defaults are written too: they may change one day
-    assert tree["health"]["window"] == 10
+    assert tree["health"]["patience_steps"] == 10
 
 
 @pytest.mark.parametrize("override", ["rollout.engine=remote", "rollout.url=[http://host:8000]"])
@@ -339,12 +358,12 @@ def test_deltas_are_for_engines_that_are_sent_weights() -> None:
 
 def test_rooms_that_disagree_are_reported_beside_plain_mistakes() -> None:
     with pytest.raises(ConfigError) as caught:
-        recipes.load("quickstart", ["train.lr=fast", "eval.samples=3", "train.updates=99"])
+        recipes.load("quickstart", ["train.lr=fast", "eval.samples=3", "train.minibatches=99"])
     text = str(caught.value)
     assert text.startswith("3 mistakes")
     assert "train.lr" in text
     assert "set eval.temperature above 0" in text
-    assert "lower train.updates or raise rollout.prompts" in text
+    assert "lower train.minibatches or raise rollout.prompts_per_step" in text
 
 
 def test_a_part_of_a_mapping_can_be_changed_alone() -> None:
@@ -388,3 +407,19 @@ def test_a_runtime_s_name_alone_goes_with_keys_of_its_own_in_any_order(recipe_fi
 def test_what_ray_would_not_take_is_refused(recipe_file: Path) -> None:
     assert "give the head's HOST:PORT" in complaint(str(recipe_file), "runtime=ray", "runtime.address=ray://a:10001")
     assert "1.5 GPUs cannot be had" in complaint(str(recipe_file), "runtime=ray", "runtime.gpus=1.5")
+
+
+def test_an_old_key_names_its_new_one() -> None:
+    said = complaint("quickstart", "rollout.samples=4", "train.lora.bits=4", "train.critic.warmup=1")
+    for old, new in (
+        ("rollout.samples", "rollout.group_size"),
+        ("train.lora.bits", "train.lora.base_bits"),
+        ("train.critic.warmup", "train.critic.warmup_steps"),
+    ):
+        assert f"{old}: renamed to {new}" in said
+
+
+def test_new_keys_exist() -> None:
+    known = {key.name for key in keys()}
+    assert [new for new in RENAMED.values() if new not in known] == []
+    assert [old for old in RENAMED if old in known] == []

@@ -112,7 +112,7 @@ def _with_python(path: Path) -> None:
 def _with_torch(path: Path) -> None:
     import torch
 
-    torch.save({"weights": torch.zeros(2**18)}, path / "optimiser.pt")
+    torch.save({"weights": torch.zeros(2**18)}, path / "optimizer.pt")
 
 
 def _with_safetensors(path: Path) -> None:
@@ -238,7 +238,7 @@ def test_replacing_a_checkpoint_never_leaves_half_of_it(
 ) -> None:
     """A crash while the old one makes room: what is under a final name must be whole, and there must be one."""
     checkpoint(directory, 1, "old")
-    (directory.checkpoints / "step-000001" / "optimiser").write_text("old")
+    (directory.checkpoints / "step-000001" / "optimizer").write_text("old")
 
     def half(path: Path, **_: object) -> None:
         if Path(path).name == "step-000001":
@@ -251,11 +251,11 @@ def test_replacing_a_checkpoint_never_leaves_half_of_it(
     monkeypatch.setattr(*(("shutil.rmtree", half) if killed_at == "rmtree" else ("os.rename", crash)))
     with suppress(SystemExit), directory.new_checkpoint(1) as path:
         (path / "model").write_text("new")
-        (path / "optimiser").write_text("new")
+        (path / "optimizer").write_text("new")
     monkeypatch.undo()
     found = directory.last_checkpoint()
     assert found is not None
-    assert names(found) == ["files.json", "model", "optimiser"]
+    assert names(found) == ["files.json", "model", "optimizer"]
 
 
 def test_the_newest_is_the_last_by_number(directory: RunDir) -> None:

@@ -35,7 +35,7 @@ def case(
 def trained(tmp_path: Path) -> Path:
     """The directory of a run with settings of its own."""
     settings = [
-        *("data={name: gsm8k, path: /data/gsm8k, shots: 4}", "model.template={enable_thinking: false}"),
+        *("data={name: gsm8k, path: /data/gsm8k, shots: 4}", "model.chat_template_kwargs={enable_thinking: false}"),
         *("rollout.max_tokens=99", "rollout.slots=3", "task.timeout_s=7", "judge.workers=1"),
     ]
     folder = tmp_path / "run"
@@ -77,7 +77,7 @@ def test_a_run_brings_its_settings(trained: Path, below: str) -> None:
     found = case(str(trained / below))
     assert isinstance(found.data, Gsm8kConfig)
     assert (found.data.path, found.data.shots) == (Path("/data/gsm8k"), 4)
-    assert found.model.template == {"enable_thinking": False}
+    assert found.model.chat_template_kwargs == {"enable_thinking": False}
     assert (found.rollout.max_tokens, found.task.timeout_s, found.judge.workers) == (99, 7, 1)
     assert found.rollout.slots != 3  # that was for the machine it was trained on
 
@@ -88,7 +88,7 @@ def test_a_run_s_settings_go_with_the_same_dataset_elsewhere(trained: Path) -> N
     assert (found.data.path, found.data.shots, found.task.timeout_s) == (Path("/other"), 4, 7)
     other = case(str(trained), "functions")
     assert isinstance(other.task, CodeConfig)
-    assert (other.data.name, other.task.language, other.model.template) == (
+    assert (other.data.name, other.task.language, other.model.chat_template_kwargs) == (
         *("functions", "python3"),
         {"enable_thinking": False},
     )
@@ -96,10 +96,10 @@ def test_a_run_s_settings_go_with_the_same_dataset_elsewhere(trained: Path) -> N
 
 def test_options_and_overrides_come_before_a_run_s_settings(trained: Path) -> None:
     options = Options(1, 0.0, 10, 55, 0, "cpu", "auto")
-    found = case(str(trained), "", "data.shots=1", "model.template.enable_thinking=true", options=options)
+    found = case(str(trained), "", "data.shots=1", "model.chat_template_kwargs.enable_thinking=true", options=options)
     assert isinstance(found.data, Gsm8kConfig)
     assert (found.rollout.max_tokens, found.data.shots) == (55, 1)
-    assert found.model.template == {"enable_thinking": True}
+    assert found.model.chat_template_kwargs == {"enable_thinking": True}
     shown = case(str(trained), shots=[8])
     assert isinstance(shown.data, Gsm8kConfig)
     assert shown.data.shots == 8
@@ -108,15 +108,15 @@ def test_options_and_overrides_come_before_a_run_s_settings(trained: Path) -> No
 def test_a_recipe_says_what_a_model_is_evaluated_on(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
-        "model: {name: org/other, template: {enable_thinking: false}}\ndata: {name: tiny_programs}\n"
-        "task: {name: code, language: python3, shape: all_or_nothing, max_tests: 7}\n"
+        "model: {name: org/other, chat_template_kwargs: {enable_thinking: false}}\ndata: {name: tiny_programs}\n"
+        "task: {name: code, language: python3, reward_shape: all_or_nothing, max_tests: 7}\n"
         "rollout: {max_tokens: 77, slots: 5}\neval: {samples: 4, temperature: 1.0}\nruntime: ray\n"
     )
     found = case("dojang-tiny-code", recipe=str(path))
-    assert (found.model.name, found.model.template) == ("dojang-tiny-code", {"enable_thinking": False})
+    assert (found.model.name, found.model.chat_template_kwargs) == ("dojang-tiny-code", {"enable_thinking": False})
     assert (found.rollout.max_tokens, found.rollout.slots, found.runtime.name) == (77, 5, "local")
     assert isinstance(found.task, CodeConfig)
-    assert found.task.shape == "all_or_nothing"
+    assert found.task.reward_shape == "all_or_nothing"
     assert case("dojang-tiny-code", "", "rollout.max_tokens=8", recipe=str(path)).rollout.max_tokens == 8
 
 

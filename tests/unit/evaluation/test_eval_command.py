@@ -152,7 +152,14 @@ def adapter_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
     folder = tmp_path_factory.mktemp("adapter") / "run"
     settings = [
-        *("model.device=cpu", "steps=1", "seed=3", "rollout.prompts=6", "rollout.samples=6", "rollout.max_tokens=40"),
+        *(
+            "model.device=cpu",
+            "steps=1",
+            "seed=3",
+            "rollout.prompts_per_step=6",
+            "rollout.group_size=6",
+            "rollout.max_tokens=40",
+        ),
         *(f"train.lora={{rank: 4, bits: {request.param}}}", "train.lr=0.02", "eval.problems=40"),
     ]
     run("train", "quickstart", *settings, "--run-dir", str(folder))

@@ -58,7 +58,7 @@ def run(play: Callable[[Fleet, list[Fake]], Awaitable[T]], count: int = 3, **opt
     async def whole() -> T:
         Fake.most, Fake.all = 0, [Fake(name) for name in range(count)]
         engines = Fake.all
-        fleet = Fleet(engines, **{"patience_s": 0.2, "mend_s": 0.01, **options})  # type: ignore[arg-type]
+        fleet = Fleet(engines, **{"timeout_s": 0.2, "mend_s": 0.01, **options})  # type: ignore[arg-type]
         try:
             return await asyncio.wait_for(play(fleet, engines), 20)
         finally:
@@ -188,7 +188,7 @@ def test_weights_that_were_lost_are_known_before_patience_ends() -> None:
         await asked
 
     with pytest.raises(RanksLost, match="engine 0: RanksLost: so are the weights"):
-        run(play, patience_s=15.0)
+        run(play, timeout_s=15.0)
 
 
 def test_closing_fails_what_is_under_way() -> None:

@@ -11,7 +11,7 @@ from dojang.types import Group, Sample
 
 
 def gate(window: int = 3, max_judge_errors: float = 0.5) -> HealthGate:
-    return HealthGate(HealthConfig(window=window, max_judge_errors=max_judge_errors))
+    return HealthGate(HealthConfig(patience_steps=window, max_judge_errors=max_judge_errors))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_equal_wrong_rewards_stop_the_run_when_the_window_is_full(make_group: Ca
         guard.check(step)
     message = str(caught.value)
     assert "in the last 3 steps no group had rewards that differ (they were all 0.25)" in message
-    for remedy in ("easier problems", "rollout.samples", "rollout.temperature", "rollout.max_tokens", "rollouts/"):
+    for remedy in ("easier problems", "rollout.group_size", "rollout.temperature", "rollout.max_tokens", "rollouts/"):
         assert remedy in message
 
 

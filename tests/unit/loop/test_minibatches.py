@@ -1,4 +1,4 @@
-"""Which optimiser steps a batch of rollouts is turned into, seen from a trainer that only takes notes."""
+"""Which optimizer steps a batch of rollouts is turned into, seen from a trainer that only takes notes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ def cut(group: Group, *places: int) -> Group:
 def test_each_epoch_takes_all_parts_in_the_same_order(groups: list[Group]) -> None:
     trainer, metrics = learned(groups, updates=2, epochs=3)
     assert trainer.asked == ["01", "23"] * 3
-    assert metrics == {"actor/loss": 3.5, "actor/lr": 1.0}  # means over the optimiser steps
+    assert metrics == {"actor/loss": 3.5, "actor/lr": 1.0}  # means over the optimizer steps
 
 
 def test_old_log_probs_are_computed_once_before_the_first_epoch(groups: list[Group]) -> None:

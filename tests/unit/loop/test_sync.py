@@ -114,15 +114,15 @@ def make_run(
         eval_every: int = 1,
         save_every: int = 1,
         window: int = 10,
-        refills: int = 0,
+        max_resample_rounds: int = 0,
         stale: int = 0,
         algo: PolicyConfig | None = None,
         warmup: int = 0,
         best: Best = Best(),  # noqa: B008 -- frozen
     ) -> Run:
         weights = MemoryWeights(torch.float64)
-        algorithm = (algo or GrpoConfig(refills=refills)).make(longest=9)
-        settings = TrainConfig(lr=1e-2, updates=updates, critic=CriticConfig(lr=1e-2, warmup=warmup))
+        algorithm = (algo or GrpoConfig(max_resample_rounds=max_resample_rounds)).make(longest=9)
+        settings = TrainConfig(lr=1e-2, minibatches=updates, critic=CriticConfig(lr=1e-2, warmup_steps=warmup))
         critic = None
         if algorithm.needs_critic:
             critic = Critic(micro_model(torch.float64), algorithm, settings, compute=torch.float64)
@@ -169,7 +169,7 @@ def make_run(
                 critic=critic,
             ),
             tracker=FileTracker(directory, tokenizer),
-            gate=HealthGate(HealthConfig(window=window)),
+            gate=HealthGate(HealthConfig(patience_steps=window)),
             directory=directory,
             stale=stale,
             critic=critic is not None,
@@ -223,7 +223,7 @@ def test_problems_that_cannot_teach_are_replaced_by_others(make_run: Callable[..
             asked.append(prompt)
         return "bad" if index % 2 and len(asked) in (1, 4, 6) else "good"
 
-    run = make_run(script=script, steps=1, refills=3)
+    run = make_run(script=script, steps=1, max_resample_rounds=3)
     state = play(run)
     assert len(asked) == state.ordinal == 6  # 3, then the 2 that were missing, then 1
     assert len(set(asked)) == len(TRAIN) == 5  # the sixth is the first of another pass
@@ -233,7 +233,7 @@ def test_problems_that_cannot_teach_are_replaced_by_others(make_run: Callable[..
 
 
 def test_there_is_an_end_to_posing_more(make_run: Callable[..., Run]) -> None:
-    run = make_run(script=lambda *_: "good", steps=1, refills=2, prompts=2)
+    run = make_run(script=lambda *_: "good", steps=1, max_resample_rounds=2, prompts=2)
     assert play(run).ordinal == 6
 
 
@@ -328,7 +328,7 @@ def one_of_five(prompt: str, index: int, sampling: Sampling) -> str:
 
 
 def trained_on(run: Run) -> list[int]:
-    """Number of groups that each optimiser step has been given."""
+    """Number of groups that each optimizer step has been given."""
     counts, forward_backward = list[int](), run.trainer.forward_backward
 
     async def counted(groups: Sequence[Group]) -> Metrics:
@@ -346,14 +346,16 @@ def test_a_loss_with_other_terms_trains_on_groups_whose_rewards_are_equal(make_r
         for pull in (0.0, 0.1)
     ]
     assert [trained_on(run) for run in everywhere] == [[5], [1] * 5]
-    filtered = make_run("refills", script=one_of_five, steps=1, prompts=5, algo=DppoConfig(pull=0.1, refills=1))
+    filtered = make_run(
+        "max_resample_rounds", script=one_of_five, steps=1, prompts=5, algo=DppoConfig(pull=0.1, max_resample_rounds=1)
+    )
     assert trained_on(filtered) == [2]  # dynamic sampling: one of the first five groups, and one of four more
 
 
 def test_steps_without_a_group_to_train_on_count_in_the_schedule(make_run: Callable[..., Run]) -> None:
     run = make_run(script=one_of_five, steps=2, prompts=5, updates=5)
     assert isinstance(run.trainer, TorchTrainer)
-    run.trainer._config = TrainConfig(lr=1e-2, schedule="linear", updates=5)
+    run.trainer._config = TrainConfig(lr=1e-2, schedule="linear", minibatches=5)
     play(run)
     assert [row["actor/lr"] for row in training_rows(run)] == pytest.approx([1e-2, 5e-3])
 
@@ -370,7 +372,7 @@ def test_a_step_without_any_signal_changes_no_weights(make_run: Callable[..., Ru
 
 
 @pytest.mark.parametrize("updates", [1, 2, 3])
-def test_updates_is_the_number_of_optimiser_steps_per_batch(make_run: Callable[..., Run], updates: int) -> None:
+def test_updates_is_the_number_of_optimizer_steps_per_batch(make_run: Callable[..., Run], updates: int) -> None:
     run = make_run(updates=updates, steps=2, prompts=3)
     play(run)
     assert asyncio.run(run.trainer.publish()) == 2 * updates

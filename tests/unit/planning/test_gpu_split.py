@@ -26,18 +26,18 @@ def chosen(gpus: int, *overrides: str, name: str = "smollm2-code") -> dict[str, 
         (2, [], {"trainers": 1, "engines": 1}),
         (1, [], {"trainers": 1, "engines": 1, "gpus": 0.5}),
         (8, ["runtime.gpus=0.5"], {"trainers": 8, "engines": 8}),
-        (8, ["train.sequence_ranks=3"], {"trainers": 3, "engines": 5}),
-        (4, ["train.sequence_ranks=2", "runtime.engines=1"], {"trainers": 2}),
+        (8, ["train.sequence_parallel=3"], {"trainers": 3, "engines": 5}),
+        (4, ["train.sequence_parallel=2", "runtime.engines=1"], {"trainers": 2}),
         (8, ["runtime.trainers=2"], {"engines": 6}),
         (8, ["runtime.engines=2"], {"trainers": 6}),
-        (8, ["train.optimiser=adamw8bit"], {"trainers": 1, "engines": 7}),
+        (8, ["train.optimizer=adamw8bit"], {"trainers": 1, "engines": 7}),
         (8, ["rollout.engine=remote", "rollout.url=[http://there:8000]"], {"trainers": 8}),
-        (8, ["rollout.prompts=2"], {"trainers": 2, "engines": 6}),
+        (8, ["rollout.prompts_per_step=2"], {"trainers": 2, "engines": 6}),
         (8, ["runtime.trainers=1", "runtime.engines=1"], {}),
         (8, ["model.device=cpu"], {}),
         (8, ["runtime.gpus=0"], {}),
         (0, [], {}),
-        (4, ["train.sequence_ranks=4"], {}),
+        (4, ["train.sequence_parallel=4"], {}),
         (8, ["rollout.engine=vllm", "rollout.tensor_parallel_size=2"], {"trainers": 4, "engines": 2}),
         (8, ["rollout.engine=vllm", "rollout.tensor_parallel_size=4"], {"trainers": 4, "engines": 1}),
         (1, ["rollout.engine=vllm", "rollout.tensor_parallel_size=2"], {}),
@@ -51,11 +51,11 @@ def test_gpus_are_split_by_what_the_recipe_leaves_open(
 
 def test_two_models_get_the_same_share() -> None:
     assert chosen(16, *PAIR, name="code-qwen3-8b-coder-tester") == {"trainers": 4, "engines": 4}
-    assert chosen(1, *PAIR, "train.sequence_ranks=1", name="code-qwen3-8b-coder-tester")["gpus"] == 0.25
+    assert chosen(1, *PAIR, "train.sequence_parallel=1", name="code-qwen3-8b-coder-tester")["gpus"] == 0.25
 
 
 def test_counts_of_the_tester_are_taken_out_first() -> None:
-    pair = [*PAIR, "train.sequence_ranks=1"]
+    pair = [*PAIR, "train.sequence_parallel=1"]
     own = chosen(16, *pair, "tester.engines=2", "tester.trainers=2", name="code-qwen3-8b-coder-tester")
     assert own == {"trainers": 6, "engines": 6}
     assert chosen(16, *pair, "tester.engines=2", name="code-qwen3-8b-coder-tester") == {"trainers": 3, "engines": 8}

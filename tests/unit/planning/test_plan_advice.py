@@ -49,18 +49,22 @@ def test_recipes_fit_what_they_say_they_want() -> None:
 
 
 def test_what_does_not_fit_is_said_with_what_helps() -> None:
-    large = ("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "rollout.prompts=16", "algo.kl=0.1")
-    asked = subject(*large, "train.micro_tokens=16384")
+    large = ("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "rollout.prompts_per_step=16", "algo.kl_coef=0.1")
+    asked = subject(*large, "train.max_tokens_per_microbatch=16384")
     planned = estimate(asked, INSTANCES["h200"])
     assert planned.fit == "no"
     assert any("will probably not fit" in each.said for each in foresee(asked, planned))
     helps = {each.setting: each for each in knobs(asked, planned)}
-    assert {"train.recompute=true", "train.offload=[reference]", "train.optimiser=adamw8bit"} <= helps.keys()
+    assert {
+        "train.gradient_checkpointing=true",
+        "train.offload=[reference]",
+        "train.optimizer=adamw8bit",
+    } <= helps.keys()
     assert {"train.lora={}", "--nodes 2"} <= helps.keys()
     assert not any(each.fits for each in helps.values())
     several = together(asked, planned)
     assert several is not None
-    assert "train.recompute=true" in several.setting
+    assert "train.gradient_checkpointing=true" in several.setting
     settings = several.setting.split()
     other = estimate(subject(*large, *settings), INSTANCES["h200"])
     assert other.fit == "yes"
@@ -73,7 +77,7 @@ def test_where_nothing_suffices_nothing_is_promised() -> None:
 
 
 def test_a_knob_saves_what_is_said() -> None:
-    name = ("deepmath-qwen2.5-0.5b", "train.micro_tokens=16384")
+    name = ("deepmath-qwen2.5-0.5b", "train.max_tokens_per_microbatch=16384")
     planned = estimate(subject(*name), INSTANCES["g6.xlarge"])
     helps = {each.setting: each.saves for each in knobs(subject(*name), planned)}
     assert len(helps) >= 4
@@ -89,19 +93,22 @@ def test_what_can_never_fit_is_a_failure_and_what_may_not_is_none() -> None:
     asked = subject("deepmath-qwen2.5-0.5b", "rollout.max_tokens=8192", "rollout.kv_gb=0.05")
     sequence = [each for each in found(asked, "g5.xlarge") if each.level == "failed"]
     assert "keys and values" in sequence[0].said
-    perhaps = found(subject("deepmath-qwen2.5-0.5b", "train.micro_tokens=200000", "rollout.prompts=512"), "g5.xlarge")
+    perhaps = found(
+        subject("deepmath-qwen2.5-0.5b", "train.max_tokens_per_microbatch=200000", "rollout.prompts_per_step=512"),
+        "g5.xlarge",
+    )
     assert any("will probably not fit" in each.said for each in perhaps)
     assert not any(each.level == "failed" for each in perhaps)
 
 
 def test_rows_that_cannot_be_divided_are_failures() -> None:
-    asked = subject("smollm2-code", "train.sequence_ranks=2")
+    asked = subject("smollm2-code", "train.sequence_parallel=2")
     assert any("heads" in each.said and each.level == "failed" for each in found(asked, "p4d.24xlarge"))
     alone = [
         each.said for each in found(subject("codefu-7b-stage1", "runtime=local"), "h200") if each.level == "failed"
     ]
     assert any("does not divide" in each for each in alone)
-    eight = subject("smollm2-code", "train.optimiser=adamw8bit")
+    eight = subject("smollm2-code", "train.optimizer=adamw8bit")
     assert any("one process" in each.said for each in found(eight, "p4d.24xlarge") if each.level == "failed")
     assert not any(each.level == "failed" for each in found(eight, "h200"))
 
@@ -127,7 +134,7 @@ def test_a_gpu_that_is_asked_for_must_be_there() -> None:
 
 
 def test_all_ranks_load_the_model_into_the_machines_memory() -> None:
-    asked = subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "algo.kl=0.1")
+    asked = subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "algo.kl_coef=0.1")
     assert any("machine's own memory" in each.said for each in found(asked, "g5.12xlarge"))
 
 

@@ -96,7 +96,7 @@ def test_all_mistakes_in_a_configuration_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         run("quickstart", "steps=x", "rollout.smaples=4")
     assert "steps" in str(caught.value)
-    assert "did you mean rollout.samples" in str(caught.value)
+    assert "did you mean rollout.group_size" in str(caught.value)
 
 
 def test_data_that_are_not_there_fail_but_the_rest_is_reckoned() -> None:

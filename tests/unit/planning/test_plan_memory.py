@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
 }
-TRAINER = ("weights", "gradients", "optimiser", "copies", "activations", "scores")
+TRAINER = ("weights", "gradients", "optimizer", "copies", "activations", "scores")
 
 
 def size(tensors: Iterable[Tensor]) -> int:
@@ -81,7 +81,7 @@ def test_other_architectures_have_no_shape() -> None:
 @pytest.fixture
 def trainer(micro_model: Callable[..., PreTrainedModel]) -> tuple[TorchTrainer, PreTrainedModel]:
     model = micro_model(torch.float32)
-    config = TrainConfig(lr=1e-3, micro_tokens=64)
+    config = TrainConfig(lr=1e-3, max_tokens_per_microbatch=64)
     made = TorchTrainer(
         model,
         None,
@@ -106,8 +106,8 @@ def test_a_trainer_keeps_what_was_planned(
     asyncio.run(learner.forward_backward([make_group((0.0, 1.0), advantage=1.0)]))
     assert planned["gradients"] == size(each.grad for each in model.parameters() if each.grad is not None)
     asyncio.run(learner.optim_step())
-    state = [value for each in learner._optimiser.state.values() for value in each.values() if value.dim()]
-    assert planned["optimiser"] == size(state)
+    state = [value for each in learner._optimizer.state.values() for value in each.values() if value.dim()]
+    assert planned["optimizer"] == size(state)
     asyncio.run(learner.publish())
     store = learner._weights
     assert isinstance(store, MemoryWeights)
@@ -119,7 +119,7 @@ def test_adapters_have_as_many_weights_as_planned(
     micro_model: Callable[..., PreTrainedModel], targets: tuple[str, ...]
 ) -> None:
     model = micro_model(torch.float32)
-    Adapters(model, LoraConfig(rank=4, targets=targets), "")
+    Adapters(model, LoraConfig(rank=4, target_modules=targets), "")
     learned = [each for each in model.parameters() if each.requires_grad]
     chosen = f"train.lora={{rank: 4, targets: [{', '.join(targets)}]}}"
     planned = estimate(subject("quickstart", chosen, shape=shaped(micro_model())), CPU).needs.parts
@@ -168,7 +168,7 @@ def test_a_forward_pass_keeps_about_what_was_planned(make_group: Callable[..., G
         None,  # type: ignore[arg-type]
         GrpoConfig().make(longest=300),
         MemoryWeights(torch.float32),
-        TrainConfig(micro_tokens=4000, recompute=recompute),
+        TrainConfig(max_tokens_per_microbatch=4000, gradient_checkpointing=recompute),
         total_updates=10,
         longest=300,
         temperature=1.0,
@@ -186,10 +186,10 @@ def test_a_forward_pass_keeps_about_what_was_planned(make_group: Callable[..., G
         learner._policy(batch)[0].sum()
     own = {each.untyped_storage().data_ptr() for each in model.parameters()}
     measured = sum(nbytes for place, nbytes in kept.items() if place not in own)
-    one = activation_bytes(shaped(model), "single", narrow=False, adapted=False, recompute=recompute)
+    one = activation_bytes(shaped(model), "single", narrow=False, adapted=False, gradient_checkpointing=recompute)
     if recompute:  # what is made again is not there yet
         one -= activation_bytes(
-            replace(shaped(model), layers=1), "single", narrow=False, adapted=False, recompute=False
+            replace(shaped(model), layers=1), "single", narrow=False, adapted=False, gradient_checkpointing=False
         )
         one += 3 * 4 * 128
     assert one * len(batch.token_N) == pytest.approx(measured, rel=0.15)
@@ -207,7 +207,11 @@ def test_a_forward_pass_keeps_about_what_was_planned(make_group: Callable[..., G
 def test_updates_on_an_h200_took_about_the_memory_that_is_planned(
     shape: Shape, length: int, micro: int, recompute: str, measured: float
 ) -> None:
-    settings = (f"train.micro_tokens={micro}", f"train.recompute={recompute}", f"rollout.max_tokens={length}")
+    settings = (
+        f"train.max_tokens_per_microbatch={micro}",
+        f"train.gradient_checkpointing={recompute}",
+        f"rollout.max_tokens={length}",
+    )
     prompt = 512 if length == 8192 else 48
     asked = subject("smollm2-code", *settings, shape=shape, prompt=prompt, longest_prompt=prompt - 1)
     found = estimate(asked, INSTANCES["h200"]).needs
@@ -222,7 +226,9 @@ def peaks(*settings: str, instance: str = "h200", name: str = "smollm2-code") ->
 @pytest.mark.parametrize("instance", ["h200", "g5.12xlarge", "p4de.24xlarge", "c7i.4xlarge"])
 @pytest.mark.parametrize("name", ["smollm2-code", "gsm8k-qwen2.5-0.5b-qlora", "codefu-7b-stage1"])
 def test_more_tokens_at_a_time_never_need_less(name: str, instance: str) -> None:
-    found = [peaks(f"train.micro_tokens={2**power}", instance=instance, name=name) for power in range(6, 20)]
+    found = [
+        peaks(f"train.max_tokens_per_microbatch={2**power}", instance=instance, name=name) for power in range(6, 20)
+    ]
     assert found == sorted(found)
 
 
@@ -231,9 +237,9 @@ def test_more_of_anything_never_needs_less() -> None:
         "rollout.kv_gb": (1, 2, 40),
         "rollout.max_tokens": (64, 512, 4096),
         "rollout.slots": (1, 64, 512),
-        "algo.kl": (0, 0.1),
+        "algo.kl_coef": (0, 0.1),
     }.items():
-        found = [peaks(f"{key}={value}", "train.micro_tokens=16384") for value in values]
+        found = [peaks(f"{key}={value}", "train.max_tokens_per_microbatch=16384") for value in values]
         assert found == sorted(found), key
 
 
@@ -244,7 +250,7 @@ def test_ranks_divide_what_is_spread() -> None:
         )
 
     four, eight = parts(4), parts(8)
-    for name in ("weights", "gradients", "optimiser", "reference"):
+    for name in ("weights", "gradients", "optimizer", "reference"):
         assert four[name] == pytest.approx(2 * eight[name], abs=2)
     assert four["weight store"] == eight["weight store"]  # the first rank has all of it
 
@@ -262,7 +268,7 @@ def test_two_models_take_the_memory_of_two() -> None:
     tester = ("tester.url=[http://there:8001]", "tester.engines=null", "tester.trainers=null")
     both = estimate(subject("code-qwen3-8b-coder-tester", *served, *tester), INSTANCES["p4de.24xlarge"]).needs.parts
     one = estimate(subject("code-qwen3-8b-m2po-full", *served), INSTANCES["p4de.24xlarge"]).needs.parts
-    assert both["optimiser"] == pytest.approx(2 * one["optimiser"], abs=2)
+    assert both["optimizer"] == pytest.approx(2 * one["optimizer"], abs=2)
     assert both["gathered"] == one["gathered"]  # one after the other
 
 
@@ -273,7 +279,7 @@ SERVED = ("rollout.engine=remote", "rollout.url=[http://there:8000]")
 def test_on_a_ray_cluster_each_model_has_devices_of_its_own() -> None:
     both = estimate(subject("code-qwen3-8b-coder-tester", RAY), INSTANCES["p4de.24xlarge"], 2)
     one = estimate(subject("code-qwen3-8b-m2po-full", RAY), INSTANCES["p4de.24xlarge"], 2)
-    assert both.needs.parts["optimiser"] == one.needs.parts["optimiser"]
+    assert both.needs.parts["optimizer"] == one.needs.parts["optimizer"]
     assert both.layout.wanted == 2 * one.layout.wanted
 
 

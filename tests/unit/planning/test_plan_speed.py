@@ -8,7 +8,7 @@ from plan_subjects import H200_QWEN25, H200_SMOLLM2, subject
 from dojang.planning.estimate import estimate
 from dojang.planning.instances import INSTANCES, find_instance
 from dojang.planning.shapes import Shape
-from dojang.planning.speed import Machine, generate_s, learn_s, optimise_s
+from dojang.planning.speed import Machine, generate_s, learn_s, optimizer_s
 from dojang.planning.tokens_per_step import Lengths
 
 H200 = INSTANCES["h200"]
@@ -45,13 +45,22 @@ def test_decoding_steps_took_about_what_is_planned(shape: Shape, rows: int, cont
 def test_updates_took_about_what_is_planned(
     shape: Shape, prompts: int, prompt: int, length: int, micro: int, recompute: str, seconds: float
 ) -> None:
-    settings = (f"rollout.prompts={prompts}", f"rollout.max_tokens={length}", f"train.micro_tokens={micro}")
+    settings = (
+        f"rollout.prompts_per_step={prompts}",
+        f"rollout.max_tokens={length}",
+        f"train.max_tokens_per_microbatch={micro}",
+    )
     asked = subject(
-        "smollm2-code", *settings, f"train.recompute={recompute}", shape=shape, prompt=prompt, longest_prompt=prompt
+        "smollm2-code",
+        *settings,
+        f"train.gradient_checkpointing={recompute}",
+        shape=shape,
+        prompt=prompt,
+        longest_prompt=prompt,
     )
     found, player = estimate(asked, H200), asked.players()["policy"]
     planned = learn_s(Machine(H200), player, found.work, "policy", found.layout)
-    planned += optimise_s(Machine(H200), player, shape.parameters, found.layout)
+    planned += optimizer_s(Machine(H200), player, shape.parameters, found.layout)
     assert planned == pytest.approx(seconds, rel=0.1)
 
 
@@ -103,14 +112,14 @@ def test_extra_passes_cost_time() -> None:
 
     plain = learn()
     for setting in (
-        "algo.kl=0.1",
+        "algo.kl_coef=0.1",
         "algo.name=m2po",
         "algo.name=ppo",
-        "train.recompute=true",
-        "train.offload=[optimiser]",
+        "train.gradient_checkpointing=true",
+        "train.offload=[optimizer]",
     ):
         assert learn(setting) > plain, setting
-    assert learn("train.lora={}", "train.recompute=false") < 1.5 * plain
+    assert learn("train.lora={}", "train.gradient_checkpointing=false") < 1.5 * plain
 
 
 def test_slow_links_are_seen() -> None:
@@ -134,7 +143,7 @@ def test_benchmarks_count_into_the_hours() -> None:
 
 
 def test_sft_trains_on_one_completion_per_row_and_samples_in_evaluations_alone() -> None:
-    few, many = (estimate(subject("quickstart-sft", f"rollout.samples={n}"), H200) for n in (1, 8))
+    few, many = (estimate(subject("quickstart-sft", f"rollout.group_size={n}"), H200) for n in (1, 8))
     assert few.times == many.times
     assert few.work.sequences == 64
     assert few.times.attempt == 0

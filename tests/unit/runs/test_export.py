@@ -36,7 +36,7 @@ def run(tmp_path: Path, micro_model: Callable[..., PreTrainedModel], tokenizer: 
         with run.new_checkpoint(step) as path:
             micro_model(seed=step).save_pretrained(path)
             tokenizer.save_pretrained(path)
-            torch.save({"version": step}, path / "optimiser.pt")
+            torch.save({"version": step}, path / "optimizer.pt")
             for name in ("state.json", "pending.json"):
                 (path / name).write_text("{}")
     run.run.write_text("{}")
@@ -434,7 +434,7 @@ def test_train_then_export(tmp_path: Path) -> None:
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 
-    sizes = ["rollout.prompts=2", "rollout.samples=4", "eval.every=1", "eval.problems=4"]
+    sizes = ["rollout.prompts_per_step=2", "rollout.group_size=4", "eval.every=1", "eval.problems=4"]
     chosen = ["checkpoint.every=1", "checkpoint.keep=2", "checkpoint.metric=actor/entropy", "checkpoint.mode=min"]
     dojang("train", "quickstart", "steps=3", *sizes, *chosen, "--run-dir=run")
     run = RunDir(tmp_path / "run")

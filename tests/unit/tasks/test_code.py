@@ -83,13 +83,13 @@ def grade(judge: Judge, text: str = ANSWER, problem: Problem | None = None, **se
 def test_what_a_program_is_paid(
     outcomes: list[Outcome], outcome: Outcome, passed: int, rewards: tuple[float, ...]
 ) -> None:
-    for shape, reward in zip(SHAPES, rewards, strict=True):
-        verdict = grade(ScriptedJudge(outcomes), shape=shape)
+    for reward_shape, reward in zip(SHAPES, rewards, strict=True):
+        verdict = grade(ScriptedJudge(outcomes), reward_shape=reward_shape)
         assert (verdict.outcome, verdict.reward, verdict.total) == (outcome, reward, 4)
         assert verdict.parts == {"fraction": verdict.passed / 4}
         assert verdict.terms == {"fraction": (1.0, verdict.reward)}  # as it is paid, minus signs included
         assert (verdict.detail, verdict.seconds, verdict.isolation) == ("said", 0.25, "landlock")
-        if shape not in ("all_or_nothing", "binary"):
+        if reward_shape not in ("all_or_nothing", "binary"):
             assert verdict.passed == passed
 
 
@@ -107,15 +107,15 @@ def test_no_program_is_never_judged(text: str) -> None:
 
 def test_binary_reward_is_zero_without_a_program() -> None:
     judge = ScriptedJudge()
-    verdict = grade(judge, "I give up.", shape="binary")
+    verdict = grade(judge, "I give up.", reward_shape="binary")
     assert (verdict.outcome, verdict.reward, judge.seen) == (Outcome.NO_ANSWER, 0.0, [])
 
 
 def test_a_program_that_does_not_compile() -> None:
     reply = Judgement(Outcome.COMPILE_ERROR, (), 4, Isolation.NAMESPACES, "1:1: error")
-    for shape in SHAPES:
-        verdict = grade(ScriptedJudge(reply=reply), shape=shape)
-        reward = 0.0 if shape == "binary" else -0.5
+    for reward_shape in SHAPES:
+        verdict = grade(ScriptedJudge(reply=reply), reward_shape=reward_shape)
+        reward = 0.0 if reward_shape == "binary" else -0.5
         assert (verdict.outcome, verdict.reward, verdict.total) == (Outcome.COMPILE_ERROR, reward, 4)
         assert (verdict.detail, verdict.isolation) == ("1:1: error", "namespaces")
 
@@ -127,8 +127,8 @@ def test_a_failure_of_the_judge_is_no_reward() -> None:
     assert (verdict.detail, verdict.seconds, verdict.isolation) == ("p/1: no compiler", 1.5, "")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_stopping_early_never_changes_the_reward(shape: str) -> None:
+@pytest.mark.parametrize("reward_shape", SHAPES)
+def test_stopping_early_never_changes_the_reward(reward_shape: str) -> None:
     class Thorough(ScriptedJudge):
         async def judge(self, submission: Submission) -> Judgement:
             return await super().judge(Submission(submission.language, submission.source, submission.exam, Stop.NEVER))
@@ -141,8 +141,8 @@ def test_stopping_early_never_changes_the_reward(shape: str) -> None:
         weights = [random.choice([1, 8, 30]), 1, random.choice([0, 1]), 1, 1, 1]
         outcomes = random.choices(kinds, weights, k=size)
         problem = make_problem(CodeReference(io_tests(size)))
-        stopped = grade(ScriptedJudge(outcomes), problem=problem, shape=shape)
-        full = grade(Thorough(outcomes), problem=problem, shape=shape)
+        stopped = grade(ScriptedJudge(outcomes), problem=problem, reward_shape=reward_shape)
+        full = grade(Thorough(outcomes), problem=problem, reward_shape=reward_shape)
         assert stopped.reward == full.reward, outcomes
         assert stopped.total == full.total == size
         assert (stopped.outcome is OK) == (full.outcome is OK)
@@ -151,7 +151,7 @@ def test_stopping_early_never_changes_the_reward(shape: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "stop"),
+    ("reward_shape", "stop"),
     [
         ("fraction", Stop.TIME_LIMIT),
         ("fraction_power", Stop.TIME_LIMIT),
@@ -159,10 +159,10 @@ def test_stopping_early_never_changes_the_reward(shape: str) -> None:
         ("binary", Stop.FAILURE),
     ],
 )
-def test_what_the_judge_is_asked(shape: str, stop: Stop) -> None:
+def test_what_the_judge_is_asked(reward_shape: str, stop: Stop) -> None:
     reference = CodeReference(io_tests(3), limits=Limits(cpu_s=1.0), checker=Checker("floats"))
     judge = ScriptedJudge([OK] * 3)
-    grade(judge, problem=make_problem(reference), shape=shape, language="cpp20")
+    grade(judge, problem=make_problem(reference), reward_shape=reward_shape, language="cpp20")
     (submission,) = judge.seen
     assert (submission.language, submission.source, submission.stop) == ("cpp20", "int main() {}", stop)
     assert submission.exam.tests == io_tests(3)
@@ -317,7 +317,7 @@ def test_the_default_configuration() -> None:
     assert CodeConfig().model_dump() == {
         "name": "code",
         "language": "cpp17",
-        "shape": "fraction",
+        "reward_shape": "fraction",
         "tests": "private",
         "max_tests": 50,
         "test_seed": 0,
@@ -329,7 +329,7 @@ def test_the_default_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"max_tests": 0}, {"language": "cobol"}, {"shape": "square"}, {"tests": "some"}, {"seed": 1}]
+    "settings", [{"max_tests": 0}, {"language": "cobol"}, {"reward_shape": "square"}, {"tests": "some"}, {"seed": 1}]
 )
 def test_a_configuration_that_cannot_be(settings: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
@@ -355,7 +355,7 @@ def test_a_program_can_be_tried_on_other_tests() -> None:
     limits, checker = Limits(cpu_s=7.0), Checker("exact")
     problem = make_problem(CodeReference(io_tests(4), limits=limits, checker=checker, prefix="// mine"))
     judge = ScriptedJudge([OK, BAD, OK])
-    task: ProgramTask = CodeConfig(shape="all_or_nothing").make({"train": [problem]}, judge)
+    task: ProgramTask = CodeConfig(reward_shape="all_or_nothing").make({"train": [problem]}, judge)
     found = asyncio.run(task.trial(problem, ANSWER, io_tests(3, "other")))
     assert [ran.outcome for ran in found.ran] == [OK, BAD, OK]  # all of them: each is told of
     (seen,) = judge.seen

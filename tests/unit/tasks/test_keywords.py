@@ -147,8 +147,8 @@ def test_what_share_is_accepted_and_what_is_paid() -> None:
     assert grade(settings, "one two").outcome is Outcome.WRONG
     verdict = grade(settings, "one two three")
     assert (verdict.outcome, verdict.reward) == (Outcome.ACCEPTED, 0.75)
-    assert grade({**settings, "shape": "all_or_nothing"}, "one two three").reward == 1.0
-    assert grade({**settings, "shape": "all_or_nothing"}, "one two").reward == 0.0
+    assert grade({**settings, "reward_shape": "all_or_nothing"}, "one two three").reward == 1.0
+    assert grade({**settings, "reward_shape": "all_or_nothing"}, "one two").reward == 0.0
 
 
 @pytest.mark.parametrize("text", ["", " \n", "<think>lisinopril", "<think>lisinopril</think>\n"])

@@ -133,9 +133,15 @@ def test_sections_survive_being_written_down(tmp_path: Any) -> None:
 def test_a_recipe_says_where_the_mistake_is() -> None:
     with pytest.raises(ConfigError, match=r"task.rewards: length: at_most: "):
         load("quickstart", ["task.rewards={length: {at_most: -1}}"])
-    with pytest.raises(ConfigError, match=r"algo.parts has a weight for size, but the parts .* are correct, f;"):
-        load("quickstart", ["algo.name=gdpo", "algo.parts={size: 2}", "task.rewards={correct: 1, 'mine:f': 1}"])
-    assert load("quickstart", ["algo.name=gdpo", "algo.parts={f: 2}", "task.rewards={correct: 1, 'mine:f': 1}"])
+    with pytest.raises(
+        ConfigError, match=r"algo.reward_weights has a weight for size, but the parts .* are correct, f;"
+    ):
+        load(
+            "quickstart", ["algo.name=gdpo", "algo.reward_weights={size: 2}", "task.rewards={correct: 1, 'mine:f': 1}"]
+        )
+    assert load(
+        "quickstart", ["algo.name=gdpo", "algo.reward_weights={f: 2}", "task.rewards={correct: 1, 'mine:f': 1}"]
+    )
 
 
 # ---- on top of what a task pays ---------------------------------------------------------------------------------

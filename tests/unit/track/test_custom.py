@@ -72,7 +72,7 @@ def told(track: TrackConfig, directory: RunDir) -> tuple[list[object], list[str]
 def test_an_object_of_ones_own_is_told_every_line(
     directory: RunDir, spec: str, options: dict[str, str], name: str
 ) -> None:
-    track = TrackConfig(custom=f"mytracker:{spec}", custom_options=options, patience_s=5)
+    track = TrackConfig(custom=f"mytracker:{spec}", custom_options=options, timeout_s=5)
     found, _ = told(track, directory)
     assert found[:3] == [(name, 1, {"reward": 0.5}), (name, 2, {"reward": 0.75}), "closed"]
     count = len(found)
@@ -81,7 +81,7 @@ def test_an_object_of_ones_own_is_told_every_line(
 
 
 def test_what_it_raises_is_said_and_tried_again(directory: RunDir) -> None:
-    track = TrackConfig(custom="mytracker:Tracker", custom_options={"fails": 1}, patience_s=10)
+    track = TrackConfig(custom="mytracker:Tracker", custom_options={"fails": 1}, timeout_s=10)
     found, _ = told(track, directory)
     assert [each[1] for each in found if each != "closed"] == [1, 2]
 

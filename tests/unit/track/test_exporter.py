@@ -75,8 +75,8 @@ def said() -> list[str]:
 def send(directory: RunDir, said: list[str]) -> Iterator[Callable[..., Couriers]]:
     made: list[Couriers] = []
 
-    def make(sink: Notebook, patience_s: float = 20.0) -> Couriers:
-        made.append(Couriers([sink], directory, said.append, "dojang track HERE", patience_s))
+    def make(sink: Notebook, timeout_s: float = 20.0) -> Couriers:
+        made.append(Couriers([sink], directory, said.append, "dojang track HERE", timeout_s))
         made[-1].start()
         return made[-1]
 
@@ -143,7 +143,7 @@ def test_what_was_not_delivered_is_said_and_delivered_later(
     directory: RunDir, said: list[str], send, trouble: str
 ) -> None:
     notebook = Notebook()
-    couriers = send(notebook, patience_s=0.1)
+    couriers = send(notebook, timeout_s=0.1)
     write(directory, 1)
     until(lambda: notebook.steps == [1])
     notebook.down = trouble == "down"
@@ -191,6 +191,6 @@ def test_nobody_waits_long_for_the_trackers_of_a_run_that_was_stopped(
     monkeypatch.setattr(exporter, "HURRY_S", 0.1)
     notebook = Notebook()
     notebook.down = True
-    couriers = send(notebook, patience_s=600.0)
+    couriers = send(notebook, timeout_s=600.0)
     assert not couriers.finish("interrupted", hurry=True)
     assert "the end of the run was not delivered (ConnectionError" in said[-1]

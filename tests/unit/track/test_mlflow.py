@@ -51,8 +51,8 @@ def write(directory: RunDir, *steps: int) -> None:
 def complete(directory: RunDir) -> None:
     """What a run leaves behind when it has finished."""
     checkpoint = directory.checkpoints / "step-000003"
-    (checkpoint / "optimiser").mkdir(parents=True)
-    for name in ("model.safetensors", "state.json", "optimiser/state.pt"):
+    (checkpoint / "optimizer").mkdir(parents=True)
+    for name in ("model.safetensors", "state.json", "optimizer/state.pt"):
         (checkpoint / name).write_text(name)
     directory.point("best", 3)
     directory.summary.write_text("{}")
@@ -77,8 +77,8 @@ def until(true: Callable[[], object], seconds: float = 90) -> None:
         time.sleep(0.05)
 
 
-def send(uri: str, directory: RunDir, said: list[str], patience_s: float = 90.0) -> Couriers:
-    track = TrackConfig(mlflow=MlflowConfig(uri=uri, experiment="sums"), patience_s=patience_s)
+def send(uri: str, directory: RunDir, said: list[str], timeout_s: float = 90.0) -> Couriers:
+    track = TrackConfig(mlflow=MlflowConfig(uri=uri, experiment="sums"), timeout_s=timeout_s)
     couriers = track.open(directory, said.append, "dojang track RUN", steps=1)
     couriers.start()
     return couriers
@@ -171,7 +171,7 @@ def test_a_server_that_was_killed_has_the_whole_run_when_it_is_back(
     monkeypatch.setattr(exporter, "LONGEST_RETRY_S", 1.0)
     said: list[str] = []
     server.start()
-    couriers = send(server.uri, directory, said, patience_s=3.0)
+    couriers = send(server.uri, directory, said, timeout_s=3.0)
     write(directory, *range(1, 6))
     until(lambda: directory.delivered("mlflow").exists() and not left(directory))
     server.kill()
@@ -292,7 +292,7 @@ def test_a_run_goes_where_the_environment_says(
     said: list[str] = []
     write(directory, 1)
     complete(directory)
-    couriers = TrackConfig(patience_s=90).open(directory, said.append, "dojang track RUN", steps=1)
+    couriers = TrackConfig(timeout_s=90).open(directory, said.append, "dojang track RUN", steps=1)
     couriers.start()
     assert couriers.finish("finished")
     client, run = only_run(uri)

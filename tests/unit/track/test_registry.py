@@ -11,7 +11,7 @@ from dojang.track.registry import ROWS, Figure, about, figures, find, gauge_name
 from dojang.types import Outcome
 
 PACKAGE = Path(dojang.__file__).parent
-WRITERS = ("loop", "train", "algos", "engines", "workflows", "weights", "runtime", "rundir.py")
+WRITERS = ("loop", "trainer", "algos", "engine", "inference", "workflows", "weight_sync", "cluster", "core/run_dir.py")
 LOOKS_LIKE_ONE = re.compile(r"(actor|critic|groups|judge|perf|response_length|timing_s|val|weights)/[\w/]*")
 
 

@@ -148,9 +148,9 @@ def test_at_first_it_expects_nothing(make: Make, groups: list[Group]) -> None:
     assert asyncio.run(make().trainer.appraise(samples)) == [(0.0,) * len(sample.tokens) for sample in samples]
 
 
-@pytest.mark.parametrize("micro_tokens", [1, 16, 8192])
-def test_values_are_those_of_each_sample_alone(make: Make, groups: list[Group], micro_tokens: int) -> None:
-    pair = make(skewed=True, micro_tokens=micro_tokens)
+@pytest.mark.parametrize("max_tokens_per_microbatch", [1, 16, 8192])
+def test_values_are_those_of_each_sample_alone(make: Make, groups: list[Group], max_tokens_per_microbatch: int) -> None:
+    pair = make(skewed=True, max_tokens_per_microbatch=max_tokens_per_microbatch)
     assert pair.critic is not None
     samples = all_samples(groups)
     for sample, found in zip(samples, asyncio.run(pair.trainer.appraise(samples)), strict=True):
@@ -188,14 +188,16 @@ def moved(make: Make, groups: list[Group]) -> list[Group]:
 
 
 @pytest.mark.numerical
-@pytest.mark.parametrize("micro_tokens", [1, 16, 30, 8192])
-def test_loss_and_gradient_are_those_of_the_sum_over_samples(make: Make, moved: list[Group], micro_tokens: int) -> None:
-    pair = make(skewed=True, micro_tokens=micro_tokens)
+@pytest.mark.parametrize("max_tokens_per_microbatch", [1, 16, 30, 8192])
+def test_loss_and_gradient_are_those_of_the_sum_over_samples(
+    make: Make, moved: list[Group], max_tokens_per_microbatch: int
+) -> None:
+    pair = make(skewed=True, max_tokens_per_microbatch=max_tokens_per_microbatch)
     assert pair.critic is not None
     expected = value_loss(pair.critic, moved)
     expected.backward()
     wanted = gradient(pair.critic)
-    pair.critic._optimiser.zero_grad()
+    pair.critic._optimizer.zero_grad()
     found = asyncio.run(pair.trainer.forward_backward(moved))
     assert found["critic/vf_loss"] == pytest.approx(expected.item(), rel=EQUAL)
     assert 0 < found["critic/vf_clipfrac"] < 1
@@ -205,8 +207,8 @@ def test_loss_and_gradient_are_those_of_the_sum_over_samples(make: Make, moved: 
 @pytest.mark.numerical
 def test_neither_figures_nor_gradients_depend_on_the_micro_batch(make: Make, moved: list[Group]) -> None:
     found = []
-    for micro_tokens in (1, 16, 30, 8192):
-        pair = make(skewed=True, micro_tokens=micro_tokens)
+    for max_tokens_per_microbatch in (1, 16, 30, 8192):
+        pair = make(skewed=True, max_tokens_per_microbatch=max_tokens_per_microbatch)
         assert pair.critic is not None
         metrics = asyncio.run(pair.trainer.forward_backward(moved))
         policy = [each.grad for each in pair.model.parameters()]
@@ -219,7 +221,7 @@ def test_neither_figures_nor_gradients_depend_on_the_micro_batch(make: Make, mov
 
 
 def test_figures_are_of_the_values_that_gave_credit(make: Make, moved: list[Group]) -> None:
-    found = asyncio.run(make(skewed=True, micro_tokens=16).trainer.forward_backward(moved))
+    found = asyncio.run(make(skewed=True, max_tokens_per_microbatch=16).trainer.forward_backward(moved))
     samples = all_samples(moved)
     values, returns = (
         np.concatenate([chosen(sample, getattr(sample, name)) for sample in samples]) for name in ("values", "returns")
@@ -272,7 +274,7 @@ def test_the_first_step_is_adamw_with_a_clipped_gradient(make: Make, moved: list
 
 def test_it_learns_which_answers_are_rewarded(make: Make, groups: list[Group]) -> None:
     """Before their first token the answers of a group are all alike to it; that much it cannot explain."""
-    pair = make(critic=CriticConfig(lr=3e-3, warmup=99))
+    pair = make(critic=CriticConfig(lr=3e-3, warmup_steps=99))
     found = [pair.step(pair.trace(groups)) for _ in range(60)]
     assert found[0]["critic/vf_explained_var"] == pytest.approx(0.0, abs=1e-9)
     assert found[-1]["critic/vf_explained_var"] > 0.5
@@ -284,7 +286,7 @@ def test_it_learns_which_answers_are_rewarded(make: Make, groups: list[Group]) -
 
 
 def test_while_it_warms_up_the_policy_waits(make: Make, groups: list[Group]) -> None:
-    pair = make(critic=CriticConfig(lr=1e-2, warmup=2), weight_decay=0.1, warmup=3)
+    pair = make(critic=CriticConfig(lr=1e-2, warmup_steps=2), weight_decay=0.1, warmup_steps=3)
     policy, critic = pair.policy_weights(), pair.critic_weights()
     waiting = [pair.step(pair.trace(groups)) for _ in range(2)]
     torch.testing.assert_close(pair.policy_weights(), policy, rtol=0, atol=0)
@@ -300,7 +302,7 @@ def test_while_it_warms_up_the_policy_waits(make: Make, groups: list[Group]) -> 
 def test_recomputing_changes_nothing(make: Make, moved: list[Group]) -> None:
     found = []
     for recompute in (False, True):
-        pair = make(skewed=True, recompute=recompute)
+        pair = make(skewed=True, gradient_checkpointing=recompute)
         assert pair.critic is not None
         assert pair.critic._valuer.decoder.is_gradient_checkpointing is recompute
         found.append((asyncio.run(pair.trainer.forward_backward(moved)), gradient(pair.critic)))
@@ -346,7 +348,7 @@ def test_a_value_that_is_not_finite_raises_and_changes_nothing(make: Make, moved
 def test_a_restored_pair_goes_on_bit_by_bit(
     make: Make, groups: list[Group], tmp_path: Path, dtype: torch.dtype
 ) -> None:
-    settings = {"dtype": dtype, "weight_decay": 0.01, "critic": CriticConfig(lr=3e-3, warmup=1)}
+    settings = {"dtype": dtype, "weight_decay": 0.01, "critic": CriticConfig(lr=3e-3, warmup_steps=1)}
     pair = make(**settings)
     pair.step(pair.trace(groups))
     pair.step(pair.trace(groups[:1]))

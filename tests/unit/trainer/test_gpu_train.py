@@ -85,14 +85,14 @@ def groups(make_sample: Callable[..., Sample], problem: Problem) -> list[Group]:
 def make(
     tokenizer: PreTrainedTokenizerBase, device: torch.device, compute: torch.dtype, **settings: Any
 ) -> TorchTrainer:
-    algo = settings.pop("algo", GrpoConfig(kl=0.1))
+    algo = settings.pop("algo", GrpoConfig(kl_coef=0.1))
     return TorchTrainer(
         model().to(device),
-        model(1).to(compute).to("cpu" if settings.get("offload") else device) if algo.kl else None,
+        model(1).to(compute).to("cpu" if settings.get("offload") else device) if algo.kl_coef else None,
         tokenizer,
         algo.make(longest=90),
         MemoryWeights(compute),
-        TrainConfig(**{"lr": 1e-3, "micro_tokens": 700, **settings}),
+        TrainConfig(**{"lr": 1e-3, "max_tokens_per_microbatch": 700, **settings}),
         total_updates=10,
         longest=90,
         temperature=1.0,
@@ -112,7 +112,7 @@ ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05}
 """How far they may be apart after three steps where the same is computed in another way."""
 
 
-@pytest.mark.parametrize("algo", [GrpoConfig(kl=0.1), M2poConfig()], ids=["grpo", "m2po"])
+@pytest.mark.parametrize("algo", [GrpoConfig(kl_coef=0.1), M2poConfig()], ids=["grpo", "m2po"])
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
 def test_a_gpu_learns_what_a_processor_learns(
     tokenizer: PreTrainedTokenizerBase, groups: list[Group], compute: torch.dtype, algo: Any
@@ -125,7 +125,7 @@ def test_a_gpu_learns_what_a_processor_learns(
             assert mine[name] == pytest.approx(theirs[name], rel=rel, abs=rel / 50), name
 
 
-@pytest.mark.parametrize("settings", [{"offload": ("optimiser", "reference")}, {"recompute": True}], ids=str)
+@pytest.mark.parametrize("settings", [{"offload": ("optimizer", "reference")}, {"recompute": True}], ids=str)
 def test_what_saves_memory_changes_nothing(
     tokenizer: PreTrainedTokenizerBase, groups: list[Group], settings: dict[str, Any]
 ) -> None:
@@ -155,7 +155,7 @@ def test_what_waits_with_the_processor_is_not_on_the_gpu(
     tokenizer: PreTrainedTokenizerBase, groups: list[Group]
 ) -> None:
     held = {}
-    for offload in ((), ("optimiser", "reference")):
+    for offload in ((), ("optimizer", "reference")):
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         trainer = make(tokenizer, GPU, torch.bfloat16, offload=offload)

@@ -47,7 +47,7 @@ def folder(micro_model: Callable[..., PreTrainedModel], tmp_path: Path) -> Path:
 @pytest.fixture
 def make(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Callable[..., TorchTrainer]:
     def make(lora: LoraConfig | None = LORA, kl: float = 0.0, store: Any = None, **settings: Any) -> TorchTrainer:
-        quantised = lora is not None and lora.bits == 4
+        quantised = lora is not None and lora.base_bits == 4
         if quantised:
             pytest.importorskip("bitsandbytes")
             model = load_quantised(str(folder), torch.float32, torch.device("cpu"))
@@ -58,7 +58,7 @@ def make(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Callable[..., Torc
             model,
             plain,
             tokenizer,
-            GrpoConfig(kl=kl).make(longest=9),
+            GrpoConfig(kl_coef=kl).make(longest=9),
             store or MemoryWeights(torch.float32),
             TrainConfig(lr=1e-2, lora=lora, **settings),
             total_updates=10,
@@ -195,7 +195,7 @@ def test_engines_get_the_same_either_way(
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"lora": LORA.model_copy(update={"bits": 4})}, {"lora": None, "optimiser": "adamw8bit"}],
+    [{}, {"lora": LORA.model_copy(update={"bits": 4})}, {"lora": None, "optimizer": "adamw8bit"}],
     ids=["lora", "qlora", "8 bits"],
 )
 def test_a_restored_one_goes_on_bit_by_bit(
@@ -216,7 +216,7 @@ def test_a_restored_one_goes_on_bit_by_bit(
 
 def test_eight_bits_suffice_to_learn(make: Callable[..., TorchTrainer], groups: list[Group]) -> None:
     pytest.importorskip("bitsandbytes")
-    precise, coarse = make(lora=None), make(lora=None, optimiser="adamw8bit")
+    precise, coarse = make(lora=None), make(lora=None, optimizer="adamw8bit")
     losses = {
         name: [step(each, groups)["actor/loss"] for _ in range(6)]
         for name, each in (("precise", precise), ("coarse", coarse))
@@ -225,7 +225,7 @@ def test_eight_bits_suffice_to_learn(make: Callable[..., TorchTrainer], groups: 
     assert fall["coarse"] == pytest.approx(fall["precise"], rel=0.2)
     kept = {
         value.dtype
-        for state in coarse._optimiser.state.values()
+        for state in coarse._optimizer.state.values()
         for value in state.values()
         if isinstance(value, Tensor) and value.numel() >= 4096
     }
@@ -233,20 +233,22 @@ def test_eight_bits_suffice_to_learn(make: Callable[..., TorchTrainer], groups: 
 
 
 def test_what_waits_elsewhere_is_the_same(make: Callable[..., TorchTrainer], groups: list[Group]) -> None:
-    here, away = make(lora=None, kl=0.1), make(lora=None, kl=0.1, offload=("optimiser", "reference"))
+    here, away = make(lora=None, kl=0.1), make(lora=None, kl=0.1, offload=("optimizer", "reference"))
     for _ in range(3):
         assert step(here, groups) == step(away, groups)
 
 
 def test_targets_that_are_not_there_are_said(make: Callable[..., TorchTrainer]) -> None:
-    with pytest.raises(ConfigError, match=r"train.lora.targets=\['nothing'\] do not fit the model"):
-        make(lora=LoraConfig(targets=("nothing",)))
+    with pytest.raises(ConfigError, match=r"train.lora.target_modules=\['nothing'\] do not fit the model"):
+        make(lora=LoraConfig(target_modules=("nothing",)))
 
 
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "model.embed_tokens"])
 def test_heads_and_embeddings_are_refused(make: Callable[..., TorchTrainer], target: str) -> None:
-    with pytest.raises(ConfigError, match=rf"train.lora.targets has {target.rpartition('.')[2]}; only projections"):
-        make(lora=LoraConfig(targets=(target, "q_proj")))
+    with pytest.raises(
+        ConfigError, match=rf"train.lora.target_modules has {target.rpartition('.')[2]}; only projections"
+    ):
+        make(lora=LoraConfig(target_modules=(target, "q_proj")))
 
 
 @pytest.mark.parametrize("bits", [16, 4])

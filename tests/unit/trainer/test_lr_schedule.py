@@ -42,20 +42,20 @@ def test_min_lr_ratio_is_where_decay_ends(schedule: Schedule, middle: float) -> 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_decay_equals_the_scheduler_of_transformers(schedule: Schedule) -> None:
-    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3e-4)
-    theirs = get_scheduler(schedule, optimiser, num_warmup_steps=7, num_training_steps=60)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3e-4)
+    theirs = get_scheduler(schedule, optimizer, num_warmup_steps=7, num_training_steps=60)
     for step in range(60):
         if step >= 7:  # transformers begins its warm-up at a rate of zero
             mine = learning_rate(step, peak=3e-4, warmup=7, total=60, schedule=schedule)
             assert mine == pytest.approx(theirs.get_last_lr()[0], rel=1e-12)
-        optimiser.step()
+        optimizer.step()
         theirs.step()
 
 
 @pytest.mark.parametrize(
     ("total", "steps", "ratio", "expected"), [(421, 0, 0.1, 43), (100, 0, 0.1, 10), (100, 5, 0.0, 5), (7, 0, 0.0, 0)]
 )
-def test_warmup_ratio_is_a_share_of_all_optimiser_steps(total: int, steps: int, ratio: float, expected: int) -> None:
+def test_warmup_ratio_is_a_share_of_all_optimizer_steps(total: int, steps: int, ratio: float, expected: int) -> None:
     assert warmup_steps(total, steps=steps, ratio=ratio) == expected
     if ratio:
         assert expected == math.ceil(total * ratio)  # as transformers rounds
@@ -64,7 +64,7 @@ def test_warmup_ratio_is_a_share_of_all_optimiser_steps(total: int, steps: int, 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"warmup": 3, "warmup_ratio": 0.1}, "exclude each other"),
+        ({"warmup_steps": 3, "warmup_ratio": 0.1}, "exclude each other"),
         ({"min_lr_ratio": 0.1}, "no effect with schedule=constant"),
     ],
 )

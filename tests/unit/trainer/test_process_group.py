@@ -81,13 +81,13 @@ def test_a_checkpoint_goes_from_any_number_of_ranks_to_any_other(
 
 def test_the_samples_cannot_be_divided_unevenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "6")
-    with pytest.raises(ConfigError, match=r"train.sequence_ranks=4 does not divide the 6 processes.*torchrun"):
+    with pytest.raises(ConfigError, match=r"train.sequence_parallel=4 does not divide the 6 processes.*torchrun"):
         join(torch.device("cpu"), 4)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "ranks"), [(9, 3, 2), (12, 3, 2), (8, 6, 4)])
 def test_heads_that_cannot_be_divided_are_said(heads: int, kv_heads: int, ranks: int) -> None:
-    with pytest.raises(ConfigError, match=f"train.sequence_ranks={ranks} cannot divide the model's {heads}"):
+    with pytest.raises(ConfigError, match=f"train.sequence_parallel={ranks} cannot divide the model's {heads}"):
         check_heads(heads, kv_heads, ranks)
 
 

@@ -47,8 +47,8 @@ def test_loss_and_gradient_are_those_of_cross_entropy_on_completion_tokens(
         Group(Problem(f"rows/{at}", "rows", (Message("user", "x"),), None), at, (each,))
         for at, each in enumerate(samples)
     ]
-    for average, micro_tokens in (("tokens", 2048), ("tokens", 20), ("sequences", 2048)):
-        algorithm = SftConfig(average=average).make(8)
+    for average, max_tokens_per_microbatch in (("tokens", 2048), ("tokens", 20), ("sequences", 2048)):
+        algorithm = SftConfig(loss_aggregation=average).make(8)
         credited = [
             Group(group.problem, group.ordinal, tuple(_with(each, advantages[0]) for each in group.samples))
             for group, advantages in zip(groups, algorithm.advantages(groups), strict=True)
@@ -60,7 +60,7 @@ def test_loss_and_gradient_are_those_of_cross_entropy_on_completion_tokens(
             tokenizer,
             algorithm,
             MemoryWeights(torch.float64),
-            TrainConfig(lr=1e-2, micro_tokens=micro_tokens),
+            TrainConfig(lr=1e-2, max_tokens_per_microbatch=max_tokens_per_microbatch),
             total_updates=10,
             longest=8,
             temperature=1.0,

@@ -99,7 +99,7 @@ def test_teacher_log_probs_are_those_of_the_teacher_alone(
 ) -> None:
     samples = groups[0].samples
     for offload in (False, True):
-        trainer, _ = make(in_double(micro_model(torch.float64, seed=3)), offload=offload, micro_tokens=9)
+        trainer, _ = make(in_double(micro_model(torch.float64, seed=3)), offload=offload, max_tokens_per_microbatch=9)
         found = asyncio.run(trainer.teacher_logprobs(samples))
         plain = in_double(micro_model(torch.float64, seed=3))
         for sample, row in zip(samples, found, strict=True):

@@ -60,7 +60,7 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
             model,
             reference if kl else None,
             tokenizer,
-            (algo or GrpoConfig(kl=kl)).make(longest=9),
+            (algo or GrpoConfig(kl_coef=kl)).make(longest=9),
             MemoryWeights(dtype),
             TrainConfig(**{"lr": 1e-2, **settings}),
             total_updates=total,
@@ -139,11 +139,11 @@ def step(trainer: TorchTrainer, groups: Sequence[Group]) -> Metrics:
 
 
 @pytest.mark.numerical
-@pytest.mark.parametrize("micro_tokens", [1, 20, 8192])
+@pytest.mark.parametrize("max_tokens_per_microbatch", [1, 20, 8192])
 def test_loss_and_gradient_are_those_of_the_sum_over_samples(
-    make: Make, groups: list[Group], micro_tokens: int
+    make: Make, groups: list[Group], max_tokens_per_microbatch: int
 ) -> None:
-    trainer, model = make(micro_tokens=micro_tokens)
+    trainer, model = make(max_tokens_per_microbatch=max_tokens_per_microbatch)
     expected = reference_loss(model, groups)
     expected.backward()
     wanted = gradient(model)
@@ -155,8 +155,8 @@ def test_loss_and_gradient_are_those_of_the_sum_over_samples(
 
 def test_the_gradient_does_not_depend_on_the_micro_batch(make: Make, groups: list[Group]) -> None:
     found = []
-    for micro_tokens in (1, 16, 30, 8192):
-        trainer, model = make(micro_tokens=micro_tokens)
+    for max_tokens_per_microbatch in (1, 16, 30, 8192):
+        trainer, model = make(max_tokens_per_microbatch=max_tokens_per_microbatch)
         metrics = asyncio.run(trainer.forward_backward(groups))
         found.append((metrics, gradient(model)))
     (first_metrics, first_gradient), *others = found
@@ -171,13 +171,13 @@ ALGORITHMS: dict[str, PolicyConfig] = {
     "dr_grpo": DrGrpoConfig(),
     "gspo": GspoConfig(clip_low=0.5, clip_high=0.5),
     "cispo": CispoConfig(cap=1.1),
-    "sapo": SapoConfig(average="sequences"),
+    "sapo": SapoConfig(loss_aggregation="sequences"),
     "dppo_tv": DppoConfig(low=1e-4, high=1e-4),
     "m2po": M2poConfig(threshold=0.02),
     "m2po, authors": M2poConfig(threshold=0.02, variant="authors"),
     "m2po, astraflow": M2poConfig(threshold=0.02, variant="astraflow"),
     "ppo": PpoConfig(),
-    "corrected": GrpoConfig(old="trainer", corrections=OLD),
+    "corrected": GrpoConfig(old_logprobs="trainer", corrections=OLD),
 }
 
 
@@ -203,8 +203,8 @@ def relatives(groups: list[Group], micro_model: Callable[..., PreTrainedModel]) 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_algorithm_depends_on_the_micro_batch(make: Make, relatives: list[Group], name: str) -> None:
     found = []
-    for micro_tokens in (1, 16, 30, 8192):
-        trainer, model = make(micro_tokens=micro_tokens, algo=ALGORITHMS[name])
+    for max_tokens_per_microbatch in (1, 16, 30, 8192):
+        trainer, model = make(max_tokens_per_microbatch=max_tokens_per_microbatch, algo=ALGORITHMS[name])
         found.append((asyncio.run(trainer.forward_backward(relatives)), gradient(model)))
     (first_metrics, first_gradient), *others = found
     assert any(bool(value.any()) for value in first_gradient.values())
@@ -214,7 +214,7 @@ def test_no_algorithm_depends_on_the_micro_batch(make: Make, relatives: list[Gro
 
 
 def test_m2po_sees_all_tokens_of_the_step_before_it_cuts_any(make: Make, relatives: list[Group]) -> None:
-    trainer, model = make(micro_tokens=16, algo=ALGORITHMS["m2po"])
+    trainer, model = make(max_tokens_per_microbatch=16, algo=ALGORITHMS["m2po"])
     found = asyncio.run(trainer.forward_backward(relatives))
     pairs = [
         (delta, sample.advantage)
@@ -234,7 +234,9 @@ def test_m2po_sees_all_tokens_of_the_step_before_it_cuts_any(make: Make, relativ
 @pytest.mark.parametrize("average", ["tokens", "sequences", "constant"])
 def test_averages(make: Make, relatives: list[Group], average: Average) -> None:
     samples = [sample for group in relatives for sample in group.samples]
-    trainer, model = make(micro_tokens=20, algo=GrpoConfig(average=average, clip_low=0.99, clip_high=99.0))
+    trainer, model = make(
+        max_tokens_per_microbatch=20, algo=GrpoConfig(loss_aggregation=average, clip_low=0.99, clip_high=99.0)
+    )
     sums = []
     for sample in samples:
         ratio = (answer_logprobs(model, sample).detach() - answer_behaviour(sample)).exp()
@@ -273,7 +275,7 @@ def test_corrections_compare_the_engine_with_what_the_trainer_thought(make: Make
 def test_recomputing_changes_nothing(make: Make, relatives: list[Group]) -> None:
     found = []
     for recompute in (False, True):
-        trainer, model = make(recompute=recompute)
+        trainer, model = make(gradient_checkpointing=recompute)
         assert model.is_gradient_checkpointing is recompute
         found.append((asyncio.run(trainer.forward_backward(relatives)), gradient(model)))
     assert found[0][0] == found[1][0]
@@ -331,7 +333,7 @@ def test_groups_of_zero_advantages_count_in_figures_and_in_the_constant_divisor(
     some = [groups[0], without_advantage(groups[1])]
     found, gradients = [], []
     for batch in (groups[:1], some):
-        trainer, model = make(algo=GrpoConfig(average=average), micro_tokens=16)
+        trainer, model = make(algo=GrpoConfig(loss_aggregation=average), max_tokens_per_microbatch=16)
         found.append(asyncio.run(trainer.forward_backward(batch)))
         gradients.append(gradient(model))
     first, both = (sum(len(group.samples) for group in batch) for batch in (groups[:1], some))
@@ -402,7 +404,7 @@ def test_figures_are_means_over_answer_tokens(make: Make, groups: list[Group]) -
 
 
 def test_scores_are_the_log_probs_of_the_answer(make: Make, groups: list[Group]) -> None:
-    trainer, model = make(micro_tokens=12)
+    trainer, model = make(max_tokens_per_microbatch=12)
     samples = [sample for group in groups for sample in group.samples]
     for sample, found in zip(samples, asyncio.run(trainer.score(samples)), strict=True):
         assert len(found) == len(sample.tokens)
@@ -443,7 +445,7 @@ def test_a_step_makes_a_credited_answer_likelier_and_a_blamed_one_less_likely(ma
 
 
 def test_the_first_step_is_adamw_with_a_clipped_gradient(make: Make, groups: list[Group]) -> None:
-    trainer, model = make(max_grad_norm=1e-3, weight_decay=0.1, warmup=5, total=10)
+    trainer, model = make(max_grad_norm=1e-3, weight_decay=0.1, warmup_steps=5, total=10)
     before = weights(model)
     asyncio.run(trainer.forward_backward(groups))
     grads = gradient(model)
@@ -503,7 +505,7 @@ def test_a_gradient_that_is_not_finite_raises_and_changes_nothing(make: Make, gr
 def test_a_restored_trainer_goes_on_bit_by_bit(
     make: Make, groups: list[Group], tmp_path: Path, dtype: torch.dtype
 ) -> None:
-    settings = {"dtype": dtype, "schedule": "cosine", "warmup": 2, "weight_decay": 0.01}
+    settings = {"dtype": dtype, "schedule": "cosine", "warmup_steps": 2, "weight_decay": 0.01}
     trainer, model = make(**settings)
     step(trainer, groups)
     step(trainer, groups[:1])
@@ -564,7 +566,7 @@ def test_what_is_no_parameter_is_saved_too(tmp_path: Path) -> None:
         weights_of(tmp_path, model)
 
 
-@pytest.mark.parametrize("file", ["optimiser/.metadata", "optimiser/__0_0.distcp", "model.safetensors"])
+@pytest.mark.parametrize("file", ["optimizer/.metadata", "optimizer/__0_0.distcp", "model.safetensors"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut short"])
 def test_a_damaged_checkpoint_is_a_sentence_and_changes_nothing(
     make: Make, groups: list[Group], tmp_path: Path, file: str, damage: str

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.algos.grpo import DrGrpoConfig, GrpoConfig
 from dojang.algos.policy_gradient import PolicyConfig
 from dojang.trainer.config import TrainConfig
-from dojang.trainer.optimizer import make_optimiser
+from dojang.trainer.optimizer import make_optimizer
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Metrics, Problem, Sample
 from dojang.weight_sync.in_memory import MemoryWeights
@@ -28,11 +28,11 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
         model, reference = (in_double(micro_model(torch.float64, seed=seed)) for seed in (0, 1))
         trainer = TorchTrainer(
             model,
-            reference if algo.kl else None,
+            reference if algo.kl_coef else None,
             tokenizer,
             algo.make(longest=9),
             MemoryWeights(torch.float64),
-            TrainConfig(**{"lr": 1e-2, "micro_tokens": 20, **settings}),
+            TrainConfig(**{"lr": 1e-2, "max_tokens_per_microbatch": 20, **settings}),
             total_updates=10,
             longest=9,
             temperature=TEMPERATURE,
@@ -104,7 +104,7 @@ def test_the_entropy_bonus_is_the_mean_over_tokens_whatever_the_average(
 def test_the_reference_is_moved_towards_the_policy_and_resumed(
     make: Make, groups: list[Group], tmp_path: Path, alpha: float
 ) -> None:
-    algo = GrpoConfig(kl=0.1)
+    algo = GrpoConfig(kl_coef=0.1)
     trainer, model = make(algo, ref_model_sync_steps=2, ref_model_mixup_alpha=alpha)
     assert trainer._reference is not None
     reference = trainer._reference.model
@@ -139,13 +139,13 @@ def test_muon_orthogonalises_updates_of_hidden_matrices_and_leaves_the_rest_to_a
     micro_model: Callable[..., PreTrainedModel],
 ) -> None:
     model, other = micro_model(torch.float64), micro_model(torch.float64)
-    config = TrainConfig(lr=1e-2, weight_decay=0.1, optimiser="muon")
-    optimiser = make_optimiser(model, config)
-    plain = make_optimiser(other, config.model_copy(update={"optimiser": "adamw"}))
+    config = TrainConfig(lr=1e-2, weight_decay=0.1, optimizer="muon")
+    optimizer = make_optimizer(model, config)
+    plain = make_optimizer(other, config.model_copy(update={"optimizer": "adamw"}))
     before, draw = weights(model), torch.Generator().manual_seed(0)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         mine.grad = theirs.grad = torch.randn(mine.shape, generator=draw, dtype=torch.float64)
-    optimiser.step()
+    optimizer.step()
     plain.step()
     names = [name for name, _ in model.named_parameters()]
     hidden = [name for name, each in model.named_parameters() if ".layers." in name and each.dim() == 2]
@@ -161,7 +161,7 @@ def test_muon_orthogonalises_updates_of_hidden_matrices_and_leaves_the_rest_to_a
 
 
 def test_muon_is_resumed(make: Make, groups: list[Group], tmp_path: Path) -> None:
-    (trainer, model), (other, resumed) = (make(GrpoConfig(), optimiser="muon") for _ in range(2))
+    (trainer, model), (other, resumed) = (make(GrpoConfig(), optimizer="muon") for _ in range(2))
     step(trainer, groups)
     asyncio.run(trainer.save(tmp_path))
     asyncio.run(other.restore(tmp_path))

@@ -1,6 +1,6 @@
 """What test_process_group.py has several processes do, and does alone to compare: torchrun ... train_as_rank.py FOLDER.
 
-Every case is two optimiser steps of one model on the same samples.
+Every case is two optimizer steps of one model on the same samples.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ EPSILON = 1e-2
 usual 1e-8 it is a million times as much where g is nearly zero, and rounding errors decide."""
 
 CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
-    "grpo": (GrpoConfig(kl=0.1), {}),
-    "m2po": (M2poConfig(threshold=0.01), {"micro_tokens": 40}),
-    "gspo, tis": (GspoConfig(corrections=(TokenTis(),)), {"micro_tokens": 30}),
+    "grpo": (GrpoConfig(kl_coef=0.1), {}),
+    "m2po": (M2poConfig(threshold=0.01), {"max_tokens_per_microbatch": 40}),
+    "gspo, tis": (GspoConfig(corrections=(TokenTis(),)), {"max_tokens_per_microbatch": 30}),
     "entropy, refresh": (
-        GrpoConfig(kl=0.1, use_bias_correction_kl=True, entropy={"coef": 0.05, "target": 9.0}),
-        {"micro_tokens": 30, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.5},
+        GrpoConfig(kl_coef=0.1, use_bias_correction_kl=True, entropy={"coef": 0.05, "target": 9.0}),
+        {"max_tokens_per_microbatch": 30, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.5},
     ),
-    "recompute": (GrpoConfig(average="sequences"), {"recompute": True, "micro_tokens": 25}),
-    "lora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4)}),
-    "modules_to_save": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4, modules_to_save=("lm_head",))}),
-    "ppo": (PpoConfig(), {"micro_tokens": 30, "critic": CriticConfig(lr=1e-2)}),
-    "qlora": (GrpoConfig(kl=0.1), {"lora": LoraConfig(rank=4, bits=4), "micro_tokens": 40}),
+    "recompute": (GrpoConfig(loss_aggregation="sequences"), {"recompute": True, "max_tokens_per_microbatch": 25}),
+    "lora": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4)}),
+    "modules_to_save": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4, modules_to_save=("lm_head",))}),
+    "ppo": (PpoConfig(), {"max_tokens_per_microbatch": 30, "critic": CriticConfig(lr=1e-2)}),
+    "qlora": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4, base_bits=4), "max_tokens_per_microbatch": 40}),
 }
 
 
@@ -71,7 +71,7 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
 
     lora = settings.get("lora")
     policy, compute = model(0, tied=True), torch.float64
-    if lora and lora.bits == 4:
+    if lora and lora.base_bits == 4:
         compute = torch.float32  # bitsandbytes knows nothing more precise
         with tempfile.TemporaryDirectory() as folder:
             policy.config.to_json_file(f"{folder}/config.json")  # save_pretrained is for the first rank only
@@ -83,7 +83,7 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
         critic = Critic(model(2), algorithm, config, compute=compute, ranks=ranks)
     return TorchTrainer(
         policy,
-        model(1, tied="ref_model_sync_steps" in settings) if algo.kl and config.needs_reference_model else None,
+        model(1, tied="ref_model_sync_steps" in settings) if algo.kl_coef and config.needs_reference_model else None,
         tokenizer,
         algorithm,
         MemoryWeights(torch.float64),

@@ -80,9 +80,9 @@ class Actor:
         """Ask, and wait."""
         return await self.wait(self.begin(verb, *arguments))
 
-    def locate(self, others: "Sequence[Actor]", patience_s: float) -> None:
+    def locate(self, others: "Sequence[Actor]", timeout_s: float) -> None:
         """Find out where it is, once it has found a place; those of the others that were found are to stay."""
-        (self._node,) = gather(others, [self._handle.node.remote()], patience_s)
+        (self._node,) = gather(others, [self._handle.node.remote()], timeout_s)
 
     async def prepare(self, factory: Callable[..., Any]) -> None:
         """Have it make the object it is to hold."""
@@ -140,21 +140,21 @@ async def answer(asked: Awaitable[Any]) -> Any:
         raise _meant(error) from error
 
 
-def gather(actors: Sequence[Actor], asked: Sequence[Any], patience_s: float) -> list[Any]:
+def gather(actors: Sequence[Actor], asked: Sequence[Any], timeout_s: float) -> list[Any]:
     """What comes of all that those were asked. As soon as one fails, that is raised: the others may wait for it in
     vain."""
-    waiting, deadline = list(asked), time.monotonic() + patience_s
+    waiting, deadline = list(asked), time.monotonic() + timeout_s
     try:
         while waiting:
-            done, waiting = ray.wait(waiting, timeout=min(_LOOK_S, patience_s))
+            done, waiting = ray.wait(waiting, timeout=min(_LOOK_S, timeout_s))
             if done:
                 ray.get(done)
-                deadline = time.monotonic() + patience_s
+                deadline = time.monotonic() + timeout_s
                 continue
             for each in actors:
                 each.look()
             if time.monotonic() > deadline:
-                raise GetTimeoutError(f"nothing came within {patience_s:g} s")
+                raise GetTimeoutError(f"nothing came within {timeout_s:g} s")
         return list(ray.get(list(asked)))
     except RayError as error:
         raise _meant(error) from error

@@ -52,9 +52,9 @@ class Sampler:
 class RayEngine:
     """A RolloutEngine whose work is done by a Sampler elsewhere."""
 
-    def __init__(self, factory: Callable[[], Sampler], place: Place, weights: Shared, patience_s: float) -> None:
-        """`patience_s` is for a process to begin, and for weights to reach it."""
-        self._factory, self._place, self._weights, self._patience_s = factory, place, weights, patience_s
+    def __init__(self, factory: Callable[[], Sampler], place: Place, weights: Shared, timeout_s: float) -> None:
+        """`timeout_s` is for a process to begin, and for weights to reach it."""
+        self._factory, self._place, self._weights, self._timeout_s = factory, place, weights, timeout_s
         self._actor: Actor | None = None
         self._version = -1
 
@@ -80,12 +80,12 @@ class RayEngine:
         while True:
             actor = spawn(self._place, "Engine")
             try:
-                async with asyncio.timeout(self._patience_s):
+                async with asyncio.timeout(self._timeout_s):
                     await actor.prepare(self._factory)
             except BaseException as error:
                 actor.kill()
                 if isinstance(error, TimeoutError):
-                    raise Lost(f"it did not begin within {self._patience_s:g} s") from error
+                    raise Lost(f"it did not begin within {self._timeout_s:g} s") from error
                 if not isinstance(error, Lost) or time.monotonic() - began > NOTICE_S:
                     raise
                 await asyncio.sleep(_AGAIN_S)
@@ -94,11 +94,11 @@ class RayEngine:
 
     async def _load(self, version: int, reference: Any) -> Metrics | None:
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 figures: Metrics | None = await self._ask("load", version, reference)
         except TimeoutError as error:
             self._forget(self._actor)
-            raise Lost(f"weights did not come within {self._patience_s:g} s") from error
+            raise Lost(f"weights did not come within {self._timeout_s:g} s") from error
         self._version = version
         return figures
 

@@ -93,13 +93,13 @@ class Courts:
         *shared: Any,
         prove: Callable[[Court], Awaitable[None]],
         most: int,
-        patience_s: float,
+        timeout_s: float,
     ) -> None:
         """`factory` is told how much is to be worked on at a time (on each machine `most`, if that is not 0) and gives
         what makes the object in the process, out of what is `shared`. `prove` raises if a court that has just begun is
         no good."""
         self._factory, self._shared, self._prove = factory, shared, prove
-        self._most, self._patience_s = most, patience_s
+        self._most, self._timeout_s = most, timeout_s
         self._courts: dict[str, Court] = {}
         self._beginning: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -236,7 +236,7 @@ class Courts:
         actor = spawn_at(node, "Judge")
         court = Court(node, seats, actor)
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 await actor.wait(actor.make(self._factory(seats), *self._shared))
                 await self._prove(court)
         except BaseException as error:
@@ -263,8 +263,8 @@ class Courts:
             [unseen] * bool(unseen) + [f"{each.node.address}: {each.error}" for each in self._trouble.values()]
         )
         for turn in [turn for lane in self._lanes.values() for turn in lane if not turn.court.done()]:
-            if now - max(turn.since, self._nobody_since) > self._patience_s:
-                words = f"there was nobody to judge for {self._patience_s:g} s"
+            if now - max(turn.since, self._nobody_since) > self._timeout_s:
+                words = f"there was nobody to judge for {self._timeout_s:g} s"
                 turn.court.set_exception(Lost(f"{words} ({why})" if why else words))
 
     def _drop(self, court: Court) -> None:

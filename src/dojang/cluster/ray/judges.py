@@ -99,11 +99,11 @@ class RayJudge:
     """A Judge of all machines. It begins when it is first asked."""
 
     def __init__(
-        self, factory: Callable[[int], Callable[..., Juror]], *shared: Any, most: int = 0, patience_s: float
+        self, factory: Callable[[int], Callable[..., Juror]], *shared: Any, most: int = 0, timeout_s: float
     ) -> None:
         """As for Courts."""
-        self._patience_s = patience_s
-        self._courts = Courts(factory, *shared, prove=self._prove, most=most, patience_s=patience_s)
+        self._timeout_s = timeout_s
+        self._courts = Courts(factory, *shared, prove=self._prove, most=most, timeout_s=timeout_s)
         self._exams: _Shelf[Any] = _Shelf()
         self._proofs: list[Submission] = []
 
@@ -136,10 +136,10 @@ class RayJudge:
     async def _tried(self, court: Court, submission: Submission) -> Judgement | None:
         """None if its machine is gone meanwhile."""
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._timeout_s):
                 return await self._judged(court, submission, _size(submission.exam))
         except (Lost, TimeoutError) as error:
-            words = str(error) or f"no answer within {self._patience_s:g} s"
+            words = str(error) or f"no answer within {self._timeout_s:g} s"
         if await gone(court.node):
             return None
         return Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, words)

@@ -154,7 +154,7 @@ def gpus_each(config: RayConfig, device: str) -> float:
     return float(_had_gpus)
 
 
-def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, patience_s: float) -> list[Place]:
+def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, timeout_s: float) -> list[Place]:
     """Room for so many processes. ClusterError if there is none in time, with what there is."""
     bundle = {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
     wanted = f"{what} need {count} x ({_words(bundle)})"
@@ -162,12 +162,12 @@ def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, p
     if _alone and not _can_hold(cpus, gpus, count):
         raise ClusterError(f"{wanted}, and this machine has not got that ({_there()}); {remedy}")
     group = placement_group([bundle] * count, strategy=strategy)
-    if not _ready(group, min(_WORD_S, patience_s)):
+    if not _ready(group, min(_WORD_S, timeout_s)):
         logger.warning("waiting for room in the cluster: %s; %s", wanted, _there())
-        if not _ready(group, patience_s):
+        if not _ready(group, timeout_s):
             remove_placement_group(group)
             raise ClusterError(
-                f"{wanted}, and the cluster had no room for that within {patience_s:g} s ({_there()}); {remedy}"
+                f"{wanted}, and the cluster had no room for that within {timeout_s:g} s ({_there()}); {remedy}"
             )
     places = [Place(group, at, cpus, gpus) for at in range(count)]
     _reserved.extend(places)

@@ -84,17 +84,17 @@ class RayTrainer:
         factory: Callable[[int, tuple[str, int]], Callable[[], Rank]],
         places: Sequence[Place],
         deliver: Deliver,
-        patience_s: float,
+        timeout_s: float,
     ) -> None:
         """`factory` is told a rank and where the first one can be met, and gives what makes it."""
         self._places, self._deliver = places, deliver
         self._ranks = [spawn(place, "Trainer") for place in places]
         try:
             for each in self._ranks:
-                each.locate(self._ranks, patience_s)
-            (address,) = gather(self._ranks, [self._ranks[0].address()], patience_s)
+                each.locate(self._ranks, timeout_s)
+            (address,) = gather(self._ranks, [self._ranks[0].address()], timeout_s)
             made = [each.make(factory(at, address)) for at, each in enumerate(self._ranks)]
-            gather(self._ranks, made, patience_s)
+            gather(self._ranks, made, timeout_s)
         except BaseException as error:
             self._end()
             if isinstance(error, Lost) or "address already in use" in str(

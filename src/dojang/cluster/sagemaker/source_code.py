@@ -49,7 +49,7 @@ def extras(config: RunConfig, environment: Mapping[str, str]) -> list[str]:
         "maths": config.task.name == "maths",
         "reasoning-gym": config.data.name == "reasoning_gym",
         "lora": lora is not None,
-        "qlora": (lora is not None and lora.bits == 4) or config.train.optimiser == "adamw8bit",
+        "qlora": (lora is not None and lora.base_bits == 4) or config.train.optimizer == "adamw8bit",
         "mlflow": mlflow is not None,
         "sagemaker-mlflow": mlflow is not None and mlflow.on_sagemaker,
         "tensorboard": bool(config.track.tensorboard),

@@ -18,7 +18,7 @@ from dojang.core.errors import ConfigError, DojangError
 from dojang.core.run_dir import RunDir
 
 QUICK = (
-    *("rollout.prompts=2", "rollout.samples=2", "rollout.max_tokens=4"),
+    *("rollout.prompts_per_step=2", "rollout.group_size=2", "rollout.max_tokens=4"),
     *("eval.every=1", "eval.problems=2", "checkpoint.every=1", "checkpoint.keep=9"),
 )
 

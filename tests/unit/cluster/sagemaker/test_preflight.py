@@ -104,7 +104,7 @@ def test_seven_billion_parameters_on_a_cpu_instance_are_refused(instance: str, t
 
 def test_weights_that_can_never_fit_are_refused() -> None:
     said = refused("quickstart", "model.name=Qwen/Qwen3-8B", instance_type="ml.g5.2xlarge")
-    assert "weights, gradients and optimiser alone take" in said
+    assert "weights, gradients and optimizer alone take" in said
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere", "models/codefu-7b-stage1"])
@@ -171,7 +171,7 @@ def test_engines_that_no_machine_has_room_for_are_refused(tmp_path: Path) -> Non
     said = refused(*sixteen, instance_type="", groups=groups, **given)
     assert "rollout.tensor_parallel_size=16 is more than the 8 GPUs of one instance" in said
     seven = ("codefu-7b-stage1", "rollout.tensor_parallel_size=7", "runtime.engines=2")
-    said = refused(*seven, "runtime.trainers=2", "train.sequence_ranks=1", instance_count=2, **given)
+    said = refused(*seven, "runtime.trainers=2", "train.sequence_parallel=1", instance_count=2, **given)
     assert "2 engines of 7 GPUs, each in one machine of 8, and beside 2 trainers there is room for 1" in said
     assert launch(*seven, instance_count=3, **given).groups
 
@@ -191,7 +191,7 @@ def test_settings_that_waste_the_instances_are_refused(tmp_path: Path) -> None:
 
 def test_advice_about_the_kv_cache_can_be_followed(tmp_path: Path) -> None:
     given = {"inputs": [f"data={rows(tmp_path / 'data', 'easy')}"]}
-    wide = ("codefu-7b-stage1", "rollout.prompts=64", "rollout.samples=16")
+    wide = ("codefu-7b-stage1", "rollout.prompts_per_step=64", "rollout.group_size=16")
     (note,) = (each for each in launch(*wide, **given).notes if "leave room for" in each)
     assert note.endswith("more engines, or a smaller rollout.max_tokens, decode faster")
     (note,) = (each for each in launch(*wide, "rollout.kv_gb=8", **given).notes if "leave room for" in each)
