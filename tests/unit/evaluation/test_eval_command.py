@@ -160,7 +160,7 @@ def adapter_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             "rollout.group_size=6",
             "rollout.max_tokens=40",
         ),
-        *(f"train.lora={{rank: 4, bits: {request.param}}}", "train.lr=0.02", "eval.problems=40"),
+        *(f"train.lora={{rank: 4, base_bits: {request.param}}}", "train.lr=0.02", "eval.problems=40"),
     ]
     run("train", "quickstart", *settings, "--run-dir", str(folder))
     return folder
