@@ -121,7 +121,7 @@ def test_adapters_have_as_many_weights_as_planned(
     model = micro_model(torch.float32)
     Adapters(model, LoraConfig(rank=4, target_modules=targets), "")
     learned = [each for each in model.parameters() if each.requires_grad]
-    chosen = f"train.lora={{rank: 4, targets: [{', '.join(targets)}]}}"
+    chosen = f"train.lora={{rank: 4, target_modules: [{', '.join(targets)}]}}"
     planned = estimate(subject("quickstart", chosen, shape=shaped(micro_model())), CPU).needs.parts
     assert planned["gradients"] == size(learned)
     assert planned["weights"] == size(model.parameters())
