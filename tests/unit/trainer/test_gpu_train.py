@@ -125,7 +125,9 @@ def test_a_gpu_learns_what_a_processor_learns(
             assert mine[name] == pytest.approx(theirs[name], rel=rel, abs=rel / 50), name
 
 
-@pytest.mark.parametrize("settings", [{"offload": ("optimizer", "reference")}, {"gradient_checkpointing": True}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"offload": ("optimizer", "reference")}, {"gradient_checkpointing": True}], ids=str
+)
 def test_what_saves_memory_changes_nothing(
     tokenizer: PreTrainedTokenizerBase, groups: list[Group], settings: dict[str, Any]
 ) -> None:

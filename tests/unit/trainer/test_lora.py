@@ -166,7 +166,7 @@ def test_engines_get_the_same_either_way(
     fetched, published = {}, {}
     for way in ("merged", "factors"):
         store = Store()
-        trainer = make(lora=LORA.model_copy(update={"publish": way, "bits": bits}), store=store)
+        trainer = make(lora=LORA.model_copy(update={"publish": way, "base_bits": bits}), store=store)
         versions = []
         for _ in range(3):
             versions.append(asyncio.run(trainer.publish()))
@@ -195,7 +195,7 @@ def test_engines_get_the_same_either_way(
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"lora": LORA.model_copy(update={"bits": 4})}, {"lora": None, "optimizer": "adamw8bit"}],
+    [{}, {"lora": LORA.model_copy(update={"base_bits": 4})}, {"lora": None, "optimizer": "adamw8bit"}],
     ids=["lora", "qlora", "8 bits"],
 )
 def test_a_restored_one_goes_on_bit_by_bit(
@@ -256,7 +256,7 @@ def test_what_is_exported_is_what_was_trained(
     make: Callable[..., TorchTrainer], groups: list[Group], tmp_path: Path, bits: int
 ) -> None:
     store = Store()
-    trainer = make(lora=LORA.model_copy(update={"bits": bits}), store=store)
+    trainer = make(lora=LORA.model_copy(update={"base_bits": bits}), store=store)
     for _ in range(2):
         step(trainer, groups)
     asyncio.run(trainer.save(tmp_path / "saved"))
@@ -280,7 +280,7 @@ def test_modules_to_save_are_trained_published_saved_and_exported(
         plain.lm_head.weight = torch.nn.Parameter(plain.get_input_embeddings().weight.detach().flip(0).clone())
     plain.save_pretrained(folder)
     before = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
-    store, lora = Store(), FULL.model_copy(update={"bits": bits})
+    store, lora = Store(), FULL.model_copy(update={"base_bits": bits})
     trainer = make(lora, store=store)
     names = {"model.embed_tokens.weight"} | (set() if tied else {"lm_head.weight"})
     for _ in range(2):

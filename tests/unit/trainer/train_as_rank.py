@@ -44,7 +44,10 @@ CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
         GrpoConfig(kl_coef=0.1, use_bias_correction_kl=True, entropy={"coef": 0.05, "target": 9.0}),
         {"max_tokens_per_microbatch": 30, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.5},
     ),
-    "recompute": (GrpoConfig(loss_aggregation="sequences"), {"recompute": True, "max_tokens_per_microbatch": 25}),
+    "recompute": (
+        GrpoConfig(loss_aggregation="sequences"),
+        {"gradient_checkpointing": True, "max_tokens_per_microbatch": 25},
+    ),
     "lora": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4)}),
     "modules_to_save": (GrpoConfig(kl_coef=0.1), {"lora": LoraConfig(rank=4, modules_to_save=("lm_head",))}),
     "ppo": (PpoConfig(), {"max_tokens_per_microbatch": 30, "critic": CriticConfig(lr=1e-2)}),
