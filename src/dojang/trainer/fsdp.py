@@ -32,6 +32,17 @@ def shard(module: torch.nn.Module, ranks: Ranks, compute: torch.dtype, *, away: 
     for layer in [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]:
         fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload, ignored_params=packed)
     fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, ignored_params=packed)
+    module.register_forward_hook(_reshard_without_backward)
+
+
+def _reshard_without_backward(module: torch.nn.Module, *_: object) -> None:
+    """Reshard the root module after a forward pass without a backward pass, which would do it otherwise.
+
+    The root's parameters stay unsharded after its forward pass. Without resharding, `module.parameters()` would then be
+    copies that have no gradient and do not follow the optimizer: clipping and publishing would use stale values.
+    """
+    if not torch.is_grad_enabled():
+        module.reshard()  # type: ignore[operator]  # of FSDPModule
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
 
 
 def groups() -> list[Group]:
-    """Three of ragged samples, two of which have a prompt in common; the last of but one."""
+    """Four of ragged samples: two share a prompt, one has a single sample, and in one all advantages are 0."""
     draw = torch.Generator().manual_seed(0)
 
     def numbers(count: int) -> tuple[int, ...]:
@@ -117,9 +117,9 @@ def groups() -> list[Group]:
 
     problem = Problem("p", "test", (Message("user", "?"),), None)
     made = []
-    for ordinal, sizes in enumerate(((1, 7, 12, 3), (9, 2, 5), (6,))):
-        prompt = numbers(4 + 3 * ordinal)
-        samples = [sample(prompt, size, (-1.0) ** place * (place + 1) / 2) for place, size in enumerate(sizes)]
+    for ordinal, sizes in enumerate(((1, 7, 12, 3), (9, 2, 5), (6,), (4, 8))):
+        prompt, scale = numbers(4 + 3 * ordinal), 0.5 * (ordinal < 3)
+        samples = [sample(prompt, size, scale * (-1.0) ** place * (place + 1)) for place, size in enumerate(sizes)]
         made.append(Group(problem, ordinal, tuple(samples)))
     return made
 
