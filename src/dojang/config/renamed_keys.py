@@ -20,10 +20,10 @@ RENAMED = {
     "train.critic.warmup": "train.critic.warmup_steps",
     "train.lora.bits": "train.lora.base_bits",
     "train.lora.targets": "train.lora.target_modules",
-    "train.max_tokens_per_microbatch": "train.max_tokens_per_microbatch",
+    "train.micro_tokens": "train.max_tokens_per_microbatch",
     "train.optimiser": "train.optimizer",
     "train.recompute": "train.gradient_checkpointing",
-    "train.sequence_parallel": "train.sequence_parallel",
+    "train.sequence_ranks": "train.sequence_parallel",
     "train.updates": "train.minibatches",
     "train.warmup": "train.warmup_steps",
 }
