@@ -175,7 +175,7 @@ def test_weights_are_for_rewards_there_are() -> None:
     for task, parts in others.items():
         said = f"weight for corect, but the parts of the task's reward are {parts}; correct the name"
         assert said in complaint("quickstart", "algo.name=gdpo", "algo.reward_weights={corect: 2}", f"task={task}")
-    said = "parts has overlong=2, a weight of the length penalty, but overlong=0 turns that off"
+    said = "reward_weights has overlong=2, a weight of the length penalty, but overlong_buffer_fraction=0 turns"
     assert said in complaint("quickstart", "algo.name=gdpo", "algo.reward_weights={overlong: 2}")
     assert recipes.load(
         "quickstart", ["algo.name=gdpo", "algo.reward_weights={overlong: 2}", "algo.overlong_buffer_fraction=0.1"]
