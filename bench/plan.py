@@ -60,7 +60,7 @@ class Played:
     length: int
     """Tokens of each answer."""
     micro: int = 0
-    recompute: bool = False
+    gradient_checkpointing: bool = False
     slots: int = 256
     kv_gb: float | None = None
 
@@ -68,7 +68,7 @@ class Played:
     def name(self) -> str:
         if self.part == "decode":
             return f"{self.model}, decoding {self.prompts * SAMPLES} x {self.length} tokens, {self.slots} slots"
-        again = ", made again" if self.recompute else ""
+        again = ", made again" if self.gradient_checkpointing else ""
         return f"{self.model}, update of {self.prompts * SAMPLES} x {self.length}, {self.micro} at a time{again}"
 
     @property
@@ -219,7 +219,7 @@ def settings(case: Played) -> RunConfig:
     ]
     asked += [
         f"rollout.slots={case.slots}",
-        f"train.gradient_checkpointing={str(case.recompute).lower()}",
+        f"train.gradient_checkpointing={str(case.gradient_checkpointing).lower()}",
         "train.lr=1e-6",
     ]
     asked += [f"train.max_tokens_per_microbatch={case.micro}"] if case.micro else []

@@ -44,12 +44,12 @@ class Plain:
         sequences: int,
         compute: torch.dtype,
         lr: float = 1e-6,
-        recompute: bool = False,
+        gradient_checkpointing: bool = False,
         chunk: int | None = None,
         on_policy: bool = False,
     ) -> None:
         """`on_policy`: ratios are to its own log-probs, as they are for TRL when it generated itself."""
-        if recompute:
+        if gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
             model.train()  # transformers makes activations again only then; the models here have no dropout
         model.set_attn_implementation("sdpa")

@@ -57,7 +57,7 @@ class Case:
     prompt: tuple[int, int]
     """Tokens of the shortest and the longest."""
     length: Callable[[Random], int]
-    recompute: bool = False
+    gradient_checkpointing: bool = False
 
     def groups(self) -> list[Group]:
         """Random tokens, at about the log-probs that random weights give them."""
@@ -129,7 +129,9 @@ def dojang(model: PreTrainedModel, case: Case, groups: Sequence[Group], compute:
         GrpoConfig().make(longest=10**5),
         MemoryWeights(compute),
         TrainConfig(
-            lr=1e-6, gradient_checkpointing=case.recompute, max_tokens_per_microbatch=MICRO_TOKENS[model.device.type]
+            lr=1e-6,
+            gradient_checkpointing=case.gradient_checkpointing,
+            max_tokens_per_microbatch=MICRO_TOKENS[model.device.type],
         ),
         total_updates=100,
         longest=10**5,
@@ -152,7 +154,9 @@ def plain(
 
     samples = [sample for group in groups for sample in group.samples]
     sequences = fitting(samples, MICRO_TOKENS[model.device.type])
-    learner = Plain(model, sequences=sequences, compute=compute, recompute=case.recompute, chunk=chunk)
+    learner = Plain(
+        model, sequences=sequences, compute=compute, gradient_checkpointing=case.gradient_checkpointing, chunk=chunk
+    )
 
     def update() -> float:
         loss = learner.forward_backward(samples)
@@ -261,7 +265,7 @@ def _settle(device: str) -> None:
 
 
 def _rows(case: Case, other: str, mine: Played, theirs: Played, rounds: int) -> list[Row]:
-    notes = f"median of {rounds}{', activations made again' if case.recompute else ''}"
+    notes = f"median of {rounds}{', activations made again' if case.gradient_checkpointing else ''}"
 
     def row(part: str, one: float, two: float, unit: str, ratio: float, more: str = "") -> Row:
         return Row(f"{case.name}, {part}", "dojang", other, one, two, unit, ratio, notes + more)

@@ -27,12 +27,12 @@ def layer_bytes(shape: Shape, precision: str, *, narrow: bool, adapted: bool) ->
     return kept + through + more
 
 
-def activation_bytes(shape: Shape, precision: str, *, narrow: bool, adapted: bool, recompute: bool) -> int:
-    """Of all layers; with `recompute`, the inputs of all and the rest of one."""
+def activation_bytes(shape: Shape, precision: str, *, narrow: bool, adapted: bool, gradient_checkpointing: bool) -> int:
+    """Of all layers; with `gradient_checkpointing`, the inputs of all and the rest of one."""
     layer = layer_bytes(shape, precision, narrow=narrow, adapted=adapted)
     wide = {"half": 2 if narrow else 4, "single": 4, "double": 8}[precision]
     ends = 3 * wide * shape.hidden + _PLACES
-    if recompute:
+    if gradient_checkpointing:
         return shape.layers * wide * shape.hidden + layer + ends
     return shape.layers * layer + ends
 

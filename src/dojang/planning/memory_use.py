@@ -253,7 +253,11 @@ class _Device:
         adapted = self.train.lora is not None
         narrow = adapted or self.layout.ranks > 1
         per_token = activation_bytes(
-            self.shape, self.precision, narrow=narrow, adapted=adapted, recompute=self.train.gradient_checkpointing
+            self.shape,
+            self.precision,
+            narrow=narrow,
+            adapted=adapted,
+            gradient_checkpointing=self.train.gradient_checkpointing,
         )
         return per_token * self.micro / self.train.sequence_parallel
 

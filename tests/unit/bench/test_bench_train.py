@@ -41,10 +41,10 @@ def gradient(model: PreTrainedModel) -> dict[str, Tensor]:
     return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
 @pytest.mark.parametrize("chunk", [None, 5])
 def test_plain_transformers_learn_what_the_trainer_learns(
-    groups: list[Group], chunk: int | None, recompute: bool
+    groups: list[Group], chunk: int | None, gradient_checkpointing: bool
 ) -> None:
     mine, theirs = (random(LLAMA_TINY, "cpu").double() for _ in range(2))
     trainer = TorchTrainer(
@@ -53,13 +53,15 @@ def test_plain_transformers_learn_what_the_trainer_learns(
         None,  # type: ignore[arg-type]
         GrpoConfig().make(longest=20),
         MemoryWeights(torch.float64),
-        TrainConfig(lr=1e-2, gradient_checkpointing=recompute, max_tokens_per_microbatch=30),
+        TrainConfig(lr=1e-2, gradient_checkpointing=gradient_checkpointing, max_tokens_per_microbatch=30),
         total_updates=10,
         longest=20,
         temperature=1.0,
         compute=torch.float64,
     )
-    plain = Plain(theirs, sequences=5, compute=torch.float64, lr=1e-2, gradient_checkpointing=recompute, chunk=chunk)
+    plain = Plain(
+        theirs, sequences=5, compute=torch.float64, lr=1e-2, gradient_checkpointing=gradient_checkpointing, chunk=chunk
+    )
     samples = [sample for group in groups for sample in group.samples]
     found = asyncio.run(trainer.forward_backward(groups))
     assert found["actor/pg_clipfrac"] > 0.1

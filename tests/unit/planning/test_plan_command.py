@@ -94,7 +94,7 @@ def test_rows_without_solutions_are_said_to_have_none() -> None:
 
 def test_all_mistakes_in_a_configuration_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        run("quickstart", "steps=x", "rollout.smaples=4")
+        run("quickstart", "steps=x", "rollout.group_siz=4")
     assert "steps" in str(caught.value)
     assert "did you mean rollout.group_size" in str(caught.value)
 
