@@ -1,10 +1,10 @@
-"""The nouns of judging programs.
+"""Records of the judge: programs, their tests, and the results.
 
 Submission (program + Exam) ──► Judgement (one Ran per test)
             tests, limits, checker
 
 They are plain data: a JSON object of the same shape is a problem file, a request to the judge service and its
-reply. What a judgement is worth is not said here; that is the task's business.
+reply. Rewards are not defined here; the task turns a judgement into one (tasks/code.py).
 """
 
 import hashlib
@@ -50,20 +50,20 @@ CheckerName = Literal["tokens", "exact", "floats", "caseless", "contest", "unord
 
 
 class Isolation(StrEnum):
-    """What stands between a judged program and the machine, strongest first."""
+    """Sandbox isolation of judged programs, strongest first."""
 
     NAMESPACES = "namespaces"
-    """A file system, process list and network of its own, and all that follows."""
+    """Linux namespaces: private file system, process list and network; plus all of the below."""
     LANDLOCK = "landlock"
-    """The kernel refuses every file outside the toolchain, and all that follows."""
+    """Landlock: the kernel refuses access to files outside the toolchain; plus all of the below."""
     SECCOMP = "seccomp"
-    """Programs cannot open files, make processes or use the network."""
+    """Seccomp: programs cannot open files, start processes or use the network."""
     NONE = "none"
-    """Limits only. Never chosen unless asked for by name."""
+    """Resource limits only. Used only if named explicitly."""
 
 
 class Stop(StrEnum):
-    """After which test to stop. Choose one that cannot change the reward."""
+    """Early stopping of judging. Choose one that cannot change the reward."""
 
     NEVER = "never"
     TIME_LIMIT = "time_limit"
@@ -74,26 +74,26 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use for one test. Time is processor time: a busy machine does not change a verdict."""
+    """Resource limits for one test. Time is CPU time: a busy machine does not change a verdict."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "allow_inf_nan": False}
 
     cpu_s: float = 2.0
-    """Processor seconds."""
+    """CPU seconds."""
     wall_s: float | None = None
-    """Seconds it may spend neither running nor waiting for a core (sleeping, say); twice cpu_s if not given."""
+    """Seconds it may spend neither running nor waiting for a core (e.g. sleeping); default: twice cpu_s."""
     memory_mb: int = 256
-    """Memory touched."""
+    """Resident memory in MiB."""
     output_mb: float = 16.0
-    """Written to standard output."""
+    """Standard output in MiB."""
     processes: int = 16
-    """Threads at a time. Making further processes is always refused."""
+    """Number of threads at a time. Starting processes is always refused."""
     file_mb: float = 16.0
-    """Size of a file in the program's private /tmp; no less than output_mb, for standard output is a file, too."""
+    """File size in the program's private /tmp; at least output_mb, because standard output is a file."""
     stack_mb: int | None = None
-    """Size of the stack; as memory_mb if not given."""
+    """Stack size; default: memory_mb."""
     compile_s: float = 15.0
-    """Processor seconds for compiling."""
+    """CPU seconds for compilation."""
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -121,17 +121,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """How an output is compared with the expected one."""
+    """Comparison of a program's output with the expected output."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "allow_inf_nan": False}
 
     name: CheckerName = "tokens"
     tolerance: float = 1e-6
-    """For floats and contest: absolute or relative, whichever is kinder."""
+    """Tolerance of floats and contest: absolute or relative, whichever is larger."""
     language: str = ""
     source: str = ""
-    """For program: called with the paths of the input, the output and the expected output. It exits with 0 to
-    accept (unless it prints the number 0) and with 1 or 2 to refuse; anything else is a failure of the judge."""
+    """Source of a checker program, called with the paths of the input, the output and the expected output. Exit code 0
+    accepts (unless it prints the number 0), 1 or 2 rejects; any other is a judge error."""
 
     def __post_init__(self) -> None:
         if (self.name == "program") != bool(self.source and self.language):
@@ -142,7 +142,7 @@ class Checker:
 
 @dataclass(frozen=True, slots=True)
 class IoTest:
-    """Text in, text out."""
+    """Test with standard input and expected standard output."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -152,27 +152,27 @@ class IoTest:
 
 @dataclass(frozen=True, slots=True)
 class CallTest:
-    """Python assertions about functions the program defines.
+    """Python assertions about functions that the program defines.
 
-    The code runs in a process of its own; the functions it calls run in the program's. What it compares with
-    is therefore out of the program's reach.
+    The assertions run in a separate process and call the functions in the program's process, so the program cannot
+    read or change the expected values.
     """
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     code: str
     function: str = ""
-    """Bound to the name `candidate`. A method of `Solution` is found by its own name, too."""
+    """Function bound to the name `candidate`. Methods of a class `Solution` are found as well."""
 
     @classmethod
     def of(cls, function: str, arguments: list[Any], expected: Any) -> "CallTest":
-        """One call with these arguments. Its result is compared as JSON has it: a tuple is as good as a list."""
+        """One call with these arguments. The result is compared as JSON: a tuple equals a list."""
         return cls(_CALL.format(arguments=json.dumps(arguments), expected=json.dumps(expected)), function)
 
 
 @dataclass(frozen=True)
 class Exam:
-    """What a program must do."""
+    """Test suite of a program: tests, limits and checker."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -186,13 +186,13 @@ class Exam:
 
     @cached_property
     def digest(self) -> str:
-        """Equal for equal exams."""
+        """Hash of the contents."""
         return _digest(repr((self.limits, self.checker)), *chain.from_iterable(map(_parts, self.tests)))
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A program to be judged."""
+    """A program to judge, with its tests."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -203,16 +203,16 @@ class Submission:
 
     @property
     def digest(self) -> str:
-        """Equal for submissions that must get the same judgement."""
+        """Hash of the contents; equal submissions get the same judgement."""
         return _digest(self.language, self.source, self.exam.digest, self.stop)
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What one test came to."""
+    """Result of one test."""
 
     test: int
-    """Its position in the exam."""
+    """Index of the test."""
     outcome: Outcome
     cpu_s: float = 0.0
     wall_s: float = 0.0
@@ -222,22 +222,22 @@ class Ran:
     """SIGSEGV, SIGSYS (a forbidden system call), ..."""
     detail: str = ""
     output: str = ""
-    """The beginning of standard output, kept for tests that failed."""
+    """First part of standard output, for failed tests."""
     errors: str = ""
-    """The end of standard error, kept for tests that failed."""
+    """Last part of standard error, for failed tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What became of a submission."""
+    """Result of judging a submission."""
 
     outcome: Outcome
     ran: tuple[Ran, ...]
-    """In the order of the exam; shorter than it if judging stopped early."""
+    """Results in the order of the tests; fewer if judging stopped early."""
     total: int
     isolation: Isolation
     detail: str = ""
-    """Compiler messages, the first failure, or what went wrong with the machinery."""
+    """Compiler messages, the first failure, or the infrastructure error."""
     seconds: float = 0.0
     """Wall time from submission to judgement."""
 
@@ -251,7 +251,7 @@ class Judgement:
 
 
 def fold(ran: Iterable[Ran]) -> Outcome:
-    """One outcome for all tests: a failure of the machinery before all, then a time limit, then the first failure."""
+    """Overall outcome: a judge error first, then a time limit, then the first failure."""
     outcomes = [each.outcome for each in ran]
     for first in (Outcome.JUDGE_ERROR, Outcome.TIME_LIMIT):
         if first in outcomes:
@@ -268,7 +268,7 @@ def sampled(tests: Sequence[T], most: int, seed: int) -> tuple[T, ...]:
 
 
 def encoded(text: str) -> bytes:
-    """A source, an input or an output as bytes; half a character, which JSON can hold, must not stop anybody."""
+    """Text as UTF-8 bytes. Lone surrogates, which JSON can hold, are passed through."""
     return text.encode("utf-8", "surrogatepass")
 
 

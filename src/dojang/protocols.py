@@ -1,4 +1,4 @@
-"""The verbs. A room implements one of these; nobody asks where the object lives.
+"""Interfaces between packages. Callers never depend on where an object lives: in this process, on Ray, behind HTTP.
 
 Shape suffixes in tensor code: B sequences, T tokens of the longest one, V vocabulary.
 """
@@ -46,111 +46,111 @@ __all__ = [
 
 
 class Task(Protocol):
-    """Poses problems and grades attempts at them."""
+    """Supplies problems and grades completions."""
 
     def problems(self, split: str) -> Sequence[Problem]:
         """All problems of the `train` or `test` split, in a fixed order."""
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
-        """Judge an attempt. A failure of the machinery is a JUDGE_ERROR verdict, not an exception."""
+        """Grade a completion. An infrastructure failure is a JUDGE_ERROR verdict, not an exception."""
 
 
 @runtime_checkable
 class ChecksRewards(Protocol):
-    """A Task with reward functions that can be tried before a run."""
+    """A Task whose reward functions can be checked before a run."""
 
     async def check_rewards(self, problem: Problem) -> None:
-        """Try the reward functions on sample completions of a problem; ConfigError if one cannot be called."""
+        """Call the reward functions on example completions of a problem; ConfigError if one fails."""
 
 
 class ProgramTask(Task, Protocol):
-    """A Task whose answers are programs. They can be run on other tests than the problem's own, too."""
+    """A Task whose completions are programs. It can also run them on tests that are not the problem's."""
 
     def function(self, problem: Problem) -> str | None:
-        """The function that a problem's tests call; "" if they are text in and text out, None if they are neither."""
+        """Name of the function that the problem's tests call; "" for stdin/stdout tests, None without tests."""
 
     async def trial(self, problem: Problem, text: str, tests: Sequence[IoTest | CallTest]) -> Judgement:
-        """Run the program of an attempt on these tests, all of them; NO_ANSWER if there is no program."""
+        """Run the program in a completion on all of these tests; NO_ANSWER if it contains no program."""
 
 
 class Judge(Protocol):
     """Runs programs against tests."""
 
     async def judge(self, submission: Submission) -> Judgement:
-        """Judge a program. A failure of the machinery is a JUDGE_ERROR judgement, not an exception."""
+        """Judge a program. An infrastructure failure is a JUDGE_ERROR judgement, not an exception."""
 
     async def close(self) -> None:
-        """Stop; nothing is left running. Pending submissions end as JUDGE_ERROR."""
+        """Stop all processes. Pending submissions end as JUDGE_ERROR."""
 
 
 @runtime_checkable
 class SpreadJudge(Judge, Protocol):
-    """A Judge of several machines."""
+    """A Judge that runs on several nodes."""
 
     async def everywhere(self, submission: Submission) -> Sequence[tuple[str, Judgement]]:
-        """Have each machine judge a program it must accept; with the machines' addresses."""
+        """Judge one program on every node, to check each; returns (address, judgement) pairs."""
 
 
 class TooLong(ConfigError):
-    """A prompt that leaves no room for an answer."""
+    """The prompt leaves no room for a completion within the context length."""
 
 
 class Renderer(Protocol):
-    """Turns messages into the tokens a model reads."""
+    """Turns messages into prompt tokens."""
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The prompt, up to where the model begins to write. TooLong if the answer would not fit behind it."""
+        """Prompt tokens, up to the generation prompt. TooLong if a completion would not fit after them."""
 
 
 class RolloutEngine(Protocol):
-    """Samples from the policy."""
+    """Samples completions from the policy."""
 
     async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
-        """Draw n completions; they depend on nothing but the weights, the prompt and `sampling`."""
+        """Sample n completions. They depend only on the weights, the prompt and `sampling`."""
 
     async def load(self, version: int) -> Metrics | None:
-        """Switch to the weights published under `version`. Returns figures of their way, if it had any."""
+        """Switch to the weights published under `version`. Returns metrics of the transfer, if any."""
 
     async def close(self) -> None:
-        """Stop working; pending requests fail."""
+        """Stop. Pending requests fail."""
 
 
 Pause = Literal["abort", "wait", "keep", "recompute"]
-"""What becomes of sequences under way: they end and are delivered as they are, they end in their own time, they go on
-afterwards with the keys and values they have, or with ones computed anew."""
+"""How running sequences are treated by a pause. abort: return them unfinished. wait: let them finish. keep: continue
+afterwards with their KV cache. recompute: continue afterwards with a KV cache computed by the new weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What an engine can do beyond answering; what it cannot raises NotImplementedError."""
+    """Optional features of an engine. A feature it lacks raises NotImplementedError."""
 
     pauses: frozenset[Pause]
     resumes: bool
-    """Whether aborted completions can be handed back to go on where they were."""
+    """Whether an aborted completion can be continued where it stopped."""
     patches: bool
-    """Whether an update may change single numbers of a weight."""
+    """Whether a weight update may change single elements of a tensor."""
     repeats: bool
-    """Whether the same sampling gives the same tokens whatever else is being decoded."""
+    """Whether sampling is batch-invariant: the same tokens whatever else is being decoded."""
     frees_memory: bool
-    """Whether `sleep` gives memory back."""
+    """Whether `sleep` frees memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """How an engine is."""
+    """Status of an engine."""
 
     version: int
     running: int
-    """Samples being written."""
+    """Number of sequences being decoded."""
     waiting: int
     paused: bool
     dirty: str = ""
-    """Why nothing can be drawn until whole weights have come: an update that broke off. Empty if all is well."""
+    """Reason why the engine needs a full weight update before it can sample: an interrupted update. Empty if usable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Some numbers of one weight: where they are, counted along the flattened tensor, and what they become."""
+    """Changed elements of one weight: flat indices and new values."""
 
     name: str
     index_N: "Tensor"
@@ -159,85 +159,85 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What makes one version of the weights out of another."""
+    """Difference between two versions of the weights."""
 
     tensors: "Mapping[str, Tensor]"
-    """Weights that come whole."""
+    """Weights that are sent in full."""
     patches: Sequence[Patch]
     checksum: str
-    """Of all weights afterwards."""
+    """Checksum of all weights after the update."""
 
 
 class WeightUpdate(Protocol):
-    """New weights on their way into an engine. Until `commit` it draws with the old ones.
+    """A weight update of an engine. Until `commit` the engine samples with the old weights.
 
-    Names and shapes are those of a Hugging Face checkpoint. What is sent must not be changed until the update is over;
-    one that is not committed must be given up.
+    Names and shapes are those of a Hugging Face checkpoint. The caller must not change sent tensors before the update
+    ends, and must end each update with `commit` or `give_up`.
     """
 
     async def send(self, tensors: "Mapping[str, Tensor]") -> None:
-        """Some weights, whole."""
+        """Send full tensors."""
 
     async def patch(self, patches: Sequence[Patch]) -> None:
-        """Some numbers of some weights, on top of the version the update began from."""
+        """Send changed elements, relative to the base version."""
 
     async def commit(self, checksum: str | None = None) -> None:
-        """Take all of it over between two tokens. ValueError, and a dirty engine, if the sum is not the one given."""
+        """Apply the update between two decode steps. ValueError, and a dirty engine, if the checksum differs."""
 
     async def give_up(self) -> None:
-        """Forget what was sent. An engine that has begun to take it over is dirty afterwards."""
+        """Discard the update. An engine that has begun to apply it is dirty afterwards."""
 
 
 class ServingEngine(RolloutEngine, Protocol):
-    """An engine that can be managed while it works: what asynchronous training needs beyond sampling."""
+    """An engine with the controls asynchronous training needs: pause, abort, weight updates in parts, sleep."""
 
     @property
     def abilities(self) -> Abilities:
-        """What it can do."""
+        """Optional features of this engine."""
 
     async def abort(self) -> None:
-        """End all requests where they are; those who wait get what there is, with the finish `abort`."""
+        """End all requests now. Their callers get the tokens so far, with finish `abort`."""
 
     async def pause(self, mode: Pause) -> None:
-        """Stop, and say so when nothing runs any more. Requests that come meanwhile wait."""
+        """Stop decoding; returns when nothing runs. New requests wait until `resume`."""
 
     async def resume(self) -> None:
-        """Go on."""
+        """Continue after `pause`."""
 
     async def begin(self, version: int, *, base: int | None = None) -> WeightUpdate:
-        """Begin an update to `version`. With `base`, only what has changed since that version will be sent.
+        """Begin an update to `version`. With `base`, only the changes since that version will be sent.
 
-        ValueError if the engine does not hold `base`, or an update is under way already.
+        ValueError if the engine does not hold `base`, or another update has begun.
         """
 
     async def checksum(self) -> str:
-        """Of all weights there are (checksum.py)."""
+        """Checksum of all weights (core/checksum.py)."""
 
     async def sleep(self) -> None:
-        """Pause, and give memory back to others; what is under way goes on after `wake`."""
+        """Pause and free memory. Running sequences continue after `wake`."""
 
     async def wake(self) -> None:
-        """Take the memory back, and go on."""
+        """Allocate the memory again and continue."""
 
     async def state(self) -> EngineState:
-        """How it is. Raises if it cannot be reached."""
+        """Status of the engine. Raises if the engine cannot be reached."""
 
 
 class Workflow(Protocol):
-    """Plays one problem through to a graded group."""
+    """Runs one problem: samples completions and grades them."""
 
     async def run(self, problem: Problem, ordinal: int) -> Group:
-        """Attempt and judge the problem; `ordinal` numbers the draw within the run."""
+        """Sample and grade one group. `ordinal` is the index of the prompt within the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """What a loss sees: one row per sample, one column per predicted token."""
+    """Input of a loss: one row per sample, one column per predicted token."""
 
     logp_BT: "Tensor"
     """Log-probs under the weights being trained; carries the gradient."""
     old_logp_BT: "Tensor"
-    """Log-probs that ratios are taken to: at which the tokens were sampled, or the trainer's own where it needs_old."""
+    """Old log-probs, the denominator of importance ratios: those of sampling, or the trainer's own with needs_old."""
     behaviour_logp_BT: "Tensor"
     """Log-probs at which the tokens were sampled."""
     ref_logp_BT: "Tensor | None"
@@ -245,12 +245,12 @@ class TokenBatch:
     advantage_BT: "Tensor"
     mask_BT: "Tensor"
     limit: float = math.inf
-    """What Algorithm.limit said of this optimizer step."""
+    """Result of Algorithm.limit for this optimizer step."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
-    """Per-token loss (zero outside the mask) and per-token figures to be averaged over the mask."""
+    """Per-token loss (zero outside the mask) and per-token metrics to average over the mask."""
 
     loss_BT: "Tensor"
     figures: Mapping[str, "Tensor"]
@@ -260,16 +260,16 @@ Average = Literal["tokens", "sequences", "constant"]
 
 
 class Algorithm(Protocol):
-    """Credits samples and turns token probabilities into a loss."""
+    """Computes advantages of samples and the loss of their tokens."""
 
     @property
     def loss_aggregation(self) -> Average:
-        """Over what the trainer averages losses, in the whole optimizer step: tokens; each sample's tokens, then
-        samples; or samples, with the sum of each divided by the longest answer allowed."""
+        """Loss aggregation over the step. tokens: mean over tokens. sequences: mean over each sample's tokens,
+        then over samples. constant: sum over each sample's tokens / max_tokens, then mean over samples."""
 
     @property
     def max_resample_rounds(self) -> int:
-        """How often, at most, a step poses more problems in the place of those that cannot teach."""
+        """Dynamic sampling: most rounds in which a step samples more prompts to replace groups without signal."""
 
     @property
     def needs_reference(self) -> bool:
@@ -277,11 +277,11 @@ class Algorithm(Protocol):
 
     @property
     def needs_old(self) -> bool:
-        """Whether ratios are to be taken to what the trainer itself thought before the first update."""
+        """Whether ratios use the trainer's own log-probs from before the first update."""
 
     @property
     def needs_limit(self) -> bool:
-        """Whether `limit` is to be asked before each optimizer step."""
+        """Whether `limit` must be called before each optimizer step."""
 
     @property
     def trains_zero_advantage(self) -> bool:
@@ -290,43 +290,43 @@ class Algorithm(Protocol):
 
     @property
     def needs_critic(self) -> bool:
-        """Whether `trace` and `value_loss` are to be asked. One that never needs it may lack all three."""
+        """Whether a critic is trained with `trace` and `value_loss`. Algorithms without one may lack all three."""
 
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
-        """One number per sample of each group of the step: how much better than expected it did."""
+        """Advantage of each sample, for all groups of the step."""
 
     def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
-        """The furthest log-ratio that may learn, and figures; given those of all tokens of the optimizer step."""
+        """Largest log-ratio that keeps a gradient, and metrics, from all tokens of the optimizer step."""
 
     def loss(self, batch: TokenBatch) -> TokenLoss:
-        """The loss of each token; averaging is the trainer's job, over the whole optimizer step."""
+        """Loss of each token. The trainer aggregates it over the whole optimizer step."""
 
     def trace(self, groups: Sequence[Group]) -> list[Group]:
-        """The same groups, all that are learned from in a step, with the advantages and returns of every token made
-        from its `values`."""
+        """Generalized advantage estimation (GAE): all groups of a step with per-token advantages and returns, computed
+        from their `values`."""
 
     def value_loss(
         self, value_BT: "Tensor", old_value_BT: "Tensor", return_BT: "Tensor", mask_BT: "Tensor"
     ) -> TokenLoss:
-        """The critic's loss at each token; averaged over the tokens of the optimizer step."""
+        """Value loss of each token; the trainer averages it over the tokens of the optimizer step."""
 
 
 class Distiller(Protocol):
     """Adds a teacher's per-token signal to advantages (on-policy distillation)."""
 
     async def advantages(self, groups: Sequence[Group]) -> tuple[list[Group], Metrics]:
-        """The groups with the advantage of every token set, and figures; without samples that were not scored."""
+        """Groups with per-token advantages, and metrics. Drops samples that the teacher could not score."""
 
     async def close(self) -> None:
         """Close connections to the teacher."""
 
 
 class Trainer(Protocol):
-    """Owns the weights being learned."""
+    """Owns the trained weights and the optimizer."""
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         """Accumulate the gradient of these groups' loss, normalised over all of them. Groups without a gradient
-        (Algorithm.trains_zero_advantage) only count in figures, and in the divisor of the average `constant`."""
+        (Algorithm.trains_zero_advantage) count only in metrics and in the divisor of the aggregation `constant`."""
 
     async def optim_step(self) -> Metrics:
         """Clip, step, clear. Returns the gradient norm and the learning rate used."""
@@ -338,7 +338,7 @@ class Trainer(Protocol):
         """Log-probs of each sample's tokens under the current weights; 0 where the sample's mask is False."""
 
     async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """What the critic expects before each of a sample's tokens; 0 where the mask is False. Needs a critic."""
+        """Critic's value before each token of each sample; 0 where the mask is False. Needs a critic."""
 
     async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probs of each sample's tokens under the reference model; 0 where the mask is False. Needs a reference."""
@@ -357,35 +357,35 @@ class Trainer(Protocol):
         """Continue from what `save` wrote."""
 
     async def close(self) -> None:
-        """Stop; processes that helped may end."""
+        """Stop worker processes."""
 
 
 Factors = Mapping[str, tuple["Tensor", "Tensor"]]
-"""Of some weights the two factors of a product to be added to each."""
+"""LoRA factors by weight name: each pair's product is added to the weight."""
 
 
 class WeightStore(Protocol):
     """Carries weights from the trainer to engines."""
 
     def publish(self, version: int, tensors: "Mapping[str, Tensor]", factors: Factors = ...) -> None:
-        """Make these weights available under `version`. Factors are added to weights; with them, weights that are not
-        given are as they were published before."""
+        """Publish these weights under `version`. With LoRA factors, weights that are not given stay as published
+        before."""
 
     def fetch(self, version: int) -> "Mapping[str, Tensor]":
         """The weights published under `version`."""
 
     def changes(self, base: int, version: int) -> Changes | None:
-        """What has changed from `base` to `version`; None if that is not known, and all must be fetched."""
+        """Difference from `base` to `version`; None if it is not known and all weights must be fetched."""
 
 
 class Tracker(Protocol):
-    """Records what happened in a step."""
+    """Records metrics and samples."""
 
     def metrics(self, step: int, values: Metrics) -> None:
-        """Record figures of one step."""
+        """Record the metrics of one step."""
 
     def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
         """Record every sample of one step (`train`) or one evaluation (`test`)."""
 
     def close(self) -> None:
-        """Flush and let go of files."""
+        """Flush and close files."""

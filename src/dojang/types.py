@@ -1,7 +1,7 @@
-"""The nouns. Everything that travels between rooms is one of these, frozen and self-checking.
+"""Records that pass between packages, frozen and validated on construction.
 
 Problem ──► Completion ──► Verdict ──► Sample ──► Group
-(posed)     (attempted)    (judged)    (credited)
+(prompt)    (rollout)      (reward)    (advantage)
 """
 
 import math
@@ -49,42 +49,42 @@ def plain_prompt(messages: Sequence[Message]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A task to attempt, and what its judge needs to know."""
+    """A prompt, and the reference its completions are graded against."""
 
     id: str
     source: str
-    """The dataset it came from; evaluation scores are reported per source."""
+    """Name of its dataset; evaluation scores are reported per source."""
     messages: tuple[Message, ...]
     reference: object
-    """What the answer is checked against. Only the problem's own task looks inside."""
+    """Reference answer or tests, in a format that only its task reads."""
     tier: str = ""
-    """The part of the dataset it belongs to, if that has parts (easy, hard)."""
+    """Difficulty tier within the dataset, if any (easy, hard)."""
     columns: Mapping[str, object] = field(default_factory=dict, compare=False)
-    """Columns of the row it was read from, for reward functions that name them; never part of a prompt."""
+    """Columns of its data row, for reward functions that take them by name; never part of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw completions. `seed` and `ordinal` name the random stream, so a draw can be repeated."""
+    """Sampling parameters. `seed` and `ordinal` select the random stream, so sampling is reproducible."""
 
     temperature: float
-    """0 takes the most likely token."""
+    """0 is greedy decoding."""
     max_tokens: int
     seed: int = 0
     ordinal: int = 0
-    """Which draw of the run this is; sample i of it uses the stream (seed, ordinal, i)."""
+    """Index of the prompt within the run; sample i uses the random stream (seed, ordinal, i)."""
     stop: tuple[str, ...] = ()
-    """Generation ends when one of these appears; the text is cut in front of it, the tokens are kept."""
+    """Stop strings: generation ends when one appears. The text is cut before it; the tokens are kept."""
     stop_tokens: tuple[int, ...] = ()
-    """Generation also ends with one of these, which is kept."""
+    """Stop tokens: generation ends with one of these, which is kept."""
     top_k: int = 0
-    """Only so many of the likeliest tokens may be drawn; 0 for all."""
+    """Top-k: number of likeliest tokens to sample from; 0 for all."""
     top_p: float = 1.0
-    """Only the likeliest tokens that make up this much probability may be drawn."""
+    """Top-p (nucleus): sample from the likeliest tokens that make up this probability."""
     min_p: float = 0.0
-    """Only tokens at least this many times as likely as the likeliest may be drawn; 0 for all."""
+    """Min-p: sample from tokens at least this many times as likely as the likeliest; 0 for all."""
     bias: tuple[tuple[int, float], ...] = ()
-    """(token, what is added to its score)."""
+    """Logit bias: (token, value added to its logit)."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -106,7 +106,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens from `start` up to `end` were drawn with these weights."""
+    """Version of the weights that sampled the tokens from `start` up to `end`."""
 
     version: int
     start: int
@@ -115,19 +115,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the model wrote: the sampled tokens with the log-probs they were sampled at."""
+    """Sampled tokens with their behaviour log-probs."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Of the distribution the tokens were drawn from: after temperature, limits and bias."""
+    """Log-probs under the distribution sampled from: after temperature, top-k/top-p/min-p and logit bias."""
     text: str
     finish: Finish
     version: int
-    """The weights that drew the first token."""
+    """Version of the weights that sampled the first token."""
     plain_logprobs: tuple[float, ...] = ()
-    """Of the model's own distribution, at temperature 1; empty if the engine does not tell."""
+    """Log-probs under the model's own distribution, at temperature 1; empty if the engine does not report them."""
     spans: tuple[Span, ...] = ()
-    """Which weights drew which tokens; empty if all are of `version`."""
+    """Weight versions by token range; empty if all tokens are of `version`."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.logprobs):
@@ -137,7 +137,7 @@ class Completion:
 
 
 class Outcome(StrEnum):
-    """What became of an attempt. JUDGE_ERROR is a failure of the machinery, never of the attempt."""
+    """Result of grading a completion. JUDGE_ERROR is an infrastructure failure, never the completion's fault."""
 
     ACCEPTED = "accepted"
     WRONG = "wrong"
@@ -152,7 +152,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A judge's word on one attempt."""
+    """Graded result of one completion."""
 
     outcome: Outcome
     reward: float | None
@@ -160,13 +160,13 @@ class Verdict:
     passed: int = 0
     total: int = 1
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Each named reward before weighting."""
+    """Each reward function's value before weighting."""
     detail: str = ""
     seconds: float = 0.0
     isolation: str = ""
-    """What a judged program was kept in by; empty where no program was run."""
+    """Sandbox isolation of the judged program; empty if no program ran."""
     terms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """(weight, value) of each term of the reward, by name: what GDPO normalises. Empty: `parts`, each with weight 1."""
+    """(weight, value) of each reward term, which GDPO normalises. If empty: `parts`, each with weight 1."""
 
     def __post_init__(self) -> None:
         if (self.reward is None) != (self.outcome is Outcome.JUDGE_ERROR):
@@ -180,11 +180,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One attempt as it is trained on: three streams of equal length, prompt included."""
+    """One completion as training data: three streams of equal length, prompt included."""
 
     tokens: tuple[int, ...]
     mask: tuple[bool, ...]
-    """True where the model chose the token; only those are learned from."""
+    """True for tokens that the model sampled; only those have a loss."""
     logprobs: tuple[float, ...]
     """Behaviour log-probs where the mask is True, 0 elsewhere."""
     text: str
@@ -192,24 +192,22 @@ class Sample:
     version: int
     verdict: Verdict
     index: int = 0
-    """Position in its group as drawn; dropped neighbours leave gaps."""
+    """Index in its group as sampled; dropped samples leave gaps."""
     role: str = "policy"
-    """Which of the models of a run wrote it, where there are several: coder or tester."""
+    """Policy that wrote it, in runs with several: coder or tester."""
     turn: int = 0
     """Turn of its role within the conversation; samples are compared with those of the same role and turn."""
     advantage: float = 0.0
     token_rewards: tuple[float, ...] = ()
-    """Rewards of single tokens beside the verdict's, such as a KL penalty, 0 where the mask is False; empty if there
-    are none."""
+    """Per-token rewards beside the verdict's, such as a KL penalty, 0 where the mask is False; may be empty."""
     old_logprobs: tuple[float, ...] = ()
-    """The trainer's own before the first update on it, 0 where the mask is False; empty if they are not needed."""
+    """Trainer's log-probs before the first update on it, 0 where the mask is False; empty if not needed."""
     values: tuple[float, ...] = ()
-    """What the critic expected before each token, before the first update on it; 0 where the mask is False, and empty
-    without a critic, as are the next two."""
+    """Critic's value before each token, 0 where the mask is False; empty without a critic, as are the next two."""
     advantages: tuple[float, ...] = ()
-    """Of each token; where it is empty all have `advantage`."""
+    """Per-token advantages; if empty, all tokens have `advantage`."""
     returns: tuple[float, ...] = ()
-    """What the critic should have expected."""
+    """Per-token returns, the targets of the critic."""
 
     def __post_init__(self) -> None:
         told = {
@@ -238,7 +236,7 @@ class Sample:
         role: str = "policy",
         turn: int = 0,
     ) -> "Sample":
-        """The tokens that were sampled are the tokens that are trained: joined here, never made from text again."""
+        """Joins prompt and completion tokens: the sampled tokens are trained on, text is never tokenized again."""
         return cls(
             tokens=prompt + completion.tokens,
             mask=(False,) * len(prompt) + (True,) * len(completion.tokens),
@@ -254,14 +252,14 @@ class Sample:
 
     @property
     def reward(self) -> float:
-        """The verdict's reward; a sample without one must never get this far."""
+        """Reward of the verdict. ValueError for JUDGE_ERROR samples, which must never be trained on."""
         if self.verdict.reward is None:
             raise ValueError("a JUDGE_ERROR sample has no reward and must not be trained on")
         return self.verdict.reward
 
     @property
     def response_length(self) -> int:
-        """How many tokens the model chose."""
+        """Number of sampled tokens."""
         return sum(self.mask)
 
 
@@ -273,20 +271,20 @@ class Group:
     ordinal: int
     samples: tuple[Sample, ...]
     unjudged: tuple[Sample, ...] = ()
-    """Samples without a verdict: on record, but never trained on."""
+    """Samples that could not be judged: recorded, never trained on."""
 
     @property
     def has_advantage(self) -> bool:
-        """Whether any sample, or any of its tokens where each has its own, has an advantage other than 0."""
+        """Whether any sample or token has an advantage other than 0."""
         return any(any(sample.advantages) if sample.advantages else sample.advantage for sample in self.samples)
 
     @property
     def judge_errors(self) -> tuple[str, ...]:
-        """What went wrong, for each sample that could not be judged."""
+        """Error of each sample that could not be judged."""
         return tuple(sample.verdict.detail for sample in self.unjudged)
 
     def of(self, role: str) -> "Group":
-        """The same with the samples of one role alone."""
+        """Copy with the samples of one role only."""
         samples, unjudged = (
             tuple(each for each in some if each.role == role) for some in (self.samples, self.unjudged)
         )
