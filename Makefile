@@ -1,6 +1,8 @@
 # Every target sets up what it needs in .venv: there is nothing to install by hand.
 
 PYTHON ?= python3
+# pip would compile every module of every package, most of the time of an installation; Python compiles what it imports.
+export PIP_COMPILE := 0
 VENV := .venv
 BIN := $(VENV)/bin
 # Stamps: an environment is made anew when what it is made from changes.
@@ -16,8 +18,16 @@ READY_RAY := $(VENV_RAY)/.ready
 VENV_SAGEMAKER := .venv-sagemaker
 READY_SAGEMAKER := $(VENV_SAGEMAKER)/.ready
 
+# An environment $(1) that sees the packages of the environments $(2), and installs only what it adds.
+define over_venv
+$(PYTHON) -m venv $(1)
+for base in $(2); do \
+	echo "import site; site.addsitedir('$$(echo $$PWD/$$base/lib/python*/site-packages)')"; \
+done > $$(echo $(1)/lib/python*/site-packages)/base.pth
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-prometheus test-ray test-sagemaker test-trl test-vllm prometheus check bench docs clean
+.PHONY: help install quickstart test test-all test-ci test-prometheus test-ray test-sagemaker test-trl test-vllm prometheus check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,12 +47,20 @@ $(READY): pyproject.toml constraints.txt
 quickstart: $(READY)  ## train a small model with RL on the CPU, in about two minutes
 	$(BIN)/dojang train quickstart
 
-test: $(READY)  ## run the tests
-	# Most tests keep one core busy, so there are two lots at a time; what the second says is shown in the end.
-	@trap 'kill $$second' INT TERM; \
-	$(BIN)/python -m pytest tests/unit > $(VENV)/second.log 2>&1 & second=$$!; \
-	$(BIN)/python -m pytest --ignore=tests/unit; first=$$?; \
-	wait $$second; second=$$?; cat $(VENV)/second.log; exit $$((first + second))
+# Most tests keep one core busy, so there are two lots at a time; the output of the second is shown at the end. Files are
+# not spread over processes freely: some tests look for processes that others leave running on purpose.
+define two_lots
+@trap 'kill $$second' INT TERM; \
+$(BIN)/python -m pytest $(2) > $(VENV)/second.log 2>&1 & second=$$!; \
+$(BIN)/python -m pytest $(1); first=$$?; \
+wait $$second; second=$$?; cat $(VENV)/second.log; exit $$((first + second))
+endef
+
+test: $(READY)  ## run the tests of all parts, in about ten minutes on two cores
+	$(call two_lots,tests/architecture tests/contracts tests/golden tests/unit/[a-h]*,tests/unit/[i-z]*)
+
+test-all: $(READY)  ## run all tests that need no other environment: also whole runs, resuming, the corpus of programs
+	$(call two_lots,--ignore=tests/unit,tests/unit)
 
 test-prometheus: $(READY) $(PROMETHEUS)  ## run the tests of dashboards and alerts, by Prometheus' own tools
 	$(BIN)/python -m pytest tests/prometheus
@@ -77,8 +95,8 @@ $(READY_VLLM): pyproject.toml constraints.txt tests/vllm/requirements.txt
 	$(VENV_VLLM)/bin/python tests/vllm/name_vllm.py
 	@touch $@
 
-test-trl: $(READY_TRL)  ## run the tests of the rewards in TRL's trainer, in an environment of their own
-	$(VENV_TRL)/bin/python -m pytest tests/with_trl
+test-trl: $(READY_TRL)  ## run the tests with TRL, datasets, pandas and wandb, in a separate environment
+	$(VENV_TRL)/bin/python -m pytest tests/with_trl tests/unit/data/test_in_memory_rows.py tests/unit/track/test_wandb.py
 
 $(READY_TRL): pyproject.toml constraints.txt tests/with_trl/requirements.txt
 	$(PYTHON) -m venv $(VENV_TRL)
@@ -91,23 +109,22 @@ $(READY_TRL): pyproject.toml constraints.txt tests/with_trl/requirements.txt
 test-ray: $(READY_RAY)  ## run the tests with Ray, in an environment of their own; those of several hosts need root
 	$(VENV_RAY)/bin/python -m pytest tests/on_ray tests/contracts tests/cluster
 
-$(READY_RAY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV_RAY)
-	$(VENV_RAY)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV_RAY)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(VENV_RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]' --group dev
+$(READY_RAY): $(READY)
+	$(call over_venv,$(VENV_RAY),$(VENV))
+	$(VENV_RAY)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
 	@touch $@
 
 test-sagemaker: $(READY_SAGEMAKER)  ## run the tests of SageMaker's jobs, with moto in Amazon's place
 	$(VENV_SAGEMAKER)/bin/python -m pytest tests/sagemaker
 
-$(READY_SAGEMAKER): pyproject.toml constraints.txt tests/sagemaker/requirements.txt
-	$(PYTHON) -m venv $(VENV_SAGEMAKER)
-	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+$(READY_SAGEMAKER): $(READY_RAY) tests/sagemaker/requirements.txt
+	$(call over_venv,$(VENV_SAGEMAKER),$(VENV) $(VENV_RAY))
 	# Without our constraints: the SDK has its own opinion on the versions of what it needs.
 	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet --requirement tests/sagemaker/requirements.txt --editable '.[ray,sagemaker]'
 	@touch $@
+
+test-ci: $(READY_RAY)  ## run a few tests with Ray, for CI
+	$(VENV_RAY)/bin/python -m pytest tests/on_ray/test_lost_judges.py tests/on_ray/test_ray_judge.py
 
 check: $(READY)  ## lint, types, import rules
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ from dojang.algos.importance_correction import (
     TokenTis,
 )
 from dojang.algos.m2po import M2poConfig
-from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.sapo import SapoConfig
 from losses_batch import Batch, Found, advantages_of, gae_of, loss_of, random_batch, value_loss_of
 from machine import Row, arguments, report
@@ -74,7 +74,7 @@ def cases(trl: bool, verl: bool) -> list[Case]:
     def adv_verl(kind: str) -> Theirs:
         return None if ask_verl is None else lambda batch, _: ask_verl.advantages(batch, kind)
 
-    def case(name: str, config: PolicyConfig, trl: Theirs, verl: Theirs, **more: object) -> Case:
+    def case(name: str, config: PolicyGradientConfig, trl: Theirs, verl: Theirs, **more: object) -> Case:
         return Case(name, lambda batch: loss_of(config, batch), trl, verl, **more)  # type: ignore[arg-type]
 
     def corrected(each: object, trl: Theirs, verl: Theirs, **more: object) -> Case:

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dojang.algos.grpo import GrpoConfig
-from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.protocols import TokenBatch
 from dojang.trainer.loss_aggregation import count, mean_share
@@ -106,7 +108,7 @@ def random_batch(seed: int, *, alike: bool, scale: float = 1.0) -> Batch:
     )
 
 
-def loss_of(config: PolicyConfig, batch: Batch) -> Found:
+def loss_of(config: PolicyGradientConfig, batch: Batch) -> Found:
     """Value and gradient of a loss, with the advantages of the same algorithm."""
     algorithm, groups = config.make(LONGEST), batch.groups()
     credit = algorithm.advantages(groups)
@@ -123,7 +125,7 @@ def loss_of(config: PolicyConfig, batch: Batch) -> Found:
         logp_BT=leaf_BT,
         old_logp_BT=batch.behaviour_BT if behaves else batch.old_BT,
         behaviour_logp_BT=batch.behaviour_BT,
-        ref_logp_BT=batch.ref_BT if algorithm.needs_reference else None,
+        ref_logp_BT=batch.ref_BT if algorithm.requirements.ref_logprobs else None,
         advantage_BT=advantage_BT,
         mask_BT=batch.mask_BT,
     )
@@ -147,7 +149,7 @@ def gae_of(batch: Batch) -> Found:
     algorithm = PpoConfig(gamma=0.9, lam=0.8).make(LONGEST)
     samples = [sample for group in algorithm.trace(batch.groups()) for sample in group.samples]
 
-    def spread(streams: list[tuple[float, ...]]) -> Tensor:
+    def spread(streams: list[NDArray[np.floating]]) -> Tensor:
         found_BT = torch.zeros_like(batch.logp_BT)
         for row, stream in enumerate(streams):
             found_BT[row, : len(stream) - 1] = torch.tensor(stream[1:])

@@ -33,7 +33,7 @@ from dojang.engine.torch_engine import TorchEngine
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.instances import Instance
 from dojang.planning.shapes import Shape, shape_of
-from dojang.planning.speed import Machine, learn_s, optimizer_s
+from dojang.planning.speed import Machine, optimizer_s, update_s
 from dojang.planning.this_machine import this_machine
 from dojang.planning.tokens_per_step import Lengths
 from dojang.trainer.torch_trainer import TorchTrainer
@@ -45,7 +45,7 @@ from train_update import Case
 
 PROMPT, SAMPLES, ROUNDS = 48, 8, 2
 TRAINER = ("process", "weights", "gradients", "optimizer", "copies", "activations", "scores")
-ENGINE = ("process", "engine weights", "keys and values", "engine work")
+ENGINE = ("process", "engine weights", "KV cache", "engine work")
 CONFIGS = {"SmolLM2-135M": SMOLLM2_135M, "Qwen2.5-0.5B": QWEN25_05B, "20M": LLAMA_20M, "tiny": LLAMA_TINY}
 
 
@@ -170,11 +170,11 @@ def _update(case: Played, device: str) -> tuple[Callable[[], object], Callable[[
         random(case.config, device),
         None,
         None,  # type: ignore[arg-type]  # wanted for saving only
-        GrpoConfig().make(longest=10**5),
+        GrpoConfig().make(max_tokens=10**5),
         MemoryWeights(compute),
         settings(case).train,
         total_updates=100,
-        longest=10**5,
+        max_tokens=10**5,
         temperature=1.0,
         compute=compute,
     )
@@ -191,7 +191,7 @@ def _decode(case: Played, device: str) -> tuple[Callable[[], object], Callable[[
     model.generation_config.eos_token_id = None
     tokenizer = AutoTokenizer.from_pretrained(models.resolve("dojang-tiny"))
     engine = TorchEngine(model, tokenizer, MemoryWeights(model.dtype), slots=case.slots, kv_gb=case.kv_gb)
-    engine._batch._stopper.end_tokens = frozenset()  # lengths are given
+    engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
     draw = Random(0)
     prompts = [[draw.randrange(5, case.config.vocab_size) for _ in range(PROMPT)] for _ in range(case.prompts)]
 
@@ -218,12 +218,12 @@ def settings(case: Played) -> RunConfig:
         f"rollout.max_tokens={case.length}",
     ]
     asked += [
-        f"rollout.slots={case.slots}",
+        f"rollout.engine.max_num_seqs={case.slots}",
         f"train.gradient_checkpointing={str(case.gradient_checkpointing).lower()}",
         "train.lr=1e-6",
     ]
     asked += [f"train.max_tokens_per_microbatch={case.micro}"] if case.micro else []
-    asked += [f"rollout.kv_gb={case.kv_gb}"] if case.kv_gb else []
+    asked += [f"rollout.engine.kv_cache_gb={case.kv_gb}"] if case.kv_gb else []
     return recipe.load("quickstart", asked)
 
 
@@ -251,8 +251,8 @@ def beside(case: Played, found: dict[str, float], here: Instance) -> Iterator[Ro
 def _update_s(planned: Estimate, here: Instance, shape: Shape, case: Played) -> float:
     machine = Machine(here, 2 if here.gpu else 4)
     subject = Subject(settings(case), {"policy": shape}, dict(planned.work.lengths))
-    player = subject.players()["policy"]
-    learning = learn_s(machine, player, planned.work, "policy", planned.layout)
+    player = subject.planned_models()["policy"]
+    learning = update_s(machine, player, planned.work, "policy", planned.layout)
     return learning + optimizer_s(machine, player, shape.parameters, planned.layout)
 
 
@@ -277,8 +277,8 @@ def short_run(here: Instance, steps: int) -> Iterator[Row]:
     if here.gpu is None:
         yield _row("quickstart, memory", whole.needs.peak / 2**20, used.ru_maxrss / 1024, "MiB", "of the process")
     planned = whole.times
-    for part, seconds in (("attempt", planned.attempt), ("learn", planned.learn), ("step", planned.step)):
-        names = {"attempt": "timing_s/attempt", "learn": "timing_s/learn"}
+    for part, seconds in (("rollout", planned.rollout), ("update", planned.update), ("step", planned.step)):
+        names = {"rollout": "timing_s/attempt", "update": "timing_s/learn"}
         rounds = [each.get(names.get(part, "timing_s/step"), 0.0) for each in timed]
         measured = statistics.median(rounds)
         notes = f"answers of {length} tokens; rounds {' '.join(f'{each:.3g}' for each in rounds)}"

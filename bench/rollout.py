@@ -82,7 +82,7 @@ def works(options: argparse.Namespace, vocabulary: int) -> list[Work]:
 
 def ours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
     engine = TorchEngine(model, tokenizer, MemoryWeights(model.dtype), slots=slots)
-    engine._batch._stopper.end_tokens = frozenset()  # lengths are given
+    engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
 
     def play(work: Work, turn: int) -> None:
         async def whole() -> None:

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
-from dojang.engine.cuda_graphs import GraphSteps
-from dojang.engine.decode import Turn
+from dojang.engine.cuda_graphs import CudaGraphRunner
+from dojang.engine.decode import StepInputs
 from dojang.engine.decoder import Decoder
-from dojang.engine.kv_cache import Slots
+from dojang.engine.kv_cache import KvCache
 from dojang.types import Sampling
 from machine import Row
 from shapes import QWEN3_06B, QWEN25_05B, SMOLLM2_135M
@@ -66,17 +66,19 @@ def rows() -> list[Row]:
 @torch.inference_mode()
 def _rows(name: str, model: PreTrainedModel, bound: Bound) -> list[Row]:
     decoder, parameters = Decoder(model), sum(each.numel() for each in model.parameters())
-    slots = Slots(decoder.shape, decoder.dtype, decoder.device, most=max(BATCHES), budget=100 << 30, scattered=True)
-    slots.make_room(max(CONTEXTS) + TURNS, 0)
-    slots.keys_LSKTD.normal_()
-    slots.values_LSKTD.normal_()
-    steps = GraphSteps(decoder, slots, slots.capacity)
+    cache = KvCache(
+        decoder.shape, decoder.dtype, decoder.device, max_slots=max(BATCHES), budget=100 << 30, indirect=True
+    )
+    cache.reserve(max(CONTEXTS) + TURNS, 0)
+    cache.keys_LSKTD.normal_()
+    cache.values_LSKTD.normal_()
+    runner = CudaGraphRunner(decoder, cache, cache.capacity)
     found = []
     for count in BATCHES:
         for context in CONTEXTS:
-            if count > slots.capacity:
+            if count > cache.capacity:
                 continue
-            seconds = _step_s(steps, count, context)
+            seconds = _step_s(runner, count, context)
             limit = bound.step_s(decoder, parameters, count, context)
             print(f"{name}, {count} at {context}: {seconds * 1e3:.3f} ms", file=sys.stderr, flush=True)
             found.append(
@@ -94,12 +96,12 @@ def _rows(name: str, model: PreTrainedModel, bound: Bound) -> list[Row]:
     return found
 
 
-def _step_s(steps: GraphSteps, count: int, context: int) -> float:
-    turn = Turn([Sampling(1.0, TURNS)] * count, np.random.default_rng(0).random((TURNS, count)))
+def _step_s(runner: CudaGraphRunner, count: int, context: int) -> float:
+    inputs = StepInputs([Sampling(1.0, TURNS)] * count, np.random.default_rng(0).random((TURNS, count)))
     start = context - TURNS // 2
     for _ in range(2):
-        steps.take([5] * count, [start] * count, turn)()
-    return min(_seconds(lambda: steps.take([5] * count, [start] * count, turn)) for _ in range(3)) / TURNS
+        runner.decode([5] * count, [start] * count, inputs)()
+    return min(_seconds(lambda: runner.decode([5] * count, [start] * count, inputs)) for _ in range(3)) / TURNS
 
 
 def _seconds(play: Callable[[], object]) -> float:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import ray
 
 from dojang.build.ray_judges import make_judge
-from dojang.cluster.ray.judges import Juror, RayJudge
+from dojang.cluster.ray.judges import JudgeActor, RayJudge
 from dojang.config.run_config import RunConfig
 from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
@@ -111,7 +111,7 @@ class Instant:
     async def close(self) -> None: ...
 
 
-async def overhead(size: int, seats: int) -> Row:
+async def overhead(size: int, concurrency: int) -> Row:
     """What the way there and back takes."""
     exam = Exam((IoTest("1 " * (size // 2), "1"),))
     submissions = [Submission("python3", f"print({number})\n" * 20, exam) for number in range(INSTANT)]
@@ -121,14 +121,14 @@ async def overhead(size: int, seats: int) -> Row:
         await asyncio.gather(*map(judge, submissions))
         return (time.perf_counter() - started) / INSTANT * 1e6
 
-    far = RayJudge(lambda _: lambda: Juror(Instant(), None), most=seats, timeout_s=120.0)
+    far = RayJudge(lambda _: lambda: JudgeActor(Instant(), None), max_per_node=concurrency, timeout_s=120.0)
     await asyncio.gather(*map(far.judge, submissions[:100]))
     try:
         values = [(await each_us(far.judge), await each_us(Instant().judge)) for _ in range(5)]
     finally:
         await far.close()
     value, base = (statistics.median(each) for each in zip(*values, strict=True))
-    case = f"overhead, {seats} at a time, exam of {size:,} characters"
+    case = f"overhead, {concurrency} at a time, exam of {size:,} characters"
     return Row(case, "ray", "a call in this process", value, base, "us/program", base / value, "an instant judge")
 
 

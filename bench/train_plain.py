@@ -112,7 +112,7 @@ def _chosen(score_TV: Tensor, target_T: Tensor) -> Tensor:
 
 
 def _padded(samples: Sequence[Sample], device: torch.device) -> _Batch:
-    prompts = [sample.mask.index(True) for sample in samples]
+    prompts = [int(sample.mask.argmax()) for sample in samples]
     answers = [len(sample.tokens) - prompt for sample, prompt in zip(samples, prompts, strict=True)]
     left, right = max(prompts), max(answers)
     token_BN = torch.zeros(len(samples), left + right, dtype=torch.long)

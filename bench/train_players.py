@@ -26,7 +26,7 @@ MICRO = {"uniform": 16, "geometric": 8}
 def play_dojang(name: str, lengths: str, clock: Clock) -> None:
     from dojang.runs import training
 
-    training.load_rooms()  # all that `dojang train` loads, and as it does
+    training.import_build()  # the same imports as `dojang train`
     import torch
 
     from dojang.algos.grpo import GrpoConfig
@@ -41,8 +41,8 @@ def play_dojang(name: str, lengths: str, clock: Clock) -> None:
     model, tokenizer = load(name, torch.float32, "cpu")
     weights = MemoryWeights(compute)
     engine = TorchEngine(model, tokenizer, weights, slots=PROMPTS * SAMPLES, dtype=compute)
-    engine._batch._stopper.end_tokens = frozenset()  # lengths are given
-    algorithm = GrpoConfig().make(longest=MOST)
+    engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
+    algorithm = GrpoConfig().make(max_tokens=MOST)
     trainer = TorchTrainer(
         model,
         None,
@@ -51,7 +51,7 @@ def play_dojang(name: str, lengths: str, clock: Clock) -> None:
         weights,
         TrainConfig(lr=1e-6),
         total_updates=clock.steps + 1,
-        longest=MOST,
+        max_tokens=MOST,
         temperature=1.0,
         compute=compute,
     )
@@ -88,7 +88,7 @@ def _credited(
     drawn: Sequence["Completion"],
     rewards: Sequence[float],
 ) -> "list[Group]":
-    from dojang.loop.sync import credit
+    from dojang.loop.sync import compute_advantages
     from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
 
     samples = [
@@ -99,7 +99,7 @@ def _credited(
     groups = [
         Group(problem, place, tuple(samples[place * SAMPLES : (place + 1) * SAMPLES])) for place in range(PROMPTS)
     ]
-    return credit(algorithm, groups)
+    return compute_advantages(algorithm, groups)
 
 
 def play_trl(name: str, lengths: str, clock: Clock) -> None:
@@ -193,7 +193,7 @@ def play_plain(name: str, lengths: str, clock: Clock) -> None:
     from train_plain import Plain
 
     model, tokenizer = load(name, torch.float32, "cpu")
-    algorithm = GrpoConfig().make(longest=MOST)
+    algorithm = GrpoConfig().make(max_tokens=MOST)
     learner = Plain(model, sequences=MICRO[lengths], compute=fast_dtype("cpu"), on_policy=True)
 
     def step(number: int) -> None:

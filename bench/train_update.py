@@ -126,7 +126,7 @@ def dojang(model: PreTrainedModel, case: Case, groups: Sequence[Group], compute:
         model,
         None,
         None,  # type: ignore[arg-type]  # wanted for saving only
-        GrpoConfig().make(longest=10**5),
+        GrpoConfig().make(max_tokens=10**5),
         MemoryWeights(compute),
         TrainConfig(
             lr=1e-6,
@@ -134,7 +134,7 @@ def dojang(model: PreTrainedModel, case: Case, groups: Sequence[Group], compute:
             max_tokens_per_microbatch=MICRO_TOKENS[model.device.type],
         ),
         total_updates=100,
-        longest=10**5,
+        max_tokens=10**5,
         temperature=1.0,
         compute=compute,
     )
@@ -193,7 +193,7 @@ def useful_flops(model: PreTrainedModel, groups: Sequence[Group]) -> float:
     """What one update cannot do without."""
     tokens = contexts = 0
     for group in groups:
-        prompt = group.samples[0].mask.index(True)
+        prompt = int(group.samples[0].mask.argmax())
         answers = [sample.response_length for sample in group.samples]
         tokens += prompt + sum(answers)
         contexts += prompt * (prompt + 1) // 2 + sum(prompt * each + each * (each + 1) // 2 for each in answers)

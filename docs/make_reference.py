@@ -1,5 +1,5 @@
-"""Writes docs/configuration.md from the settings' own docstrings, and docs/metrics.md from the registry of figures.
-`--check` only says whether they are up to date."""
+"""Generates docs/configuration.md from the settings' docstrings, and docs/metrics.md from the metric registry.
+`--check` only checks that they are up to date."""
 
 import re
 import sys
@@ -13,25 +13,29 @@ from dojang.track.registry import GAUGES, ROWS, gauge_pattern
 CONFIGURATION = """\
 # Configuration
 
-Every setting, as it is written in a recipe (`train: {lr: 1e-5}`) or on the command line (`train.lr=1e-5`). This page is
-made from the settings' own docstrings by `make docs`; `dojang train --keys` prints the same. A section that is chosen
-by its `name` has further settings for each choice.
+Every setting, as you write it in a recipe (`train: {lr: 1e-5}`) or on the command line (`train.lr=1e-5`). `make docs`
+generates this page from the settings' docstrings; `dojang train --keys` prints the same. A section with a `name` has
+further settings for each choice.
+
+On the command line, the value of a text setting is taken as you write it: `data.system=no`,
+`'data.prompt={question} Answer in \\boxed{}.'`. In quotes of YAML it may have escapes:
+`'data.prompt="{question}\\nAnswer:"'`. All other values are YAML: `train.betas=[0.8,0.95]`, `data.limit=null`.
 """
 
 METRICS = """\
 # Metrics
 
-Every figure of `metrics.jsonl`, by the rows and panels of the [dashboard](dashboards.md), with its name in Prometheus.
-This page is made from `src/dojang/track/registry.py` by `make docs`. A training step and an evaluation each add a line
-to the file; a figure that does not apply is not in it.
+Every metric of `metrics.jsonl`, by the rows and panels of the [dashboard](dashboards.md), with its name in Prometheus.
+`make docs` generates this page from `src/dojang/track/registry.py`. Each training step and each evaluation adds a line
+to the file; metrics that do not apply are absent.
 
-- What is in angle brackets stands for a name of the run's own: a data source, a part of the reward, an outcome.
-- With [two models](workflows.md), what the tester wrote and learned is there as `tester/...`: `critic/`, `actor/`,
-  `response_length/`, `groups/` and `judge/`, which are the coder's otherwise.
-- An algorithm of your own (`algo.name=custom`) may add others."""
+- Angle brackets stand for a name of the run: a data source, a reward function, an outcome.
+- With [two models](workflows.md), the tester's metrics have the prefix `tester/`: `critic/`, `actor/`,
+  `response_length/`, `groups/` and `judge/`. Without the prefix they are the coder's.
+- A custom algorithm (`algo.name=custom`) may add others."""
 
 GAUGES_INTRODUCTION = """
-## What exporters add
+## Gauges added by exporters
 
 | in Prometheus | meaning |
 |---|---|"""
@@ -39,9 +43,10 @@ GAUGES_INTRODUCTION = """
 ALERTS_INTRODUCTION = """
 ## Alerts
 
-Those of [`dojang dashboards`](dashboards.md). Each must hold for the time given.
+Alerts of [`dojang dashboards`](dashboards.md). Each fires after its condition has held for the given time.
 
-| alert | for | severity | meaning | what to do |
+| alert | for | severity | meaning | action |
+
 |---|---|---|---|---|"""
 
 
@@ -62,9 +67,9 @@ def metrics() -> Iterator[str]:
     for row in ROWS:
         yield f"\n## {row.title}\n\n| panel | name | unit | meaning | in Prometheus |\n|---|---|---|---|---|"
         for panel in row.panels:
-            for figure in panel.figures:
-                name = re.sub(r"\(.*\)\?", "", gauge_pattern(figure)).replace(".+", "*")  # roles are explained above
-                yield f"| {panel.title} | `{figure.name}` | {figure.unit} | {figure.meaning} | `{name}` |"
+            for metric in panel.metrics:
+                name = re.sub(r"\(.*\)\?", "", gauge_pattern(metric)).replace(".+", "*")  # roles are explained above
+                yield f"| {panel.title} | `{metric.name}` | {metric.unit} | {metric.meaning} | `{name}` |"
     yield GAUGES_INTRODUCTION
     yield from (f"| `{name}` | {meaning} |" for name, meaning in GAUGES.items())
     yield ALERTS_INTRODUCTION

@@ -1,6 +1,7 @@
 """Fixtures every test may use."""
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 # The models of the tests are too small to share between cores; threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background; its children would ignore Ctrl-C, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TAGS"):
     os.environ.pop(name, None)  # they would switch a tracker on
 

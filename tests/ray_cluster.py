@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from dojang.cluster.ray.judges import Juror, RayJudge
+    from dojang.cluster.ray.judges import JudgeActor, RayJudge
     from dojang.programs import Judgement, Submission
 
 SOURCES = str(Path(__file__).resolve().parents[1] / "src")
@@ -60,14 +60,14 @@ def judging(log: Path | None = None, timeout_s: float = 120.0) -> "RayJudge":
     """A judge of the whole cluster. Its processes write down in the folder `log` what each has judged."""
     from dojang.cluster.ray.judges import RayJudge
 
-    return RayJudge(lambda seats: _juror(seats, log), timeout_s=timeout_s)
+    return RayJudge(lambda concurrency: _judge_actor(concurrency, log), timeout_s=timeout_s)
 
 
-def _juror(seats: int, log: Path | None) -> "Callable[[], Juror]":
+def _judge_actor(concurrency: int, log: Path | None) -> "Callable[[], JudgeActor]":
     """By value: the processes of the cluster cannot import this file."""
 
-    def make() -> "Juror":
-        from dojang.cluster.ray.judges import Juror
+    def make() -> "JudgeActor":
+        from dojang.cluster.ray.judges import JudgeActor
         from dojang.core.paths import cache_root
         from dojang.judge.pool import JudgePool
 
@@ -79,6 +79,6 @@ def _juror(seats: int, log: Path | None) -> "Callable[[], Juror]":
                         file.write(f"{submission.source.splitlines()[-1]}\n")
                 return judgement
 
-        return Juror(Noting(cache=cache_root(), workers=seats), None)
+        return JudgeActor(Noting(cache=cache_root(), workers=concurrency), None)
 
     return make

@@ -162,7 +162,7 @@ class VllmServer:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-class Kept:
+class DeltaReceiver:
     """An engine that others use as well: it begins with version 0 each time, and is not closed."""
 
     def __init__(self, engine: RolloutEngine, close: bool) -> None:
@@ -230,8 +230,8 @@ class Served:
     def makers(self) -> dict[str, Callable[[], RolloutEngine]]:
         """By name, for the contract."""
         return {
-            "vllm": lambda: Kept(self.local(), close=False),
-            "remote": lambda: Kept(self.remote(), close=True),
+            "vllm": lambda: DeltaReceiver(self.local(), close=False),
+            "remote": lambda: DeltaReceiver(self.remote(), close=True),
         }
 
 

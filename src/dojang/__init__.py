@@ -1,8 +1,74 @@
-"""dojang: reinforcement learning with verifiable rewards.
+"""dojang: reinforcement learning with verifiable rewards for language models.
 
-Importing the package loads nothing heavy; the rooms are imported where they are used.
+    import dojang
+    result = dojang.train(model="smollm2-135m-instruct", dataset=rows, reward_funcs=[my_reward], steps=60)
+    result.metrics, result.rollouts, result.best_model, result.plot()
+
+Importing the package loads nothing heavy: each function imports its parts when it is first used.
 """
 
-__all__ = ["__version__"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dojang.api.evaluating import evaluate
+    from dojang.api.judging import grade, judge_program
+    from dojang.api.result import RunResult
+    from dojang.api.sampling import sample
+    from dojang.api.session import Session
+    from dojang.api.training import resume, train
+    from dojang.config.run_config import RunConfig
+    from dojang.core.errors import DojangError
+    from dojang.evaluation.evaluate_model import EvalResult
+    from dojang.programs import Judgement
+    from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, Verdict
+
+__all__ = [
+    "Completion",
+    "DojangError",
+    "EvalResult",
+    "Group",
+    "Judgement",
+    "Message",
+    "Outcome",
+    "Problem",
+    "RunConfig",
+    "RunResult",
+    "Sample",
+    "Session",
+    "Verdict",
+    "__version__",
+    "evaluate",
+    "grade",
+    "judge_program",
+    "resume",
+    "sample",
+    "train",
+]
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "dojang.api.evaluating": ("evaluate",),
+    "dojang.api.judging": ("grade", "judge_program"),
+    "dojang.api.result": ("RunResult",),
+    "dojang.api.sampling": ("sample",),
+    "dojang.api.session": ("Session",),
+    "dojang.api.training": ("resume", "train"),
+    "dojang.config.run_config": ("RunConfig",),
+    "dojang.core.errors": ("DojangError",),
+    "dojang.evaluation.evaluate_model": ("EvalResult",),
+    "dojang.programs": ("Judgement",),
+    "dojang.types": ("Completion", "Group", "Message", "Outcome", "Problem", "Sample", "Verdict"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'dojang' has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -21,15 +21,15 @@ __all__ = [
     "Algorithm",
     "Average",
     "Changes",
-    "ChecksRewards",
-    "Distiller",
     "EngineState",
     "Factors",
     "Judge",
+    "LimitsRatios",
     "Patch",
     "Pause",
     "ProgramTask",
     "Renderer",
+    "Requirements",
     "RolloutEngine",
     "ServingEngine",
     "SpreadJudge",
@@ -39,6 +39,7 @@ __all__ = [
     "TooLong",
     "Tracker",
     "Trainer",
+    "TrainsCritic",
     "WeightStore",
     "WeightUpdate",
     "Workflow",
@@ -53,14 +54,6 @@ class Task(Protocol):
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         """Grade a completion. An infrastructure failure is a JUDGE_ERROR verdict, not an exception."""
-
-
-@runtime_checkable
-class ChecksRewards(Protocol):
-    """A Task whose reward functions can be checked before a run."""
-
-    async def check_rewards(self, problem: Problem) -> None:
-        """Call the reward functions on example completions of a problem; ConfigError if one fails."""
 
 
 class ProgramTask(Task, Protocol):
@@ -237,7 +230,8 @@ class TokenBatch:
     logp_BT: "Tensor"
     """Log-probs under the weights being trained; carries the gradient."""
     old_logp_BT: "Tensor"
-    """Old log-probs, the denominator of importance ratios: those of sampling, or the trainer's own with needs_old."""
+    """Old log-probs, the denominator of importance ratios: those of sampling, or the trainer's own with
+    Requirements.old_logprobs."""
     behaviour_logp_BT: "Tensor"
     """Log-probs at which the tokens were sampled."""
     ref_logp_BT: "Tensor | None"
@@ -245,7 +239,7 @@ class TokenBatch:
     advantage_BT: "Tensor"
     mask_BT: "Tensor"
     limit: float = math.inf
-    """Result of Algorithm.limit for this optimizer step."""
+    """Result of LimitsRatios.limit for this optimizer step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +253,36 @@ class TokenLoss:
 Average = Literal["tokens", "sequences", "constant"]
 
 
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """Needs of an algorithm, besides samples and their rewards."""
+
+    ref_logprobs: bool = False
+    """The reference model's log-probs, for `loss` (a KL term)."""
+    kl_in_reward: float = 0.0
+    """KL coefficient in the reward; above 0 the algorithm has `penalise` (loop/kl_in_reward.py)."""
+    old_logprobs: bool = False
+    """The trainer's own log-probs from before the first update, for importance ratios; else those of sampling."""
+    limit: bool = False
+    """A limit over all tokens before each optimizer step: the algorithm is a LimitsRatios."""
+    critic: bool = False
+    """A critic: the algorithm is a TrainsCritic."""
+    zero_advantage: bool = False
+    """Groups in which all advantages are 0: they still have a gradient, from a KL term, an entropy bonus, distillation
+    or a critic. If False, they are not trained on."""
+
+    @property
+    def reference(self) -> bool:
+        """Whether a reference model is needed: for `loss`, or for a KL penalty in the reward."""
+        return self.ref_logprobs or self.kl_in_reward > 0
+
+
 class Algorithm(Protocol):
     """Computes advantages of samples and the loss of their tokens."""
+
+    @property
+    def requirements(self) -> Requirements:
+        """Needs of the algorithm: log-probs, a critic, and others."""
 
     @property
     def loss_aggregation(self) -> Average:
@@ -271,35 +293,22 @@ class Algorithm(Protocol):
     def max_resample_rounds(self) -> int:
         """Dynamic sampling: most rounds in which a step samples more prompts to replace groups without signal."""
 
-    @property
-    def needs_reference(self) -> bool:
-        """Whether a reference model is needed: for `loss`, or for a KL penalty in the reward."""
-
-    @property
-    def needs_old(self) -> bool:
-        """Whether ratios use the trainer's own log-probs from before the first update."""
-
-    @property
-    def needs_limit(self) -> bool:
-        """Whether `limit` must be called before each optimizer step."""
-
-    @property
-    def trains_zero_advantage(self) -> bool:
-        """Whether a sample whose advantage is 0 still has a gradient: a KL term, an entropy bonus, distillation, a
-        critic. If not, groups of zero advantages are not trained on."""
-
-    @property
-    def needs_critic(self) -> bool:
-        """Whether a critic is trained with `trace` and `value_loss`. Algorithms without one may lack all three."""
-
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
         """Advantage of each sample, for all groups of the step."""
+
+    def loss(self, batch: TokenBatch) -> TokenLoss:
+        """Loss of each token. The trainer aggregates it over the whole optimizer step."""
+
+
+class LimitsRatios(Algorithm, Protocol):
+    """An algorithm whose loss needs a limit computed from all tokens of the optimizer step."""
 
     def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
         """Largest log-ratio that keeps a gradient, and metrics, from all tokens of the optimizer step."""
 
-    def loss(self, batch: TokenBatch) -> TokenLoss:
-        """Loss of each token. The trainer aggregates it over the whole optimizer step."""
+
+class TrainsCritic(Algorithm, Protocol):
+    """An algorithm with a critic."""
 
     def trace(self, groups: Sequence[Group]) -> list[Group]:
         """Generalized advantage estimation (GAE): all groups of a step with per-token advantages and returns, computed
@@ -311,22 +320,12 @@ class Algorithm(Protocol):
         """Value loss of each token; the trainer averages it over the tokens of the optimizer step."""
 
 
-class Distiller(Protocol):
-    """Adds a teacher's per-token signal to advantages (on-policy distillation)."""
-
-    async def advantages(self, groups: Sequence[Group]) -> tuple[list[Group], Metrics]:
-        """Groups with per-token advantages, and metrics. Drops samples that the teacher could not score."""
-
-    async def close(self) -> None:
-        """Close connections to the teacher."""
-
-
 class Trainer(Protocol):
     """Owns the trained weights and the optimizer."""
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         """Accumulate the gradient of these groups' loss, normalised over all of them. Groups without a gradient
-        (Algorithm.trains_zero_advantage) count only in metrics and in the divisor of the aggregation `constant`."""
+        (Requirements.zero_advantage) count only in metrics and in the divisor of the aggregation `constant`."""
 
     async def optim_step(self) -> Metrics:
         """Clip, step, clear. Returns the gradient norm and the learning rate used."""

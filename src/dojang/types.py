@@ -8,7 +8,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:  # numpy is imported late: the records are read by code that starts fast
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int32]
+    Bools = NDArray[np.bool_]
+    Floats = NDArray[np.float32] | NDArray[np.float64]
 
 __all__ = [
     "Completion",
@@ -22,6 +31,7 @@ __all__ = [
     "Sampling",
     "Span",
     "Verdict",
+    "float_array",
     "plain_prompt",
 ]
 
@@ -178,18 +188,52 @@ class Verdict:
             raise ValueError(f"a part of the reward is not a finite number: {', '.join(bad)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One completion as training data: three streams of equal length, prompt included."""
+def float_array(values: "Sequence[float] | Floats") -> "Floats":
+    """Read-only array of numbers: float32 if that loses nothing, as with log-probs of float32 logits, else float64."""
+    import numpy as np
 
-    tokens: tuple[int, ...]
-    mask: tuple[bool, ...]
+    if not len(values):
+        return _no_floats()
+    found = np.asarray(values)
+    if found.dtype != np.float32:
+        found = found.astype(np.float64, copy=False)
+        with np.errstate(over="ignore"):  # such a number stays float64
+            narrow = found.astype(np.float32)
+        found = narrow if np.array_equal(narrow, found, equal_nan=True) else found
+    return _read_only(found)
+
+
+@cache
+def _no_floats() -> "Floats":
+    """The same empty array for all, which pickle writes once."""
+    import numpy as np
+
+    return _read_only(np.zeros(0, dtype=np.float32))
+
+
+def _read_only(array: "NDArray[Any]") -> "NDArray[Any]":
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+_FLOATS = ("logprobs", "token_rewards", "old_logprobs", "values", "advantages", "returns")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One completion as training data: arrays of equal length, prompt included. Lists and tuples become arrays."""
+
+    tokens: "Ints"
+    mask: "Bools"
     """True for tokens that the model sampled; only those have a loss."""
-    logprobs: tuple[float, ...]
+    logprobs: "Floats"
     """Behaviour log-probs where the mask is True, 0 elsewhere."""
     text: str
     finish: Finish
     version: int
+    """Version of the weights that sampled the first token."""
     verdict: Verdict
     index: int = 0
     """Index in its group as sampled; dropped samples leave gaps."""
@@ -198,49 +242,67 @@ class Sample:
     turn: int = 0
     """Turn of its role within the conversation; samples are compared with those of the same role and turn."""
     advantage: float = 0.0
-    token_rewards: tuple[float, ...] = ()
+    token_rewards: "Floats" = ()  # type: ignore[assignment]  # __post_init__ makes an array, here and below
     """Per-token rewards beside the verdict's, such as a KL penalty, 0 where the mask is False; may be empty."""
-    old_logprobs: tuple[float, ...] = ()
+    old_logprobs: "Floats" = ()  # type: ignore[assignment]
     """Trainer's log-probs before the first update on it, 0 where the mask is False; empty if not needed."""
-    values: tuple[float, ...] = ()
+    values: "Floats" = ()  # type: ignore[assignment]
     """Critic's value before each token, 0 where the mask is False; empty without a critic, as are the next two."""
-    advantages: tuple[float, ...] = ()
+    advantages: "Floats" = ()  # type: ignore[assignment]
     """Per-token advantages; if empty, all tokens have `advantage`."""
-    returns: tuple[float, ...] = ()
+    returns: "Floats" = ()  # type: ignore[assignment]
     """Per-token returns, the targets of the critic."""
+    temperature: float = 1.0
+    """Sampling temperature."""
+    spans: tuple[Span, ...] = ()
+    """Weight versions by range of `tokens`; the prompt is in none."""
 
     def __post_init__(self) -> None:
-        told = {
-            "token rewards": self.token_rewards,
-            "old log-probs": self.old_logprobs,
-            "values": self.values,
-            "advantages": self.advantages,
-            "returns": self.returns,
-        }
-        for name, stream in told.items():
-            if len(stream) not in (0, len(self.tokens)):
-                raise ValueError(f"{len(self.tokens)} tokens but {len(stream)} {name}")
+        import numpy as np
+
+        object.__setattr__(self, "tokens", _read_only(np.asarray(self.tokens, dtype=np.int32)))
+        object.__setattr__(self, "mask", _read_only(np.asarray(self.mask, dtype=np.bool_)))
+        for name in _FLOATS:
+            stream = float_array(getattr(self, name))
+            object.__setattr__(self, name, stream)
+            if name != "logprobs" and len(stream) not in (0, len(self.tokens)):
+                raise ValueError(f"{len(self.tokens)} tokens but {len(stream)} {name.replace('_', ' ')}")
         if not len(self.tokens) == len(self.mask) == len(self.logprobs):
             raise ValueError(
                 f"streams differ in length: {len(self.tokens)} tokens, {len(self.mask)} mask, "
                 f"{len(self.logprobs)} log-probs"
             )
 
+    def __eq__(self, other: object) -> bool:
+        import numpy as np
+
+        if not isinstance(other, Sample):
+            return NotImplemented
+        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
+        return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
+
+    __hash__ = None  # type: ignore[assignment]  # verdicts hold mappings
+
     @classmethod
     def of(
         cls,
-        prompt: tuple[int, ...],
+        prompt: Sequence[int],
         completion: Completion,
         verdict: Verdict,
         index: int = 0,
         role: str = "policy",
         turn: int = 0,
+        temperature: float = 1.0,
     ) -> "Sample":
         """Joins prompt and completion tokens: the sampled tokens are trained on, text is never tokenized again."""
+        import numpy as np
+
+        before, size = len(prompt), len(prompt) + len(completion.tokens)
+        spans = completion.spans or (Span(completion.version, 0, size - before),)
         return cls(
-            tokens=prompt + completion.tokens,
-            mask=(False,) * len(prompt) + (True,) * len(completion.tokens),
-            logprobs=(0.0,) * len(prompt) + completion.logprobs,
+            tokens=np.array((*prompt, *completion.tokens), dtype=np.int32),
+            mask=np.arange(size) >= before,
+            logprobs=float_array((0.0,) * before + tuple(completion.logprobs)),
             text=completion.text,
             finish=completion.finish,
             version=completion.version,
@@ -248,7 +310,40 @@ class Sample:
             index=index,
             role=role,
             turn=turn,
+            temperature=temperature,
+            spans=tuple(Span(each.version, before + each.start, before + each.end) for each in spans),
         )
+
+    def with_prompt(self, prompt: Sequence[int]) -> "Sample":
+        """Copy with another prompt in front of the same sampled tokens, without the trainer's values."""
+        import numpy as np
+
+        first = int(self.mask.argmax()) if self.mask.any() else len(self.mask)
+        more = len(prompt) - first
+        dropped: dict[str, Any] = dict.fromkeys(_FLOATS[1:], ())
+        return replace(
+            self,
+            tokens=np.concatenate((np.array(prompt, dtype=np.int32), self.tokens[first:])),
+            mask=np.concatenate((np.zeros(len(prompt), dtype=np.bool_), self.mask[first:])),
+            logprobs=np.concatenate((np.zeros(len(prompt), dtype=self.logprobs.dtype), self.logprobs[first:])),
+            spans=tuple(Span(each.version, each.start + more, each.end + more) for each in self.spans),
+            **dropped,
+        )
+
+    def sampled(self, stream: "Sequence[float] | Floats") -> list[float]:
+        """Values of the sampled tokens, out of values of all tokens."""
+        import numpy as np
+
+        found: list[float] = np.asarray(stream, dtype=np.float64)[self.mask].tolist()
+        return found
+
+    def at_mask(self, values: "Sequence[float] | Floats") -> "Floats":
+        """Values of all tokens, out of values of the sampled tokens; 0 elsewhere."""
+        import numpy as np
+
+        found = np.zeros(len(self.mask))
+        found[self.mask] = values
+        return float_array(found)
 
     @property
     def reward(self) -> float:
@@ -260,7 +355,7 @@ class Sample:
     @property
     def response_length(self) -> int:
         """Number of sampled tokens."""
-        return sum(self.mask)
+        return int(self.mask.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +371,7 @@ class Group:
     @property
     def has_advantage(self) -> bool:
         """Whether any sample or token has an advantage other than 0."""
-        return any(any(sample.advantages) if sample.advantages else sample.advantage for sample in self.samples)
+        return any(each.advantages.any() if each.advantages.size else each.advantage for each in self.samples)
 
     @property
     def judge_errors(self) -> tuple[str, ...]:

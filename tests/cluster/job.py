@@ -10,7 +10,7 @@ from pathlib import Path
 
 import ray
 
-from dojang.cluster.ray.actors import Lost, gather, spawn_at
+from dojang.cluster.ray.actors import ActorLost, gather, start_actor_on
 from dojang.cluster.ray.placement import nodes
 
 
@@ -80,14 +80,14 @@ class Slow:
 def ask(seconds: str) -> None:
     """Somebody on another host, who answers after so many seconds."""
     here = ray.get_runtime_context().get_node_id()
-    actor = spawn_at(next(node for node in nodes() if node.id != here), "Slow")
+    actor = start_actor_on(next(node for node in nodes() if node.id != here), "Slow")
     gather([actor], [actor.make(Slow)], 100)
     say("asked")
     sys.stdout.flush()
     began = time.monotonic()
     try:
-        found = asyncio.run(actor.do("answer", float(seconds)))
-    except Lost as error:
+        found = asyncio.run(actor.call("answer", float(seconds)))
+    except ActorLost as error:
         found = f"lost: {error}"
     say(f"after {time.monotonic() - began:.0f} s {found}")
 

@@ -52,7 +52,7 @@ def test_a_job_outlives_cut_links_and_lost_hosts(make_lab: Callable[[int], Lab],
     lab.link(3, "down")  # for a while: longer than a connection may be silent
     head.says("algo-3 does not answer; waiting 30 s", 40)
     lab.link(3, "up")
-    head.says("algo-3 is back", 30)
+    head.says("algo-3 reconnected", 30)
     (orders / "count").touch()
     head.says("still 3 nodes", 60)
 
@@ -62,8 +62,8 @@ def test_a_job_outlives_cut_links_and_lost_hosts(make_lab: Callable[[int], Lab],
     lab.link(3, "down")  # for good
     assert third.ends(90) == 9
     assert "the head, algo-1, has not been reached on port 6378 for 30 s" in third.failure.read_text()
-    head.says("algo-2 is lost; going on with", 60)
-    head.says("algo-3 is lost; going on with 1 of 3 hosts", 60)
+    head.says("algo-2 is lost; continuing with", 60)
+    head.says("algo-3 is lost; continuing with 1 of 3 hosts", 60)
     (orders / "work").touch()
     head.says("all work done on algo-1", 180)
     assert head.ends(60) == 0
@@ -124,7 +124,7 @@ def test_told_to_stop_the_command_saves_and_all_hosts_leave(make_lab: Callable[[
     assert worker.ends(60) == 130
     assert time.monotonic() - began < 60
     assert saved.read_text() == "with help of algo-2"  # Ray was still there
-    assert "SIGTERM: passed on to the command" in head.said()
+    assert "SIGTERM: forwarded to the command" in head.said()
     assert "told to stop" in worker.said()
     no_leftovers(lab)
 
@@ -137,6 +137,6 @@ def test_a_host_that_does_not_come_is_named(make_lab: Callable[[int], Lab]) -> N
     assert codes == [9, 9]
     assert time.monotonic() - began < 100
     for host in lab.hosts[:2]:
-        assert "hosts did not come: " in host.failure.read_text()
-        assert "algo-3 has not reported to the head" in host.failure.read_text()
+        assert "hosts are missing: " in host.failure.read_text()
+        assert "algo-3 has not connected to the head" in host.failure.read_text()
     no_leftovers(lab)

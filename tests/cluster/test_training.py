@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from dojang.cluster.sagemaker.payload import Shipment
+from dojang.cluster.sagemaker.payload import Payload
 from network_hosts import NEEDS_HOSTS, Lab, no_leftovers, until
 from run_records import ALIKE, ledger, steps_done
 
@@ -41,7 +41,7 @@ def test_a_run_outlives_a_lost_host_and_a_cut_link(make_lab: Callable[[int], Lab
     assert head.ends(MUCH) == 0
     assert third.ends(60) == 0
     assert second.ends(5) == -signal.SIGKILL
-    assert "algo-2 is lost; going on with" in head.said()
+    assert "algo-2 is lost; continuing with" in head.said()
     assert not any(host.failure.exists() for host in lab.hosts)
     assert ledger(run) == ledger(alone)
     no_leftovers(lab)
@@ -84,8 +84,8 @@ def test_sequence_parallelism_in_the_containers_of_a_job(make_lab: Callable[[int
     for folder in (channel, lab.hosts[0].root / "model"):
         folder.mkdir(parents=True)
     spread = ("runtime.trainers=2", "train.sequence_parallel=2", "runtime.cpus=1")
-    Shipment(ALIKE[0], (*ALIKE[1:], "steps=2", "eval.every=2", *spread)).write(channel)
-    inside = [sys.executable, "-m", "dojang", "launch", "inside", "runtime.name=ray"]
+    Payload(ALIKE[0], (*ALIKE[1:], "steps=2", "eval.every=2", *spread)).write(channel)
+    inside = [sys.executable, "-m", "dojang", "launch", "entry-point", "runtime.name=ray"]
     lab.start("--timeout", str(MUCH), "--no-dashboard", "--", *inside)
     assert [host.ends(MUCH) for host in lab.hosts] == [0, 0]
     head, worker = lab.hosts

@@ -10,14 +10,19 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dojang.engine.generate_engine import GenerateEngine
 from dojang.engine.torch_engine import TorchEngine
-from dojang.inference.engine_pool import Fleet
+from dojang.inference.engine_pool import EnginePool
 from dojang.inference.scripted import ScriptedEngine
 from dojang.protocols import RolloutEngine
-from dojang.types import Completion, Sampling
+from dojang.trainer.forward import token_logprobs
+from dojang.trainer.packed_attention import use_packed_attention
+from dojang.trainer.packing import micro_batches
+from dojang.types import Completion, Sample, Sampling
 from dojang.weight_sync.in_memory import MemoryWeights
 from ray_cluster import NEEDS_RAY, alone
-from vllm_servers import NEEDS_VLLM, Kept, served
+from tiny_models import MODELS, tiny_model
+from vllm_servers import NEEDS_VLLM, DeltaReceiver, served
 
 Ask = tuple[Sequence[int], int, Sampling]
 MakeTorch = Callable[..., TorchEngine]
@@ -52,26 +57,38 @@ def torch_engine(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrai
     return make
 
 
+@pytest.fixture
+def generate_engine(
+    micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
+) -> Callable[[], RolloutEngine]:
+    def make() -> GenerateEngine:
+        weights = MemoryWeights(torch.float64)
+        weights.publish(7, dict(micro_model(torch.float64, seed=7).named_parameters()))
+        return GenerateEngine(micro_model(torch.float64), tokenizer, weights, slots=8)
+
+    return make
+
+
 @pytest.fixture(scope="module")
 def ray_engine(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[RolloutEngine]:
     """One for all, since a process that has torch takes a while to begin."""
     from dojang.cluster.ray.engines import RayEngine, Sampler
-    from dojang.cluster.ray.object_store import Held, Shared, lay_down
+    from dojang.cluster.ray.object_store import LatestWeights, ReceivedWeights, put_weights
     from dojang.cluster.ray.placement import reserve
 
-    class Versions(Shared):
+    class Versions(LatestWeights):
         def reference(self, version: int) -> Any:
-            return lay_down(dict(micro_model(torch.float64, seed=version).named_parameters()))
+            return put_weights(dict(micro_model(torch.float64, seed=version).named_parameters()))
 
     def sampler() -> Sampler:
-        weights = Held()
+        weights = ReceivedWeights()
         return Sampler(TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=64), weights)
 
     with alone(1):
-        (place,) = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", timeout_s=120)
-        engine = RayEngine(sampler, place, Versions(), 120.0)
+        (placement,) = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", timeout_s=120)
+        engine = RayEngine(sampler, placement, Versions(), 120.0)
         yield engine
         asyncio.run(engine.close())
 
@@ -79,8 +96,9 @@ def ray_engine(
 @pytest.fixture(
     params=[
         "torch",
+        "generate",
         "scripted",
-        "fleet",
+        "pool",
         pytest.param("ray", marks=NEEDS_RAY),
         pytest.param("vllm", marks=NEEDS_VLLM),
         pytest.param("remote", marks=NEEDS_VLLM),
@@ -89,6 +107,7 @@ def ray_engine(
 def make_engine(
     request: pytest.FixtureRequest,
     torch_engine: MakeTorch,
+    generate_engine: Callable[[], RolloutEngine],
     tokenizer: PreTrainedTokenizerBase,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[], RolloutEngine]:
@@ -99,9 +118,10 @@ def make_engine(
 
     makers: dict[str, Callable[[], RolloutEngine]] = {
         "torch": torch_engine,
+        "generate": generate_engine,
         "scripted": lambda: ScriptedEngine(tokenizer, script),
-        "fleet": lambda: Fleet([torch_engine(slots=4), torch_engine()]),
-        "ray": lambda: Kept(request.getfixturevalue("ray_engine"), close=False),
+        "pool": lambda: EnginePool([torch_engine(slots=4), torch_engine()]),
+        "ray": lambda: DeltaReceiver(request.getfixturevalue("ray_engine"), close=False),
         **served(request.config, tokenizer, tmp_path_factory).makers(),
     }
     return makers[request.param]
@@ -362,3 +382,31 @@ def test_a_request_that_was_given_up_does_not_hold_up_the_next(torch_engine: Mak
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("rollout")]
+
+
+@pytest.mark.numerical
+@pytest.mark.parametrize("name", [name for name in MODELS if " " not in name])
+def test_every_family_samples_with_the_log_probs_of_the_trainer(
+    name: str, tokenizer: PreTrainedTokenizerBase, make_sample: Callable[..., Sample]
+) -> None:
+    """After a weight update, with prompts shorter and longer than the sliding window, prefilled in chunks."""
+    trained, weights = tiny_model(name, seed=7), MemoryWeights(torch.float32)
+    weights.publish(7, dict(trained.named_parameters()))
+    engine = TorchEngine(tiny_model(name), tokenizer, weights, slots=4, chunk=8)
+    asks = [(prompt, 2, replace(WARM, temperature=0.7, ordinal=at)) for at, prompt in enumerate(PROMPTS)]
+
+    async def updated() -> list[list[Completion]]:
+        await engine.load(7)
+        groups = await asyncio.gather(*(engine.generate(*ask) for ask in asks))
+        await engine.close()
+        return groups
+
+    completions = [
+        (prompt, each) for (prompt, *_), group in zip(asks, asyncio.run(updated()), strict=True) for each in group
+    ]
+    samples = [make_sample(prompt=prompt, answer=each.tokens, logprobs=each.logprobs) for prompt, each in completions]
+    use_packed_attention(trained)
+    (batch,) = micro_batches(samples, 10_000, torch.device("cpu"))
+    with torch.no_grad():
+        logp_BT, _ = token_logprobs(trained, batch, temperature=0.7, compute=torch.float32)
+    torch.testing.assert_close(logp_BT, batch.behaviour_logp_BT.to(logp_BT), rtol=0, atol=2e-4)

@@ -1,4 +1,4 @@
-"""What every Judge promises: the one of this machine, one that asks services, one of a whole cluster."""
+"""The contract of every Judge: local pool, remote services, Ray cluster."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from dojang.core.paths import cache_root
-from dojang.judge.client import Patience, RemoteJudge
+from dojang.judge.client import RemoteJudge, RetryPolicy
 from dojang.judge.pool import JudgePool
 from dojang.judge.server import serve
 from dojang.judge.service import ServiceOptions
@@ -20,7 +20,7 @@ from ray_cluster import NEEDS_RAY, alone, judging
 
 T = TypeVar("T")
 PATIENCE = 240.0
-"""Seconds after which something is stuck. Nothing here is measured by it."""
+"""Timeout in seconds for things that must not hang; not a measurement."""
 ROOMY = Limits(cpu_s=10.0, wall_s=60.0)
 TESTS = (IoTest("1 2\n", "3\n"), IoTest("20 22\n", "42\n"))
 SUMS = Exam(TESTS, ROOMY)
@@ -33,7 +33,7 @@ MakeJudge = Callable[[], Judge]
 
 @contextmanager
 def service() -> Iterator[str]:
-    """A judge service in a thread, with a judge of its own."""
+    """A judge service in a thread, with a separate judge."""
     up, found, ends = threading.Event(), list[str](), list[Callable[[], object]]()
 
     async def main() -> None:
@@ -57,12 +57,12 @@ def service() -> Iterator[str]:
 
 @pytest.fixture(scope="module", params=["pool", "remote", pytest.param("ray", marks=NEEDS_RAY)])
 def make_judge(request: pytest.FixtureRequest) -> Iterator[MakeJudge]:
-    """Makes judges with two workers."""
+    """Creates judges with two workers."""
     if request.param == "pool":
         yield lambda: JudgePool(cache=cache_root(), workers=2)
     elif request.param == "remote":
         with service() as url:
-            yield lambda: RemoteJudge([url], patience=Patience(total_s=PATIENCE))
+            yield lambda: RemoteJudge([url], policy=RetryPolicy(total_s=PATIENCE))
     else:
         with alone(2):
             yield judging
@@ -70,14 +70,14 @@ def make_judge(request: pytest.FixtureRequest) -> Iterator[MakeJudge]:
 
 @pytest.fixture(scope="module")
 def judge(make_judge: MakeJudge) -> Iterator[Judge]:
-    """One that is not closed by tests."""
+    """A judge that tests do not close."""
     made = make_judge()
     yield made
     run(made.close())
 
 
 def run(waiting: Awaitable[T]) -> T:
-    """In an event loop of its own, and never for ever."""
+    """Run in a new event loop, with a timeout."""
 
     async def bounded() -> T:
         return await asyncio.wait_for(waiting, PATIENCE)
@@ -141,8 +141,8 @@ def test_what_cannot_be_judged_is_a_judge_error_and_no_exception(judge: Judge) -
     assert "cobol" in judgement.detail
 
 
-def test_whoever_leaves_takes_nobody_along(judge: Judge) -> None:
-    """More leave than are judged at a time: some have begun, some have not."""
+def test_cancelled_submission_does_not_affect_others(judge: Judge) -> None:
+    """More submissions are cancelled than run at a time: some are running, some are queued."""
 
     async def some_leave() -> Outcome:
         leaving = [

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from dojang import models
-from dojang.build.local import Learner, load_tokenizer, numerics, prepare_torch
+from dojang.build.local import LocalPolicy, load_tokenizer, numerics, prepare_torch
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import RanksLost, TrainingError
 from dojang.protocols import Trainer
-from dojang.trainer.process_group import ALONE
+from dojang.trainer.process_group import SINGLE_PROCESS
 from dojang.types import Group, Sample
 from ray_cluster import NEEDS_RAY, alone
 
@@ -57,22 +57,22 @@ def here(config: RunConfig) -> Student:
     numeric = numerics(config)
     prepare_torch(numeric.device)
     source = models.resolve(config.model.name)
-    learner = Learner(config, numeric, ALONE, source, load_tokenizer(source)[0])
-    return Student(learner.make_trainer(config.algo.make(config.rollout.max_tokens)), learner.weights.fetch)
+    policy = LocalPolicy(config, numeric, SINGLE_PROCESS, source, load_tokenizer(source)[0])
+    return Student(policy.make_trainer(config.algo.make(config.rollout.max_tokens)), policy.weights.fetch)
 
 
 def elsewhere(config: RunConfig) -> Student:
     import ray
 
-    from dojang.build.ray import SpreadLearner, settled
-    from dojang.cluster.ray.object_store import Shared, pick_up
+    from dojang.build.ray import RayPolicy, resolve_numerics
+    from dojang.cluster.ray.object_store import LatestWeights, get_weights
 
-    config, numeric = settled(config)
-    learner = SpreadLearner(config, numeric, load_tokenizer(models.resolve(config.model.name))[0])
-    assert isinstance(learner.weights, Shared)
-    weights = learner.weights
-    trainer = learner.make_trainer(config.algo.make(config.rollout.max_tokens))
-    return Student(trainer, lambda version: pick_up(ray.get(weights.reference(version))))
+    config, numeric = resolve_numerics(config)
+    policy = RayPolicy(config, numeric, load_tokenizer(models.resolve(config.model.name))[0])
+    assert isinstance(policy.weights, LatestWeights)
+    weights = policy.weights
+    trainer = policy.make_trainer(config.algo.make(config.rollout.max_tokens))
+    return Student(trainer, lambda version: get_weights(ray.get(weights.reference(version))))
 
 
 @pytest.fixture(params=["torch", pytest.param("ray", marks=NEEDS_RAY), pytest.param("two ranks", marks=NEEDS_RAY)])

@@ -1,7 +1,7 @@
-"""Problems of CodeContests in veRL's row layout as exams, and programs that pass them by heart.
+"""CodeContests problems in veRL's row layout as exams, and programs that know the answers.
 
-The data are not part of the repository; this module only reads. A program that knows the answers says nothing about
-solving problems. It shows that inputs reach a program unchanged, and that its outputs are recognised.
+The data are not part of the repository; this module only reads them. A program that knows the answers does not solve
+problems. It shows that inputs reach a program unchanged and that its outputs are recognised.
 """
 
 import binascii
@@ -25,10 +25,10 @@ class Contest:
 
     name: str
     tests: tuple[IoTest, ...]
-    """The public ones first."""
+    """Tests, public ones first."""
     limits: Limits
     answers: Mapping[str, str]
-    """By input. Where an input occurs again with another output, which happens, the first one counts."""
+    """Input -> output. If an input occurs again with another output, the first one counts."""
 
     @property
     def few(self) -> tuple[IoTest, ...]:
@@ -57,7 +57,7 @@ def _contest(row: Mapping[str, Any]) -> Contest:
 
 def _limits(truth: Mapping[str, Any]) -> Limits:
     seconds = truth["time_limit"]["seconds"] + truth["time_limit"]["nanos"] / 1e9
-    # Codeforces says 256 MB and means 2**20 each; CodeContests took a megabyte for a million bytes.
+    # Codeforces means 256 * 2**20 bytes by 256 MB; CodeContests counted a megabyte as a million bytes.
     megabytes, rest = divmod(truth["memory_limit_bytes"], 10**6)
     assert rest == 0, truth["name"]
     return Limits(cpu_s=seconds, memory_mb=megabytes)
@@ -87,7 +87,7 @@ int main() {{
 
 
 def python_by_heart(contest: Contest, tests: Iterable[IoTest]) -> str:
-    """The answers are compressed: those of one problem may be megabytes. What it imports is quick to load."""
+    """Build a program with compressed answers: those of one problem may be megabytes. Its imports load fast."""
     answers = {
         (len(given), zlib.crc32(given)): binascii.b2a_base64(zlib.compress(contest.answers[test.input].encode()))
         for test in tests

@@ -1,4 +1,4 @@
-"""The corpus: small programs, hostile and honest, each saying in its first lines what must become of it.
+"""The corpus: small programs, hostile and honest, each with its expected outcome in its first lines.
 
     // tries: read the password file through an include
     // expect: compile_error
@@ -6,19 +6,19 @@
 A header is the run of comment lines at the top of a file, one `key: value` each:
 
     tries      what the program does, in a few words
-    expect     the outcomes that are right, separated by |; runtime_error(SIGSYS) names the signal, too
-    hides      optional, repeatable: text that must appear nowhere in the judgement
-    arch       optional: the only machine it makes sense on (x86_64 or aarch64)
+    expect     accepted outcomes, separated by |; runtime_error(SIGSYS) also names the signal
+    hides      optional, repeatable: text that must not appear in the judgement
+    arch       optional: the only architecture it runs on (x86_64 or aarch64)
     language   optional: cpp17 (the default for .cpp), cpp20, python3
     limits     optional: fields of Limits, as in memory_mb=64 cpu_s=0.5
     checker    optional: the checker's name
-    input      optional, repeatable: a JSON string, in place of the common problem's inputs...
-    output     ...each followed by what is expected for it
+    input      optional, repeatable: a JSON string that replaces the common problem's inputs...
+    output     ...each followed by its expected output
     function   in calls/: the function called `candidate`; each begins a test
     code       in calls/, repeatable: the lines of the test's code
-    expand     optional, repeatable: NAME = "text" x 1000; NAME stands for that much text in the program below
+    expand     optional, repeatable: NAME = "text" x 1000; NAME is replaced by that text in the program below
 
-The common problem: read two integers, print their sum. This module only reads; it judges nothing.
+The common problem: read two integers, print their sum. This module only reads programs; it does not judge.
 """
 
 import json
@@ -35,29 +35,29 @@ PROGRAMS = Path(__file__).parent / "programs"
 FOLDERS = ("compile", "hostile", "honest", "python", "calls")
 ARCHES = ("x86_64", "aarch64")
 LANGUAGES = {".cpp": ("cpp17", "cpp20"), ".py": ("python3",)}
-"""By suffix, the default first."""
+"""Languages by suffix, the default first."""
 SUM = (IoTest("1 2\n", "3\n"), IoTest("20 22\n", "42\n"), IoTest("-5 5\n", "0\n"))
 
 _COMMENT = {".cpp": "//", ".py": "#"}
 _ONCE = {"tries", "expect", "arch", "language", "limits", "checker"}
 _REPEATED = {"hides", "input", "output", "function", "code", "expand"}
 _IMPOSSIBLE = {Outcome.JUDGE_ERROR}
-"""Never the fault of a program, so never expected of one."""
+"""Never a program's fault, so never expected."""
 
 Lines = Sequence[tuple[str, str]]
 
 
 class MalformedHeader(ValueError):
-    """A program of the corpus does not say properly what it expects."""
+    """The header of a program is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One acceptable end."""
+    """One accepted outcome."""
 
     outcome: Outcome
     signal: str | None = None
-    """If given, a test with that outcome must have ended by it."""
+    """Signal that must have ended a test with that outcome, if given."""
 
     def __str__(self) -> str:
         return f"{self.outcome}({self.signal})" if self.signal else str(self.outcome)
@@ -71,7 +71,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A program and what must become of it."""
+    """A program and its expected outcomes."""
 
     path: Path
     name: str
@@ -82,11 +82,11 @@ class Entry:
     expect: tuple[Expected, ...]
     hides: tuple[str, ...]
     arch: str | None
-    """None: any machine."""
+    """None means any architecture."""
     exam: Exam
 
     def problem_with(self, judgement: Judgement) -> str | None:
-        """What differs from the expectation, in words; None if nothing does."""
+        """Describe the difference from the expectation; None if there is none."""
         if not any(expected.met_by(judgement) for expected in self.expect):
             wanted = " or ".join(map(str, self.expect))
             return f"{self.name} ({self.tries}): expected {wanted}, got {_ended(judgement)}"
@@ -100,19 +100,19 @@ class Entry:
 
 
 def entries(arch: str) -> list[Entry]:
-    """Every program that makes sense on such a machine ('x86_64', 'aarch64'), by name."""
+    """Every program for an architecture ('x86_64', 'aarch64'), by name."""
     if arch not in ARCHES:
         raise ValueError(f"no programs for the architecture {arch!r}; there are some for {', '.join(ARCHES)}")
     return [entry for entry in map(load, paths()) if entry.arch in (None, arch)]
 
 
 def paths() -> list[Path]:
-    """The files of all programs."""
+    """Paths of all programs."""
     return sorted(path for folder in FOLDERS for path in (PROGRAMS / folder).iterdir() if path.suffix in LANGUAGES)
 
 
 def load(path: Path) -> Entry:
-    """Read one program. Line ends and byte-order marks are part of it and are kept."""
+    """Read one program. Line ends and byte-order marks are kept."""
     try:
         text = path.read_bytes().decode()
         lines, length = _header(text, _COMMENT[path.suffix])
@@ -150,7 +150,7 @@ def _entry(path: Path, text: str, lines: Lines, length: int) -> Entry:
 
 
 def _header(text: str, comment: str) -> tuple[Lines, int]:
-    """The header's keys and values in order, and how many characters it takes up."""
+    """Keys and values of the header in order, and its length in characters."""
     lines: list[tuple[str, str]] = []
     length = 0
     for raw in text.splitlines(keepends=True):

@@ -1,6 +1,6 @@
-"""Judges the corpus and says what went otherwise than expected. Run as a script, it does so for another user.
+"""Judges the corpus and reports unexpected outcomes. Run as a script, it does so as another user.
 
-Standard library and dojang's judge only: a script run as an ordinary user finds nothing else.
+Imports the standard library and dojang's judge only: a script run as an ordinary user finds nothing else.
 """
 
 import asyncio
@@ -21,7 +21,10 @@ DIFFERENCES: dict[str, dict[str, tuple[Outcome, str]]] = {
         "compile/has_host_files": (Outcome.COMPILE_ERROR, "the compiler may not ask about files that are there"),
         "compile/has_judge_files": (Outcome.ACCEPTED, "that a path exists is no secret to Landlock"),
         "compile/include_standard_input": (Outcome.WRONG, "/dev/stdin is there, and empty"),
-        "honest/file_in_tmp": (Outcome.RUNTIME_ERROR, "/tmp is everybody's; a program's own folder has another name"),
+        "honest/file_in_tmp": (
+            Outcome.RUNTIME_ERROR,
+            "/tmp is shared by all users; the program's folder has another name",
+        ),
         "python/stale_files": (Outcome.RUNTIME_ERROR, "as above"),
         "python/stubborn_files": (Outcome.RUNTIME_ERROR, "as above"),
     },
@@ -36,13 +39,13 @@ DIFFERENCES: dict[str, dict[str, tuple[Outcome, str]]] = {
         "python/shut_folders": (Outcome.RUNTIME_ERROR, "as above"),
     },
 }
-"""What weaker isolation changes about an outcome, and why that is so."""
+"""Outcomes that differ at weaker isolation levels, with the reason."""
 _AT_A_TIME = 16
-"""Programs given to the pool at once: it remembers no more than some dozens of binaries."""
+"""Programs submitted at a time: the pool caches a few dozen binaries."""
 
 
 def problem_with(entry: Entry, judgement: Judgement) -> str | None:
-    """What differs from the expectation at this level of isolation."""
+    """Describe the difference from the expectation at this isolation level."""
     special = DIFFERENCES[judgement.isolation].get(entry.name)
     if special and judgement.outcome is special[0]:
         return None
@@ -50,9 +53,9 @@ def problem_with(entry: Entry, judgement: Judgement) -> str | None:
 
 
 async def judge_all(isolation: str, cache: Path, chosen: list[Entry], binaries: Path | None = None) -> list[str]:
-    """Problems, in words; empty if every program got what it deserves.
+    """Judge all programs and return problems; empty if every outcome is as expected.
 
-    `binaries`: a folder for the compiled hostile programs, which every level of isolation runs. Programs of the other
+    `binaries`: a folder for the compiled hostile programs, which every isolation level runs. Programs of the other
     folders are compiled at every level.
     """
     turns = asyncio.Semaphore(_AT_A_TIME)
@@ -75,10 +78,10 @@ async def judge_all(isolation: str, cache: Path, chosen: list[Entry], binaries: 
 
 
 def _kept(pool: JudgePool, entry: Entry, binaries: Path | None) -> Path | None:
-    """Where the compiled program is for all levels; None if every level compiles it. Seccomp links another way."""
+    """Path of the binary for all levels; None if every level compiles it. Seccomp links differently."""
     if binaries is None or not entry.name.startswith("hostile/"):
         return None
-    tools = pool.premises.toolchain
+    tools = pool.host.toolchain
     return None if tools is None or tools.is_shared(entry.source) else binaries / entry.path.stem
 
 

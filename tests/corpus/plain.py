@@ -1,7 +1,7 @@
-"""Runs programs by the plain interpreter, as `python3 main.py`, and by the judge, and says where they differ.
+"""Runs programs with `python3 main.py` and with the judge, and reports differences.
 
-The judge runs them on a virtual environment without packages, and so does the plain interpreter: what files in
-site-packages do to an interpreter when it starts is no part of the comparison.
+Both use a virtual environment without packages: the effect of files in site-packages on a starting interpreter is not
+compared.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run shows from outside."""
+    """Visible result of a run."""
 
     stdout: str
     stderr: str
@@ -50,7 +50,7 @@ class Seen:
 
 
 def programs() -> list[Probe]:
-    """The probes of programs.txt: one program each."""
+    """Probes of programs.txt, one program each."""
     parts = (PROBES / "programs.txt").read_text().split("### ")[1:]
     return [_program(*part.split("\n", 1)) for part in parts]
 
@@ -65,7 +65,7 @@ def _program(name: str, source: str) -> Probe:
 
 
 def expressions() -> list[Probe]:
-    """The probes of expressions.txt: a program for each section, which prints what each expression is."""
+    """Probes of expressions.txt: one program per section, which prints the value of each expression."""
     sections = (PROBES / "expressions.txt").read_text().split("## ")[1:]
     return [_evaluating(*section.split("\n", 1)) for section in sections]
 
@@ -90,7 +90,7 @@ def _lines() -> list[str]:
 
 @contextmanager
 def environment() -> Iterator[str]:
-    """The interpreter of a virtual environment without packages, where every user can read it."""
+    """Interpreter of a virtual environment without packages, readable by every user."""
     chosen = os.environ.get("DOJANG_PROBED_PYTHON")
     base = chosen or find_python("", private_user=os.geteuid() == 0).command[0]
     place = tempfile.mkdtemp(prefix="dojang-plain-", dir="/var/tmp")
@@ -102,16 +102,16 @@ def environment() -> Iterator[str]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _heed_signals() -> None:
-    """A shell has its background jobs ignore these, and a program that is run plainly would inherit that."""
+def _restore_signals() -> None:
+    """Restore default signal handlers: a shell makes background jobs ignore some, and programs would inherit that."""
     for each in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(each) is signal.SIG_IGN:
             signal.signal(each, signal.SIG_DFL)
 
 
 def run_plainly(python: str, probes: Sequence[Probe]) -> list[Seen]:
-    """What `python3 main.py` does."""
-    _heed_signals()
+    """Run the probes with `python3 main.py`."""
+    _restore_signals()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         return list(threads.map(lambda probe: _plain(python, probe), probes))
 
@@ -130,7 +130,7 @@ def _plain(python: str, probe: Probe) -> Seen:
                 stdout=out,
                 stderr=err,
                 env={"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "HOME": str(home), "TMPDIR": str(home)},
-                timeout=600,  # one published solution needs 20 s of processor time, and machines are busy
+                timeout=600,  # one published solution needs 20 s of CPU time, and machines are busy
                 check=False,
             )
         texts = [Path(place, name).read_bytes().decode(errors="replace") for name in ("out", "err")]
@@ -145,7 +145,7 @@ def _seen(stdout: str, stderr: str, code: int) -> Seen:
 
 
 def run_judged(python: str, probes: Sequence[Probe], isolation: str) -> list[Seen]:
-    """What the judge makes of the same programs."""
+    """Run the probes with the judge."""
 
     async def judged(pool: JudgePool, probe: Probe) -> Seen:
         ran = await pool.run("python3", probe.source, probe.input.decode(), LIMITS)
@@ -169,9 +169,10 @@ def differences(
     errors: bool = True,
     unordered: bool = False,
 ) -> dict[str, list[str]]:
-    """By probe, the lines that differ. `allowed` names probes, or beginnings of lines, that may.
+    """Differing lines of each probe. `allowed` names probes, or beginnings of lines, that may differ.
 
-    `errors`: standard error is compared as well. `unordered`: the characters of a line may be in another order."""
+    `errors`: compare standard error too. `unordered`: the characters of a line may be in another order.
+    """
     found: dict[str, list[str]] = {}
     for probe, one, other in zip(probes, plain, judged, strict=True):
         if probe.name in allowed:

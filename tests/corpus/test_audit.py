@@ -1,4 +1,4 @@
-"""`dojang data audit` on the datasets people train on: does the verifier agree with them?"""
+"""`dojang data audit` on common training datasets: does the verifier agree with them?"""
 
 import json
 from collections import Counter
@@ -23,7 +23,7 @@ def audit(tmp_path: Path, *arguments: object) -> dict[str, Any]:
 
 
 def having(told: dict[str, Any], name: str) -> dict[str, list[str]]:
-    """The problems with this finding, and why."""
+    """Problems with this finding, and the reasons."""
     found: dict[str, list[str]] = {}
     for each in told["audited"]:
         if why := [finding["detail"] for finding in each["findings"] if finding["name"] == name]:
@@ -38,7 +38,7 @@ def present(path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_humaneval_agrees_whole(shared_data: Path, tmp_path: Path) -> None:
+def test_humaneval_agrees(shared_data: Path, tmp_path: Path) -> None:
     rows = present(shared_data / "humaneval")
     told = audit(tmp_path, "humaneval", "--input", rows, "--mutants", 0, "--repeats", 1)
     assert told["known_good"] == {"answers": 164, "accepted": 164, "problems": 164, "problems_accepted": 164}
@@ -46,7 +46,7 @@ def test_humaneval_agrees_whole(shared_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_code_contests_has_suspects(shared_data: Path, tmp_path: Path) -> None:
+def test_code_contests_has_suspicious_problems(shared_data: Path, tmp_path: Path) -> None:
     rows = present(shared_data / "code_contests_easy")
     told = audit(tmp_path, rows, "--repeats", 1, "--keep", tmp_path / "kept", "task.max_tests=5", "--min-tests", 3)
     assert told["problems"] == 840
@@ -54,7 +54,7 @@ def test_code_contests_has_suspects(shared_data: Path, tmp_path: Path) -> None:
     assert len(suspects) == 123
     contradicting = having(told, "contradicting_tests")
     assert len(contradicting) == 10
-    # Two of these do not say so: one is interactive, the other asks for an array with a property.
+    # The statements of two of these do not tell: one is interactive, the other asks for an array with a property.
     quiet = {name for name in contradicting if len(suspects[name]) == 1}
     assert quiet == {"1505_A. Is it rated - 2", "1526_A. Mean Inequality"}
     assert not having(told, "tolerance"), "the contest checker, which these problems get, allows for rounding"
@@ -64,7 +64,7 @@ def test_code_contests_has_suspects(shared_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mbpp_agrees_so_far(shared_data: Path, tmp_path: Path) -> None:
+def test_mbpp_agrees(shared_data: Path, tmp_path: Path) -> None:
     rows = present(shared_data / "mbpp" / "mbpp.jsonl")
     told = audit(tmp_path, "mbpp", "--input", rows, "--problems", 60, "--split", "train")
     assert told["known_good"]["accepted"] == told["known_good"]["answers"] == 60
@@ -79,11 +79,11 @@ def test_gsm8k_agrees_and_one_problem_is_in_its_test_split_too(shared_data: Path
     assert having(told, "contaminated").keys() == {"gsm8k/train/1314"}
 
 
-def test_math500_agrees_so_far(shared_data: Path, tmp_path: Path) -> None:
+def test_math500_agrees(shared_data: Path, tmp_path: Path) -> None:
     pytest.importorskip("math_verify")
     rows = present(shared_data / "math500")
     told = audit(tmp_path, "math500", "--input", rows, "--problems", 60)
     assert told["known_good"] == {"answers": 120, "accepted": 120, "problems": 60, "problems_accepted": 60}
-    wrong = Counter(each["outcome"] for found in told["audited"] for each in found["attempts"][3:])
+    wrong = Counter(each["outcome"] for found in told["audited"] for each in found["answers"][3:])
     assert wrong["wrong"] > 100
     assert wrong["accepted"] <= 1, "math-verify takes a number in another base for the same"

@@ -1,4 +1,4 @@
-"""Every program of the corpus, honest or hostile, gets the verdict it deserves: as root and as an ordinary user."""
+"""Every program of the corpus, honest or hostile, gets its expected outcome, as root and as an ordinary user."""
 
 import asyncio
 import json
@@ -36,14 +36,14 @@ def offers() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def binaries() -> Iterator[Path]:
-    """Hostile programs, compiled once for all the tests of this file."""
+    """Hostile programs, compiled once for all tests of this file."""
     with tempfile.TemporaryDirectory(prefix="dojang-corpus-", dir="/var/tmp") as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
 
 
 @pytest.mark.parametrize("isolation", DIFFERENCES)
-def test_every_program_gets_what_it_deserves(isolation: str, offers: dict[str, str], binaries: Path) -> None:
+def test_every_program_gets_its_expected_outcome(isolation: str, offers: dict[str, str], binaries: Path) -> None:
     if offers[isolation]:
         pytest.skip(f"{isolation} cannot be had here: {offers[isolation]}")
     chosen = entries(platform.machine())
@@ -52,10 +52,10 @@ def test_every_program_gets_what_it_deserves(isolation: str, offers: dict[str, s
     assert asyncio.run(judge_all(isolation, cache_root(), chosen, binaries)) == []
 
 
-def test_as_an_ordinary_user(binaries: Path) -> None:
+def test_corpus_as_ordinary_user(binaries: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("the tests above ran as an ordinary user already")
-    place = Path("/var/tmp") / f"dojang-corpus-{os.getpid()}"  # where the user can get at it
+    place = Path("/var/tmp") / f"dojang-corpus-{os.getpid()}"  # readable by the user
     try:
         python = _prepare(place)
         command = [python, "-B", str(place / "corpus" / "judging.py"), "auto", str(place / "cache"), str(binaries)]
@@ -77,12 +77,12 @@ def test_as_an_ordinary_user(binaries: Path) -> None:
 
 
 def _prepare(place: Path) -> str:
-    """A copy of the judge and the corpus that everybody can read, and an interpreter that can."""
+    """Copy the judge and the corpus to a folder that every user can read, with a readable interpreter."""
     package = Path(dojang.__file__).parent
     shutil.copytree(package, place / "src" / "dojang", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(Path(__file__).parent, place / "corpus", ignore=shutil.ignore_patterns("__pycache__"))
     (place / "cache").mkdir()
-    for headers in cache_root().glob("judge/*/headers"):  # making them anew takes a quarter of a minute
+    for headers in cache_root().glob("judge/*/headers"):  # rebuilding them takes 15 seconds
         shutil.copytree(headers, place / "cache" / headers.relative_to(cache_root()))
     subprocess.run(["chown", "-R", str(NOBODY), str(place / "cache")], check=True)
     subprocess.run(["chmod", "-R", "a+rX", str(place)], check=True)

@@ -1,7 +1,7 @@
-"""The judge on the datasets people train on: what is right is accepted, what is not is not, and nothing breaks.
+"""The judge on common training datasets: correct programs are accepted, wrong ones rejected, and nothing fails.
 
-Of a CodeContests problem, the smallest three tests and the largest are run; with DOJANG_ALL_TESTS set, all are. The
-tables below name every solution that does not fare as it should, and why; they are compared exactly.
+Of a CodeContests problem, the smallest three tests and the largest run; with DOJANG_ALL_TESTS set, all run. The
+tables below list every solution with another outcome, and why; they are compared exactly.
 """
 
 import ast
@@ -27,25 +27,25 @@ from dojang.types import Outcome
 
 REJECTED = {Outcome.WRONG, Outcome.RUNTIME_ERROR, Outcome.TIME_LIMIT}
 PATIENT = Limits(cpu_s=30)
-"""For right solutions. MBPP 123 takes five seconds on a fast machine."""
+"""Limits of correct solutions. MBPP 123 takes five seconds on a fast machine."""
 BRISK = Limits(cpu_s=2)
-"""For wrong ones, some of which never end."""
+"""Limits of wrong solutions, some of which never end."""
 
 SURVIVORS = {
     "HumanEval/116": "every number loses its leading binary one, which changes the order of neither positive nor "
     "negative numbers; no test mixes them",
     "HumanEval/162": "Python takes the encoding 'ascii?' for 'ascii'",
 }
-"""Solutions of HumanEval that pass the tests in spite of their first mutation."""
+"""HumanEval solutions that pass the tests despite their first mutation."""
 
 REFUSED: dict[str, str] = {}
-"""Solutions of MBPP that do not pass their own tests."""
+"""MBPP solutions that fail their own tests."""
 
 Row = Mapping[str, Any]
 
 
 def judged(submissions: Iterable[Submission]) -> list[Judgement]:
-    """One judgement each, none of them a failure of the machinery."""
+    """Judge all submissions; none may be a judge error."""
 
     async def judge_all() -> list[Judgement]:
         async with JudgePool(cache=cache_root(), isolation="auto") as pool:
@@ -75,7 +75,7 @@ def test_contests_are_read_whole(contests: list[Contest]) -> None:
     assert len({contest.name for contest in contests}) == len(contests) == 840
     tests = [(contest, test) for contest in contests for test in contest.tests]
     assert len(tests) == 25_878
-    # The same input with another output: there are several right answers, and a comparison of texts will not do.
+    # The same input with another output: the problem has several correct answers, and comparing text does not work.
     assert sum(not contest.agrees(test) for contest, test in tests) == 10
 
 
@@ -163,7 +163,7 @@ def humaneval_submission(row: Row, source: str, limits: Limits) -> Submission:
 
 
 def complaints(names: Iterable[str], judgements: Iterable[Judgement]) -> dict[str, str]:
-    """Why those that were not accepted were not."""
+    """Reasons of those that were not accepted."""
     told = zip(names, judgements, strict=True)
     return {name: judgement.detail for name, judgement in told if judgement.outcome is not Outcome.ACCEPTED}
 
@@ -177,7 +177,7 @@ def mbpp(shared_data: Path) -> dict[str, Row]:
 
 
 def read_mbpp(shared_data: Path) -> dict[str, Row]:
-    """The rows by name. Of the sanitized ones, those that differ from the others by more than the ends of lines."""
+    """Rows by name. Of the sanitized ones, those that differ in more than line ends."""
     lines = present(shared_data / "mbpp" / "mbpp.jsonl").read_text().splitlines()
     rows = {f"mbpp/{row['task_id']}": row for row in map(json.loads, lines)}
     assert len(rows) == 974
@@ -220,7 +220,7 @@ def mbpp_submission(row: Row, tests: Sequence[str], limits: Limits) -> Submissio
 
 
 def called(code: str, test: str) -> str:
-    """The function a test is about. It is named because one solution defines `sum`, which else is Python's own."""
+    """Function under test. It is named because one solution defines `sum`, which otherwise means the builtin."""
     made = {node.name for node in parsed(code).body if isinstance(node, ast.FunctionDef)}
     used = [node.id for node in ast.walk(parsed(test)) if isinstance(node, ast.Name) and node.id in made]
     return used[0] if used else ""

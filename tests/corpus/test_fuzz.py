@@ -1,6 +1,6 @@
-"""Anything at all is submitted, and a judgement comes back: never an exception, never a failure of the judge.
+"""Fuzzing: any submission gets a judgement, never an exception or a judge error.
 
-Every case is made from the seed and its number, so that a failure can be repeated by itself:
+A case depends only on the seed and its number, so a failure can be repeated alone:
 
     DOJANG_FUZZ_CASES=2000 DOJANG_FUZZ_SEED=7 pytest tests/corpus/test_fuzz.py
 """
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from dojang.core.paths import cache_root
-from dojang.judge.checkers import compare, complete, normal_form
+from dojang.judge.checkers import compare, digest_decides, normalize
 from dojang.judge.pool import JudgePool
 from dojang.programs import CallTest, Checker, Exam, IoTest, Judgement, Limits, Stop, Submission
 from dojang.types import Outcome
@@ -25,7 +25,7 @@ T = TypeVar("T")
 CASES = int(os.environ.get("DOJANG_FUZZ_CASES", "200"))
 SEED = int(os.environ.get("DOJANG_FUZZ_SEED", "0"))
 BOUND = 180.0
-"""Seconds that judging one may take. Limits here are small; a checker that hangs has thirty, three times."""
+"""Timeout of one judgement in seconds. Limits here are small; a hanging checker gets thirty seconds, three times."""
 
 RIGHT = Submission("python3", "print(sum(map(int, input().split())))", Exam((IoTest("1 2", "3"),), Limits(cpu_s=10)))
 RIGHT_CPP = Submission(
@@ -35,7 +35,7 @@ RIGHT_CPP = Submission(
 )  # fmt: skip
 STEADY = Limits(cpu_s=2.0, wall_s=2.0, compile_s=60.0)
 LIMITS = {Outcome.TIME_LIMIT, Outcome.MEMORY_LIMIT, Outcome.OUTPUT_LIMIT}
-"""Which of them a program without end meets first is a matter of luck."""
+"""Outcomes of endless programs; which limit they hit first is random."""
 
 PYTHON = (
     "a, b = map(int, input().split())\nprint(a + b)\n",
@@ -78,13 +78,13 @@ SNIPPETS = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A submission, and what may be expected of it."""
+    """A submission and its expectations."""
 
     submission: Submission
     faulty: bool
-    """Whether the exam itself may be at fault."""
+    """Whether the exam itself may be invalid."""
     steady: bool
-    """Whether no limit is so narrow that luck decides."""
+    """Whether all limits are wide enough for a stable outcome."""
 
 
 def made(number: int) -> Case:
@@ -94,19 +94,19 @@ def made(number: int) -> Case:
 
 
 def _scrap(random: Random) -> Case:
-    """Not a program at all."""
+    """Random text."""
     source = _garbage(random, random.choice((0, 1, 10, 1000, 20_000)))
     return _case(random, _language(random, 0.3), source, _tests(random))
 
 
 def _mutant(random: Random) -> Case:
-    """What was a program once."""
+    """A mutated program."""
     language = _language(random, 0.2)
     return _case(random, language, _mutated(random, _program(random, language)), _tests(random))
 
 
 def _whole(random: Random) -> Case:
-    """A program, on inputs it may not be made for, with limits from anywhere in their range."""
+    """A valid program on any input, with limits from their whole range."""
     language = _language(random, 0.15)
     limits, steady = _any_limits(random)
     tests = _tests(random, large=True)
@@ -127,7 +127,7 @@ def _called(random: Random) -> Case:
 
 
 def _checked(random: Random) -> Case:
-    """A problem with a checker of its own, which may be anything."""
+    """A problem with a random checker program."""
     body = random.choice(
         (
             "import sys\nsys.exit({})\n",
@@ -226,7 +226,7 @@ def _checker(random: Random) -> Checker:
 
 
 def _narrow_limits(random: Random) -> Limits:
-    """For programs that may have no end."""
+    """Limits for programs that may not end."""
     return Limits(
         cpu_s=random.choice((0.01, 0.1, 0.5)),
         wall_s=random.choice((None, 0.01, 0.5)),
@@ -240,7 +240,7 @@ def _narrow_limits(random: Random) -> Limits:
 
 
 def _any_limits(random: Random) -> tuple[Limits, bool]:
-    """For programs that end by themselves. Also: whether they are so wide that they cannot matter."""
+    """Limits for programs that end, and whether they are too wide to matter."""
     steady = random.random() < 0.6
     low = Limits(cpu_s=20, wall_s=60, memory_mb=256, output_mb=64, processes=8, file_mb=0, stack_mb=8, compile_s=60)
 
@@ -273,7 +273,7 @@ def run(waiting: Awaitable[T]) -> T:
 
 
 async def judged(pool: JudgePool, submissions: Sequence[Submission]) -> list[Judgement | BaseException]:
-    """A few at a time, so that waiting for a turn does not count against the bound."""
+    """Judge a few at a time, so that queueing does not count against the timeout."""
     turns = asyncio.Semaphore(pool.workers)
 
     async def one(submission: Submission) -> Judgement:
@@ -361,7 +361,7 @@ def _end(found: Judgement | BaseException) -> object:
 
 
 def test_digests_and_comparisons_agree() -> None:
-    """A worker trusts digests where the pool would compare; whatever the bytes, both must come to the same."""
+    """Workers trust digests where the pool would compare; both must agree for any bytes."""
     random = Random(SEED)
     words = [
         b"a",
@@ -392,6 +392,6 @@ def test_digests_and_comparisons_agree() -> None:
         one, two = b"".join(pieces), b"".join(other)
         for name in ("tokens", "exact", "caseless", "unordered", "floats", "contest"):
             checker = Checker(name)  # type: ignore[arg-type]
-            same = normal_form(checker, one) == normal_form(checker, two)
+            same = normalize(checker, one) == normalize(checker, two)
             accepted = compare(checker, one, two) is None
-            assert same == accepted or (accepted and not complete(checker, one)), (name, one, two)
+            assert same == accepted or (accepted and not digest_decides(checker, one)), (name, one, two)

@@ -1,4 +1,4 @@
-"""Every program of the corpus says what must become of it, and there are enough of each kind."""
+"""Every program of the corpus has a valid header, and every kind has enough programs."""
 
 from collections import Counter
 from pathlib import Path
@@ -46,12 +46,12 @@ def test_there_are_enough() -> None:
     assert len(EVERY) >= 125
 
 
-def test_every_outcome_is_expected_of_some() -> None:
+def test_every_outcome_is_expected_somewhere() -> None:
     seen = {expected.outcome for entry in EVERY for expected in entry.expect}
     assert seen == set(Outcome) - {Outcome.JUDGE_ERROR, Outcome.NO_ANSWER}
 
 
-def test_the_honest_are_accepted() -> None:
+def test_honest_programs_are_accepted() -> None:
     honest = [entry for entry in EVERY if entry.path.parent.name == "honest"]
     assert [entry.name for entry in honest if [str(each) for each in entry.expect] != ["accepted"]] == []
 
@@ -140,7 +140,7 @@ def test_malformed_headers_are_named(tmp_path: Path, header: str, complaint: str
     assert complaint in str(raised.value)
 
 
-def test_problems_are_told(tmp_path: Path) -> None:
+def test_problems_are_described(tmp_path: Path) -> None:
     entry = written(
         tmp_path, "// tries: peek\n// expect: wrong | runtime_error(SIGSYS)\n// hides: root:\n\nint main() {}\n"
     )

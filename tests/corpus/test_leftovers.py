@@ -1,7 +1,7 @@
-"""Whatever is judged, and however it ends: nothing is left behind.
+"""Judging leaves nothing behind, whatever is judged and however it ends.
 
-Processes that lose their parent become children of the test, so that none can hide. Everything else is compared with
-what was there before: temporary files, control groups, System V objects, shared memory, names that reserve users.
+Orphaned processes become children of the test, so that none can hide. Everything else is compared with its state
+before: temporary files, control groups, System V objects, shared memory, names that reserve user ids.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from judge_soak import Process, Traces, descendants, left_behind, programs
 T = TypeVar("T")
 PATIENCE = 120.0
 GONE_WITHIN = 20.0
-"""Seconds until nothing is left of a pool whose owner was killed. It takes a fraction of one on an idle machine."""
+"""Timeout in seconds until nothing is left of a pool whose owner was killed. An idle machine takes under one."""
 SUM = (IoTest("1 2\n", "3\n"),)
 RIGHT = "print(sum(map(int, input().split())))\n"
 SLOW = "import time\nwhile time.process_time() < 0.6: pass\n" + RIGHT
@@ -70,14 +70,14 @@ def before() -> Iterator[Traces]:
     traces = Traces.now()
     yield traces
     reap()
-    for left in Traces.now().since(traces):  # whoever finds something has said so; the next must not find it again
+    for left in Traces.now().since(traces):  # already reported; the next test must not find it again
         with suppress(OSError):
             os.rmdir(left.split(" ", left.startswith("control") + 1)[-1])
 
 
 @pytest.fixture(scope="module")
 def cache() -> Path:
-    return cache_root()  # where precompiled headers are already, as a rule
+    return cache_root()  # usually has precompiled headers already
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def make(cache: Path) -> Iterator[Callable[..., JudgePool]]:
 
     def one(isolation: str = "auto", workers: int = 2) -> JudgePool:
         made.append(JudgePool(cache=cache, workers=workers, isolation=isolation))
-        if isolation != "auto" and (why := made[-1].premises.offers[isolation]):
+        if isolation != "auto" and (why := made[-1].host.features[isolation]):
             pytest.skip(why)
         return made[-1]
 
@@ -109,7 +109,7 @@ def workers() -> list[Process]:
 
 
 def reap() -> None:
-    """Bury orphans that came to us and have ended: elsewhere, init would."""
+    """Reap orphans that became our children and have ended; elsewhere, init does that."""
     for each in descendants():
         if each.parent == os.getpid() and each.state == "Z":
             with suppress(ChildProcessError):
@@ -131,7 +131,7 @@ LONG = {"calls/memory_bomb", "calls/endless_answer", "compile/giant_data", "host
 
 
 def quick_entries() -> list[Entry]:
-    """A sample of the corpus: Python, which need not be compiled, and none that takes long by its nature."""
+    """A sample of the corpus: Python programs that need no compiler and do not take long."""
     arch = "aarch64" if platform.machine() == "aarch64" else "x86_64"
     python = [each for each in entries(arch) if each.language == "python3" and each.exam.limits == Limits()]
     words = ("spin", "sleep", "bomb", "flood", "wait", "endless", "recursion", "nest")
@@ -147,7 +147,10 @@ def test_nothing_is_left_after_a_batch(make: Callable[..., JudgePool], before: T
     chosen = random.sample(quick_entries(), 15)
     judgements = run(together(pool, [each for _, each, _ in mixed] + [entry(each) for each in chosen]))
     for (name, _, expected), judgement in zip(mixed, judgements[: len(mixed)], strict=True):
-        assert judgement.outcome is expected or isolation == "seccomp", (name, judgement)  # there without files
+        assert judgement.outcome is expected or isolation == "seccomp", (
+            name,
+            judgement,
+        )  # programs have no files there
     assert [each for each in judgements if each.outcome is Outcome.JUDGE_ERROR] == []
     assert len(supervisors()) == len(workers()) == 2, "no worker was lost on the way, or left over"
     run(pool.close())
@@ -191,7 +194,7 @@ def test_descriptors_of_workers_do_not_grow(make: Callable[..., JudgePool]) -> N
     assert len(os.listdir(f"/proc/{workers()[0].pid}/fd")) <= first + 1
 
 
-def test_pools_come_and_go(make: Callable[..., JudgePool], before: Traces) -> None:
+def test_pools_open_and_close(make: Callable[..., JudgePool], before: Traces) -> None:
     sizes = []
     for _ in range(4):
         pool = make()
@@ -202,7 +205,7 @@ def test_pools_come_and_go(make: Callable[..., JudgePool], before: Traces) -> No
     assert sizes[-1] <= sizes[0]
 
 
-def test_closing_in_the_middle(make: Callable[..., JudgePool], before: Traces) -> None:
+def test_close_while_judging(make: Callable[..., JudgePool], before: Traces) -> None:
     bad = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\nwhile True: pass\n"
 
     async def cut_short(pool: JudgePool) -> None:
@@ -272,14 +275,14 @@ def test_nothing_is_left_when_the_owner_is_killed(cache: Path, before: Traces, m
     random = Random(seed)
     with owner(cache, isolation, seed) as process:
         assert process.stdout is not None
-        if seed:  # else at once, while it starts
+        if seed:  # otherwise at once, while it starts
             assert process.stdout.readline() == "ready\n"
         time.sleep(random.choice((0.05, 0.3, 1.0, 2.0)))
         process.kill()
     assert left_of_the_killed(before) == []
 
 
-def test_nothing_is_left_when_the_owner_is_asked_to_end(cache: Path, before: Traces) -> None:
+def test_nothing_is_left_when_the_owner_gets_sigterm(cache: Path, before: Traces) -> None:
     with owner(cache, "auto", 17) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -289,7 +292,7 @@ def test_nothing_is_left_when_the_owner_is_asked_to_end(cache: Path, before: Tra
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_nothing_is_left_when_everybody_is_asked_to_end(cache: Path, before: Traces, make: Any, isolation: str) -> None:
+def test_nothing_is_left_when_all_processes_get_sigterm(cache: Path, before: Traces, make: Any, isolation: str) -> None:
     make(isolation)
     with owner(cache, isolation, 18) as process:
         assert process.stdout is not None
@@ -311,12 +314,12 @@ EXPECTED = [Outcome.ACCEPTED, Outcome.TIME_LIMIT, Outcome.WRONG, Outcome.RUNTIME
 async def while_killing(
     pool: JudgePool, victims: Callable[[], list[Process]], number: signal.Signals = signal.SIGKILL
 ) -> list[Judgement]:
-    """Judge programs that end as EXPECTED; twice, in the middle, send the victims a signal."""
+    """Judge programs that end as EXPECTED; twice meanwhile, send the victims a signal."""
     await pool.judge(submitted(RIGHT))
     sources = [SLOW.replace("0.6", "0.4"), "while True: pass\n", "print(0)\n", "raise SystemExit(1)\n"]
     limits = Limits(cpu_s=0.6, wall_s=30.0)
     tasks = [asyncio.create_task(pool.judge(submitted(source, limits))) for source in sources]
-    for pause in (0.2, 0.5):  # before the second, new workers have to start
+    for pause in (0.2, 0.5):  # before the second signal, new workers must start
         await asyncio.sleep(pause)
         for victim in victims():
             with suppress(ProcessLookupError):
@@ -353,7 +356,7 @@ def test_killing_supervisors_leaves_nothing(make: Callable[..., JudgePool], befo
 
 
 def programs_now() -> list[Process]:
-    """What workers run at the moment: the second of their children on, the first being the interpreter."""
+    """Running programs: all children of workers except the first, which is the interpreter."""
     known_ = {each.pid for each in workers()}
     found = []
     for worker in known_:
@@ -362,7 +365,7 @@ def programs_now() -> list[Process]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_a_service_manager_says_to_all_changes_no_verdict(
+def test_signal_to_all_processes_changes_no_verdict(
     make: Callable[..., JudgePool], before: Traces, number: signal.Signals
 ) -> None:
     pool = make()
@@ -371,11 +374,11 @@ def test_what_a_service_manager_says_to_all_changes_no_verdict(
     assert left_behind(before, within=3.0) == []
 
 
-def test_what_belongs_to_somebody_unseen_is_not_swept_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where containers share /tmp, a process id says nothing about whether its owner lives."""
+def test_locked_scratch_of_unseen_processes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If containers share /tmp, a process id does not tell whether its owner lives."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    nobody = 2**22 + 1  # no process has such an id
-    locked, free = (tmp_path / f"{PREFIX}{nobody}-{name}" for name in ("locked", "free"))
+    unused_pid = 2**22 + 1  # no process has such an id
+    locked, free = (tmp_path / f"{PREFIX}{unused_pid}-{name}" for name in ("locked", "free"))
     for path in (locked, free):
         path.mkdir()
         (path / "file").touch()
@@ -383,7 +386,7 @@ def test_what_belongs_to_somebody_unseen_is_not_swept_away(tmp_path: Path, monke
     fcntl.flock(held, fcntl.LOCK_EX)
     sweep()
     assert [path.exists() for path in (locked, free)] == [True, False]
-    sweep(nobody)  # somebody else's supervisor had the same id
+    sweep(unused_pid)  # the supervisor of another container had the same id
     assert locked.exists()
     os.close(held)
     sweep()
@@ -391,13 +394,13 @@ def test_what_belongs_to_somebody_unseen_is_not_swept_away(tmp_path: Path, monke
 
 
 def test_killing_programs_changes_no_verdict(make: Callable[..., JudgePool]) -> None:
-    """As if the machine had run out of memory: nobody knows who is to blame, so it is tried again."""
+    """As if the machine were out of memory: the cause is unknown, so the test runs again."""
     pool = make()
     assert [each.outcome for each in run(while_killing(pool, programs_now))] == EXPECTED
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_closing_with_stopped_workers(make: Callable[..., JudgePool], before: Traces, isolation: str) -> None:
+def test_close_with_stopped_workers(make: Callable[..., JudgePool], before: Traces, isolation: str) -> None:
     pool = make(isolation)
 
     async def stopped() -> list[Judgement]:
@@ -415,8 +418,8 @@ def test_closing_with_stopped_workers(make: Callable[..., JudgePool], before: Tr
     assert left_behind(before, within=3.0) == []
 
 
-def test_a_child_of_the_owner_does_not_keep_the_judge(make: Callable[..., JudgePool], before: Traces) -> None:
-    """A data loader, say, forked from the trainer: it inherits the channels to the workers."""
+def test_child_of_the_owner_does_not_keep_the_judge_alive(make: Callable[..., JudgePool], before: Traces) -> None:
+    """A data loader, for example, forked from the trainer inherits the channels to the workers."""
     pool = make()
     assert run(pool.judge(submitted(RIGHT))).outcome is Outcome.ACCEPTED
     child = os.fork()

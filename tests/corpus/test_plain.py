@@ -1,7 +1,7 @@
-"""The judge runs a program as the plain interpreter and the plain shell do: nothing a program prints tells them apart.
+"""The judge runs a program as the plain interpreter and shell do: no output of a program tells them apart.
 
-Hundreds of probes are run by `python3 main.py` and by the judge, in every isolation this machine has. A share of them
-runs always, all of them where slow tests run. The tables below are the documented exceptions (docs/judge.md).
+Hundreds of probes run with `python3 main.py` and with the judge, at every isolation level of this machine. A share of
+them always runs, all of them with the slow tests. The tables below are the documented exceptions (docs/judge.md).
 """
 
 import asyncio
@@ -56,10 +56,10 @@ WITHOUT_FILES = {
         "opens a file, or imports what is not loaded beforehand",
     ),
 }
-"""With isolation seccomp, which lets no program open a file; tracebacks have no lines of source there."""
+"""Exceptions with isolation seccomp, where programs open no files, so tracebacks have no source lines."""
 EXCEPTIONS = {each: EVERYWHERE | (WITHOUT_FILES if each == "seccomp" else {}) for each in ISOLATIONS}
 SHARE = 8
-"""One program in this many runs always."""
+"""One program in this many always runs."""
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ INPUT = "{} 10 20 30\r\nsecond line\nlast"
 
 
 _compiled: dict[bool, bytes] = {}
-"""The program as the first test has compiled it, by whether it is linked to shared libraries."""
+"""Binary compiled by the first test, by whether it is linked dynamically."""
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -135,7 +135,7 @@ def test_the_same_binary_does_the_same(isolation: str, offers: dict[str, str]) -
 
     async def judge_all() -> tuple[list[Execution], bytes]:
         async with JudgePool(cache=cache_root(), isolation=isolation, workers=1) as pool:
-            shared = bool(pool.premises.how_to_run("cpp17", source)["shared"])
+            shared = bool(pool.host.launch_spec("cpp17", source)["shared"])
             if shared in _compiled:
                 pool._binaries.put(("cpp17", source), _compiled[shared])
             ran = [await pool.run("cpp17", source, each, Limits(memory_mb=512)) for each in inputs]

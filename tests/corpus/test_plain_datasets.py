@@ -1,7 +1,7 @@
-"""Published Python solutions are judged as the plain interpreter runs them: as programs, and as functions.
+"""Published Python solutions get the verdict that running them plainly implies, as programs and as functions.
 
-CodeContests' rows hold tests and no solutions, so the solutions are those of HumanEval and MBPP. With DOJANG_ALL_TESTS
-set, all of them are run.
+CodeContests' rows have tests but no solutions, so the solutions are those of HumanEval and MBPP. With
+DOJANG_ALL_TESTS set, all of them run.
 """
 
 import ast
@@ -36,7 +36,7 @@ def python() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def solutions(shared_data: Path) -> list[tuple[Probe, Submission]]:
-    """Each as a program that tests itself, and as functions that are tested."""
+    """Each solution as a program that tests itself, and as functions under test."""
     rows = [(as_program(row), humaneval_submission(row, solution(row), PATIENT)) for row in read_humaneval(shared_data)]
     for name, row in read_mbpp(shared_data).items():
         rows.append((printing(name, row), mbpp_submission(row, row["test_list"], PATIENT)))
@@ -48,7 +48,7 @@ def as_program(row: Mapping[str, Any]) -> Probe:
 
 
 def printing(name: str, row: Mapping[str, Any]) -> Probe:
-    """A program that prints what its tests compare, and fails where they do."""
+    """A program that prints the values its tests compare, and fails if they fail."""
     before = [row.get("test_setup_code", ""), *row.get("test_imports", ())]
     lines = [f"print({left})" for test in row["test_list"] if (left := compared(test))]
     return Probe(name, "\n".join([*before, row["code"], *lines, *row["test_list"], "print('passed')", ""]), b"")
@@ -74,7 +74,7 @@ def test_solutions_are_judged_as_they_run(solutions: list[tuple[Probe, Submissio
 def check(chosen: list[tuple[Probe, Submission]], python: str) -> None:
     probes = [probe for probe, _ in chosen]
     seen = run_plainly(python, probes)
-    # Hashes of texts are random by the plain interpreter, so that a set is printed in another order every time.
+    # The plain interpreter's string hashes are random, so a set prints in another order every time.
     assert differences(probes, seen, run_judged(python, probes, "auto"), {}, unordered=True) == {}
     judgements = judged([submission for _, submission in chosen], python)
     refused = {

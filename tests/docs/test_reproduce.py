@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import published_rows
 from doc_shell import Answer, blocks, run, value
+from dojang.build import preflight
 from dojang.cluster.bootstrap import start_cluster
 from dojang.cluster.sagemaker import sdk, submit
 from dojang.commands import app
@@ -87,8 +88,9 @@ def programs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return 0
 
     # The SDK is not here; what comes before the request is.
-    monkeypatch.setattr(sdk, "rehearse", lambda job: {})
+    monkeypatch.setattr(sdk, "build_request", lambda job: {})
     monkeypatch.setattr(submit, "attach", lambda job, region, profile: 0)
+    monkeypatch.setattr(preflight, "find_spec", lambda package: True)  # vLLM and Ray are on the clusters of the page
     # A cluster of hosts is not, either: its command runs without one.
     monkeypatch.setattr(start_cluster, "ray_cluster", in_a_cluster)
     recorded: dict[str, Answer] = dict.fromkeys(NOT_HERE, lambda arguments: "")

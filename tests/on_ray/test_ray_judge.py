@@ -16,9 +16,9 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has it")
 
-from dojang.build.ray_judges import make_judge, spread_task
+from dojang.build.ray_judges import distribute_task, make_judge
 from dojang.cluster.ray.judges import RayJudge
-from dojang.cluster.ray.placement import give_back, reserve, spare
+from dojang.cluster.ray.placement import release, reserve, spare_cpus
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ClusterError, ConfigError
 from dojang.judge.config import JudgeConfig
@@ -156,7 +156,7 @@ def test_a_machine_that_joins_gets_work_and_one_that_dies_loses_none(
         added = machines.add_node(num_cpus=2)  # here: Ray wants to be in the main thread
         await until(lambda: len(judges(tmp_path)) == 2)  # it has judged something
         machines.remove_node(added, allow_graceful=False)
-        await until(lambda: len(spare()) == 1)  # Ray has noticed
+        await until(lambda: len(spare_cpus()) == 1)  # Ray has noticed
 
     async def go_on() -> None:
         disturbing = asyncio.ensure_future(disturb())
@@ -172,23 +172,23 @@ def test_a_machine_that_joins_gets_work_and_one_that_dies_loses_none(
 
 
 def test_trainers_and_engines_get_their_places_from_judges(judge: RayJudge, machines: Any) -> None:
-    async def seats() -> list[int]:
+    async def concurrency() -> list[int]:
         assert (await judge.judge(submissions(1)[0])).outcome is Outcome.ACCEPTED
-        return [court.seats for court in await judge._courts.open()]
+        return [worker.concurrency for worker in await judge._pool.open()]
 
-    assert run(seats()) == [2]
+    assert run(concurrency()) == [2]
     held = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", timeout_s=10)
     try:
-        assert run(seats()) == [1]
+        assert run(concurrency()) == [1]
         held += reserve("trainers", 1, cpus=1, gpus=0, strategy="PACK", timeout_s=10)
-        assert run(seats()) == [1]  # nothing is left, but somebody must judge
+        assert run(concurrency()) == [1]  # nothing is left, but somebody must judge
     finally:
-        give_back(held)
-    assert run(seats()) == [2]
+        release(held)
+    assert run(concurrency()) == [2]
 
 
 def test_without_anybody_who_can_judge_there_is_a_reason_and_no_verdict(machines: Any) -> None:
-    def factory(seats: int) -> Callable[[], object]:
+    def factory(concurrency: int) -> Callable[[], object]:
         def broken() -> None:
             raise OSError("the disk is full")
 
@@ -198,10 +198,10 @@ def test_without_anybody_who_can_judge_there_is_a_reason_and_no_verdict(machines
     started = time.monotonic()
     judgement = run(judge.judge(submissions(1)[0]))
     assert judgement.outcome is Outcome.JUDGE_ERROR
-    assert "nobody to judge for 4 s" in judgement.detail
+    assert "no judge was available for 4 s" in judgement.detail
     assert "the disk is full" in judgement.detail
     assert time.monotonic() - started < 60
-    with pytest.raises(ClusterError, match=r"judging cannot begin on .*the disk is full"):
+    with pytest.raises(ClusterError, match=r"judging cannot start on .*the disk is full"):
         run(judge.open())
     run(judge.close())
 
@@ -209,7 +209,7 @@ def test_without_anybody_who_can_judge_there_is_a_reason_and_no_verdict(machines
 def test_a_machine_that_cannot_judge_is_named(machines: Any, tmp_path: Path) -> None:
     config = ray_config(task={"name": "code"}, judge={"python": str(tmp_path / "none")})
     judge = make_judge(config, {})
-    address = spare()[0][0].address
+    address = spare_cpus()[0][0].address
     with pytest.raises(ConfigError, match=rf"python3 programs cannot be judged on {address}: .*{tmp_path}/none"):
         run(config.judge.check(judge, "python3"))
     run(judge.close())
@@ -230,7 +230,7 @@ def graded(config: RunConfig, problems: list[Problem], *answers: str) -> list[Ve
     judge = make_judge(config, splits)
 
     async def together() -> list[Verdict]:
-        task = await spread_task(config.task.make(splits), config, judge)  # type: ignore[call-arg]
+        task = await distribute_task(config.task.make(splits), config, judge)  # type: ignore[call-arg]
         assert task.problems("train") == problems
         try:
             return await asyncio.gather(*(task.grade(problems[0], each) for each in answers))
@@ -263,4 +263,4 @@ def test_an_answer_that_ends_every_process_is_given_up(machines: Any) -> None:
     task = {"name": "custom", "make_with": "own_task:OwnTask", "options": {"bonus": 0.5}}
     (verdict,) = graded(ray_config(task=task), [problem], "end")
     assert verdict.outcome is Outcome.JUDGE_ERROR
-    assert "processes that judged it ended" in verdict.detail
+    assert "workers were lost while judging it" in verdict.detail

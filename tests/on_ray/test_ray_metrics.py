@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dojang.track.registry import GAUGES, about, figures, gauge_name
+from dojang.track.registry import GAUGES, describe, gauge_name, metrics
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,7 +31,7 @@ from dojang.track.ray import RaySink
 
 directory, folder, port, said = RunDir(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3]), []
 try:
-    RaySink("run", 1).begin({}, lambda: None)
+    RaySink("run", 1).start({}, lambda: None)
 except RuntimeError as error:
     said.append(str(error))
 ray.init(
@@ -40,10 +40,10 @@ ray.init(
 )
 told = []
 for _ in range(2):  # a run that has lost its trainers begins again in the same process
-    couriers = TrackConfig().open(directory, said.append, "later", steps=40, on_ray=True)
-    couriers.start()
-    told.append(couriers.finish("finished"))
-    couriers.close()
+    exporters = TrackConfig().open(directory, said.append, "later", steps=40, on_ray=True)
+    exporters.start()
+    told.append(exporters.finish("finished"))
+    exporters.close()
 text, deadline = "", time.monotonic() + 60
 while "ray_dojang_val_test_score_a_b" not in text and time.monotonic() < deadline:
     time.sleep(0.3)
@@ -58,10 +58,10 @@ print(json.dumps({"told": told, "said": said, "text": text}))
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What Ray exports of a run of two steps, with every figure there is."""
+    """What Ray exports of a run of two steps, with every metric there is."""
     run = tmp_path_factory.mktemp("runs") / "run-7"
     run.mkdir()
-    row = {"step": 1, **{figure.name: float(at) for at, figure in enumerate(figures()) if not figure.is_family}}
+    row = {"step": 1, **{metric.name: float(at) for at, metric in enumerate(metrics()) if not metric.is_family}}
     last = {"step": 2, "critic/rewards/mean": 0.5, "val/test_score/a-b": 0.1, "val/test_score/a_b": 0.2}
     (run / "metrics.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(last) + "\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -85,26 +85,26 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 def values(text: str) -> dict[tuple[str, str], float]:
-    """By gauge and figure, of this run."""
+    """By gauge and metric, of this run."""
     lines = re.findall(r'^ray_(dojang_\w+)\{(.*run="run-7".*)\} (\S+)$', text, re.MULTILINE)
-    return {(name, "".join(re.findall(r'figure="([^"]*)"', labels))): float(value) for name, labels, value in lines}
+    return {(name, "".join(re.findall(r'metric="([^"]*)"', labels))): float(value) for name, labels, value in lines}
 
 
 def test_every_figure_is_exported_under_its_name(seen: dict[str, Any]) -> None:
     assert seen["told"] == [True, True]
     found = values(seen["text"])
-    for at, figure in enumerate(figures()):
-        if not figure.is_family and figure.name != "critic/rewards/mean":
-            assert found[gauge_name(figure.name), figure.name] == at
+    for at, metric in enumerate(metrics()):
+        if not metric.is_family and metric.name != "critic/rewards/mean":
+            assert found[gauge_name(metric.name), metric.name] == at
     assert found["dojang_critic_rewards_mean", "critic/rewards/mean"] == 0.5
     assert found["dojang_val_test_score_a_b", "val/test_score/a-b"] == 0.1
     assert found["dojang_val_test_score_a_b", "val/test_score/a_b"] == 0.2
     assert (found["dojang_step", ""], found["dojang_steps", ""]) == (2, 40)
-    assert {name for name, figure in found if not figure} == set(GAUGES)
+    assert {name for name, metric in found if not metric} == set(GAUGES)
 
 
 def test_help_texts_are_those_of_the_registry(seen: dict[str, Any]) -> None:
-    assert f"# HELP ray_dojang_actor_kl_loss {about('actor/kl_loss')}" in seen["text"]
+    assert f"# HELP ray_dojang_actor_kl_loss {describe('actor/kl_loss')}" in seen["text"]
 
 
 def test_without_a_cluster_it_says_so(seen: dict[str, Any]) -> None:

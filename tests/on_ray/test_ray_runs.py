@@ -138,7 +138,7 @@ def test_sequence_parallel_ranks_learn_what_one_process_learns(
                 time.sleep(0.1)
             kill(max(of(cluster.list_all_nodes(), "Trainer")))
         run.ends_well(600)
-    assert ("beginning again where the run was saved last" in run.log.read_text()) == (trainers == 2)
+    assert ("restarting from the last checkpoint" in run.log.read_text()) == (trainers == 2)
     assert ledger(directory) == ledger(local_run)
     mine, theirs = (load_file(each / "checkpoints/last/model.safetensors") for each in (directory, local_run))
     assert mine.keys() == theirs.keys()
@@ -187,7 +187,10 @@ def test_two_roles_at_once_learn_what_they_learn_one_after_the_other(
             ["runtime.trainers=3", "train.sequence_parallel=3"],
             "train.sequence_parallel=3 cannot divide the model's 4 attention",
         ),
-        (["rollout.engine=vllm", "rollout.tensor_parallel_size=3"], "does not divide the model's 4 attention heads"),
+        (
+            ["rollout.engine=vllm", "rollout.engine.tensor_parallel_size=3"],
+            "does not divide the model's 4 attention heads",
+        ),
     ],
 )
 def test_what_cannot_be_divided_is_refused_by_a_dry_run(

@@ -15,8 +15,8 @@ HOURS = 8
 MINUTES = HOURS * 60
 
 
-def series(name: str, figure: str = "") -> str:
-    return f'{name}{{{LABELS},figure="{figure}"}}' if figure else f"{name}{{{LABELS}}}"
+def series(name: str, metric: str = "") -> str:
+    return f'{name}{{{LABELS},metric="{metric}"}}' if metric else f"{name}{{{LABELS}}}"
 
 
 STEP, STEPS, SEEN = (series(f"dojang_{name}") for name in ("step", "steps", "step_time_seconds"))
@@ -59,7 +59,7 @@ class Case:
     """Values of series instead of the healthy ones; an empty text leaves one out."""
     calls: dict[str, str] = field(default_factory=dict)
     """Alerts and their summaries."""
-    figure: str = ""
+    metric: str = ""
     others: dict[str, str] = field(default_factory=dict)
     """Labels that the alerts have, besides those of a run that is asked itself."""
     at: int = MINUTES
@@ -186,8 +186,8 @@ def expected(case: Case, alert: Any) -> list[dict[str, Any]]:
     if alert.name not in case.calls:
         return []
     labels = {"run": "r-1", "job": "dojang", "instance": "node:9464", "severity": alert.severity, **case.others}
-    if case.figure:
-        labels["figure"] = case.figure
+    if case.metric:
+        labels["metric"] = case.metric
     description = f"{alert.meaning} What to do: {alert.todo}"
     return [{"exp_labels": labels, "exp_annotations": {"summary": case.calls[alert.name], "description": description}}]
 

@@ -32,7 +32,7 @@ RECIPE = [
     *("eval.benchmarks.sums.data.name=arithmetic", "eval.benchmarks.sums.every=5", "eval.benchmarks.sums.problems=8"),
 ]
 NOT_IN_THIS_RUN = {
-    *("Corrections", "Second moment", "Weights sent", "Engines sent all weights"),
+    *("Corrections", "Second moment", "Weight sync", "Full weight syncs"),
     *("KL in the reward", "Held-out loss"),
     *("Loss of the critic", "Values and returns", "Explained variance", "Clipped values", "Gradient of the critic"),
 }
@@ -122,7 +122,7 @@ def test_a_prometheus_that_dies_costs_a_run_nothing(
         assert run.poll() is None, "it ended before it was seen"
         server.kill()
         said = finish(run)
-    assert "nobody has fetched the figures of the last" in said
+    assert "Prometheus did not scrape the last" in said
     assert ledger(tmp_path / "run") == alone
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
 

@@ -1,4 +1,4 @@
-"""Whatever real runs write to metrics.jsonl is in the registry of figures, and what is there is written by somebody."""
+"""Real runs write only registered metrics, and every registered metric is written by a run."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import commands
-from dojang.track.registry import figures, find
+from dojang.track.registry import find, metrics
 
 TESTS = Path(__file__).resolve().parents[1]
 SMALL = ["steps=2", "rollout.prompts_per_step=4", "rollout.group_size=4", "eval.every=2", "eval.problems=8"]
@@ -34,18 +34,19 @@ from dojang.runs import training
 for name, (recipe, *overrides) in json.loads(sys.argv[1]).items():
     if name == "two":  # with a judge that praises what models so small write
         import two_models_command as play
-        play.CodeTask.grade, play.CodeTask.trial, play.coder_tester.read = play.grade, play.trial, play.read
+        play.CodeTask.grade, play.CodeTask.trial = play.grade, play.trial
+        play.coder_tester.parse_cases = play.parse_cases
     training.run(recipe, overrides, Path(sys.argv[2], name), resume=False)
 """
 ELSEWHERE = {"weights/bytes", "weights/whole"}
-"""Of engines in processes of their own; tests/vllm sees them."""
+"""Metrics of engines in separate processes; tests/vllm covers them."""
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The names of each run."""
+    """Metric names that each run wrote."""
     folder = tmp_path_factory.mktemp("runs")
     paths = [str(TESTS / "resume"), *filter(None, [os.environ.get("PYTHONPATH")])]
     (folder / "all_at_once.py").write_text(ALL_AT_ONCE)
@@ -60,12 +61,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_no_run_writes_what_nobody_knows(written: dict[str, set[str]], run: str) -> None:
+def test_runs_write_only_registered_metrics(written: dict[str, set[str]], run: str) -> None:
     assert len(written[run]) > 30
     assert [name for name in sorted(written[run] - {"step"}) if find(name) is None] == []
 
 
-def test_nothing_is_known_that_nobody_writes(written: dict[str, set[str]]) -> None:
-    seen = {figure.name for names in written.values() for name in names if (figure := find(name)) is not None}
-    assert {figure.name for figure in figures()} - seen == ELSEWHERE
+def test_every_registered_metric_is_written(written: dict[str, set[str]]) -> None:
+    seen = {metric.name for names in written.values() for name in names if (metric := find(name)) is not None}
+    assert {metric.name for metric in metrics()} - seen == ELSEWHERE
     assert any(name.startswith("tester/actor/") for name in written["two"])

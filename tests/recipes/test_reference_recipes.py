@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import commands
+from dojang.build import preflight
 from dojang.build.prepare_dataset import DATASETS
 from dojang.config import recipe
 from dojang.core.run_dir import RunDir
@@ -25,10 +26,7 @@ TINY = [
     "rollout.group_size=4",
     "rollout.max_tokens=24",
     "rollout.engine=torch",
-    "rollout.url=[]",
-    "rollout.transfer=full",
     "runtime=local",
-    "rollout.tensor_parallel_size=1",
     "rollout.max_model_len=null",
     "train.warmup_steps=0",
     "train.warmup_ratio=0",
@@ -101,7 +99,7 @@ def prepared(recipe_name: str, folder: Path) -> list[str]:
     if name == "deepmath":  # names are those of the questions
         (raw / "test.jsonl").write_text(json.dumps({"question": "What is 9 plus 9?", "final_answer": "18"}))
     # The contests of both splits are one problem under several names.
-    prepare(DATASETS[name](), find(str(raw)), folder / "prepared", keep_overlap=True, tell=lambda *_: None)
+    prepare(DATASETS[name](), find(str(raw)), folder / "prepared", keep_overlap=True, on_progress=lambda *_: None)
     return [f"data.path={folder / 'prepared'}"]
 
 
@@ -135,7 +133,8 @@ def smaller(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_it_is_whole(data: dict[str, list[str]], name: str) -> None:
+def test_it_is_whole(data: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda package: True)  # vLLM and Ray are on the cluster
     if name not in data:
         pytest.skip("math-verify is not installed")
     where = data[name]
@@ -146,8 +145,8 @@ def test_it_is_whole(data: dict[str, list[str]], name: str) -> None:
 
 def test_how_weights_travel_is_all_that_differs() -> None:
     full, delta = (recipe.load(f"code-qwen3-8b-m2po-{kind}", []) for kind in ("full", "delta"))
-    assert delta.rollout.transfer == "delta"
-    assert delta.model_copy(update={"rollout": delta.rollout.model_copy(update={"transfer": "full"})}) == full
+    assert delta.rollout.engine.weight_sync == "delta"
+    assert recipe.differences(delta, full) == {"rollout.engine.weight_sync": ("delta", "full")}
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -26,7 +26,9 @@ def rewards(tmp_path: Path) -> Path:
     """A folder with a user's own reward functions; `python -m` puts the working directory on the path."""
     (tmp_path / "mine.py").write_text(
         "def same(problem, text):\n    return 0.25\n\n\n"
-        "def broken(problem, text):\n    raise RuntimeError('the verifier is on holiday')\n"
+        "import os\n\n\ndef broken(problem, text):\n"
+        "    if os.path.exists('run/config.yaml'):  # the run has started: it was tried before\n"
+        "        raise RuntimeError('the verifier is on holiday')\n    return 0.0\n"
     )
     return tmp_path
 
@@ -35,7 +37,7 @@ def test_a_learning_rate_that_blows_up_stops_the_run_and_keeps_the_checkpoint(tm
     directory = tmp_path / "run"
     result = dojang("train", str(RECIPE), "train.lr=1000", "train.warmup_steps=0", "--run-dir", str(directory))
     assert result.returncode == 6, result.stdout + result.stderr
-    assert "NaN or infinite" in result.stderr
+    assert "NaN, infinite or too large" in result.stderr
     assert "train.lr" in result.stderr
     assert (directory / "checkpoints" / "last" / "state.json").exists()
     assert json.loads((directory / "summary.json").read_text())["status"] == "failed"
@@ -95,7 +97,7 @@ def test_a_full_disk_is_named_and_loses_nothing(small_disk: Path) -> None:
     result = dojang("train", str(RECIPE), "--run-dir", str(directory))
     assert result.returncode == 5, result.stdout + result.stderr
     assert "is full" in result.stderr
-    assert "--resume" in result.stderr
+    assert f"dojang resume {directory}" in result.stderr
     filler.unlink()
     resumed = dojang("train", str(RECIPE), "--run-dir", str(directory), "--resume")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr

@@ -70,9 +70,9 @@ def record(directory: Path) -> dict[str, Any]:
 
 def test_everything_switched_on_is_resumed_token_exact(tmp_path: Path) -> None:
     recipe, whole, parts = str(tmp_path / "recipe.yaml"), tmp_path / "whole", tmp_path / "parts"
-    training.run(recipe, [], whole, resume=False)
-    training.run(recipe, ["steps=2"], parts, resume=False)
-    training.run(recipe, [], parts, resume=True)
+    training.run(recipe, ["train.lr=6e-4"], whole, resume=False)
+    training.run(recipe, ["train.lr=6e-4", "steps=2"], parts, resume=False)
+    training.resume(parts, ["steps=4"])  # keeps train.lr
     first, again = record(whole), record(parts)
     assert first["rollouts"] == again["rollouts"]
     assert first["metrics"] == again["metrics"]

@@ -64,11 +64,11 @@ def test_two_processes_that_are_stopped_and_one_that_goes_on_do_what_one_does(
     await_step(tmp_path, 1, process)
     process.send_signal(signal.SIGTERM)  # torchrun hands it on to all
     output, _ = process.communicate(timeout=PATIENCE_S)
-    assert "torchrun --nproc-per-node 2 -m dojang train" in output
+    assert "torchrun --nproc-per-node 2 -m dojang resume" in output
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "interrupted"
     done = int((tmp_path / "checkpoints" / "last").resolve().name.removeprefix("step-"))
     if done < 3:
-        finish(start(tmp_path, "--resume", ranks=1))
+        finish(start(tmp_path, "--resume", "steps=3", ranks=1))
     for mine, theirs in zip(figures(tmp_path)[:4], alone[:4], strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5, abs=1e-9)
 

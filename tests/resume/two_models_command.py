@@ -11,7 +11,7 @@ from dojang.programs import CallTest, IoTest, Isolation, Judgement, Ran, fold
 from dojang.tasks.code import CodeTask
 from dojang.types import Message, Outcome, Problem, Verdict
 from dojang.workflows import coder_tester
-from dojang.workflows.test_cases import Case, Malformed
+from dojang.workflows.test_cases import Case, InvalidCases
 
 TESTS = {"private": [{"input": "1", "output": "1"}]}
 
@@ -37,13 +37,13 @@ async def trial(self: CodeTask, problem: Problem, text: str, tests: Sequence[IoT
     return Judgement(fold(ran), ran, len(tests), Isolation.NONE)
 
 
-def read(text: str, **_: Any) -> tuple[Case, ...]:
+def parse_cases(text: str, **_: Any) -> tuple[Case, ...]:
     if number(text) % 5 == 0:
-        raise Malformed("it has its day off")
+        raise InvalidCases("it has its day off")
     given = str(number(text))
     return (Case(given, "2", IoTest(given, "2")),)
 
 
 if __name__ == "__main__":
-    CodeTask.grade, CodeTask.trial, coder_tester.read = grade, trial, read  # type: ignore[method-assign]
+    CodeTask.grade, CodeTask.trial, coder_tester.parse_cases = grade, trial, parse_cases  # type: ignore[method-assign]
     main()

@@ -30,7 +30,7 @@ HOSTS = 3
 SMALL = [
     *("model.name=dojang-tiny-code", "model.dtype=float32", "task.language=python3"),
     *("steps=2", "rollout.engine=torch", "rollout.prompts_per_step=4", "rollout.group_size=4", "rollout.max_tokens=32"),
-    *("rollout.max_model_len=null", "rollout.tensor_parallel_size=1"),
+    *("rollout.max_model_len=null"),
     *("train.max_tokens_per_microbatch=512", "train.gradient_checkpointing=false", "train.offload=[]", "train.lr=3e-4"),
     *("eval.every=2", "eval.problems=4", "checkpoint.every=1"),
     # Each process takes a whole host, so the ranks of a sequence exchange heads over the network.

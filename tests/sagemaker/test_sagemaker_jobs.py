@@ -66,7 +66,7 @@ def codefu(data: Path) -> tuple[str, list[str], Options]:
     )
     return (
         "codefu-7b-stage1",
-        ["rollout.engine=vllm", "rollout.url=[]", "runtime.trainers=8", "runtime.engines=8"],
+        ["rollout.engine=vllm", "runtime.trainers=8", "runtime.engines=8"],
         wanted,
     )
 
@@ -86,7 +86,7 @@ def channel(path: str) -> dict[str, Any]:
 
 def test_the_whole_request_of_codefus_first_stage(sent: list[dict[str, Any]], data: Path) -> None:
     recipe, overrides, wanted = codefu(data)
-    job = plan(recipe, overrides, wanted, here={"RAY_GRAFANA_HOST": "http://grafana:3000", "HF_HOME": "/root"})
+    job = plan(recipe, overrides, wanted, local={"RAY_GRAFANA_HOST": "http://grafana:3000", "HF_HOME": "/root"})
     name = sdk.submit(job)
     script = "/opt/ml/input/data/sm_drivers/sm_train.sh"
     (request,) = sent
@@ -124,7 +124,7 @@ def test_the_whole_request_of_codefus_first_stage(sent: list[dict[str, Any]], da
     assert name == request["TrainingJobName"]
 
 
-def test_a_rehearsal_shows_what_is_sent(sent: list[dict[str, Any]], data: Path) -> None:
+def test_dry_run_shows_the_request_that_is_sent(sent: list[dict[str, Any]], data: Path) -> None:
     many = [
         codefu(data),
         (
@@ -142,9 +142,9 @@ def test_a_rehearsal_shows_what_is_sent(sent: list[dict[str, Any]], data: Path) 
         ),
     ]
     for recipe, overrides, wanted in many:
-        job = plan(recipe, overrides, wanted, here={})
+        job = plan(recipe, overrides, wanted, local={})
         sdk.submit(job)
-        assert timeless(sdk.rehearse(job)) == timeless(sent[-1])
+        assert timeless(sdk.build_request(job)) == timeless(sent[-1])
     spot = sent[1]
     assert spot["EnableManagedSpotTraining"] is True
     assert spot["StoppingCondition"] == {"MaxRuntimeInSeconds": 86400, "MaxWaitTimeInSeconds": 172800}
@@ -154,7 +154,7 @@ def test_a_rehearsal_shows_what_is_sent(sent: list[dict[str, Any]], data: Path) 
 
 
 def test_machines_can_be_kept_for_the_next_job(amazon: Any) -> None:
-    request = sdk.rehearse(plan("quickstart", [], options(keep_alive=30), here={}))
+    request = sdk.build_request(plan("quickstart", [], options(keep_alive=30), local={}))
     assert request["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 1800
     image = request["AlgorithmSpecification"]["TrainingImage"]  # nobody has named one
     assert re.search(r"dkr\.ecr\.us-east-1\.amazonaws\.com/pytorch-training:2\.\d+-gpu-py3\d+$", image)
@@ -168,7 +168,7 @@ def test_what_a_container_needs_is_uploaded(amazon: Any, data: Path, tmp_path: P
     recipe = tmp_path / "it's mine.yaml"
     recipe.write_text("model: {name: dojang-tiny}\ndata: {name: prepared, path: elsewhere}\n")
     wanted = options(inputs=[f"data={data}"], source=tmp_path / "own", requirements=tmp_path / "more.txt")
-    name = sdk.submit(plan(str(recipe), ["model.chat_template_kwargs={note: it's}"], wanted, here={}))
+    name = sdk.submit(plan(str(recipe), ["model.chat_template_kwargs={note: it's}"], wanted, local={}))
     job = amazon.client("sagemaker").describe_training_job(TrainingJobName=name)
     places = {each["ChannelName"]: each["DataSource"]["S3DataSource"]["S3Uri"] for each in job["InputDataConfig"]}
     (packed,) = uploaded(amazon, places["code"]).values()
@@ -190,7 +190,7 @@ def test_what_a_container_needs_is_uploaded(amazon: Any, data: Path, tmp_path: P
         "places": {"data.path": "data"},
     }
     script = uploaded(amazon, places["sm_drivers"])["sm_train.sh"].decode()
-    inside = "python3 -m dojang launch inside runtime.name=ray runtime.trainers=4 runtime.engines=4"
+    inside = "python3 -m dojang launch entry-point runtime.name=ray runtime.trainers=4 runtime.engines=4"
     assert f"\nexec python3 -m dojang launch ray-cluster -- {inside}\n" in script
     assert "'" not in "".join(job["HyperParameters"].values())
 
@@ -199,7 +199,7 @@ def test_a_job_is_submitted_followed_and_described(amazon: Any, capsys: pytest.C
     wanted = options(instance_count=2, checkpoints=f"s3://{BUCKET}/runs/a")
     assert submit.start("quickstart", [], wanted, wait=True) == 0
     said = capsys.readouterr().out
-    assert said.startswith("2 x ml.p4de.24xlarge, for 24 hours at most; uploading\njob dojang-quickstart-20")
+    assert said.startswith("2 x ml.p4de.24xlarge, for at most 24 hours; uploading\njob dojang-quickstart-20")
     assert "aws sagemaker stop-training-job --training-job-name dojang-quickstart-20" in said
     assert "Completed" in said
     found = re.search(r"^job (\S+)$", said, re.MULTILINE)
@@ -212,7 +212,7 @@ def test_a_job_is_submitted_followed_and_described(amazon: Any, capsys: pytest.C
 def test_an_instance_type_that_is_none_is_found_before_anything_is_uploaded(amazon: Any) -> None:
     before = uploaded(amazon, f"s3://{BUCKET}/")
     with pytest.raises(ConfigError, match=r"no ml.p4df.24xlarge; did you mean ml.p4d(e)?.24xlarge"):
-        sdk.submit(plan("quickstart", [], options(instance_type="ml.p4df.24xlarge"), here={}))
+        sdk.submit(plan("quickstart", [], options(instance_type="ml.p4df.24xlarge"), local={}))
     assert uploaded(amazon, f"s3://{BUCKET}/") == before
 
 
@@ -225,7 +225,7 @@ def test_a_refusal_is_a_sentence(amazon: Any, monkeypatch: pytest.MonkeyPatch) -
     amazon.events.register("provide-client-params.sagemaker.CreateTrainingJob", refuse)
     monkeypatch.setattr(sdk, "connect", lambda *_: amazon)
     with pytest.raises(DojangError, match=r"nothing was launched: .*ResourceLimitExceeded.*none left"):
-        sdk.submit(plan("quickstart", [], options(), here={}))
+        sdk.submit(plan("quickstart", [], options(), local={}))
 
 
 def test_without_credentials_there_is_a_way_to_get_some(
@@ -235,8 +235,8 @@ def test_without_credentials_there_is_a_way_to_get_some(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(DojangError, match="no AWS credentials were found; log in"):
-        sdk.submit(plan("quickstart", [], options(), here={}))
+    with pytest.raises(DojangError, match="no AWS credentials found; log in"):
+        sdk.submit(plan("quickstart", [], options(), local={}))
 
 
 def test_a_dry_run_needs_neither_network_nor_credentials(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_stopped_job_is_none_that_finished(amazon: Any, job: Callable[..., str
 
 
 def test_an_unknown_job_is_a_sentence(amazon: Any) -> None:
-    with pytest.raises(DojangError, match="nobody-s-job cannot be looked at"):
+    with pytest.raises(DojangError, match="cannot describe job nobody-s-job"):
         follow(amazon, "nobody-s-job")
 
 
@@ -330,7 +330,7 @@ def test_without_credentials_there_is_nothing_to_wait_for(amazon: Any, monkeypat
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(DojangError, match="some-job cannot be looked at: Unable to locate credentials"):
+    with pytest.raises(DojangError, match="cannot describe job some-job: Unable to locate credentials"):
         follow(sdk.connect(REGION, ""), "some-job")
 
 
@@ -394,8 +394,8 @@ def test_what_is_logged_late_is_told_and_a_throttled_question_is_asked_again(
     session = SimpleNamespace(region_name=REGION, client=clients.__getitem__)
     assert follow(session, name, poll=0.01, say=said.append) == 0
     assert [line for line in said if line.startswith("algo-")] == ["algo-1  step 1", "algo-1  last words"]
-    assert said[0].startswith("Amazon does not answer")
-    assert not any("cannot be read" in line for line in said)
+    assert said[0].startswith("AWS does not answer")
+    assert not any("cannot read" in line for line in said)
 
 
 def test_ctrl_c_leaves_the_job_alone(amazon: Any, job: Callable[..., str]) -> None:

@@ -38,8 +38,8 @@ ENTER = 'mount -t tmpfs opt /opt && mkdir /opt/ml && mount --bind "$ML" /opt/ml 
 def ml(amazon: Any, tmp_path: Path) -> Path:
     """/opt/ml as a job of one host finds it, without Ray: its part is tested elsewhere."""
     wanted = Options(role=ROLE, instance_type="ml.c7i.large", bucket=BUCKET, region=REGION)
-    job = plan("quickstart", [*QUICK, "steps=100000", "checkpoint.every=1"], wanted, here={})
-    name = sdk.submit(replace(job, command="exec python3 -m dojang launch inside"))
+    job = plan("quickstart", [*QUICK, "steps=100000", "checkpoint.every=1"], wanted, local={})
+    name = sdk.submit(replace(job, command="exec python3 -m dojang launch entry-point"))
     told = amazon.client("sagemaker").describe_training_job(TrainingJobName=name)
     ml = tmp_path / "ml"
     for folder in ("input/config", "model", "output/data", "checkpoints"):

@@ -74,9 +74,9 @@ def test_a_run_is_told_to_the_arn_of_the_environment(
     directory.summary.write_text("{}")
     directory.metrics.write_text(json.dumps({"step": 1, "critic/rewards/mean": 0.5}) + "\n")
     said: list[str] = []
-    couriers = TrackConfig(timeout_s=60).open(directory, said.append, "dojang track RUN", steps=1)
-    couriers.start()
-    assert couriers.finish("finished"), said
+    exporters = TrackConfig(timeout_s=60).open(directory, said.append, "dojang track RUN", steps=1)
+    exporters.start()
+    assert exporters.finish("finished"), said
 
     from mlflow.tracking import MlflowClient
 
@@ -90,6 +90,6 @@ def test_a_run_is_told_to_the_arn_of_the_environment(
 def test_a_job_gets_the_plugin_and_the_variables() -> None:
     here = {"MLFLOW_TRACKING_URI": SERVER, "MLFLOW_EXPERIMENT_NAME": "gsm8k", "MLFLOW_TAGS": '{"team": "maths"}'}
     options = Options(role="arn:aws:iam::123456789012:role/Trainer", instance_type="ml.c7i.4xlarge")
-    job = plan("quickstart", [], options, here=here)
+    job = plan("quickstart", [], options, local=here)
     assert {name: job.environment[name] for name in here} == here
     assert "sagemaker-mlflow" in extras(job.config, job.environment)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from dojang.inference.vllm_base import ServedEngine
+from dojang.inference.vllm_base import VllmBaseEngine
 from vllm_servers import Served, served
 
 
@@ -17,7 +17,7 @@ def kit(
 
 
 @pytest.fixture(params=["vllm", "remote"])
-def get(request: pytest.FixtureRequest, kit: Served) -> Callable[[], ServedEngine]:
+def get(request: pytest.FixtureRequest, kit: Served) -> Callable[[], VllmBaseEngine]:
     """The engine of a kind. Many tests use it: they leave it going, and load the weights they want."""
-    kinds: dict[str, Callable[[], ServedEngine]] = {"vllm": kit.local, "remote": kit.remote}
+    kinds: dict[str, Callable[[], VllmBaseEngine]] = {"vllm": kit.local, "remote": kit.remote}
     return kinds[request.param]

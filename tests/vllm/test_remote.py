@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from dojang.core.errors import ConfigError
-from dojang.inference.http_client import Patience
+from dojang.inference.http_client import Timeouts
 from dojang.inference.remote import RemoteEngine
-from dojang.inference.vllm_base import Facts
+from dojang.inference.vllm_base import ModelInfo
 from dojang.types import Completion, Sampling
 from vllm_servers import NEEDS_VLLM, Served
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 WARM = Sampling(temperature=1.0, max_tokens=12, seed=3)
 LONG = Sampling(temperature=2.0, max_tokens=1500, seed=3, bias=((1, -100.0),))
 PROMPT = tuple(range(10, 22))
-HASTY = Patience(health_s=2.0, recovery_s=3.0, retries=2)
+HASTY = Timeouts(health_s=2.0, recovery_s=3.0, retries=2)
 
 
 def run(engine: RemoteEngine, play: Callable[[RemoteEngine], Awaitable[T]]) -> T:
@@ -82,7 +82,7 @@ def test_a_server_left_paused_or_in_an_update_is_taken_over(kit: Served) -> None
     httpx.post(f"{kit.server().url}/update_weight_version", json={"new_version": "broken"}).raise_for_status()
 
     async def take_over(engine: RemoteEngine) -> list[Completion]:
-        with pytest.raises(RuntimeError, match="was begun by somebody, and not ended"):
+        with pytest.raises(RuntimeError, match="was started and never finished"):
             await engine.generate(PROMPT, 1, WARM)
         assert (await engine.state()).dirty
         await engine.load(3)
@@ -123,7 +123,7 @@ def test_an_engine_that_is_closed_fails_what_is_under_way(kit: Served) -> None:
         asked = [asyncio.create_task(engine.generate(PROMPT, 2, replace(LONG, ordinal=at))) for at in range(3)]
         while (await engine.state()).running < 6:
             await asyncio.sleep(0.01)
-        folder = engine._parcels._folder
+        folder = engine._weight_files._folder
         assert folder is not None
         await asyncio.wait_for(engine.close(), 10)
         assert not folder.exists()
@@ -136,11 +136,11 @@ def test_an_engine_that_is_closed_fails_what_is_under_way(kit: Served) -> None:
 
 def test_a_server_killed_under_a_request_is_an_error_in_bounded_time(kit: Served) -> None:
     server = kit.plain_server()
-    engine = RemoteEngine(server.url, kit.tokenizer, None, api="openai", patience=HASTY)
+    engine = RemoteEngine(server.url, kit.tokenizer, None, api="openai", timeouts=HASTY)
 
     async def kill(engine: RemoteEngine) -> float:
-        engine._line._facts = Facts(2048, None, 0)  # type: ignore[attr-defined]  # its log-probs are not the point
-        engine._line._model = "plain"  # type: ignore[attr-defined]
+        engine._connection._facts = ModelInfo(2048, None, 0)  # type: ignore[attr-defined]  # its log-probs are not the point
+        engine._connection._model = "plain"  # type: ignore[attr-defined]
         asked = asyncio.create_task(engine.generate(PROMPT, 2, LONG))
         await asyncio.sleep(1.0)
         assert not asked.done()
@@ -148,7 +148,7 @@ def test_a_server_killed_under_a_request_is_an_error_in_bounded_time(kit: Served
         started = asyncio.get_running_loop().time()
         with pytest.raises(RuntimeError, match="is dead: /v1/completions failed"):
             await asked
-        with pytest.raises(RuntimeError, match="is not alive"):
+        with pytest.raises(RuntimeError, match="health check failed"):
             await engine.state()
         with pytest.raises(RuntimeError, match="is dead"):
             await engine.generate(PROMPT, 1, WARM)

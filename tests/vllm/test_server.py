@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from dojang.core.errors import ConfigError
-from dojang.inference.http_client import Patience, Refused, Server
+from dojang.inference.http_client import RequestRejected, Server, Timeouts
 
-HASTY = Patience(answer_s=0.5, health_s=0.5, recovery_s=0.5, retries=3, first_delay_s=0.05)
+HASTY = Timeouts(answer_s=0.5, health_s=0.5, recovery_s=0.5, retries=3, first_delay_s=0.05)
 Answer = Callable[[str], Awaitable[tuple[int, str] | None]]
 
 
 @asynccontextmanager
-async def serving(answer: Answer, patience: Patience = HASTY) -> AsyncIterator[Server]:
+async def serving(answer: Answer, timeouts: Timeouts = HASTY) -> AsyncIterator[Server]:
     """A server that answers (status, body), or closes the connection on None."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -31,7 +31,7 @@ async def serving(answer: Answer, patience: Patience = HASTY) -> AsyncIterator[S
             writer.close()
 
     listening = await asyncio.start_server(handle, "127.0.0.1", 0)
-    server = Server(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", None, patience, connections=4)
+    server = Server(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", None, timeouts, connections=4)
     try:
         yield server
     finally:
@@ -63,14 +63,14 @@ def test_a_connection_that_fails_is_tried_again() -> None:
 
 def test_but_not_for_ever() -> None:
     asked: list[str] = []
-    with pytest.raises(RuntimeError, match="/x failed, and was not asked again"):
+    with pytest.raises(RuntimeError, match="/x failed and is not sent again"):
         asyncio.run(_ask(failing(99, asked), True))
     assert len(asked) == 4
 
 
 def test_nor_if_it_must_not_be_done_twice() -> None:
     asked: list[str] = []
-    with pytest.raises(RuntimeError, match="/x failed, and was not asked again"):
+    with pytest.raises(RuntimeError, match="/x failed and is not sent again"):
         asyncio.run(_ask(failing(99, asked), False))
     assert len(asked) == 1
 
@@ -95,7 +95,7 @@ def test_a_dead_server_is_an_error_in_bounded_time() -> None:
         started = asyncio.get_running_loop().time()
         with pytest.raises(RuntimeError, match="is dead: /x failed"):
             await server.ask("GET", "/x", again=True)
-        with pytest.raises(RuntimeError, match="is not alive"):
+        with pytest.raises(RuntimeError, match="health check failed"):
             await server.check()
         return asyncio.get_running_loop().time() - started
 
@@ -109,7 +109,7 @@ def test_an_answer_that_does_not_come_is_an_error() -> None:
 
     async def late() -> None:
         async with serving(answer) as server:
-            with pytest.raises(RuntimeError, match=r"has not answered within 0\.5 s"):
+            with pytest.raises(RuntimeError, match=r"did not answer within 0\.5 s"):
                 await server.ask("GET", "/x", again=True)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
@@ -118,13 +118,13 @@ def test_an_answer_that_does_not_come_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(400, Refused), (404, Refused), (500, RuntimeError), (503, RuntimeError)]
+    ("status", "error"), [(400, RequestRejected), (404, RequestRejected), (500, RuntimeError), (503, RuntimeError)]
 )
 def test_what_the_server_says_is_handed_on(status: int, error: type[Exception]) -> None:
     async def answer(path: str) -> tuple[int, str] | None:
         return status, '{"error": {"message": "no such luck"}}'
 
-    with pytest.raises(error, match=f"says {status}: no such luck"):
+    with pytest.raises(error, match=f"returned {status}: no such luck"):
         asyncio.run(_ask(answer, True))
 
 

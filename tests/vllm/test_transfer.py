@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dojang.core.checksum import checksum
-from dojang.inference.vllm_base import ServedEngine
+from dojang.inference.vllm_base import VllmBaseEngine
 from dojang.types import Completion, Metrics, Sampling
-from dojang.weight_sync.weight_files import DeltaParcels
+from dojang.weight_sync.weight_files import DeltaWeightFiles
 from vllm_servers import NEEDS_VLLM, Served
 
 pytestmark = [*NEEDS_VLLM, pytest.mark.slow]
@@ -36,23 +36,23 @@ def after(before: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
 @pytest.fixture
 def make(
     request: pytest.FixtureRequest, kit: Served, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[bool], ServedEngine]:
+) -> Callable[[bool], VllmBaseEngine]:
     """An engine that is sent deltas, or all weights."""
     kit.weights.publish(30, dict(kit.weights.fetch(0)))
     for version in (31, 32, 33):
         kit.weights.publish(version, after(dict(kit.weights.fetch(version - 1)), version))
 
-    def one(delta: bool) -> ServedEngine:
+    def one(delta: bool) -> VllmBaseEngine:
         if request.param == "remote":
             return kit.remote(transfer="delta" if delta else "full")
         engine = kit.local()  # it is started once, for all tests
-        monkeypatch.setattr(engine, "_parcels", DeltaParcels(None) if delta else engine._parcels)
+        monkeypatch.setattr(engine, "_weight_files", DeltaWeightFiles(None) if delta else engine._weight_files)
         return engine
 
     return one
 
 
-def run(engine: ServedEngine, kept: bool, play: Callable[[ServedEngine], Awaitable[T]]) -> T:
+def run(engine: VllmBaseEngine, kept: bool, play: Callable[[VllmBaseEngine], Awaitable[T]]) -> T:
     async def whole() -> T:
         try:
             return await asyncio.wait_for(play(engine), 120)
@@ -65,9 +65,9 @@ def run(engine: ServedEngine, kept: bool, play: Callable[[ServedEngine], Awaitab
 
 @pytest.mark.parametrize("make", ["vllm", "remote"], indirect=True)
 def test_a_model_updated_by_deltas_draws_what_one_updated_whole_draws(
-    make: Callable[[bool], ServedEngine], kit: Served, request: pytest.FixtureRequest
+    make: Callable[[bool], VllmBaseEngine], kit: Served, request: pytest.FixtureRequest
 ) -> None:
-    async def play(engine: ServedEngine) -> tuple[list[Metrics], list[Completion]]:
+    async def play(engine: VllmBaseEngine) -> tuple[list[Metrics], list[Completion]]:
         figures, drawn = [], []
         for version in (30, 31, 32, 33):
             figures.append(await engine.load(version))
@@ -90,9 +90,9 @@ def test_a_model_updated_by_deltas_draws_what_one_updated_whole_draws(
 
 @pytest.mark.parametrize("make", ["remote"], indirect=True)
 def test_a_server_that_keeps_something_else_is_sent_all(
-    make: Callable[[bool], ServedEngine], kit: Served, caplog: pytest.LogCaptureFixture
+    make: Callable[[bool], VllmBaseEngine], kit: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def play(engine: ServedEngine) -> list[Metrics]:
+    async def play(engine: VllmBaseEngine) -> list[Metrics]:
         await engine.load(30)
         await engine.load(31)
         other = kit.remote()  # which does not ask vLLM to keep anything

@@ -66,7 +66,7 @@ def test_its_end_leaves_nothing_behind(kit: Served, how: str) -> None:
     results = asyncio.run(play())
     expected = asyncio.CancelledError if how == "close" else RuntimeError
     assert [type(each) for each in results] == [expected] * 2
-    folder = engine._parcels._folder
+    folder = engine._weight_files._folder
     assert folder is not None
     assert not folder.exists()
     assert vllm_threads() == threads

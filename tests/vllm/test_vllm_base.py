@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang.core.checksum import checksum
 from dojang.core.errors import ModelError
 from dojang.inference.remote import RemoteEngine
-from dojang.inference.vllm_base import ServedEngine
+from dojang.inference.vllm_base import VllmBaseEngine
 from dojang.protocols import Patch, Pause
 from dojang.types import Completion, Sampling
 from vllm_servers import CONTEXT, NEEDS_VLLM, Served, tiny
@@ -24,7 +24,7 @@ from vllm_servers import CONTEXT, NEEDS_VLLM, Served, tiny
 pytestmark = [*NEEDS_VLLM, pytest.mark.slow]
 
 T = TypeVar("T")
-Get = Callable[[], ServedEngine]
+Get = Callable[[], VllmBaseEngine]
 WARM = Sampling(temperature=1.0, max_tokens=12, seed=3)
 LONG = Sampling(temperature=2.0, max_tokens=1000, seed=3, bias=((1, -100.0),))
 """Without the end token: it takes seconds."""
@@ -36,7 +36,7 @@ class TooLateError(Exception):
     processes wait for each other in a loop and there are not cores enough for all of them."""
 
 
-def run(get: Get, play: Callable[[ServedEngine], Awaitable[T]]) -> T:
+def run(get: Get, play: Callable[[VllmBaseEngine], Awaitable[T]]) -> T:
     """With the weights of version 0. A server's client is closed; the engine in this process is kept for others."""
 
     async def whole() -> T:
@@ -60,7 +60,7 @@ def check_in_time(asked: "asyncio.Task[list[Completion]]") -> None:
         raise TooLateError
 
 
-async def under_way(engine: ServedEngine, samples: int) -> None:
+async def under_way(engine: VllmBaseEngine, samples: int) -> None:
     """Until something has been written, which nobody tells before its end."""
     while (await engine.state()).running < samples:
         await asyncio.sleep(0.01)
@@ -112,7 +112,7 @@ def test_greedy_takes_the_likeliest_token_each_time(get: Get, tokenizer: PreTrai
 
 
 def test_seeds_tell_samples_apart_and_repeat_them(get: Get) -> None:
-    async def play(engine: ServedEngine) -> list[list[Completion]]:
+    async def play(engine: VllmBaseEngine) -> list[list[Completion]]:
         asks = [WARM, WARM, replace(WARM, ordinal=1), replace(WARM, seed=4)]
         return [await engine.generate(PROMPT, 4, each) for each in asks]
 
@@ -124,7 +124,7 @@ def test_seeds_tell_samples_apart_and_repeat_them(get: Get) -> None:
 
 
 def test_loading_makes_it_draw_from_the_new_weights(get: Get, tokenizer: PreTrainedTokenizerBase) -> None:
-    async def play(engine: ServedEngine) -> list[Completion]:
+    async def play(engine: VllmBaseEngine) -> list[Completion]:
         await engine.generate(PROMPT, 2, WARM)  # so that something could be left over
         await engine.load(7)
         assert (await engine.state()).version == 7
@@ -140,7 +140,7 @@ def test_what_was_computed_by_old_weights_is_not_used_for_new_requests(
 ) -> None:
     prompt = tuple(10 + at % 200 for at in range(300))  # long enough to be cached
 
-    async def play(engine: ServedEngine) -> list[Completion]:
+    async def play(engine: VllmBaseEngine) -> list[Completion]:
         await engine.generate(prompt, 1, WARM)
         await engine.load(5)
         return await engine.generate(prompt, 1, WARM)
@@ -153,7 +153,7 @@ def test_what_was_computed_by_old_weights_is_not_used_for_new_requests(
 def test_tokens_know_the_weights_that_drew_them(
     get: Get, tokenizer: PreTrainedTokenizerBase, mode: Pause | None
 ) -> None:
-    async def play(engine: ServedEngine) -> list[Completion]:
+    async def play(engine: VllmBaseEngine) -> list[Completion]:
         asked = asyncio.create_task(engine.generate(PROMPT, 2, LONG))
         await under_way(engine, 2)
         if mode:
@@ -179,7 +179,7 @@ def test_tokens_know_the_weights_that_drew_them(
 
 
 def test_what_is_aborted_is_delivered_and_can_go_on(get: Get, tokenizer: PreTrainedTokenizerBase) -> None:
-    async def play(engine: ServedEngine) -> tuple[list[Completion], list[Completion]]:
+    async def play(engine: VllmBaseEngine) -> tuple[list[Completion], list[Completion]]:
         asked = asyncio.create_task(engine.generate(PROMPT, 3, LONG))
         await under_way(engine, 3)
         check_in_time(asked)
@@ -204,7 +204,7 @@ def test_what_is_aborted_is_delivered_and_can_go_on(get: Get, tokenizer: PreTrai
 
 
 def test_what_has_ended_is_not_drawn_again(get: Get) -> None:
-    async def play(engine: ServedEngine) -> tuple[list[Completion], list[Completion]]:
+    async def play(engine: VllmBaseEngine) -> tuple[list[Completion], list[Completion]]:
         first = await engine.generate(PROMPT, 2, WARM)
         return first, await engine.generate(PROMPT, 2, WARM, resume={1: first[1]})
 
@@ -214,7 +214,7 @@ def test_what_has_ended_is_not_drawn_again(get: Get) -> None:
 
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep", "recompute"])
 def test_a_pause_holds_requests_back(get: Get, mode: Pause) -> None:
-    async def play(engine: ServedEngine) -> tuple[list[Completion], list[Completion]]:
+    async def play(engine: VllmBaseEngine) -> tuple[list[Completion], list[Completion]]:
         asked = asyncio.create_task(engine.generate(PROMPT, 2, replace(LONG, max_tokens=600)))
         await under_way(engine, 2)
         pausing = asyncio.create_task(engine.pause(mode))
@@ -240,7 +240,7 @@ def test_a_pause_holds_requests_back(get: Get, mode: Pause) -> None:
 
 
 def test_requests_that_wait_for_the_end_of_a_pause_can_be_aborted(get: Get) -> None:
-    async def play(engine: ServedEngine) -> tuple[list[Completion], list[Completion]]:
+    async def play(engine: VllmBaseEngine) -> tuple[list[Completion], list[Completion]]:
         await engine.pause("keep")
         held = asyncio.create_task(engine.generate(PROMPT, 2, WARM))
         await asyncio.sleep(0.1)
@@ -259,7 +259,7 @@ def test_requests_that_wait_for_the_end_of_a_pause_can_be_aborted(get: Get) -> N
 
 
 def test_sleep_and_wake(get: Get, tokenizer: PreTrainedTokenizerBase) -> None:
-    async def play(engine: ServedEngine) -> list[Completion]:
+    async def play(engine: VllmBaseEngine) -> list[Completion]:
         asked = asyncio.create_task(engine.generate(PROMPT, 2, LONG))
         await under_way(engine, 2)
         await engine.sleep()
@@ -273,7 +273,7 @@ def test_sleep_and_wake(get: Get, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def test_a_stop_string_cuts_the_text_but_keeps_the_tokens(get: Get, tokenizer: PreTrainedTokenizerBase) -> None:
-    async def play(engine: ServedEngine) -> tuple[Completion, Completion, str]:
+    async def play(engine: VllmBaseEngine) -> tuple[Completion, Completion, str]:
         [free] = await engine.generate(PROMPT, 1, replace(WARM, max_tokens=40))
         text = next(text for token in free.tokens[3:] if (text := tokenizer.decode([token])).isascii() and text)
         [stopped] = await engine.generate(PROMPT, 1, replace(WARM, max_tokens=40, stop=(text,)))
@@ -288,7 +288,7 @@ def test_a_stop_string_cuts_the_text_but_keeps_the_tokens(get: Get, tokenizer: P
 
 
 def test_a_stop_token_ends_it_and_is_kept(get: Get) -> None:
-    async def play(engine: ServedEngine) -> tuple[Completion, Completion]:
+    async def play(engine: VllmBaseEngine) -> tuple[Completion, Completion]:
         [free] = await engine.generate(PROMPT, 1, WARM)
         [stopped] = await engine.generate(PROMPT, 1, replace(WARM, stop_tokens=(free.tokens[4],)))
         return free, stopped
@@ -301,8 +301,8 @@ def test_a_stop_token_ends_it_and_is_kept(get: Get) -> None:
 def test_the_context_ends_a_sample(get: Get) -> None:
     prompt = PROMPT * (CONTEXT // len(PROMPT) - 1)
 
-    async def play(engine: ServedEngine) -> list[Completion]:
-        with pytest.raises(ModelError, match=f"leaves no room in a context of {CONTEXT}"):
+    async def play(engine: VllmBaseEngine) -> list[Completion]:
+        with pytest.raises(ModelError, match=f"leaves no tokens to sample in a context of {CONTEXT}"):
             await engine.generate((5,) * CONTEXT, 1, LONG)
         return await engine.generate(prompt, 1, LONG)
 
@@ -312,7 +312,7 @@ def test_the_context_ends_a_sample(get: Get) -> None:
 
 
 def test_strange_requests_are_refused_and_do_no_harm(get: Get, tokenizer: PreTrainedTokenizerBase) -> None:
-    async def play(engine: ServedEngine) -> list[Completion]:
+    async def play(engine: VllmBaseEngine) -> list[Completion]:
         with pytest.raises(ValueError, match="at least one token"):
             await engine.generate((), 1, WARM)
         with pytest.raises((ValueError, IndexError)):
@@ -325,7 +325,7 @@ def test_strange_requests_are_refused_and_do_no_harm(get: Get, tokenizer: PreTra
 
 
 def test_a_request_that_was_given_up_ends_in_vllm_too(get: Get) -> None:
-    async def play(engine: ServedEngine) -> None:
+    async def play(engine: VllmBaseEngine) -> None:
         asked = asyncio.create_task(engine.generate(PROMPT, 16, LONG))
         await under_way(engine, 16)
         check_in_time(asked)
@@ -348,11 +348,11 @@ def test_patches_change_single_numbers(get: Get, tokenizer: PreTrainedTokenizerB
     changed[name] = changed[name].clone()
     changed[name].view(-1)[index] = 3.0
 
-    async def play(engine: ServedEngine) -> list[Completion]:
+    async def play(engine: VllmBaseEngine) -> list[Completion]:
         with pytest.raises(ValueError, match="cannot be updated from version 4"):
             await engine.begin(21, base=4)
         update = await engine.begin(21, base=0)
-        with pytest.raises(ValueError, match="under way"):
+        with pytest.raises(ValueError, match="in progress"):
             await engine.begin(22)
         await update.patch([Patch(name, index, torch.full((3,), 3.0))])
         await update.commit(checksum(changed))
@@ -370,7 +370,7 @@ def test_patches_change_single_numbers(get: Get, tokenizer: PreTrainedTokenizerB
 
 
 def test_weights_that_were_changed_on_the_way_leave_it_dirty_until_whole_ones_come(get: Get, kit: Served) -> None:
-    async def play(engine: ServedEngine) -> list[Completion]:
+    async def play(engine: VllmBaseEngine) -> list[Completion]:
         update = await engine.begin(7)
         await update.send(kit.weights.fetch(7))
         asked = asyncio.create_task(engine.generate(PROMPT, 2, LONG))
@@ -378,12 +378,12 @@ def test_weights_that_were_changed_on_the_way_leave_it_dirty_until_whole_ones_co
         check_in_time(asked)
         with pytest.raises(ValueError, match="not 0123"):
             await update.commit("0123")
-        with pytest.raises(RuntimeError, match="until whole weights have been loaded"):
+        with pytest.raises(RuntimeError, match="until full weights are loaded"):
             await asked
         assert "version 7 broke off" in (await engine.state()).dirty
-        with pytest.raises(RuntimeError, match="until whole weights have been loaded"):
+        with pytest.raises(RuntimeError, match="until full weights are loaded"):
             await engine.generate(PROMPT, 1, WARM)
-        with pytest.raises(ValueError, match="send whole weights"):
+        with pytest.raises(ValueError, match="send full weights"):
             await engine.begin(8, base=0)
         await engine.load(7)
         assert (await engine.state()).dirty == ""
@@ -396,14 +396,14 @@ def test_weights_that_were_changed_on_the_way_leave_it_dirty_until_whole_ones_co
 def test_an_update_that_fails_in_vllm_leaves_it_dirty_until_whole_ones_come(
     get: Get, kit: Served, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    async def play(engine: ServedEngine) -> list[Completion]:
+    async def play(engine: VllmBaseEngine) -> list[Completion]:
         short = {name: each for name, each in kit.weights.fetch(7).items() if "layers.1.mlp" not in name}
         update = await engine.begin(7)
         update._weights = {}  # type: ignore[assignment]  # as if nobody had noticed that some are missing
         update.tensors = dict(short)
         with pytest.raises(RuntimeError, match="weights were not in the update"):
             await update.commit()
-        with pytest.raises(RuntimeError, match="until whole weights have been loaded"):
+        with pytest.raises(RuntimeError, match="until full weights are loaded"):
             await engine.generate(PROMPT, 1, WARM)
         await engine.load(5)
         return await engine.generate(PROMPT, 1, WARM)
@@ -413,7 +413,7 @@ def test_an_update_that_fails_in_vllm_leaves_it_dirty_until_whole_ones_come(
 
 
 def test_an_update_can_be_given_up(get: Get, kit: Served) -> None:
-    async def play(engine: ServedEngine) -> list[Completion]:
+    async def play(engine: VllmBaseEngine) -> list[Completion]:
         update = await engine.begin(7)
         await update.send(kit.weights.fetch(7))
         await update.give_up()
@@ -425,10 +425,10 @@ def test_an_update_can_be_given_up(get: Get, kit: Served) -> None:
 
 
 def test_only_the_newest_weights_are_kept_on_disk(get: Get) -> None:
-    async def play(engine: ServedEngine) -> list[Path]:
+    async def play(engine: VllmBaseEngine) -> list[Path]:
         for version in (1, 2, 3):
             await engine.load(version)
-        assert engine._parcels._folder is not None
-        return list(engine._parcels._folder.iterdir())
+        assert engine._weight_files._folder is not None
+        return list(engine._weight_files._folder.iterdir())
 
     assert len(run(get, play)) == 1

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from dojang.engine.stop_criteria import Stopper
-from dojang.inference.vllm_protocol import Drawn, completed, parameters, version_of
+from dojang.engine.stop_criteria import StopCriteria
+from dojang.inference.vllm_protocol import VllmOutput, completed, parameters, version_of
 from dojang.types import Completion, Sampling, Span
 
 SAMPLING = Sampling(
@@ -15,8 +15,8 @@ SAMPLING = Sampling(
 
 
 @pytest.fixture
-def stopper(tokenizer: PreTrainedTokenizerBase) -> Stopper:
-    return Stopper(tokenizer, frozenset((tokenizer.eos_token_id,)))
+def stop_criteria(tokenizer: PreTrainedTokenizerBase) -> StopCriteria:
+    return StopCriteria(tokenizer, frozenset((tokenizer.eos_token_id,)))
 
 
 def test_parameters_say_what_the_sampling_says() -> None:
@@ -45,28 +45,30 @@ def test_every_sample_has_a_seed_of_its_own() -> None:
     assert parameters(SAMPLING, 1, 0, 9)["seed"] == parameters(SAMPLING, 1, 0, 5)["seed"]
 
 
-def test_what_goes_on_is_joined_to_what_there_was(stopper: Stopper) -> None:
+def test_what_goes_on_is_joined_to_what_there_was(stop_criteria: StopCriteria) -> None:
     past = Completion((10, 11), (-1.0, -2.0), "", "abort", 3)
-    drawn = Drawn((12, 13, 14), (-3.0, -4.0, -5.0), "length", (("3", 0, 1), ("4", 1, 3)))
-    joined = completed(past, drawn, 9, SAMPLING, stopper)
+    drawn = VllmOutput((12, 13, 14), (-3.0, -4.0, -5.0), "length", (("3", 0, 1), ("4", 1, 3)))
+    joined = completed(past, drawn, 9, SAMPLING, stop_criteria)
     assert joined.tokens == (10, 11, 12, 13, 14)
     assert joined.logprobs == (-1.0, -2.0, -3.0, -4.0, -5.0)
     assert joined.spans == (Span(3, 0, 3), Span(4, 3, 5))
     assert (joined.version, joined.finish) == (3, "length")
 
 
-def test_a_stop_string_may_begin_before_the_break(stopper: Stopper, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_stop_string_may_begin_before_the_break(
+    stop_criteria: StopCriteria, tokenizer: PreTrainedTokenizerBase
+) -> None:
     letters = [tokenizer.encode(letter, add_special_tokens=False)[0] for letter in "xyzabcd"]
     past = Completion(tuple(letters[:4]), (-1.0,) * 4, "xyza", "abort", 0)
-    drawn = Drawn(tuple(letters[4:]), (-1.0,) * 3, "length", (("default", 0, 3),))
-    joined = completed(past, drawn, 0, replace(SAMPLING, stop=("zab",)), stopper)
+    drawn = VllmOutput(tuple(letters[4:]), (-1.0,) * 3, "length", (("default", 0, 3),))
+    joined = completed(past, drawn, 0, replace(SAMPLING, stop=("zab",)), stop_criteria)
     assert joined.tokens == tuple(letters[:5])
     assert (joined.text, joined.finish, joined.spans) == ("xy", "stop", (Span(0, 0, 5),))
 
 
-def test_what_ended_otherwise_is_an_error(stopper: Stopper) -> None:
+def test_what_ended_otherwise_is_an_error(stop_criteria: StopCriteria) -> None:
     with pytest.raises(RuntimeError, match="ended a sample with 'error'"):
-        completed(None, Drawn((), (), "error"), 0, SAMPLING, stopper)
+        completed(None, VllmOutput((), (), "error"), 0, SAMPLING, stop_criteria)
 
 
 def test_labels_are_numbers_or_the_first() -> None:

@@ -1,4 +1,4 @@
-"""Credit and loss by the user's own code."""
+"""A custom algorithm: advantages and loss from the user's code."""
 
 from typing import Any, Literal
 
@@ -6,32 +6,29 @@ from pydantic import Field
 
 from dojang.core.errors import ConfigError
 from dojang.core.section import Section, make_object
-from dojang.protocols import Algorithm
+from dojang.protocols import Algorithm, LimitsRatios, Requirements, TrainsCritic
 
 __all__ = ["CustomAlgorithmConfig"]
 
-_CRITICS = ("needs_critic", "trace", "value_loss")
-"""What only an algorithm with a critic must have."""
-
 
 class CustomAlgorithmConfig(Section):
-    """The escape hatch of the algorithm room."""
+    """An algorithm from your own class."""
 
     name: Literal["custom"] = "custom"
     make_with: str
-    """package.module:Class, called with the options; has the methods of Algorithm."""
+    """package.module:Class, called with the options; implements dojang.protocols.Algorithm."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments for it."""
+    """Keyword arguments of the class."""
 
-    def make(self, longest: int) -> Algorithm:
-        """The user's algorithm; how long answers may be is its own business."""
+    def make(self, max_tokens: int) -> Algorithm:
+        """Makes the user's algorithm; `max_tokens` is not passed on."""
         algorithm: Algorithm = make_object(self.make_with, "algo.make_with", **self.options)
-        wanted = [name for name in vars(Algorithm) if not name.startswith("_")]
-        if not getattr(algorithm, "needs_critic", False):
-            wanted = [name for name in wanted if name not in _CRITICS]
+        needs = getattr(algorithm, "requirements", None) or Requirements()
+        kinds = [Algorithm, *([LimitsRatios] if needs.limit else []), *([TrainsCritic] if needs.critic else [])]
+        wanted = [name for kind in kinds for name in vars(kind) if not name.startswith("_")]
         if missing := [name for name in wanted if not hasattr(algorithm, name)]:
             raise ConfigError(
                 f"algo.make_with={self.make_with!r}: {type(algorithm).__name__} has no {', '.join(missing)}; "
-                "dojang.protocols.Algorithm says what each is for"
+                "see dojang.protocols.Algorithm for what each returns"
             )
         return algorithm

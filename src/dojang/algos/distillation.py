@@ -1,17 +1,16 @@
-"""On-policy distillation: the reverse KL to a teacher, token by token, as an advantage.
+"""On-policy distillation: the per-token reverse KL to a teacher as an advantage.
 
-    r_t = log student(y_t) - log teacher(y_t)                       on the tokens that the student sampled
+    r_t = log student(y_t) - log teacher(y_t)                       for the tokens that the student sampled
     A_t = reward_coef * A - coef * sum_{k >= t} discount^(k - t) r_k
 
-With discount 0 each token answers for itself alone (Thinking Machines' on-policy distillation); with 1 the advantage is
-the whole remaining reverse KL. The student's log-probs are those the tokens were sampled at. A is the advantage of the
-sample by its reward. The surrogate of the chosen algorithm (algo.name) turns A_t into a loss.
+With discount 0 each token gets its own reverse KL (Thinking Machines' on-policy distillation); with 1 the advantage
+is the whole remaining reverse KL. The student's log-probs are the behaviour log-probs. A is the sample's advantage from
+its reward. The surrogate of the chosen algorithm (algo.name) turns A_t into a loss.
 """
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from itertools import compress
 from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -20,10 +19,10 @@ from dojang.core.errors import TrainingError
 from dojang.core.section import Section
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["OWN_TEACHERS", "AskTeacher", "Distillation", "DistillationConfig", "Reprompt", "token_advantages"]
+__all__ = ["SELF_TEACHERS", "AskTeacher", "Distillation", "DistillationConfig", "Reprompt", "token_advantages"]
 
-OWN_TEACHERS = ("policy", "reference")
-"""Teachers that are the student itself, which know more than it only by a hint."""
+SELF_TEACHERS = ("policy", "reference")
+"""Self-distillation: the teacher is the student itself, and only a hint gives it more information."""
 
 AskTeacher = Callable[[Sequence[Sample]], Awaitable[Sequence[tuple[float, ...] | None]]]
 """Log-probs of each sample's tokens under the teacher, 0 where the mask is False; None where the teacher failed."""
@@ -47,23 +46,23 @@ class DistillationConfig(Section):
     coef: float = Field(default=1.0, gt=0)
     """Weight of the reverse KL to the teacher in each token's advantage."""
     reward_coef: float = Field(default=0.0, ge=0)
-    """Weight of the reward's advantage, which is added; 0 trains on the teacher alone."""
+    """Weight of the reward's advantage, added to it; 0 trains on the teacher alone."""
     discount: float = Field(default=0.0, ge=0, le=1)
     """Discount of the reverse KL of later tokens in a token's advantage; 0 counts each token's own alone."""
     clip: float | None = Field(default=None, gt=0)
-    """Clip of |log student - log teacher| per token, in nats; without it there is none."""
+    """Clip of |log student - log teacher| per token, in nats; unset disables it."""
     hint: tuple[str, ...] = ()
     """Templates of privileged context that only the teacher reads, at the end of the prompt (self-distillation), with
     fields in braces: {reference}, {feedback} (the judge's detail), {solution} (an accepted sample of the group) or
     columns of the data row. The first one whose fields all have a value is used (docs/distillation.md)."""
     timeout_s: float = Field(default=120.0, gt=0)
-    """Seconds a server may take for one request."""
+    """Timeout of one request to a server, in seconds."""
     attempts: int = Field(default=4, ge=1)
-    """Requests per sample until its teacher log-probs are given up and the sample is left out of the step."""
+    """Requests per sample before it is dropped from the step for lack of teacher log-probs."""
     concurrency: int = Field(default=64, ge=1)
-    """Requests in flight at the same time, over all servers."""
+    """Maximum number of requests in flight, over all servers."""
     max_errors: float = Field(default=0.5, ge=0, lt=1)
-    """Share of a step's samples that may lack teacher log-probs; above it the run stops."""
+    """Largest fraction of a step's samples without teacher log-probs; above it the run stops."""
 
     @field_validator("hint", mode="before")
     @classmethod
@@ -81,9 +80,9 @@ class DistillationConfig(Section):
             )
         if self.model and not self.url:
             raise ValueError(f"model={self.model!r} is a name on servers (url); name a local model by teacher")
-        if self.teacher in OWN_TEACHERS and not self.hint:
+        if self.teacher in SELF_TEACHERS and not self.hint:
             raise ValueError(
-                f"teacher={self.teacher} is the student itself and teaches nothing without privileged context; set "
+                f"teacher={self.teacher} is the student itself and gives no signal without privileged context; set "
                 "hint, such as 'The answer is {reference}.', or name another model"
             )
         return self
@@ -91,11 +90,11 @@ class DistillationConfig(Section):
     @property
     def local_model(self) -> str:
         """Name of a model to load beside the student; empty if the teacher is the student itself or on servers."""
-        return "" if self.teacher in OWN_TEACHERS else self.teacher
+        return "" if self.teacher in SELF_TEACHERS else self.teacher
 
 
 class Distillation:
-    """Asks a teacher about the samples of a step and adds its reverse KL to their advantages."""
+    """Scores the samples of a step under the teacher and adds the reverse KL to their advantages."""
 
     def __init__(
         self,
@@ -104,12 +103,12 @@ class Distillation:
         reprompt: Reprompt | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """With `reprompt`, the teacher reads other prompts than the student (hints). `close` ends its connections."""
+        """`reprompt` gives the teacher other prompts than the student's (hints). `close` closes its connections."""
         self._config, self._ask, self._reprompt, self._close = config, ask, reprompt, close
 
     async def advantages(self, groups: Sequence[Group]) -> tuple[list[Group], Metrics]:
-        """The groups with the advantage of every token, and figures. Samples that the teacher failed to score are left
-        out; TrainingError if they are too many."""
+        """Returns the groups with token advantages, and metrics. Drops samples that the teacher failed to score; raises
+        TrainingError if more than max_errors failed."""
         reprompt = self._reprompt or (lambda group: group.samples)
         shown = [reprompt(group) for group in groups]
         asked = [sample for group in shown for sample in group if sample is not None]
@@ -125,10 +124,10 @@ class Distillation:
                 if logprobs is None or not all(map(math.isfinite, logprobs)):
                     failed += 1
                     continue
-                gap = _gaps(sample, list(compress(logprobs, prompted.mask)))
+                gap = _gaps(sample, prompted.sampled(logprobs))
                 gaps += gap
                 advantages = token_advantages(gap, sample.advantage, self._config)
-                kept.append(replace(sample, advantages=_at_mask(sample, advantages)))
+                kept.append(replace(sample, advantages=sample.at_mask(advantages)))
             found.append(replace(group, samples=tuple(kept)))
         self._check(failed, len(asked))
         total = sum(len(group.samples) for group in groups)
@@ -140,25 +139,25 @@ class Distillation:
         return [group for group in found if group.samples], figures
 
     async def close(self) -> None:
-        """Closes the connections to the teacher, if there are any."""
+        """Closes the connections to the teacher, if any."""
         if self._close is not None:
             await self._close()
 
     def _by_reward(self, sample: Sample) -> Sample:
         own = [self._config.reward_coef * sample.advantage] * sample.response_length
-        return replace(sample, advantages=_at_mask(sample, own))
+        return replace(sample, advantages=sample.at_mask(own))
 
     def _check(self, failed: int, asked: int) -> None:
         if failed > self._config.max_errors * asked:
             raise TrainingError(
                 f"the teacher gave no log-probs for {failed} of {asked} samples, more than "
-                f"distillation.max_errors={self._config.max_errors:g} allows, so this step was not taken; check the "
-                "teacher, then continue with --resume"
+                f"distillation.max_errors={self._config.max_errors:g} allows, so this step was skipped; check the "
+                "teacher, then resume the run"
             )
 
 
 def token_advantages(gaps: Sequence[float], advantage: float, config: DistillationConfig) -> list[float]:
-    """Advantage of each token of a sample, given log student - log teacher of each and the advantage of the sample."""
+    """Token advantages of a sample from log student - log teacher of each token and the sample's advantage."""
     found, later = [0.0] * len(gaps), 0.0
     for place in reversed(range(len(gaps))):
         gap = gaps[place]
@@ -170,14 +169,8 @@ def token_advantages(gaps: Sequence[float], advantage: float, config: Distillati
 
 
 def _gaps(sample: Sample, teacher: Sequence[float]) -> list[float]:
-    """log student - log teacher of each token that the student sampled; 0 where the engine reported no finite log-prob,
-    so that such a token gets no signal."""
-    student = compress(sample.logprobs, sample.mask)
+    """log student - log teacher of each sampled token; 0, which gives no signal, where the engine's log-prob is not
+    finite."""
+    student = sample.sampled(sample.logprobs)
     gaps = (mine - theirs for mine, theirs in zip(student, teacher, strict=True))
     return [gap if math.isfinite(gap) else 0.0 for gap in gaps]
-
-
-def _at_mask(sample: Sample, values: Sequence[float]) -> tuple[float, ...]:
-    """Values of the sampled tokens, with 0 for the others."""
-    following = iter(values)
-    return tuple(next(following) if mine else 0.0 for mine in sample.mask)

@@ -1,6 +1,6 @@
 """Entropy bonus: coef times the mean entropy of the policy's tokens is subtracted from the loss.
 
-    loss = policy loss - coef * mean over trained tokens of H_t       H_t: of the whole vocabulary, at the temperature
+    loss = policy loss - coef * mean over trained tokens of H_t       H_t: over the vocabulary at the temperature
 
 With a target the coefficient is adaptive (Skywork-OR1, arXiv 2505.22312). After an optimizer step of mean entropy e:
 
@@ -51,7 +51,7 @@ class EntropyConfig(Section):
 
 
 class EntropyBonus:
-    """The coefficient of one policy, as it changes."""
+    """Entropy coefficient of one policy, fixed or adaptive."""
 
     def __init__(self, config: EntropyConfig) -> None:
         self._config = config
@@ -64,7 +64,7 @@ class EntropyBonus:
         return self._coef if target is None or self._last <= target else 0.0
 
     def update(self, entropy: float) -> None:
-        """Take in the mean entropy of an optimizer step."""
+        """Adapts the coefficient to the mean entropy of an optimizer step."""
         config = self._config
         if config.target is not None:
             change = config.delta if entropy <= config.target else -config.delta
@@ -72,11 +72,11 @@ class EntropyBonus:
         self._last = entropy
 
     def state(self) -> dict[str, float]:
-        """For a checkpoint."""
+        """Returns the state for a checkpoint."""
         return {"coef": self._coef, "last": self._last}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Continue from what `state` returned; a fixed coefficient is that of the configuration."""
+        """Restores what `state` returned; a fixed coefficient comes from the configuration."""
         self._last = state["last"]
         if self._config.target is not None:
             self._coef = state["coef"]

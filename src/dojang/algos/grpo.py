@@ -1,4 +1,4 @@
-"""The clipped surrogate of PPO, and the algorithms that are made of it and a way to give credit.
+"""The clipped surrogate of PPO, and the algorithms that combine it with an advantage estimator.
 
 L_t = -min(r_t A, clip(r_t, 1 - low, 1 + high) A)
 with a dual clip c, where A < 0:  L_t = min(-c A, the above)
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from dojang.algos import advantages
-from dojang.algos.policy_gradient import PolicyConfig
-from dojang.algos.safe_exp import growth
+from dojang.algos.policy_gradient import PolicyGradientConfig
+from dojang.algos.safe_exp import safe_exp
 from dojang.protocols import Average, TokenBatch
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ __all__ = [
 ]
 
 
-class ClipConfig(PolicyConfig):
-    """What the clipped surrogate has to be told."""
+class ClipConfig(PolicyGradientConfig):
+    """Settings of the clipped surrogate."""
 
     clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """How far the probability ratio may fall before its gradient is cut."""
+    """Lower clip of the importance ratio: clipped at 1 - clip_low."""
     clip_high: float = Field(default=0.2, gt=0)
-    """How far the probability ratio may rise before its gradient is cut."""
+    """Upper clip of the importance ratio: clipped at 1 + clip_high."""
     dual_clip: float | None = Field(default=None, gt=1)
-    """The most times its advantage that a bad token may cost, however likely it has become."""
+    """Dual clip: where A < 0, the loss of a token is at most -dual_clip * A."""
 
     def surrogate(self, batch: TokenBatch, delta_BT: "Tensor") -> "tuple[Tensor, Tensor]":
         import torch
 
-        ratio_BT, advantage_BT = growth(delta_BT), batch.advantage_BT
+        ratio_BT, advantage_BT = safe_exp(delta_BT), batch.advantage_BT
         plain_BT = -ratio_BT * advantage_BT
         clipped_BT = -ratio_BT.clamp(1 - self.clip_low, 1 + self.clip_high) * advantage_BT
         loss_BT = torch.maximum(plain_BT, clipped_BT)
@@ -53,13 +53,13 @@ class ClipConfig(PolicyConfig):
 
 
 class GrpoConfig(ClipConfig):
-    """Group-relative policy optimization (arXiv 2402.03300), averaged over tokens as its later users do."""
+    """Group-relative policy optimization (arXiv 2402.03300), with the token-mean loss of later implementations."""
 
     name: Literal["grpo"] = "grpo"
 
 
 class DrGrpoConfig(ClipConfig):
-    """GRPO done right (arXiv 2503.20783): neither hard problems nor long answers weigh more."""
+    """GRPO done right (arXiv 2503.20783): no bias towards hard problems or long answers."""
 
     name: Literal["dr_grpo"] = "dr_grpo"
     advantage: advantages.Estimator = "mean"
@@ -67,14 +67,14 @@ class DrGrpoConfig(ClipConfig):
 
 
 class RlooConfig(ClipConfig):
-    """REINFORCE, leave one out (arXiv 2402.14740)."""
+    """REINFORCE leave-one-out (arXiv 2402.14740)."""
 
     name: Literal["rloo"] = "rloo"
     advantage: advantages.Estimator = "rloo"
 
 
 class ReinforceConfig(ClipConfig):
-    """REINFORCE++ (arXiv 2501.03262): compared with the whole batch."""
+    """REINFORCE++ (arXiv 2501.03262): rewards normalised over the whole batch."""
 
     name: Literal["reinforce++"] = "reinforce++"
     advantage: advantages.Estimator = "reinforce++"
@@ -95,7 +95,7 @@ class MaxRlConfig(ClipConfig):
 
 
 class GdpoConfig(ClipConfig):
-    """Group reward-decoupled normalisation (arXiv 2601.05242): each part of a reward is compared by itself."""
+    """Group reward-decoupled normalisation (arXiv 2601.05242): each reward term is normalised separately."""
 
     name: Literal["gdpo"] = "gdpo"
     advantage: advantages.Estimator = "gdpo"

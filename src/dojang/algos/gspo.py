@@ -1,4 +1,4 @@
-"""GSPO: the ratio of a whole sequence, clipped (arXiv 2507.18071).
+"""GSPO: a clipped sequence-level importance ratio (arXiv 2507.18071).
 
 s   = exp(mean over the sequence of log r_t)
 L_t = -min(s_t A, clip(s_t, 1 - low, 1 + high) A)      s_t = s in value, with the gradient of token t's log-prob
@@ -22,14 +22,13 @@ class GspoConfig(ClipConfig):
     """Group sequence policy optimization."""
 
     name: Literal["gspo"] = "gspo"
-    old_logprobs: Literal["behaviour", "trainer"] = (
-        "trainer"  # its clip is narrower than the rounding of another arithmetic
-    )
+    # The clip range is narrower than the rounding differences between engine and trainer.
+    old_logprobs: Literal["behaviour", "trainer"] = "trainer"
     loss_aggregation: Average = "sequences"
     clip_low: float = Field(default=3e-4, gt=0, lt=1)
-    """How far a sequence's ratio, its tokens' geometric mean, may fall before its gradient is cut."""
+    """Lower clip of the sequence ratio (geometric mean of the token ratios): clipped at 1 - clip_low."""
     clip_high: float = Field(default=4e-4, gt=0)
-    """How far it may rise."""
+    """Upper clip of the sequence ratio: clipped at 1 + clip_high."""
 
     def surrogate(self, batch: TokenBatch, delta_BT: "Tensor") -> "tuple[Tensor, Tensor]":
         fixed_BT = delta_BT.detach()

@@ -1,7 +1,7 @@
-"""Corrections for tokens that were drawn at other probabilities (mu) than the trainer gives them (old).
+"""Importance corrections for the mismatch between the sampling distribution (mu) and the trainer's policy (old).
 
-An engine with its own arithmetic, or with older weights, does not sample from quite the policy that is trained. With
-rho = old / mu for a token, and a sequence's product or geometric mean over its tokens:
+An engine with other kernels or older weights does not sample exactly from the policy that is trained. With rho = old /
+mu of a token, and its product or geometric mean over a sequence:
 
     token_tis           min(rho, cap)                                       truncated importance sampling
     sequence_tis        min(product of rho, cap)
@@ -12,8 +12,8 @@ rho = old / mu for a token, and a sequence's product or geometric mean over its 
     geometric           1, 0 where the geometric mean of rho is not within low and high
     opsm                1, 0 for a sequence with a negative advantage where mean(log mu - log policy) > delta
 
-A weight multiplies the policy's loss, and has no gradient. Several are multiplied. All but opsm compare the trainer's
-own log-probs with mu, and so need algo.old_logprobs=trainer.
+A weight multiplies the policy loss and has no gradient. Several weights are multiplied. All but opsm compare the
+trainer's own log-probs with mu, so they need algo.old_logprobs=trainer.
 """
 
 import math
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dojang.algos.safe_exp import growth
+from dojang.algos.safe_exp import safe_exp
 from dojang.core.section import Section
 from dojang.protocols import TokenBatch
 
@@ -43,25 +43,25 @@ __all__ = [
 
 
 class TokenTis(Section):
-    """Truncated importance sampling, token by token."""
+    """Truncated importance sampling per token."""
 
     name: Literal["token_tis"] = "token_tis"
     cap: float = Field(default=2.0, gt=0)
-    """No token counts more than this."""
+    """Upper clip of the importance weight."""
 
     def weight(self, batch: TokenBatch) -> "Tensor":
-        return growth(_rho(batch)).clamp(max=self.cap)
+        return safe_exp(_rho(batch)).clamp(max=self.cap)
 
 
 class SequenceTis(Section):
-    """Truncated importance sampling of whole sequences."""
+    """Truncated importance sampling per sequence."""
 
     name: Literal["sequence_tis"] = "sequence_tis"
     cap: float = Field(default=2.0, gt=0)
     """Upper clip of the importance weight of a sequence, the product of its tokens' ratios."""
 
     def weight(self, batch: TokenBatch) -> "Tensor":
-        return growth(_rho(batch).sum(-1, keepdim=True)).clamp(max=self.cap)
+        return safe_exp(_rho(batch).sum(-1, keepdim=True)).clamp(max=self.cap)
 
 
 class SequenceRejection(Section):
@@ -69,7 +69,7 @@ class SequenceRejection(Section):
 
     name: Literal["sequence_rejection"] = "sequence_rejection"
     cap: float = Field(default=3.0, gt=0)
-    """Largest product of a sequence's ratios that is kept."""
+    """Largest accepted product of a sequence's ratios."""
 
     def weight(self, batch: TokenBatch) -> "Tensor":
         rho_BT = _rho(batch)
@@ -77,19 +77,19 @@ class SequenceRejection(Section):
 
 
 class SequenceMis(SequenceRejection):
-    """Masked importance sampling of whole sequences: the importance weight, or 0 beyond the cap."""
+    """Masked importance sampling per sequence: the importance weight, or 0 above the cap."""
 
     name: Literal["sequence_mis"] = "sequence_mis"  # type: ignore[assignment]
 
     def weight(self, batch: TokenBatch) -> "Tensor":
-        return super().weight(batch) * growth(_rho(batch).sum(-1, keepdim=True))
+        return super().weight(batch) * safe_exp(_rho(batch).sum(-1, keepdim=True))
 
 
-class _Within(Section):
+class _RatioBounds(Section):
     low: float = Field(gt=0)
-    """The least that is kept."""
+    """Smallest accepted ratio."""
     high: float = Field(gt=0)
-    """The most."""
+    """Largest accepted ratio."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -98,7 +98,7 @@ class _Within(Section):
         return self
 
 
-class Geometric(_Within):
+class Geometric(_RatioBounds):
     """Rejection of sequences by the geometric mean of their ratios."""
 
     name: Literal["geometric"] = "geometric"
@@ -111,7 +111,7 @@ class Geometric(_Within):
         return ((mean_B1 >= math.log(self.low)) & (mean_B1 <= math.log(self.high))).to(rho_BT.dtype)
 
 
-class TokenRejection(_Within):
+class TokenRejection(_RatioBounds):
     """Rejection of tokens by their ratio, without an importance weight."""
 
     name: Literal["token_rejection"] = "token_rejection"
@@ -129,15 +129,15 @@ class IcePop(TokenRejection):
     name: Literal["icepop"] = "icepop"  # type: ignore[assignment]
 
     def weight(self, batch: TokenBatch) -> "Tensor":
-        return super().weight(batch) * growth(_rho(batch))
+        return super().weight(batch) * safe_exp(_rho(batch))
 
 
 class Opsm(Section):
-    """Off-policy sequence masking: bad answers that the policy has left already teach nothing."""
+    """Off-policy sequence masking: masks sequences with A < 0 that the policy has already moved away from."""
 
     name: Literal["opsm"] = "opsm"
     delta: float = Field(default=0.1, gt=0)
-    """How much less likely, in mean log-prob per token, counts as left."""
+    """Threshold on mean(log mu - log policy) per token, above which a sequence with A < 0 is masked."""
 
     def weight(self, batch: TokenBatch) -> "Tensor":
         import torch
@@ -155,7 +155,7 @@ Correction = Annotated[
 
 
 def _rho(batch: TokenBatch) -> "Tensor":
-    """log(old / mu), without a gradient; 0 outside the mask."""
+    """Returns log(old / mu) without gradient; 0 outside the mask."""
     import torch
 
     gap_BT = batch.old_logp_BT.detach() - batch.behaviour_logp_BT
@@ -163,5 +163,5 @@ def _rho(batch: TokenBatch) -> "Tensor":
 
 
 def sequence_mean(value_BT: "Tensor", batch: TokenBatch) -> "Tensor":
-    """Over the tokens of each sequence, [B, 1]; what is outside the mask must be 0."""
+    """Mean over the tokens of each sequence, [B, 1]; values outside the mask must be 0."""
     return value_BT.sum(-1, keepdim=True) / batch.mask_BT.sum(-1, keepdim=True).clamp(min=1)

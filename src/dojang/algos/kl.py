@@ -8,22 +8,22 @@ k3+  k3's value with k2's gradient
 
 from typing import TYPE_CHECKING, Literal
 
-from dojang.algos.safe_exp import growth
+from dojang.algos.safe_exp import safe_exp
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Estimator", "divergence"]
+__all__ = ["Estimator", "kl_divergence"]
 
 Estimator = Literal["k1", "k2", "k3", "k3+"]
 
 
-def divergence(gap_BT: "Tensor", estimator: Estimator) -> "Tensor":
-    """Of each token, whose log policy - log reference is given."""
+def kl_divergence(gap_BT: "Tensor", estimator: Estimator) -> "Tensor":
+    """KL estimate of each token from its log policy - log reference."""
     if estimator == "k1":
         return gap_BT
     k2_BT = gap_BT.square() / 2
     if estimator == "k2":
         return k2_BT
-    k3_BT = growth(-gap_BT) - 1 + gap_BT
+    k3_BT = safe_exp(-gap_BT) - 1 + gap_BT
     return k3_BT if estimator == "k3" else k2_BT - k2_BT.detach() + k3_BT.detach()

@@ -8,13 +8,12 @@ With d = log policy - log reference, both the trainer's before the first update,
     mse         d^2 / 2                                              k2
     low_var_kl  exp(-d) - 1 + d, with |d| and the result clipped     k3, as veRL clips it: at 20 and 10
 
-An algorithm with a critic gets each token's own; the others subtract their sum over the answer.
+An algorithm with a critic uses the penalty of each token; the others subtract the sum over the completion.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 from statistics import fmean
 from typing import Literal
 
@@ -32,16 +31,15 @@ def penalise(
     coef: float,
     penalty: Penalty,
 ) -> tuple[list[Group], Metrics]:
-    """The groups with token rewards of -coef * penalty, and figures. Log-probs are those of all samples, in order."""
+    """Returns the groups with token rewards of -coef * penalty, and metrics. Log-probs are of all samples, in order."""
     streams = iter(zip(logprobs, ref_logprobs, strict=True))
     means = list[float]()
 
     def penalised(sample: Sample) -> Sample:
-        costs = [_cost(mine - theirs, penalty) for mine, theirs in zip(*next(streams), strict=True)]
-        if chosen := list(compress(costs, sample.mask)):
-            means.append(fmean(chosen))
-        rewards = (-coef * cost if mine else 0.0 for cost, mine in zip(costs, sample.mask, strict=True))
-        return replace(sample, token_rewards=tuple(rewards))
+        mine, theirs = map(sample.sampled, next(streams))
+        if costs := [_cost(a - b, penalty) for a, b in zip(mine, theirs, strict=True)]:
+            means.append(fmean(costs))
+        return replace(sample, token_rewards=sample.at_mask([-coef * cost for cost in costs]))
 
     found = [replace(group, samples=tuple(map(penalised, group.samples))) for group in groups]
     figures: Mapping[str, float] = {"actor/reward_kl_penalty": fmean(means)} if means else {}

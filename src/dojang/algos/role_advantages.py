@@ -1,23 +1,23 @@
-"""Advantages where several models play one problem: samples are compared with those of the same role and turn only."""
+"""Advantages in multi-policy runs: samples are compared only with samples of the same role and turn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dojang.protocols import Algorithm, Average, TokenBatch, TokenLoss
+from dojang.protocols import Algorithm, Average, Requirements, TokenBatch, TokenLoss
 from dojang.types import Group, Metrics
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
-__all__ = ["ByRole"]
+__all__ = ["MultiRoleAlgorithm"]
 
-_ELSEWHERE = "asked of each model's own algorithm, by its trainer"
+_ELSEWHERE = "each model's trainer calls its own algorithm for this"
 
 
-class ByRole:
-    """An Algorithm made of one for each role, all with the same settings: what the loop asks. Losses are the business
-    of each model's trainer, which has its own. Not for algorithms with a critic."""
+class MultiRoleAlgorithm:
+    """The Algorithm that the loop uses in a multi-policy run: one algorithm per role, all with the same settings. Each
+    model's trainer has its own for the loss. Not for algorithms with a critic."""
 
     def __init__(self, algorithms: Mapping[str, Algorithm]) -> None:
         self._algorithms = algorithms
@@ -32,39 +32,15 @@ class ByRole:
         return self._first.max_resample_rounds
 
     @property
-    def needs_reference(self) -> bool:
-        return self._first.needs_reference
-
-    @property
-    def needs_old(self) -> bool:
-        return self._first.needs_old
-
-    @property
-    def needs_limit(self) -> bool:
-        return self._first.needs_limit
-
-    @property
-    def trains_zero_advantage(self) -> bool:
-        return self._first.trains_zero_advantage
-
-    @property
-    def loss_needs_reference(self) -> bool:
-        return getattr(self._first, "loss_needs_reference", self._first.needs_reference)
-
-    @property
-    def kl_in_reward(self) -> float:
-        return getattr(self._first, "kl_in_reward", 0.0)
+    def requirements(self) -> Requirements:
+        return self._first.requirements
 
     def penalise(
         self, groups: Sequence[Group], logprobs: Sequence[Sequence[float]], ref_logprobs: Sequence[Sequence[float]]
     ) -> tuple[list[Group], Metrics]:
-        first: Any = self._first  # one with kl_in_reward has it
+        first: Any = self._first  # an algorithm with kl_in_reward has it
         found: tuple[list[Group], Metrics] = first.penalise(groups, logprobs, ref_logprobs)
         return found
-
-    @property
-    def needs_critic(self) -> bool:
-        return False
 
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:
         found = [[0.0] * len(group.samples) for group in groups]
@@ -79,23 +55,12 @@ class ByRole:
                     found[at][place] = advantage
         return [tuple(each) for each in found]
 
-    def limit(self, delta_N: "Tensor", advantage_N: "Tensor") -> tuple[float, Metrics]:
-        raise NotImplementedError(_ELSEWHERE)
-
     def loss(self, batch: TokenBatch) -> TokenLoss:
-        raise NotImplementedError(_ELSEWHERE)
-
-    def trace(self, groups: Sequence[Group]) -> list[Group]:
-        raise NotImplementedError(_ELSEWHERE)
-
-    def value_loss(
-        self, value_BT: "Tensor", old_value_BT: "Tensor", return_BT: "Tensor", mask_BT: "Tensor"
-    ) -> TokenLoss:
         raise NotImplementedError(_ELSEWHERE)
 
 
 def _by_turn(group: Group, role: str) -> list[list[int]]:
-    """Places of a role's samples in its group, those of the same turn together."""
+    """Indices of a role's samples in the group, one list per turn."""
     turns: dict[int, list[int]] = {}
     for place, sample in enumerate(group.samples):
         if sample.role == role:

@@ -1,16 +1,16 @@
-"""exp() for log-ratios that may be anything."""
+"""Overflow-safe exp for log-ratios."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["growth"]
+__all__ = ["safe_exp"]
 
-_FAR = 20.0
-"""Far beyond every clip."""
+_LINEAR_FROM = 20.0
+"""Log-ratio above which exp continues linearly; far beyond every clip."""
 
 
-def growth(delta: "Tensor") -> "Tensor":
-    """exp(delta), but a straight line from 20 on: finite in single precision, and its gradient still leads back."""
-    return delta.clamp(max=_FAR).exp() * (1 + (delta - _FAR).clamp(min=0))
+def safe_exp(delta: "Tensor") -> "Tensor":
+    """exp(delta), linear above 20: finite in float32, and its gradient still pulls the ratio back."""
+    return delta.clamp(max=_LINEAR_FROM).exp() * (1 + (delta - _LINEAR_FROM).clamp(min=0))

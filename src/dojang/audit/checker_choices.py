@@ -1,8 +1,7 @@
-"""Which checkers would accept a program whose worth is known: its outputs compared by each choice of task.checker that
-compares word by word.
+"""Compares the choices of task.checker on programs known to be correct or wrong.
 
-A program is judged anew only where that can change the verdict: what `tokens` accepts, the others accept, too, and a
-program that crashes or runs out of time is accepted by none.
+Judges a program again only if that can change the verdict: every choice accepts what `tokens` accepts, and none accepts
+a program that crashes or exceeds its time limit.
 """
 
 from collections.abc import Mapping
@@ -19,8 +18,8 @@ CHOICES: tuple[CheckerName, ...] = (_STRICTEST, "contest", "floats", "caseless")
 
 
 async def accepting_checkers(judge: Judge, submission: Submission, judgement: Judgement) -> Mapping[str, bool]:
-    """Whether each choice accepts the program; empty if the choice does not matter to the problem, or if the machinery
-    failed. `judgement` is of the submission as it stands."""
+    """Returns whether each choice accepts the program; empty if the problem does not use these checkers, or the judge
+    failed. `judgement` is the judgement of the unchanged submission."""
     exam = submission.exam
     if exam.checker.name == "program" or not all(isinstance(test, IoTest) for test in exam.tests):
         return {}

@@ -1,4 +1,4 @@
-"""The command: gather the problems, audit some at a time, write down what was found.
+"""Runs an audit: reads the problems, audits several at a time, writes the report.
 
 OUTPUT/report.json     every problem, every finding, every verdict
 """
@@ -17,37 +17,37 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dojang.audit.answers import AnswerAudit
 from dojang.audit.contamination import compare_with
-from dojang.audit.findings import DEFAULT_EXCLUDED, FINDINGS, Audited, Thoroughness
+from dojang.audit.findings import DEFAULT_EXCLUDED, FINDINGS, Audited, AuditSettings
 from dojang.audit.programs import ProgramAudit
 from dojang.audit.report import as_json, show
 from dojang.audit.sources import SPLITS, Item, Source, open_source
-from dojang.audit.write_clean import keep
+from dojang.audit.write_clean import write_clean
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, DataError, Interrupted
 from dojang.core.paths import cache_root, check_vacant, claim
-from dojang.data.prepare_rows import Known
+from dojang.data.prepare_rows import KnownAnswers
 from dojang.protocols import Judge
 from dojang.tasks.answer_line import AnswerLineConfig
-from dojang.tasks.code import CodeConfig, pose
+from dojang.tasks.code import CodeConfig, make_judge_input
 from dojang.tasks.maths import MathsConfig
 
-__all__ = ["DISAGREES", "Wanted", "audit"]
+__all__ = ["DISAGREES", "AuditOptions", "audit"]
 
 DISAGREES = 1
-"""What --strict ends with if verifier and data do not agree."""
-_GRAVE = ("unusable", "refused", "accepts_wrong", "unjudged")
+"""Exit code of --strict if verifier and data disagree."""
+_SEVERE = ("unusable", "refused", "accepts_wrong", "unjudged")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is asked of an audit."""
+class AuditOptions:
+    """Command-line options of an audit."""
 
     place: str = ""
     task: str = ""
-    settings: Sequence[str] = ()
+    overrides: Sequence[str] = ()
     split: str = ""
     problems: int = 10**9
-    how: Thoroughness = field(default_factory=Thoroughness)
+    settings: AuditSettings = field(default_factory=AuditSettings)
     against: str = ""
     ngram: int = 13
     overlap: float = 0.3
@@ -58,66 +58,66 @@ class Wanted:
 
 
 class _Audit(Protocol):
-    async def audit(self, audited: Audited, known: Known) -> None: ...
+    async def audit(self, audited: Audited, known: KnownAnswers) -> None: ...
 
 
-def audit(name: str, wanted: Wanted) -> int:
-    """All of it; returns the exit code."""
-    _check(wanted)
-    source = open_source(name, wanted.place, wanted.settings, wanted.task)
-    items = [each for each in source.items if wanted.split in ("", each.split)][: wanted.problems]
+def audit(name: str, options: AuditOptions) -> int:
+    """Runs the audit; returns the exit code."""
+    _check(options)
+    source = open_source(name, options.place, options.overrides, options.task)
+    items = [each for each in source.items if options.split in ("", each.split)][: options.problems]
     if not items:
-        raise DataError(f"{name} has no problems{f' in the split {wanted.split}' if wanted.split else ''}")
+        raise DataError(f"{name} has no problems{f' in the split {options.split}' if options.split else ''}")
     audited = [Audited(item.problem, item.split) for item in items]
-    if wanted.against:
-        compare_with(wanted.against, audited, n=wanted.ngram, share=wanted.overlap)
-    output = _claimed(name, wanted)
+    if options.against:
+        compare_with(options.against, audited, n=options.ngram, share=options.overlap)
+    output = _claimed(name, options)
     console = Console()
     done: list[int] = []
-    if not asyncio.run(_finished(_run(source.config, items, audited, wanted.how, done, console))):
-        _write(output, source, wanted, [audited[place] for place in sorted(done)], complete=False)
-        raise Interrupted(f"interrupted after {len(done)} of {len(items)} problems; what was found is in {output}")
-    told = _write(output, source, wanted, audited, complete=True)
+    if not asyncio.run(_finished(_run(source.config, items, audited, options.settings, done, console))):
+        _write(output, source, options, [audited[place] for place in sorted(done)], complete=False)
+        raise Interrupted(f"interrupted after {len(done)} of {len(items)} problems; findings so far are in {output}")
+    report = _write(output, source, options, audited, complete=True)
     for reason, count in source.dropped.most_common():
-        console.print(f"{count:,} rows left aside: {reason}", markup=False, highlight=False)
-    show(console, told, audited)
+        console.print(f"{count:,} rows skipped: {reason}", markup=False, highlight=False)
+    show(console, report, audited)
     console.print(f"written to {output}", markup=False, highlight=False, soft_wrap=True)
-    if wanted.keep is not None:
+    if options.keep is not None:
         try:
-            kept = keep(source, items, audited, wanted.exclude, wanted.keep)
+            kept = write_clean(source, items, audited, options.exclude, options.keep)
         except OSError as error:
-            raise DataError(f"{wanted.keep} cannot be written: {error}") from error
-        said = f"{kept:,} of {len(items):,} problems kept in {wanted.keep}"
+            raise DataError(f"{options.keep} cannot be written: {error}") from error
+        said = f"{kept:,} of {len(items):,} problems kept in {options.keep}"
         console.print(said, markup=False, highlight=False, soft_wrap=True)
-    return DISAGREES if wanted.strict and any(name in told["findings"] for name in _GRAVE) else 0
+    return DISAGREES if options.strict and any(name in report["findings"] for name in _SEVERE) else 0
 
 
-def _check(wanted: Wanted) -> None:
-    """What can be said before anything is read."""
-    for option, folder in (("--output", wanted.output), ("--keep", wanted.keep)):
+def _check(options: AuditOptions) -> None:
+    """Validates options before reading anything."""
+    for option, folder in (("--output", options.output), ("--keep", options.keep)):
         if folder is not None:
             check_vacant(option, folder)
-    if wanted.split not in ("", *SPLITS):
-        raise ConfigError(f"--split {wanted.split} is none of {', '.join(SPLITS)}")
-    if wanted.keep is not None and wanted.problems < 10**9:
-        raise ConfigError("--keep writes what was audited, which must then be all of it; leave out --problems")
-    if unknown := [each for each in wanted.exclude if each not in FINDINGS]:
+    if options.split not in ("", *SPLITS):
+        raise ConfigError(f"--split {options.split} is not one of {', '.join(SPLITS)}")
+    if options.keep is not None and options.problems < 10**9:
+        raise ConfigError("--keep needs an audit of all problems; leave out --problems")
+    if unknown := [each for each in options.exclude if each not in FINDINGS]:
         raise ConfigError(f"--exclude {', '.join(unknown)}: findings are {', '.join(FINDINGS)}")
 
 
-def _claimed(name: str, wanted: Wanted) -> Path:
-    """The directory for the report, which is there from now on: what cannot be written is known before the work is
-    done, and two audits at once do not choose the same one."""
+def _claimed(name: str, options: AuditOptions) -> Path:
+    """Creates and returns the report directory before the work starts: an unwritable path fails early, and two
+    concurrent audits do not choose the same directory."""
     try:
-        for folder in filter(None, (wanted.output, wanted.keep)):
+        for folder in filter(None, (options.output, options.keep)):
             folder.mkdir(parents=True, exist_ok=True)
-        return wanted.output or claim(Path("audits"), Path(name).name or "data")
+        return options.output or claim(Path("audits"), Path(name).name or "data")
     except OSError as error:
         raise DataError(f"{error.filename} cannot be written: {error.strerror}") from error
 
 
 async def _finished(work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work; False if Ctrl-C has cut it short. Another Ctrl-C does not cut short what is done in the end."""
+    """Awaits the work; returns False if Ctrl-C cancelled it. A second Ctrl-C does not interrupt the cleanup."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: task.cancelling() or task.cancel())
@@ -134,14 +134,14 @@ async def _run(
     config: RunConfig,
     items: Sequence[Item],
     audited: Sequence[Audited],
-    how: Thoroughness,
+    settings: AuditSettings,
     done: list[int],
     console: Console,
 ) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     judge = config.judge.make(cache_root())
     try:
-        auditor, at_a_time = await _auditor(config, items, judge, how)
+        auditor, at_a_time = await _auditor(config, items, judge, settings)
         turns = asyncio.Semaphore(at_a_time)
         with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
             bar = progress.add_task("audit", total=len(items))
@@ -157,48 +157,54 @@ async def _run(
         await judge.close()
 
 
-async def _auditor(config: RunConfig, items: Sequence[Item], judge: Judge, how: Thoroughness) -> tuple[_Audit, int]:
-    """Who audits such problems, and how many at a time."""
+async def _auditor(
+    config: RunConfig, items: Sequence[Item], judge: Judge, settings: AuditSettings
+) -> tuple[_Audit, int]:
+    """Returns the auditor for the task, and the number of problems to audit at a time."""
     cores = len(os.sched_getaffinity(0))
     task = config.task
     if isinstance(task, CodeConfig):
         for language in sorted({*_languages(task, items), "python3"}):
             await config.judge.check(judge, language)
-        return ProgramAudit(task, judge, how), 2 * (config.judge.workers or cores)
+        return ProgramAudit(task, judge, settings), 2 * (config.judge.workers or cores)
     problems = {"audit": [item.problem for item in items]}
     if isinstance(task, MathsConfig):
-        return AnswerAudit(task.make(problems), "maths", task.timeout_s, how), task.workers or cores
+        return AnswerAudit(task.make(problems), "maths", task.timeout_s, settings), task.workers or cores
     assert isinstance(task, AnswerLineConfig)
-    return AnswerAudit(task.make(problems), "answer_line", task.timeout_s, how), cores
+    return AnswerAudit(task.make(problems), "answer_line", task.timeout_s, settings), cores
 
 
 def _languages(task: CodeConfig, items: Sequence[Item]) -> set[str]:
-    """Of problems with programs to try; those that cannot be judged are found later."""
+    """Returns the languages of problems with known programs; the audit reports unusable problems later."""
     found = set()
     for item in items:
         if item.known.good or item.known.bad:
             try:
-                found.add(pose(task, item.problem).language)
+                found.add(make_judge_input(task, item.problem).language)
             except ValueError:
                 continue
     return found
 
 
 def _write(
-    output: Path, source: Source, wanted: Wanted, audited: Sequence[Audited], *, complete: bool
+    output: Path, source: Source, options: AuditOptions, audited: Sequence[Audited], *, complete: bool
 ) -> dict[str, Any]:
     about = {
         "data": source.name,
         "task": source.config.task.model_dump(mode="json"),
         "how": {
-            **asdict(wanted.how),
-            **({"against": wanted.against, "ngram": wanted.ngram, "overlap": wanted.overlap} if wanted.against else {}),
+            **asdict(options.settings),
+            **(
+                {"against": options.against, "ngram": options.ngram, "overlap": options.overlap}
+                if options.against
+                else {}
+            ),
         },
         "rows_left_aside": source.dropped,
     }
-    told = as_json(about, audited, complete=complete)
+    report = as_json(about, audited, complete=complete)
     try:
-        (output / "report.json").write_text(json.dumps(told, indent=1) + "\n")
+        (output / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     except OSError as error:
         raise DataError(f"{output} cannot be written: {error}") from error
-    return told
+    return report

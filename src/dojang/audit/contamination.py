@@ -1,4 +1,4 @@
-"""Which problems are in an evaluation set as well, by their words."""
+"""Contamination: finds problems whose text overlaps with an evaluation set."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,23 +7,23 @@ from dojang.audit.findings import Audited
 from dojang.audit.sources import open_source
 from dojang.build.prepare_dataset import DATASETS
 from dojang.core.errors import ConfigError
-from dojang.data.overlap import Texts, stripped
+from dojang.data.overlap import OverlapIndex, statement_words
 
 __all__ = ["compare_with"]
 
 
 def compare_with(place: str, audited: Sequence[Audited], *, n: int, share: float) -> None:
-    """Note the overlap of each problem with the test split there, or with all of it if there is none. A dataset may be
-    compared with its own test split; a held-out problem is not compared with itself."""
+    """Adds the overlap of each problem with the test split of the dataset at `place`, or with all of it if it has none.
+    A dataset may be compared with its own test split; a held-out problem is not compared with itself."""
     name, _, where = (place, "", "") if Path(place).is_dir() else place.partition("=")
     if name in DATASETS and not where:
-        raise ConfigError(f"--against {name} has to be read from somewhere: give --against {name}=PLACE")
-    # Who would grade it does not matter here, so rows that do not say so will do.
+        raise ConfigError(f"--against {name} needs the place of the dataset: give --against {name}=PLACE")
+    # The task does not matter here, so rows that name none are accepted.
     items = open_source(name, where, [], "code" if Path(name).is_dir() else "").items
     held_out = [each.problem for each in items if each.split == "test"] or [each.problem for each in items]
-    texts, names = Texts(held_out, n), {each.id for each in held_out}
+    texts, names = OverlapIndex(held_out, n), {each.id for each in held_out}
     asked = [each for each in audited if each.split != "test" or each.problem.id not in names]
-    for each, words in zip(asked, stripped([each.problem for each in asked]), strict=True):
+    for each, words in zip(asked, statement_words([each.problem for each in asked]), strict=True):
         if (found := texts.search(words)) is None:
             continue
         each.overlap = (found.id, found.share)

@@ -1,4 +1,4 @@
-"""What an audit can find, and what it is told and writes down of a problem."""
+"""Findings of an audit, its settings, and the record of an audited problem."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -6,69 +6,69 @@ from typing import Any, NamedTuple
 
 from dojang.types import Outcome, Problem, Verdict
 
-__all__ = ["DEFAULT_EXCLUDED", "FINDINGS", "Attempt", "Audited", "Finding", "Thoroughness"]
+__all__ = ["DEFAULT_EXCLUDED", "FINDINGS", "AuditSettings", "Audited", "Finding", "GradedAnswer"]
 
 
 class Finding(NamedTuple):
-    """One thing that may be wrong with a problem."""
+    """One possible defect of a problem."""
 
     name: str
     detail: str
 
 
 FINDINGS: Mapping[str, str] = {
-    "unusable": "nothing can be judged by it",
+    "unusable": "the problem cannot be judged",
     "refused": "a known-good answer does not get full marks",
-    "accepts_wrong": "an answer that is not right gets full marks",
-    "contradicting_tests": "the same input, but another output is expected",
-    "several_answers": "there may be other right answers than the one that is expected",
-    "tolerance": "answers may be rounded, but outputs are compared word by word",
-    "trivial": "a program that solves nothing passes all tests",
+    "accepts_wrong": "a wrong answer gets full marks",
+    "contradicting_tests": "two tests with the same input expect different outputs",
+    "several_answers": "other answers than the expected one may be correct",
+    "tolerance": "the statement allows rounding, but outputs are compared word by word",
+    "trivial": "a trivial program passes all tests",
     "flaky": "the same answer got different verdicts",
     "contaminated": "much of its text is in the evaluation set",
-    "weak_tests": "a program with a mistake in it passes all tests",
-    "guessable": "a program that solves nothing passes many tests",
+    "weak_tests": "a wrong program passes all tests",
+    "guessable": "a trivial program passes many tests",
     "few_tests": "it has few hidden tests",
-    "shown_tests": "hidden tests are among those that are shown",
+    "shown_tests": "hidden tests are also shown in the statement",
     "duplicate_tests": "a test occurs more than once",
     "slow": "a known-good answer needs much of the time limit",
-    "any_case": "letters may be in any case, but outputs are compared as they are",
-    "unjudged": "an answer could not be judged: the machinery failed, not the answer",
+    "any_case": "the statement allows any letter case, but outputs are compared as they are",
+    "unjudged": "an answer could not be judged: the judge failed, not the answer",
 }
-"""What they mean, the gravest first."""
+"""Findings and their meaning, most severe first."""
 DEFAULT_EXCLUDED = tuple(list(FINDINGS)[:9])
-"""What a filtered dataset leaves out; the others only make a problem a weaker one."""
+"""Findings that a clean dataset excludes; the others only make a problem weaker."""
 
 
 @dataclass(frozen=True, slots=True)
-class Thoroughness:
-    """How much is tried, and from where on it is told."""
+class AuditSettings:
+    """Effort and thresholds of an audit."""
 
     solutions: int = 3
-    """Known-good answers tried of a problem, and answers that the data call wrong."""
+    """Maximum number of known-good answers, and of known-wrong answers, per problem."""
     mutants: int = 3
-    """Mutated programs tried of a problem."""
+    """Number of mutated programs per problem."""
     repeats: int = 2
-    """How often the same answer is judged."""
+    """Number of times the same answer is judged."""
     min_tests: int = 5
-    """Fewer checks than this are few."""
+    """Number of checks below which a problem is `few_tests`."""
     guess: float = 0.7
-    """The share of the tests that is many for a program that solves nothing."""
+    """Share of tests from which on a trivial program makes a problem `guessable`."""
     slow: float = 0.5
-    """The share of the time limit that is much."""
+    """Share of the time limit from which on a problem is `slow`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """An answer that was graded."""
+class GradedAnswer:
+    """An answer and its verdict."""
 
     kind: str
-    """known-good, again, mutated, called wrong, perturbed, or what a trivial program does."""
+    """known-good, again, mutated, called wrong, perturbed, or the name of a trivial program."""
     verdict: Verdict
     cpu_s: float = 0.0
-    """Of the slowest test."""
+    """CPU seconds of the slowest test."""
     checkers: Mapping[str, bool] = field(default_factory=dict)
-    """Whether each choice of task.checker accepts it, if that was tried."""
+    """Whether each choice of task.checker accepts it, if compared."""
 
     @property
     def full(self) -> bool:
@@ -88,14 +88,14 @@ class Attempt:
 
 @dataclass(slots=True)
 class Audited:
-    """A problem and what was found."""
+    """A problem with its findings and graded answers."""
 
     problem: Problem
     split: str
     findings: list[Finding] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)
+    answers: list[GradedAnswer] = field(default_factory=list)
     overlap: tuple[str, float] | None = None
-    """The problem of the evaluation set that is most like it, and how much."""
+    """Most similar problem of the evaluation set, and the overlap."""
 
     def find(self, name: str, detail: str) -> None:
         assert name in FINDINGS
@@ -105,9 +105,9 @@ class Audited:
     def names(self) -> frozenset[str]:
         return frozenset(each.name for each in self.findings)
 
-    def of(self, *kinds: str) -> list[Attempt]:
-        """The attempts of these kinds that could be judged."""
-        return [each for each in self.attempts if each.kind in kinds and each.judged]
+    def of(self, *kinds: str) -> list[GradedAnswer]:
+        """Returns the judged answers of these kinds."""
+        return [each for each in self.answers if each.kind in kinds and each.judged]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -117,5 +117,5 @@ class Audited:
             "tier": self.problem.tier,
             "findings": [each._asdict() for each in self.findings],
             "overlap": None if self.overlap is None else {"id": self.overlap[0], "share": self.overlap[1]},
-            "attempts": [each.as_json() for each in self.attempts],
+            "answers": [each.as_json() for each in self.answers],
         }

@@ -1,27 +1,28 @@
-"""Answers and their verdicts: what the judge said, and what is read off the attempts of any problem."""
+"""Records judgements, and derives the findings that all kinds of problems have in common."""
 
 import math
 from dataclasses import replace
 
-from dojang.audit.findings import Attempt, Audited, Thoroughness
+from dojang.audit.findings import Audited, AuditSettings, GradedAnswer
 from dojang.programs import Judgement, Submission
 from dojang.protocols import Judge
 
-__all__ = ["Listener", "conclude"]
+__all__ = ["RecordingJudge", "add_grading_findings"]
 
 
-class Listener:
-    """A Judge that passes programs on and remembers what became of the last one."""
+class RecordingJudge:
+    """A Judge that forwards programs and records the last judgement."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
         self.again = 0
-        """How often the same program has been judged before; a pool that remembers verdicts must not tell."""
+        """Number of earlier judgements of the same program; makes the source differ, so that no pool answers from its
+        cache."""
         self.cpu_s = math.inf
-        """What a test may take, if that is less than its problem allows."""
+        """CPU limit of a test in seconds, if lower than the problem's."""
         self.last: Judgement | None = None
         self.submitted: Submission | None = None
-        """What the last judgement is of."""
+        """Submission of the last judgement."""
 
     async def judge(self, submission: Submission) -> Judgement:
         exam = submission.exam
@@ -32,34 +33,34 @@ class Listener:
         return self.last
 
     async def close(self) -> None:
-        """The judge stays the owner's."""
+        """Leaves the judge open: its owner closes it."""
 
 
-def conclude(audited: Audited, how: Thoroughness, limit_s: float) -> None:
-    """What attempts say of a problem whatever its kind."""
-    lost = [each for each in audited.attempts if not each.judged]
-    if lost and len(lost) == len(audited.attempts):
+def add_grading_findings(audited: Audited, settings: AuditSettings, limit_s: float) -> None:
+    """Adds findings that follow from the verdicts: unusable, unjudged, refused, flaky, slow."""
+    lost = [each for each in audited.answers if not each.judged]
+    if lost and len(lost) == len(audited.answers):
         audited.find("unusable", lost[0].verdict.detail)
     elif lost:
-        audited.find("unjudged", f"{len(lost)} of {len(audited.attempts)} answers: {lost[0].verdict.detail}")
+        audited.find("unjudged", f"{len(lost)} of {len(audited.answers)} answers: {lost[0].verdict.detail}")
     good = audited.of("known-good")
     if refused := [each for each in good if not each.full]:
         said = refused[0].verdict
         audited.find("refused", f"{len(refused)} of {len(good)}: {said.outcome}, {said.detail or 'not full marks'}")
     _flaky(audited)
-    times = [_seconds(each) for each in audited.attempts[:1] + audited.of("again") if each.judged]
-    if good and times and min(times) > how.slow * limit_s:
+    times = [_seconds(each) for each in audited.answers[:1] + audited.of("again") if each.judged]
+    if good and times and min(times) > settings.slow * limit_s:
         audited.find("slow", f"{min(times):.2f} s of {limit_s:g} s")
 
 
 def _flaky(audited: Audited) -> None:
-    """The first attempt, and the same again."""
-    same: list[Attempt] = [each for each in audited.attempts[:1] if each.judged] + audited.of("again")
+    """Compares the verdicts of the first answer and its repetitions."""
+    same: list[GradedAnswer] = [each for each in audited.answers[:1] if each.judged] + audited.of("again")
     seen = list(dict.fromkeys((each.verdict.outcome, each.verdict.passed) for each in same))
     if len(seen) > 1:
         said = " or ".join(f"{outcome} with {passed} passed" for outcome, passed in seen)
         audited.find("flaky", f"judged {len(same)} times: {said}")
 
 
-def _seconds(attempt: Attempt) -> float:
-    return attempt.cpu_s or attempt.verdict.seconds
+def _seconds(answer: GradedAnswer) -> float:
+    return answer.cpu_s or answer.verdict.seconds

@@ -1,4 +1,4 @@
-"""Problems that are solved by a program: known-good ones, ones with a mistake in them, and ones that solve nothing."""
+"""Audits problems solved by a program: judges known-good, known-wrong, mutated and trivial programs."""
 
 import math
 import re
@@ -7,76 +7,78 @@ from dataclasses import replace
 from itertools import islice
 
 from dojang.audit.checker_choices import accepting_checkers
-from dojang.audit.findings import Attempt, Audited, Thoroughness
-from dojang.audit.grading import Listener, conclude
-from dojang.audit.test_suites import faults, guesses, wording
-from dojang.data.prepare_rows import Known
+from dojang.audit.findings import Audited, AuditSettings, GradedAnswer
+from dojang.audit.grading import RecordingJudge, add_grading_findings
+from dojang.audit.test_suites import statement_findings, test_suite_findings, trivial_pass_rates
+from dojang.data.prepare_rows import KnownAnswers
 from dojang.programs import Exam, Isolation, Judgement, Stop, Submission
 from dojang.protocols import Judge, Task
-from dojang.tasks.code import CodeConfig, Posed, pose, read_reference
+from dojang.tasks.code import CodeConfig, JudgeInput, make_judge_input, read_reference
 from dojang.tasks.mutation import mutants
-from dojang.tasks.trivial_programs import Trivial
+from dojang.tasks.trivial_programs import TrivialProgram
 from dojang.types import Outcome, Verdict
-from dojang.workflows.grade_with_retries import graded, insist
+from dojang.workflows.grade_with_retries import grade_with_retries, judge_with_retries
 
 __all__ = ["ProgramAudit"]
 
 _LEAST_S, _SLOWER = 1.0, 5.0
-"""Seconds a mutated program is given, and how much slower than a known-good one it may be."""
+"""Time limit of mutated programs: at least this many seconds, or this multiple of a known-good program's time."""
 
 
 class ProgramAudit:
-    """Audits one such problem after the other; several may be under way."""
+    """Audits problems; several may run concurrently."""
 
-    def __init__(self, config: CodeConfig, judge: Judge, how: Thoroughness) -> None:
-        self._config, self._judge, self._how = config, judge, how
+    def __init__(self, config: CodeConfig, judge: Judge, settings: AuditSettings) -> None:
+        self._config, self._judge, self._settings = config, judge, settings
 
-    async def audit(self, audited: Audited, known: Known) -> None:
-        """Judge programs and note what is found."""
+    async def audit(self, audited: Audited, known: KnownAnswers) -> None:
+        """Judges programs and adds findings."""
         try:
-            posed = pose(self._config, audited.problem)
+            judge_input = make_judge_input(self._config, audited.problem)
             reference = read_reference(audited.problem.reference)
         except ValueError as error:
             audited.find("unusable", str(error))
             return
-        audited.findings += faults(reference, posed.exam, self._how.min_tests)
-        audited.findings += wording(audited.problem, posed.exam)
-        await _Session(audited, posed, self._config, self._judge, self._how).run(known)
-        conclude(audited, self._how, posed.exam.limits.cpu_s)
+        audited.findings += test_suite_findings(reference, judge_input.exam, self._settings.min_tests)
+        audited.findings += statement_findings(audited.problem, judge_input.exam)
+        await _Session(audited, judge_input, self._config, self._judge, self._settings).run(known)
+        add_grading_findings(audited, self._settings, judge_input.exam.limits.cpu_s)
 
 
 class _Session:
-    """The attempts at one problem, one after the other."""
+    """Grades the answers to one problem, one after the other."""
 
-    def __init__(self, audited: Audited, posed: Posed, config: CodeConfig, judge: Judge, how: Thoroughness) -> None:
-        self._audited, self._posed, self._how = audited, posed, how
-        self._listener = Listener(judge)
-        self._task: Task = config.make({"audit": [audited.problem]}, self._listener)
+    def __init__(
+        self, audited: Audited, judge_input: JudgeInput, config: CodeConfig, judge: Judge, settings: AuditSettings
+    ) -> None:
+        self._audited, self._judge_input, self._settings = audited, judge_input, settings
+        self._recorder = RecordingJudge(judge)
+        self._task: Task = config.make({"audit": [audited.problem]}, self._recorder)
 
-    async def run(self, known: Known) -> None:
-        good = await self._solutions(known.good[: self._how.solutions])
-        await self._mistaken(known.bad[: self._how.solutions], good)
+    async def run(self, known: KnownAnswers) -> None:
+        good = await self._solutions(known.good[: self._settings.solutions])
+        await self._mistaken(known.bad[: self._settings.solutions], good)
         await self._trivial()
 
     async def _solutions(self, programs: Iterable[str]) -> str | None:
-        """Known-good programs; returns one that is accepted."""
-        accepted, heard = None, list[Judgement]()
+        """Grades known-good programs; returns one that is accepted."""
+        accepted, judgements = None, list[Judgement]()
         for number, program in enumerate(programs):
-            attempt = await self._grade("known-good", program)
-            judgement = self._listener.last
+            answer = await self._grade("known-good", program)
+            judgement = self._recorder.last
             await self._try_checkers()
-            if attempt.full and accepted is None:
+            if answer.full and accepted is None:
                 accepted = program
             if judgement is not None:
-                heard.append(judgement)
-            for time in range(1, self._how.repeats if number == 0 else 1):
+                judgements.append(judgement)
+            for time in range(1, self._settings.repeats if number == 0 else 1):
                 await self._grade("again", program, again=time)
-        if self._posed.exam.checker.name != "program" and (test := _disagreement(heard)) is not None:
+        if self._judge_input.exam.checker.name != "program" and (test := _disagreement(judgements)) is not None:
             self._audited.find("several_answers", f"known-good programs disagree on test {test}")
         return accepted
 
     async def _mistaken(self, wrong: Iterable[str], good: str | None) -> None:
-        """Programs that the data call wrong, and mutated ones."""
+        """Grades programs that the data call wrong, and mutated ones."""
         for program in wrong:
             await self._grade("called wrong", program)
             await self._try_checkers()
@@ -85,48 +87,48 @@ class _Session:
             self._audited.find("weak_tests", f"{passed} of {len(called)} programs that the data call wrong pass")
         if good is None:
             return
-        # Many a mutated program never ends; that need not be waited for as long as a slow solution is.
-        self._listener.cpu_s = max(_LEAST_S, _SLOWER * max(each.cpu_s for each in self._audited.of("known-good")))
-        for program in islice(mutants(good, self._posed.language), self._how.mutants):
+        # Many mutated programs never end: give them less time than a slow solution.
+        self._recorder.cpu_s = max(_LEAST_S, _SLOWER * max(each.cpu_s for each in self._audited.of("known-good")))
+        for program in islice(mutants(good, self._judge_input.language), self._settings.mutants):
             await self._grade("mutated", program)
-        self._listener.cpu_s = math.inf
+        self._recorder.cpu_s = math.inf
         tried = [each for each in self._audited.of("mutated") if each.verdict.outcome is not Outcome.COMPILE_ERROR]
         if passed := sum(each.full for each in tried):
             self._audited.find("weak_tests", f"{passed} of {len(tried)} mutated programs pass")
 
     async def _trivial(self) -> None:
-        """Run what cannot be told without running it, or else what passes most tests, if those are many. If nothing
-        has been judged yet, that one is run anyway, to see that the problem can be judged at all."""
-        first = not self._audited.attempts
-        known = list(guesses(self._posed.exam))
+        """Runs trivial programs whose pass rate needs a run; otherwise the one with the highest pass rate, if high. If
+        nothing has been judged yet, runs that one anyway, to check that the problem can be judged at all."""
+        first = not self._audited.answers
+        known = list(trivial_pass_rates(self._judge_input.exam))
         best = max((share for _, share in known if share is not None), default=0.0)
-        worth = first or best >= self._how.guess
+        worth = first or best >= self._settings.guess
         chosen = [program for program, share in known if share is None or (worth and share == best)]
         if best:
             chosen = chosen[:1]
         for program in chosen:
-            self._tell(await self._run(program))
+            self._add_findings(await self._run(program))
         if first and chosen:
-            for time in range(1, self._how.repeats):
+            for time in range(1, self._settings.repeats):
                 await self._run(chosen[0], again=time)
 
-    def _tell(self, attempt: Attempt) -> None:
-        passed, total = attempt.verdict.passed, attempt.verdict.total
-        if attempt.full:
-            self._audited.find("trivial", f"a program that {attempt.kind}")
-        elif attempt.judged and passed >= self._how.guess * total:
-            self._audited.find("guessable", f"a program that {attempt.kind} passes {passed} of {total}")
+    def _add_findings(self, answer: GradedAnswer) -> None:
+        passed, total = answer.verdict.passed, answer.verdict.total
+        if answer.full:
+            self._audited.find("trivial", f"a program that {answer.kind}")
+        elif answer.judged and passed >= self._settings.guess * total:
+            self._audited.find("guessable", f"a program that {answer.kind} passes {passed} of {total}")
 
-    async def _run(self, program: Trivial, again: int = 0) -> Attempt:
-        """Past the task, which wants programs in the problem's own language."""
-        self._listener.again = again
-        exam: Exam = self._posed.exam
+    async def _run(self, program: TrivialProgram, again: int = 0) -> GradedAnswer:
+        """Judges the program without the task, which expects programs in the problem's language."""
+        self._recorder.again = again
+        exam: Exam = self._judge_input.exam
         submission = Submission("python3", program.source, exam, Stop.TIME_LIMIT)
 
-        def lost(why: str) -> Judgement:
+        def failure(why: str) -> Judgement:
             return Judgement(Outcome.JUDGE_ERROR, (), len(exam.tests), Isolation.NONE, why)
 
-        judgement = await insist(lambda: self._listener.judge(submission), lost)
+        judgement = await judge_with_retries(lambda: self._recorder.judge(submission), failure)
         failed = judgement.outcome is Outcome.JUDGE_ERROR
         fraction = judgement.passed / len(exam.tests)
         verdict = Verdict(
@@ -140,26 +142,28 @@ class _Session:
         )
         return self._note("again" if again else program.name, verdict)
 
-    async def _grade(self, kind: str, program: str, again: int = 0) -> Attempt:
-        """Through the task, as an answer that a model could have written."""
-        self._listener.last, self._listener.again = None, again
-        verdict = await graded(self._task, self._audited.problem, _fenced(program, self._posed.language))
+    async def _grade(self, kind: str, program: str, again: int = 0) -> GradedAnswer:
+        """Grades with the task, like a completion of a model."""
+        self._recorder.last, self._recorder.again = None, again
+        verdict = await grade_with_retries(
+            self._task, self._audited.problem, _fenced(program, self._judge_input.language)
+        )
         return self._note(kind, verdict)
 
     async def _try_checkers(self) -> None:
-        """Notes which checkers accept the program that was graded last."""
-        judgement, submission = self._listener.last, self._listener.submitted
+        """Records which checkers accept the program graded last."""
+        judgement, submission = self._recorder.last, self._recorder.submitted
         if judgement is not None and submission is not None:
-            found = await accepting_checkers(self._listener, submission, judgement)
-            self._audited.attempts[-1] = replace(self._audited.attempts[-1], checkers=found)
+            found = await accepting_checkers(self._recorder, submission, judgement)
+            self._audited.answers[-1] = replace(self._audited.answers[-1], checkers=found)
 
-    def _note(self, kind: str, verdict: Verdict) -> Attempt:
-        ran = self._listener.last.ran if self._listener.last else ()
-        # Mutated programs may say much; the first line is enough to know why they fail.
+    def _note(self, kind: str, verdict: Verdict) -> GradedAnswer:
+        ran = self._recorder.last.ran if self._recorder.last else ()
+        # Mutated programs may print much; the beginning shows why they fail.
         short = replace(verdict, detail=verdict.detail[:300])
-        attempt = Attempt(kind, short, max((each.cpu_s for each in ran), default=0.0))
-        self._audited.attempts.append(attempt)
-        return attempt
+        answer = GradedAnswer(kind, short, max((each.cpu_s for each in ran), default=0.0))
+        self._audited.answers.append(answer)
+        return answer
 
 
 def _fenced(program: str, language: str) -> str:
@@ -168,10 +172,10 @@ def _fenced(program: str, language: str) -> str:
     return f"{fence}{'python' if language == 'python3' else 'cpp'}\n{program.rstrip()}\n{fence}\n"
 
 
-def _disagreement(heard: Iterable[Judgement]) -> int | None:
-    """A test that one program passes and another answers otherwise."""
+def _disagreement(judgements: Iterable[Judgement]) -> int | None:
+    """Returns a test that one program passes and another fails with a wrong answer."""
     passed, otherwise = set[int](), set[int]()
-    for judgement in heard:
+    for judgement in judgements:
         passed |= {ran.test for ran in judgement.ran if ran.outcome is Outcome.ACCEPTED}
         otherwise |= {ran.test for ran in judgement.ran if ran.outcome is Outcome.WRONG}
     return min(passed & otherwise, default=None)

@@ -1,4 +1,4 @@
-"""What an audit came to: figures, a table, and all of it as JSON."""
+"""Report of an audit: summary, tables, JSON."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,17 @@ from rich.table import Table
 from dojang.audit.checker_choices import CHOICES
 from dojang.audit.findings import FINDINGS, Audited
 
-__all__ = ["as_json", "figures", "show"]
+__all__ = ["as_json", "show", "summarize"]
 
 _WORST = 10
 _DETAIL = 90
 _WRONG = ("perturbed", "mutated", "called wrong")
 
 
-def figures(audited: Sequence[Audited]) -> dict[str, Any]:
-    """How many answers fared as they should, and how many problems have each finding."""
-    good = [attempt for each in audited for attempt in each.of("known-good")]
-    wrong = {kind: [attempt for each in audited for attempt in each.of(kind)] for kind in _WRONG}
+def summarize(audited: Sequence[Audited]) -> dict[str, Any]:
+    """Counts accepted and refused answers, and problems with each finding."""
+    good = [answer for each in audited for answer in each.of("known-good")]
+    wrong = {kind: [answer for each in audited for answer in each.of(kind)] for kind in _WRONG}
     found = Counter(name for each in audited for name in each.names)
     return {
         "problems": len(audited),
@@ -30,8 +30,7 @@ def figures(audited: Sequence[Audited]) -> dict[str, Any]:
             "accepted": sum(each.full for each in good),
             "problems": sum(bool(each.of("known-good")) for each in audited),
             "problems_accepted": sum(
-                bool(each.of("known-good")) and all(attempt.full for attempt in each.of("known-good"))
-                for each in audited
+                bool(each.of("known-good")) and all(answer.full for answer in each.of("known-good")) for each in audited
             ),
         },
         **{
@@ -39,15 +38,15 @@ def figures(audited: Sequence[Audited]) -> dict[str, Any]:
             for kind, tried in wrong.items()
         },
         "checkers": _checkers(audited),
-        "judge_errors": sum(not attempt.judged for each in audited for attempt in each.attempts),
+        "judge_errors": sum(not answer.judged for each in audited for answer in each.answers),
         "findings": {name: found[name] for name in FINDINGS if found[name]},
     }
 
 
 def _checkers(audited: Sequence[Audited]) -> dict[str, dict[str, int]]:
-    """Programs of known worth that each choice of task.checker accepts; empty if none was tried."""
+    """Counts known-good and known-wrong programs that each choice of task.checker accepts; empty if none was tried."""
     good, wrong = (
-        [attempt.checkers for each in audited for attempt in each.of(kind) if attempt.checkers]
+        [answer.checkers for each in audited for answer in each.of(kind) if answer.checkers]
         for kind in ("known-good", "called wrong")
     )
     if not good and not wrong:
@@ -64,29 +63,29 @@ def _checkers(audited: Sequence[Audited]) -> dict[str, dict[str, int]]:
 
 
 def as_json(about: Mapping[str, Any], audited: Sequence[Audited], *, complete: bool) -> dict[str, Any]:
-    """The whole report."""
+    """Returns the whole report."""
     return {
         **about,
         "complete": complete,
-        **figures(audited),
+        **summarize(audited),
         "audited": [each.as_json() for each in audited],
     }
 
 
-def show(console: Console, told: Mapping[str, Any], audited: Sequence[Audited]) -> None:
-    """The table, and the problems that are worst off."""
+def show(console: Console, report: Mapping[str, Any], audited: Sequence[Audited]) -> None:
+    """Prints the tables and the problems with the most severe findings."""
     answers = Table(box=None, pad_edge=False, show_header=False)
     answers.add_column(justify="right")
     answers.add_column(overflow="fold")
-    for count, words in _answers(told):
+    for count, words in _answers(report):
         answers.add_row(count, words)
     console.print(answers, markup=False, highlight=False)
-    if told["checkers"]:
-        _show_checkers(console, told["checkers"])
-    if told["findings"]:
-        findings = Table("problems", "finding", "what it means", box=None, pad_edge=False)
+    if report["checkers"]:
+        _show_checkers(console, report["checkers"])
+    if report["findings"]:
+        findings = Table("problems", "finding", "meaning", box=None, pad_edge=False)
         findings.columns[0].justify = "right"
-        for name, count in told["findings"].items():
+        for name, count in report["findings"].items():
             findings.add_row(f"{count:,}", name, FINDINGS[name])
         console.print()
         console.print(findings, markup=False, highlight=False)
@@ -107,13 +106,13 @@ def _show_checkers(console: Console, checkers: Mapping[str, Mapping[str, int]]) 
     console.print(shown, markup=False, highlight=False)
 
 
-def _answers(told: Mapping[str, Any]) -> list[tuple[str, str]]:
-    good = told["known_good"]
-    lines = [(f"{told['problems']:,}", f"problems, {told['without_findings']:,} of them without findings")]
+def _answers(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    good = report["known_good"]
+    lines = [(f"{report['problems']:,}", f"problems, {report['without_findings']:,} of them without findings")]
     if good["problems"]:
         said = f"problems whose known-good answers get full marks ({good['accepted']:,}/{good['answers']:,} answers)"
         lines.append((f"{good['problems_accepted']:,}/{good['problems']:,}", said))
-    if unknown := told["problems"] - good["problems"]:
+    if unknown := report["problems"] - good["problems"]:
         lines.append((f"{unknown:,}", "problems without known-good answers"))
     words = {
         "perturbed": "perturbed answers refused",
@@ -121,19 +120,19 @@ def _answers(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         "called_wrong": "programs that the data call wrong refused",
     }
     for kind, said in words.items():
-        if told[kind]["answers"]:
-            lines.append((f"{told[kind]['refused']:,}/{told[kind]['answers']:,}", said))
-    if told["judge_errors"]:
-        lines.append((f"{told['judge_errors']:,}", "answers that could not be judged"))
+        if report[kind]["answers"]:
+            lines.append((f"{report[kind]['refused']:,}/{report[kind]['answers']:,}", said))
+    if report["judge_errors"]:
+        lines.append((f"{report['judge_errors']:,}", "answers that could not be judged"))
     return lines
 
 
 def _show_worst(console: Console, audited: Sequence[Audited]) -> None:
-    """By the gravest finding, then by how many there are."""
+    """Prints problems by severity, then by number of findings."""
     order = list(FINDINGS)
     found = [each for each in audited if each.findings]
     found.sort(key=lambda each: (min(map(order.index, each.names)), -len(each.names)))
-    worst = Table("problem", "findings", "the gravest", box=None, pad_edge=False)
+    worst = Table("problem", "findings", "most severe", box=None, pad_edge=False)
     for column in worst.columns:
         column.overflow = "fold"
     for each in found[:_WORST]:

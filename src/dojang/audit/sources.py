@@ -1,4 +1,4 @@
-"""What is audited: prepared rows, a dataset as it is published, or one that recipes name; and its known answers."""
+"""Reads the dataset to audit (prepared rows, a published dataset, or one that recipes name) and its known answers."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from dojang.build.prepare_dataset import DATASETS, make_dataset
 from dojang.config.recipe import resolve
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, DataError
-from dojang.data.prepare_rows import Dataset, Known, Unusable, made
+from dojang.data.prepare_rows import Dataset, KnownAnswers, Unusable, make_problem
 from dojang.data.prepared import PreparedConfig
 from dojang.data.readers import File, find
 from dojang.data.subsets import choose
@@ -26,37 +26,37 @@ _TASKS: Mapping[str, Mapping[str, str]] = {
     "files": {},
     "custom": {},
 }
-"""Datasets that recipes name, and who grades them."""
+"""Datasets that recipes name, and their tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A problem to be audited."""
+    """A problem to audit."""
 
     problem: Problem
     split: str
     row: int
-    """Its place in the split."""
-    known: Known = field(default_factory=Known)
+    """Index of the row in its split."""
+    known: KnownAnswers = field(default_factory=KnownAnswers)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """All of a dataset."""
+    """A whole dataset with its task and judge."""
 
     name: str
     items: Sequence[Item]
     config: RunConfig
-    """Who grades, and with which judge."""
+    """Configuration of task and judge."""
     ability: str
     folder: Path | None = None
-    """Where the rows are, if they are prepared ones."""
+    """Folder of the rows, if they are prepared rows."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Rows that no problem can be made of, by why."""
+    """Number of skipped rows, by reason."""
 
 
 def open_source(name: str, place: str, settings: Sequence[str], task: str = "") -> Source:
-    """`place` is where a published dataset is; for prepared rows, where their solutions are."""
+    """Opens a dataset. `place` is the location of a published dataset; for prepared rows, of their solutions."""
     if name in DATASETS and place:
         return _published(name, place, settings, task)
     if Path(name).is_dir():
@@ -64,9 +64,9 @@ def open_source(name: str, place: str, settings: Sequence[str], task: str = "") 
     if name in _TASKS:
         return _own(name, place, settings, task)
     if name in DATASETS:
-        raise ConfigError(f"{name} has to be read from somewhere: give --input PLACE, or a directory of prepared rows")
+        raise ConfigError(f"{name} needs the place of the dataset: give --input PLACE, or a directory of prepared rows")
     raise ConfigError(
-        f"{name} is neither a directory of prepared rows nor a dataset; there are {', '.join((*DATASETS, *_TASKS))}"
+        f"{name} is neither a directory of prepared rows nor a dataset; known: {', '.join((*DATASETS, *_TASKS))}"
     )
 
 
@@ -75,14 +75,14 @@ def _published(name: str, place: str, settings: Sequence[str], task: str) -> Sou
     dataset, dropped = make_dataset(name, own), Counter[str]()
     graded_by = {"name": task or ("code" if dataset.ability == "code" else "maths")}
     others = [each for each in settings if not each.startswith("data.")]
-    config = _config(name, {"name": "arithmetic"}, graded_by, others)  # some data, which nobody looks at
+    config = _config(name, {"name": "arithmetic"}, graded_by, others)  # data section required, but not used
     rows, seen = Counter[str](), set[str]()
     items = []
     for file, number, row in _rows(choose(find(place), (), dataset)[0]):
         try:
-            split, problem = made(dataset, file, row, number)
+            split, problem = make_problem(dataset, file, row, number)
             if problem.id in seen:
-                raise Unusable("there is one of its name already")
+                raise Unusable("its id is a duplicate")
         except Unusable as why:
             dropped[str(why)] += 1
             continue
@@ -97,14 +97,14 @@ def _prepared(folder: Path, place: str, settings: Sequence[str], task: str) -> S
     splits = [split for split in SPLITS if rows.has(split)]
     if not splits:
         raise DataError(f"{folder} has no rows of problems: no train/*.parquet, train.parquet, test.parquet ...")
-    graded_by = {"name": task or rows.grader(splits[0])}
+    graded_by = {"name": task or rows.task_name(splits[0])}
     config = _config(str(folder), {"name": "prepared", "path": str(folder)}, graded_by, settings)
     assert isinstance(config.data, PreparedConfig)
     items = [
         Item(problem, split, number)
         for split in splits
         for number, problem in enumerate(rows.all(split))
-        if config.data.wants(problem)
+        if config.data.includes(problem)
     ]
     if place:
         items = list(_with_known(items, place))
@@ -115,7 +115,7 @@ def _own(name: str, place: str, settings: Sequence[str], task: str) -> Source:
     data = {"name": name, **({"path": place} if place else {})}
     graded_by = {**_TASKS[name], **({"name": task} if task else {})}
     if not graded_by:
-        raise ConfigError(f"who grades {name}? Give --task code, maths or answer_line")
+        raise ConfigError(f"{name} has no default task; give --task code, maths or answer_line")
     config = _config(name, data, graded_by, settings)
     items = [
         Item(problem, split, number)
@@ -133,40 +133,42 @@ def _config(name: str, data: dict[str, Any], task: Mapping[str, str], settings: 
     config = resolve(name, tree, settings)
     if config.task.name in ("custom", "keywords"):
         raise ConfigError(
-            f"task.name={config.task.name} cannot be audited, since nobody but you knows what its answers look like; "
+            f"task.name={config.task.name} cannot be audited, since the form of its answers is unknown; "
             "code, maths and answer_line can"
         )
     return config
 
 
 def _with_known(items: Sequence[Item], place: str) -> Iterator[Item]:
-    """Solutions are found by the names of problems, in the dataset that the rows say they are from."""
+    """Adds solutions, looked up by problem id in the datasets that the rows name as their source."""
     names = {each.problem.source for each in items}
     known = [name.replace("_", "-") for name in sorted(names) if name.replace("_", "-") in DATASETS]
     if not known:
-        raise ConfigError(f"--input: solutions are known of {', '.join(DATASETS)}, but these rows say {sorted(names)}")
-    solutions: dict[str, Known] = {}
+        raise ConfigError(
+            f"--input: solutions are available for {', '.join(DATASETS)}, but these rows are from {sorted(names)}"
+        )
+    solutions: dict[str, KnownAnswers] = {}
     for dataset in (make_dataset(name, []) for name in known):
         solutions.update(_solutions(dataset, place))
     for item in items:
         name = item.problem.id
-        found = solutions.get(name) or solutions.get(f"{item.problem.source}/{name}") or Known()
+        found = solutions.get(name) or solutions.get(f"{item.problem.source}/{name}") or KnownAnswers()
         yield Item(item.problem, item.split, item.row, found)
 
 
-def _solutions(dataset: Dataset, place: str) -> Iterator[tuple[str, Known]]:
+def _solutions(dataset: Dataset, place: str) -> Iterator[tuple[str, KnownAnswers]]:
     for file, number, row in _rows(find(place)):
         try:
-            yield made(dataset, file, row, number)[1].id, _known(dataset, row)
+            yield make_problem(dataset, file, row, number)[1].id, _known(dataset, row)
         except Unusable:
             continue
 
 
-def _known(dataset: Dataset, row: Mapping[str, Any]) -> Known:
+def _known(dataset: Dataset, row: Mapping[str, Any]) -> KnownAnswers:
     try:
         return dataset.known(row)
-    except (KeyError, TypeError, ValueError):  # rows whose solutions somebody has taken out, or mistaken
-        return Known()
+    except (KeyError, TypeError, ValueError):  # rows with missing or malformed solutions
+        return KnownAnswers()
 
 
 def _rows(files: Sequence[File]) -> Iterator[tuple[File, int, dict[str, Any]]]:

@@ -1,5 +1,5 @@
-"""What can be seen of tests without running anything: how many there are, whether they repeat or contradict each other,
-and what programs that solve nothing would get."""
+"""Static checks of tests, without running a program: their number, duplicates, contradictions, and the pass rates of
+trivial programs."""
 
 import re
 from collections.abc import Iterator
@@ -11,22 +11,22 @@ from dojang.data.statement_rules import suspicions
 from dojang.judge.checkers import compare
 from dojang.programs import Exam, IoTest, encoded
 from dojang.tasks.code import CodeReference
-from dojang.tasks.trivial_programs import Trivial, checks, trivial_programs
+from dojang.tasks.trivial_programs import TrivialProgram, checks, trivial_programs
 from dojang.types import Problem
 
-__all__ = ["faults", "guesses", "wording"]
+__all__ = ["statement_findings", "test_suite_findings", "trivial_pass_rates"]
 
 _LENIENT = {"tolerance": "floats", "any_case": "caseless"}
-"""The checker that is made for what a statement allows; a program may be made for anything."""
+"""Checker that fits each allowance of a statement; a checker program may fit any."""
 _WORD = re.compile(r"[A-Za-z]+")
 _DECIMAL = re.compile(r"\d\.\d")
 
 
-def faults(reference: CodeReference, exam: Exam, min_tests: int) -> Iterator[Finding]:
-    """What is wrong with the tests themselves. Contradictions are looked for in all of them, not only in the chosen."""
+def test_suite_findings(reference: CodeReference, exam: Exam, min_tests: int) -> Iterator[Finding]:
+    """Yields defects of the tests. Looks for contradictions in all tests, not only in the selected ones."""
     count = sum(map(checks, exam.tests))
     if count < min_tests:
-        yield Finding("few_tests", f"{count} where {min_tests} were wanted")
+        yield Finding("few_tests", f"{count}, fewer than {min_tests}")
     repeated = len(exam.tests) - len(set(exam.tests))
     if repeated:
         yield Finding("duplicate_tests", f"{repeated} of {len(exam.tests)}")
@@ -39,8 +39,8 @@ def faults(reference: CodeReference, exam: Exam, min_tests: int) -> Iterator[Fin
         yield Finding("several_answers", found)
 
 
-def wording(problem: Problem, exam: Exam) -> Iterator[Finding]:
-    """What the statement allows, and comparing texts does not."""
+def statement_findings(problem: Problem, exam: Exam) -> Iterator[Finding]:
+    """Yields allowances of the statement that the checker does not accept."""
     if not any(isinstance(test, IoTest) for test in exam.tests):
         return
     if said := stated(problem, exam.tests, exam.checker):
@@ -55,8 +55,8 @@ def wording(problem: Problem, exam: Exam) -> Iterator[Finding]:
 
 
 def _contest_covers(name: str, exam: Exam) -> bool:
-    """Whether the contest checker accepts all that the statement allows: rounding where decimals are expected, and any
-    case where the only words are yes and no."""
+    """Returns whether the contest checker accepts all that the statement allows: rounding of decimals, and any case of
+    yes and no."""
     outputs = [test.output for test in exam.tests if isinstance(test, IoTest)]
     if exam.checker.name != "contest":
         return False
@@ -65,8 +65,8 @@ def _contest_covers(name: str, exam: Exam) -> bool:
     return all(word.lower() in ("yes", "no") for output in outputs for word in _WORD.findall(output))
 
 
-def guesses(exam: Exam) -> Iterator[tuple[Trivial, float | None]]:
-    """Programs that solve nothing, each with the share of tests it passes, if that can be said without running it."""
+def trivial_pass_rates(exam: Exam) -> Iterator[tuple[TrivialProgram, float | None]]:
+    """Yields trivial programs with the share of tests each passes; None if that needs a run."""
     texts = [test for test in exam.tests if isinstance(test, IoTest)]
     for program in trivial_programs(exam.tests):
         if program.output is None or exam.checker.name == "program" or len(texts) < len(exam.tests):

@@ -1,7 +1,7 @@
-"""A dataset without the problems that an audit has found fault with, in the layout it had.
+"""Writes a dataset without the problems that have excluded findings.
 
 DIR/...              prepared rows in files of the same names; others as `dojang data prepare` writes them
-DIR/left_out.json    which problems were left out, and why
+DIR/left_out.json    excluded problems with their findings
 """
 
 import json
@@ -20,11 +20,13 @@ from dojang.data.prepared import PreparedConfig
 from dojang.data.readers import find
 from dojang.data.rows import to_row
 
-__all__ = ["keep"]
+__all__ = ["write_clean"]
 
 
-def keep(source: Source, items: Sequence[Item], audited: Sequence[Audited], excluded: Collection[str], to: Path) -> int:
-    """Write it; returns how many problems were kept."""
+def write_clean(
+    source: Source, items: Sequence[Item], audited: Sequence[Audited], excluded: Collection[str], to: Path
+) -> int:
+    """Writes the clean dataset; returns the number of problems kept."""
     reasons = [sorted(each.names & set(excluded)) for each in audited]
     kept = [item for item, why in zip(items, reasons, strict=True) if not why]
     to.mkdir(parents=True, exist_ok=True)
@@ -37,19 +39,20 @@ def keep(source: Source, items: Sequence[Item], audited: Sequence[Audited], excl
         for each, why in zip(audited, reasons, strict=True)
         if why
     ]
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "from": source.name,
         "excluded": sorted(excluded),
         "kept": Counter(item.split for item in kept),
         "left_out": Counter(name for why in reasons for name in why),
         "problems": left,
     }
-    (to / "left_out.json").write_text(json.dumps(told, indent=1) + "\n")
+    (to / "left_out.json").write_text(json.dumps(report, indent=1) + "\n")
     return len(kept)
 
 
 def _filter(folder: Path, kept: Sequence[Item], to: Path) -> None:
-    """Row by row, whatever columns there are."""
+    """Copies the kept rows with all their columns."""
+
     wanted = defaultdict[str, set[int]](set)
     for item in kept:
         wanted[item.split].add(item.row)

@@ -1,1 +1,18 @@
-"""Builds the objects of a run from its RunConfig: in this process, or on a Ray cluster."""
+"""Builds the objects of a run from its RunConfig.
+
+assemble.py          the composition root: data, task, judge, policies -> loop.sync.Run
+prepare.py           checks settings, loads data, builds task and algorithms: all before a model is loaded
+preflight.py         checks of packages, architectures and the run directory
+local.py             one policy in this process: model, tokenizer, engine, trainer
+ray.py               one policy on a Ray cluster
+ray_judges.py        the judge on a Ray cluster
+workflows.py         training and evaluation workflows
+sampling.py          sampling parameters of training and evaluation
+benchmarks.py        further evaluation sets (eval.benchmarks)
+prompt_lengths.py    refuses or drops overlong prompts
+multiple_answers.py  finds problems with several right answers
+distiller.py         the teacher of a distillation run
+sft.py               rows of supervised fine-tuning
+grader.py            grades completions outside a run, from any thread
+prepare_dataset.py   `dojang data prepare`
+"""

@@ -10,7 +10,6 @@ from dojang.config.eval_config import GRADED_BY, BenchmarkConfig, EvalConfig, Sa
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, DataError
 from dojang.data.prepared import PreparedConfig
-from dojang.tasks.code import CodeConfig
 from dojang.types import Problem
 from dojang.workflows.single_turn import SingleTurnConfig
 
@@ -30,13 +29,13 @@ class Loaded:
     name: str
     every: int
     config: RunConfig
-    """The run's, with the benchmark's data, task and eval sections."""
+    """The run's configuration with the benchmark's data, task and eval sections."""
     problems: Sequence[Problem]
-    """All of the test split; once prompts are measured, the first eval.problems that fit."""
+    """The test split; after prompts are measured, the first eval.problems that fit."""
 
 
 def load_benchmarks(config: RunConfig, held_out: Sequence[Problem]) -> list[Loaded]:
-    """Loads the problems of all benchmarks; an error if a name is also a data source of the held-out problems."""
+    """Loads the problems of all benchmarks; refuses a name that is also a data source of the held-out problems."""
     sources = {problem.source for problem in held_out}
     return [_load(config, name, each, sources) for name, each in config.eval.benchmarks.items()]
 
@@ -66,17 +65,16 @@ def _load(config: RunConfig, name: str, benchmark: BenchmarkConfig, sources: set
     if not problems:
         raise DataError(f"{key}: the test split of {benchmark.data.name} is empty")
     most = min(benchmark.problems or len(problems), len(problems))
-    how = EvalConfig(problems=most, **{name: getattr(benchmark, name) for name in SamplingConfig.model_fields})
+    evaluation = EvalConfig(problems=most, **{name: getattr(benchmark, name) for name in SamplingConfig.model_fields})
     filtered = benchmark.data.filter_overlong_prompts or config.data.filter_overlong_prompts
     data = benchmark.data.model_copy(update={"filter_overlong_prompts": filtered})
-    update = {"data": data, "task": task, "eval": how, "workflow": SingleTurnConfig(), "tester": None}
+    update = {"data": data, "task": task, "eval": evaluation, "workflow": SingleTurnConfig(), "tester": None}
     return Loaded(name, benchmark.every, config.model_copy(update=update), problems)
 
 
 def _fitting_task(config: RunConfig, benchmark: BenchmarkConfig) -> Task:
-    """The task that grades the dataset, with the settings of the run's own task where that is of the same kind."""
+    """Task that grades the dataset, with the settings of the run's task if that is of the same kind."""
     data = benchmark.data
-    found = {"name": data.grader("test")} if isinstance(data, PreparedConfig) else GRADED_BY[data.name]
+    found = {"name": data.task_name("test")} if isinstance(data, PreparedConfig) else GRADED_BY[data.name]
     own = config.task.model_dump() if config.task.name == found["name"] else {}
-    task = _TASK.validate_python({**own, **found})
-    return task.model_copy(update={"max_tests": None}) if isinstance(task, CodeConfig) else task
+    return _TASK.validate_python({**own, **found}).for_benchmark()

@@ -1,9 +1,7 @@
-"""One model of a run: loading it, asking it, teaching it. How models, tasks and the loop come together is compose.py's
-business."""
+"""Builds one policy of a run in this process: model, tokenizer, prompt renderer, engine and trainer."""
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from transformers import (
@@ -19,22 +17,21 @@ from transformers.utils.logging import disable_progress_bar
 from dojang import models
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, ModelError
-from dojang.engine.torch_engine import TorchEngine
+from dojang.engine.config import EngineParts
 from dojang.protocols import Algorithm, RolloutEngine, WeightStore
-from dojang.tasks.code import CodeConfig
 from dojang.trainer.critic import Critic
 from dojang.trainer.lora_checks import check_modules
-from dojang.trainer.process_group import Ranks, check_world
+from dojang.trainer.process_group import ProcessGroup, check_world
 from dojang.trainer.quantization import load_quantised
 from dojang.trainer.teacher_model import Teacher
 from dojang.trainer.torch_trainer import TorchTrainer
-from dojang.trainer.ulysses import check_heads
+from dojang.trainer.ulysses import attention_heads, check_heads
 from dojang.weight_sync.delta_store import DeltaWeights
 from dojang.weight_sync.in_memory import MemoryWeights
 from dojang.workflows.chat_renderer import ChatRenderer
 
 __all__ = [
-    "Learner",
+    "LocalPolicy",
     "Numerics",
     "check_model",
     "check_processes",
@@ -45,7 +42,7 @@ __all__ = [
     "load_tokenizer",
     "make_engine",
     "make_renderer",
-    "make_servers",
+    "make_weights",
     "numerics",
     "numerics_on",
     "prepare_torch",
@@ -54,7 +51,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Where and how precisely the arithmetic is done."""
+    """Device, dtype of forward and backward passes, and dtype of the master weights."""
 
     device: torch.device
     compute: torch.dtype
@@ -62,23 +59,23 @@ class Numerics:
 
 
 def numerics(config: RunConfig) -> Numerics:
-    """Resolve `auto`, for this process."""
+    """Resolves model.device and model.dtype for this process."""
     cuda = torch.cuda.is_available()
     if config.model.device == "cuda" and not cuda:
         raise ConfigError("model.device=cuda, but torch sees no GPU here; use model.device=cpu, or see `dojang doctor`")
     device = torch.device("cuda" if cuda and config.model.device != "cpu" else "cpu")
     if device.type == "cuda":
-        rank = int(os.environ.get("LOCAL_RANK", "0"))  # torchrun's: a GPU for each process
+        rank = int(os.environ.get("LOCAL_RANK", "0"))  # set by torchrun: one GPU for each process
         if rank >= torch.cuda.device_count():
             raise ConfigError(
-                f"there are more processes than GPUs, of which there are {torch.cuda.device_count()} here"
+                f"more processes than GPUs: this machine has {torch.cuda.device_count()}; start fewer with torchrun"
             )
         torch.cuda.set_device(rank)
     return numerics_on(device, config)
 
 
 def numerics_on(device: torch.device, config: RunConfig) -> Numerics:
-    """How precisely the arithmetic is done there."""
+    """Resolves model.dtype for a device."""
     chosen = config.model.dtype
     if chosen == "auto":
         chosen = "bfloat16" if device.type == "cuda" else "float32"
@@ -87,33 +84,35 @@ def numerics_on(device: torch.device, config: RunConfig) -> Numerics:
 
 
 def prepare_torch(device: torch.device) -> None:
-    """What holds for the whole process."""
-    # On a GPU the backward pass of attention has no order fixed: runs repeat there only up to rounding.
+    """Sets torch's process-wide options."""
+    # Attention's backward pass on a GPU adds in no fixed order: runs repeat there only up to rounding.
     torch.use_deterministic_algorithms(device.type == "cpu")
-    # cuDNN's attention plans anew for every new shape, and decoding has a new one at every token.
+    # cuDNN's attention makes a new plan for every new shape, and decoding has a new shape at every token.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own bars would fight with ours
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' bars would overlap with ours
 
 
 def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, PreTrainedConfig]:
-    """And what else is known of a model before it is loaded."""
+    """Loads a model's tokenizer and its configuration."""
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
         settings = AutoConfig.from_pretrained(source).get_text_config()
-    except Exception as error:  # transformers raises many kinds; each says what it could not do
-        raise ModelError(f"the tokenizer of {source} cannot be loaded: {error}") from error
+    except Exception as error:  # transformers raises many kinds
+        raise ModelError(f"cannot load the tokenizer of {source}: {error}") from error
     return tokenizer, settings
 
 
 def context_length(config: RunConfig, settings: PreTrainedConfig) -> int | None:
-    """Most tokens of a prompt and its answer: rollout.max_model_len, or the model's own; None for models without a
-    limit. ConfigError if the model cannot have so many."""
+    """Context length in tokens: rollout.max_model_len, or the model's; None for models without a limit.
+
+    Raises ConfigError if rollout.max_model_len exceeds the model's.
+    """
     own: int | None = getattr(settings, "max_position_embeddings", None)
     wanted = config.rollout.max_model_len
     if wanted is not None and own is not None and wanted > own:
         raise ConfigError(
-            f"rollout.max_model_len={wanted} is more than the context of {config.model.name}, {own} tokens; lower it "
-            "or leave it out"
+            f"rollout.max_model_len={wanted} exceeds the context length of {config.model.name}, {own} tokens; lower "
+            "it or leave it out"
         )
     return own if wanted is None else wanted
 
@@ -124,7 +123,7 @@ def make_renderer(
     settings: PreTrainedConfig,
     key: str = "rollout.max_tokens",
 ) -> ChatRenderer:
-    """Builds the renderer of a model's prompts. `key` is where the user has set how long answers may be."""
+    """Builds the prompt renderer of a model. `key` is the setting of the completion length, for error messages."""
     return ChatRenderer(
         tokenizer,
         context=context_length(config, settings),
@@ -135,38 +134,49 @@ def make_renderer(
     )
 
 
-class Learner:
-    """A model that is loaded once. Its engine is made first, since a trainer changes what it is given."""
+def make_weights(config: RunConfig, numeric: Numerics) -> MemoryWeights:
+    """Builds the weight store between a trainer and an engine of this process, or external servers."""
+    return (DeltaWeights if config.rollout.engine.takes_deltas() else MemoryWeights)(numeric.compute)
+
+
+class LocalPolicy:
+    """A policy in this process: loads its model once. Make its engine first: the trainer modifies the model."""
 
     def __init__(
-        self, config: RunConfig, numeric: Numerics, ranks: Ranks, source: str, tokenizer: PreTrainedTokenizerBase
+        self,
+        config: RunConfig,
+        numeric: Numerics,
+        ranks: ProcessGroup,
+        source: str,
+        tokenizer: PreTrainedTokenizerBase,
+        weights: MemoryWeights | None = None,
     ) -> None:
         self._config, self._numeric, self._ranks, self._source = config, numeric, ranks, source
         self.tokenizer = tokenizer
-        self.weights = (DeltaWeights if config.rollout.transfer == "delta" else MemoryWeights)(numeric.compute)
-        # To be spread over ranks, a model may be larger than any one device.
+        self.weights = weights or make_weights(config, numeric)
+        # A model to be sharded over ranks may not fit one device.
         self._device = numeric.device if ranks.world == 1 else torch.device("cpu")
         self._policy = self._load_policy()
 
     def make_engine(self) -> RolloutEngine:
-        """What samples from it."""
+        """Builds the inference engine."""
         return make_engine(self._config, self._numeric, self._source, self._policy, self.tokenizer, self.weights)
 
     def make_trainer(self, algorithm: Algorithm) -> TorchTrainer:
-        """What teaches it, with all that takes."""
-        config, numeric, aside = self._config, self._numeric, torch.device("cpu")
+        """Builds the trainer, with the reference model, critic and teacher that the configuration needs."""
+        config, numeric, cpu = self._config, self._numeric, torch.device("cpu")
         reference = critic = teacher = None
         distillation = config.distillation
         asks_reference = distillation is not None and distillation.teacher == "reference"
-        if (algorithm.needs_reference or asks_reference) and config.train.needs_reference_model:
-            place = aside if "reference" in config.train.offload else self._device
+        if (algorithm.requirements.reference or asks_reference) and config.train.needs_reference_model:
+            device = cpu if "reference" in config.train.offload else self._device
             quantised = config.train.lora is not None and config.train.lora.base_bits == 4
-            load = load_quantised if quantised else load_model  # the same weights as under the adapters
-            reference = load(self._source, numeric.compute, place)
+            load = load_quantised if quantised else load_model  # the same weights as the adapters' base model
+            reference = load(self._source, numeric.compute, device)
         if distillation is not None and distillation.local_model:
-            place = aside if "teacher" in config.train.offload else self._device
+            device = cpu if "teacher" in config.train.offload else self._device
             teacher = Teacher(
-                load_model(models.resolve(distillation.local_model), numeric.compute, place),
+                load_model(models.resolve(distillation.local_model), numeric.compute, device),
                 temperature=config.rollout.temperature,
                 compute=numeric.compute,
                 float32_head=config.model.head_dtype == "float32",
@@ -174,8 +184,8 @@ class Learner:
                 ranks=self._ranks,
             )
         if has_critic(algorithm):
-            valuer = load_model(self._source, numeric.master, self._device)
-            critic = Critic(valuer, algorithm, config.train, compute=numeric.compute, ranks=self._ranks)
+            value_model = load_model(self._source, numeric.master, self._device)
+            critic = Critic(value_model, algorithm, config.train, compute=numeric.compute, ranks=self._ranks)
         return TorchTrainer(
             self._policy,
             reference,
@@ -184,7 +194,7 @@ class Learner:
             self.weights,
             config.train,
             total_updates=config.steps * config.train.steps_per_batch - config.loop.stale_updates,
-            longest=config.rollout.max_tokens,
+            max_tokens=config.rollout.max_tokens,
             temperature=config.rollout.temperature,
             compute=numeric.compute,
             float32_head=config.model.head_dtype == "float32",
@@ -202,38 +212,40 @@ class Learner:
 
 
 def check_model(config: RunConfig) -> None:
-    """ConfigError if a model that is on this machine lacks the modules of train.lora, or if its attention heads cannot
-    be divided among ranks or GPUs."""
-    source, size = models.local(config.model.name), config.rollout.tensor_parallel_size
+    """Raises ConfigError if a local model lacks the modules of train.lora, or if its attention heads cannot be divided
+    among sequence parallel ranks or tensor parallel GPUs."""
+    source, size = models.local(config.model.name), config.rollout.engine.gpus()
     check_modules(source, config.train.lora)
     if source is None or max(config.train.sequence_parallel, size) == 1:
         return
     settings = AutoConfig.from_pretrained(source).get_text_config()
-    heads = settings.num_attention_heads
-    check_heads(heads, settings.num_key_value_heads, config.train.sequence_parallel)
+    heads, kv_heads = attention_heads(settings)
+    check_heads(heads, kv_heads, config.train.sequence_parallel)
     if heads % size:
-        raise ConfigError(f"rollout.tensor_parallel_size={size} does not divide the model's {heads} attention heads")
+        raise ConfigError(
+            f"rollout.engine.tensor_parallel_size={size} does not divide the model's {heads} attention heads"
+        )
 
 
 def check_processes(config: RunConfig) -> None:
-    """ConfigError if the processes torchrun has started cannot train this run."""
+    """Raises ConfigError if this run cannot be trained by the number of processes that torchrun started."""
     if check_world(config.train.sequence_parallel) > 1 and (why := config.train.one_process):
         raise ConfigError(why)
 
 
 def check_reference(config: RunConfig, algorithm: Algorithm) -> None:
-    """ConfigError if a reference model is to be refreshed and there is none."""
+    """Raises ConfigError if train.ref_model_sync_steps is set without a reference model."""
     asked = config.distillation is not None and config.distillation.teacher == "reference"
-    if (steps := config.train.ref_model_sync_steps) and not (algorithm.needs_reference or asked):
+    if (steps := config.train.ref_model_sync_steps) and not (algorithm.requirements.reference or asked):
         raise ConfigError(
-            f"train.ref_model_sync_steps={steps} refreshes the reference model, and algo.name={config.algo.name} has "
+            f"train.ref_model_sync_steps={steps} refreshes the reference model, but algo.name={config.algo.name} uses "
             "none; set algo.kl_coef or algo.kl_in_reward above 0, or leave it out"
         )
 
 
 def has_critic(algorithm: Algorithm) -> bool:
-    """Whether a second model says what can be expected."""
-    return getattr(algorithm, "needs_critic", False)  # algorithms of one's own need not say
+    """Reports whether the algorithm trains a critic (value model)."""
+    return algorithm.requirements.critic
 
 
 def make_engine(
@@ -245,72 +257,43 @@ def make_engine(
     weights: WeightStore,
     *,
     alone: bool = False,
+    threads: int | None = None,
 ) -> RolloutEngine:
-    """Builds the engine that samples from a model, here or elsewhere. Without a `policy` to copy, the torch engine
-    loads one. `alone` if nothing else uses its GPUs."""
-    rollout = config.rollout
-    if rollout.engine == "torch":
+    """Builds the inference engine of a model. Without a `policy` to copy, an engine in this process loads the model.
+    `alone`: no other process uses its GPUs. `threads`: CPU threads, if the engine's settings have none."""
+
+    def model() -> PreTrainedModel:
         if policy is None or policy.device.type != numeric.device.type or getattr(policy, "is_quantized", False):
-            policy = load_model(source, numeric.compute, numeric.device)
-        return TorchEngine(  # it takes copies
-            policy,
-            tokenizer,
-            weights,
-            slots=rollout.slots,
-            kv_gb=rollout.kv_gb,
-            alone=alone,
-            chunk=rollout.chunk,
-            context=rollout.max_model_len,
-            threads=_engine_threads(config),
-            dtype=numeric.compute,
-            float32_head=config.model.head_dtype == "float32",
-        )
-    if rollout.engine == "vllm":
-        from dojang.inference.vllm import VllmEngine
+            return load_model(source, numeric.compute, numeric.device)
+        return policy
 
-        dtype = str(numeric.compute).removeprefix("torch.")
-        return VllmEngine(
+    return config.rollout.engine.make(
+        EngineParts(
             source,
+            model,
             tokenizer,
             weights,
-            slots=rollout.slots,
-            kv_gb=rollout.kv_gb,
+            dtype=numeric.compute,
+            context=config.rollout.max_model_len,
+            float32_head=config.model.head_dtype == "float32",
             alone=alone,
-            tensor_parallel_size=rollout.tensor_parallel_size,
-            context=rollout.max_model_len,
-            transfer=rollout.transfer,
-            dtype=dtype,
+            threads=threads or _threads_beside_judge(config),
         )
-    return make_servers(config, tokenizer, weights)
+    )
 
 
-def make_servers(config: RunConfig, tokenizer: PreTrainedTokenizerBase, weights: WeightStore) -> RolloutEngine:
-    """Servers that sample, as one engine."""
-    from dojang.inference.engine_pool import Fleet
-    from dojang.inference.remote import RemoteEngine
-
-    rollout = config.rollout
-    folder = Path(rollout.handover) if rollout.handover else None
-    token = os.environ.get(rollout.token_env) or None
-    servers = [
-        RemoteEngine(url, tokenizer, weights, folder=folder, transfer=rollout.transfer, token=token)
-        for url in rollout.url
-    ]
-    return servers[0] if len(servers) == 1 else Fleet(servers)
-
-
-def _engine_threads(config: RunConfig) -> int | None:
-    judges_here = isinstance(config.task, CodeConfig) and not config.judge.url
-    return config.rollout.threads or (max(1, torch.get_num_threads() - 1) if judges_here else None)
+def _threads_beside_judge(config: RunConfig) -> int | None:
+    judges_here = config.task.runs_programs and not config.judge.url
+    return max(1, torch.get_num_threads() - 1) if judges_here else None
 
 
 def load_model(source: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """The weights, in this precision, there."""
+    """Loads a model with a dtype on a device, in evaluation mode."""
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except Exception as error:
-        raise ModelError(f"model {source} cannot be loaded: {error}") from error
-    # Dropout stays off while training too: the probabilities that are trained must be those that were sampled.
+        raise ModelError(f"cannot load model {source}: {error}") from error
+    # Dropout stays off in training too: the trained log-probs must be those of the sampling policy.
     model.train(False)
     torch.nn.Module.to(model, device)
     return model

@@ -1,9 +1,8 @@
-"""Problems with several right answers, which comparing outputs with the expected one judges wrongly.
+"""Finds problems with several right answers, which comparing outputs with the expected one judges wrongly.
 
-A problem is suspected if its statement says so ("print any of them", "in any order"), or if its tests expect different
-outputs of the same input. A checker program decides by itself, so such problems are not suspected; neither are those
-whose checker accepts what the statement allows. Known-good programs that disagree are a third sign, which only `dojang
-data audit` looks for, because it runs them.
+A problem is suspected if its statement allows several answers ("print any of them", "in any order"), or if its tests
+expect different outputs for the same input. Problems with a checker program, or whose checker accepts what the
+statement allows, are not suspected. `dojang data audit` also runs known-good programs and reports those that disagree.
 """
 
 from collections import defaultdict
@@ -15,20 +14,19 @@ from dojang.data.overlap import statement
 from dojang.data.statement_rules import suspicions
 from dojang.judge.checkers import compare
 from dojang.programs import CallTest, Checker, IoTest, encoded
-from dojang.tasks.code import CodeConfig, pose, read_reference
+from dojang.tasks.code import CodeConfig, make_judge_input, read_reference
 from dojang.types import Problem
 
 __all__ = ["contradiction", "has_multiple_answers", "leave_out", "stated"]
 
 
 def leave_out(config: RunConfig, problems: Sequence[Problem]) -> Sequence[Problem]:
-    """Training problems without those that are suspected, where data.filter_multiple_answers is set. DataError if none
-    is left."""
+    """Drops suspected training problems if data.filter_multiple_answers is set. Raises DataError if none is left."""
     if not config.data.filter_multiple_answers:
         return problems
     if not isinstance(config.task, CodeConfig):
         raise ConfigError(
-            f"data.filter_multiple_answers=true reads the tests of programs, which task.name={config.task.name} does "
+            f"data.filter_multiple_answers=true needs tests of programs, which task.name={config.task.name} does "
             "not have; leave it out, or use task.name=code"
         )
     kept = [problem for problem in problems if not has_multiple_answers(config.task, problem)]
@@ -41,9 +39,9 @@ def leave_out(config: RunConfig, problems: Sequence[Problem]) -> Sequence[Proble
 
 
 def has_multiple_answers(config: CodeConfig, problem: Problem) -> bool:
-    """Whether the problem is suspected; False if it cannot be judged at all, which is another error."""
+    """Reports whether the problem is suspected; False if it cannot be judged at all, which another check reports."""
     try:
-        checker = pose(config, problem).exam.checker
+        checker = make_judge_input(config, problem).exam.checker
         reference = read_reference(problem.reference)
     except ValueError:
         return False
@@ -52,14 +50,14 @@ def has_multiple_answers(config: CodeConfig, problem: Problem) -> bool:
 
 
 def stated(problem: Problem, tests: Sequence[IoTest | CallTest], checker: Checker) -> str:
-    """The words by which the statement allows several answers; empty if there are none, or if the checker does, too."""
+    """Phrase of the statement that allows several answers; empty if none, or if the checker accepts them too."""
     if checker.name in ("program", "unordered") or not any(isinstance(test, IoTest) for test in tests):
         return ""
     return dict(suspicions(statement(problem))).get("several_answers", "")
 
 
 def contradiction(tests: Sequence[IoTest | CallTest], checker: Checker) -> str:
-    """Two tests with the same input and outputs that the checker tells apart; empty if there are none."""
+    """Describes two tests with equal input and outputs that the checker tells apart; empty if none."""
     if checker.name == "program":
         return ""
     for given, (first, *more) in _outputs(tests):
@@ -70,7 +68,7 @@ def contradiction(tests: Sequence[IoTest | CallTest], checker: Checker) -> str:
 
 
 def _outputs(tests: Sequence[IoTest | CallTest]) -> Iterator[tuple[str, list[str]]]:
-    """Inputs with their outputs; blanks in inputs do not matter."""
+    """Outputs by input, with whitespace of inputs normalized."""
     outputs = defaultdict[str, list[str]](list)
     for test in tests:
         if isinstance(test, IoTest):

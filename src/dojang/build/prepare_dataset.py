@@ -1,4 +1,4 @@
-"""`dojang data prepare`: a dataset by its name, from where it is to where it is wanted."""
+"""`dojang data prepare`: converts a dataset to rows for training or evaluation."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dojang.build.multiple_answers import has_multiple_answers
+from dojang.config.overrides import parse_value
 from dojang.core.errors import ConfigError, DataError
 from dojang.data.code_contests import CodeContests
 from dojang.data.deepcoder import Codeforces, DeepCoder
@@ -25,7 +25,7 @@ from dojang.data.humaneval import HumanEval
 from dojang.data.livecodebench import LiveCodeBench
 from dojang.data.math500 import Math500
 from dojang.data.mbpp import Mbpp
-from dojang.data.prepare_rows import Dataset, Report, Unusable, made
+from dojang.data.prepare_rows import Dataset, Report, Unusable, make_problem
 from dojang.data.prepare_rows import prepare as write
 from dojang.data.prepared import PreparedConfig
 from dojang.data.readers import find
@@ -46,25 +46,25 @@ DATASETS: Mapping[str, Any] = {
     "mbpp": Mbpp,
 }
 GSM8K = "gsm8k"
-"""Prepared into files of its own layout, not into rows."""
+"""Prepared as gsm8k's own files, not as rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a dataset is prepared, beside its own settings."""
+    """Options of preparing a dataset, besides the dataset's own settings."""
 
     held_out: float = 0.0
     """Share of the training problems that becomes the test split."""
     subsets: Sequence[str] = ()
-    """Directories of the dataset to read; those it reads by default if none is named."""
+    """Directories of the dataset to read; its default ones if empty."""
     against: Sequence[str] = ()
-    """Held-out sets: directories of prepared rows, or NAME=PLACE."""
+    """Held-out sets: directories of prepared rows, or NAME=PATH."""
     keep_overlap: bool = False
     """Report training problems that overlap with held-out ones, and keep them."""
 
 
 def prepare(name: str, where: str, output: Path, settings: Sequence[str], options: Options) -> None:
-    """Write the rows, showing how far it is, and say what was kept and what was not."""
+    """Writes the rows with a progress bar, and prints the numbers of kept and dropped rows."""
     if name == GSM8K:
         return _prepare_gsm8k(where, output, settings, options)
     dataset = make_dataset(name, settings)
@@ -85,40 +85,40 @@ def prepare(name: str, where: str, output: Path, settings: Sequence[str], option
                 held_out=options.held_out,
                 against=against,
                 keep_overlap=options.keep_overlap,
-                tell=tell,
+                on_progress=tell,
                 suspected=partial(has_multiple_answers, CodeConfig(tests="all"))
                 if dataset.ability == "code"
                 else lambda problem: False,
             )
         except OSError as error:
-            raise DataError(f"{output} cannot be written: {error}") from error
+            raise DataError(f"cannot write {output}: {error}") from error
     _print(report, output, left_out)
 
 
 def _prepare_gsm8k(where: str, output: Path, settings: Sequence[str], options: Options) -> None:
     if settings or options.held_out or options.against:
         raise ConfigError(
-            "gsm8k is prepared as it is published: it has no settings, no --held-out (a run holds some back with "
-            "data.validation=0.1) and no --against"
+            "gsm8k is prepared as published: it takes no settings, no --held-out (set data.validation=0.1 for a run) "
+            "and no --against"
         )
     dataset = Gsm8kFiles()
     files, _ = choose(find(where), options.subsets, dataset)
     try:
         report = dataset.write(files, output)
     except OSError as error:
-        raise DataError(f"{output} cannot be written: {error}") from error
+        raise DataError(f"cannot write {output}: {error}") from error
     _print(report, output, (), trained_on=f"data.name=gsm8k data.path={output}")
 
 
 def read_held_out(place: str) -> list[Problem]:
-    """Problems of an evaluation set: the test split of prepared rows, or of NAME=PLACE; all of it without one."""
+    """Problems of an evaluation set: the test split of prepared rows or of NAME=PATH; all problems without one."""
     folder = Path(place)
     if folder.is_dir():
         rows = PreparedConfig(path=folder)
         return rows.read("test" if rows.has("test") else "train")
     name, equals, where = place.partition("=")
     if not equals:
-        raise ConfigError(f"--against {place} is no directory of prepared rows; give one, or NAME=PLACE")
+        raise ConfigError(f"--against {place} is not a directory of prepared rows; give one, or NAME=PATH")
     if name == GSM8K:
         return Gsm8kConfig(path=Path(where)).read("test")
     dataset = make_dataset(name, [])
@@ -126,7 +126,7 @@ def read_held_out(place: str) -> list[Problem]:
     for file in choose(find(where), (), dataset)[0]:
         for number, row in file.rows():
             with suppress(Unusable):
-                split, problem = made(dataset, file, row, number)
+                split, problem = make_problem(dataset, file, row, number)
                 found.setdefault(split, []).append(problem)
     problems = found.get("test") or [each for some in found.values() for each in some]
     if not problems:
@@ -135,26 +135,24 @@ def read_held_out(place: str) -> list[Problem]:
 
 
 def make_dataset(name: str, settings: Sequence[str]) -> Dataset:
-    """A dataset by its name, with key=value settings."""
+    """Makes a dataset from its name and key=value settings."""
     if name not in DATASETS:
         near = get_close_matches(name, [*DATASETS, GSM8K], n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"there is no dataset {name!r}; {hint}There are {', '.join(sorted([*DATASETS, GSM8K]))}")
+        raise ConfigError(f"unknown dataset {name!r}; {hint}Known: {', '.join(sorted([*DATASETS, GSM8K]))}")
     given = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(f"{setting!r} must have the form key=value")
-        try:
-            given[key] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError) as error:
-            raise ConfigError(f"{setting!r} cannot be understood: {error}") from None
+        field = DATASETS[name].model_fields.get(key)
+        given[key] = parse_value(value, field.annotation if field else None)
     try:
         dataset: Dataset = DATASETS[name].model_validate(given)
     except ValidationError as error:
         known = ", ".join(DATASETS[name].model_fields) or "none"
         said = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"settings of {name}: {said}. There are: {known}") from None
+        raise ConfigError(f"settings of {name}: {said}. Known: {known}") from None
     return dataset
 
 

@@ -1,4 +1,4 @@
-"""Overlong prompts: which problems leave room for an answer in the context, for training and for evaluation."""
+"""Measures prompts, and refuses or drops those that leave no space for a completion in the context."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,14 +31,14 @@ __all__ = [
 ]
 
 Renderers = Mapping[str, tuple[PreTrainedTokenizerBase, ChatRenderer]]
-"""The tokenizer and the renderer of each model, by its role."""
+"""Tokenizer and prompt renderer of each role."""
 Asked = tuple[ChatRenderer, Callable[[Problem], Sequence[Message]]]
-"""A model's renderer, and the messages it is given for a problem."""
+"""A model's prompt renderer, and a function from a problem to its messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """Problems whose prompts fit, in their order, and the number of problems that were left out."""
+    """Problems whose prompts fit, in order, and the number left out."""
 
     problems: Sequence[Problem]
     dropped: int = 0
@@ -51,20 +51,19 @@ class Measured:
     train: Sequence[Problem]
     held_out: Sequence[Problem]
     dropped: Mapping[str, int]
-    """Number of problems left out by split; empty where they are not filtered, or not by all models."""
+    """Number of problems left out, by split; empty if they are not filtered, or not by all models."""
     renderers: Renderers
     multiple_answers: int = 0
     """Number of training problems left out because they may have several right answers."""
 
     def as_fields(self) -> dict[str, Any]:
-        """By name, for the record of a prepared run."""
+        """Fields by name, for Prepared."""
         return {name: getattr(self, name) for name in ("train", "held_out", "dropped", "renderers", "multiple_answers")}
 
 
 def measure(config: RunConfig, task: Task, train: Sequence[Problem], *, dry: bool) -> Measured:
-    """Keeps the problems whose prompts fit, as `keep_fitting` does, and of the training problems those with one right
-    answer, where data.filter_multiple_answers is set. In a dry run, prompts are measured only for models that are on
-    this machine."""
+    """Keeps the problems whose prompts fit (see `keep_fitting`); drops training problems with several right answers if
+    data.filter_multiple_answers is set. A dry run measures prompts only for models that are on this machine."""
     every, train = train, leave_out(config, train)
     renderers: dict[str, tuple[PreTrainedTokenizerBase, ChatRenderer]] = {}
     asked: list[Asked] = []
@@ -76,7 +75,7 @@ def measure(config: RunConfig, task: Task, train: Sequence[Problem], *, dry: boo
             renderers[role] = tokenizer, make_renderer(each, tokenizer, settings, key)
             asked.append((renderers[role][1], _prompt_of(config, task, role)))
     fitting = keep_fitting(config, "train", train, asked)
-    leading = next(iter(config.roles()))  # the others are asked in training only
+    leading = next(iter(config.roles()))  # the others are only sampled in training
     test = held_out(config, task.problems("test"), renderers[leading][1] if leading in renderers else None)
     counted = config.data.filter_overlong_prompts and len(renderers) == len(config.roles())
     dropped = {"train": fitting.dropped, "test": test.dropped} if counted else {}
@@ -115,21 +114,23 @@ def _tester_prompt(workflow: CoderTesterConfig, task: CodeTask, problem: Problem
 
 
 def keep_fitting(config: RunConfig, split: str, problems: Sequence[Problem], asked: Sequence[Asked]) -> Fitting:
-    """Leaves out problems with an overlong prompt where data.filter_overlong_prompts is set; otherwise TooLong if there
-    is one. DataError if no problem is left. Every prompt is measured, by each of the models it is for."""
+    """Drops problems with an overlong prompt if data.filter_overlong_prompts is set; otherwise raises TooLong.
+
+    Raises DataError if no problem is left. Measures every prompt with each model that receives it.
+    """
     wrong: set[int] = set()
     for renderer, messages in asked:
-        places = renderer.overlong([messages(problem) for problem in problems])
-        if places and not config.data.filter_overlong_prompts:
-            raise _refusal(split, problems, places, renderer, messages)
-        wrong.update(places)
+        indices = renderer.overlong([messages(problem) for problem in problems])
+        if indices and not config.data.filter_overlong_prompts:
+            raise _refusal(split, problems, indices, renderer, messages)
+        wrong.update(indices)
     if problems and len(wrong) == len(problems):
         raise DataError(
             f"data.filter_overlong_prompts leaves no problem of the {split} split: all {len(problems):,} prompts are "
             f"too long for the context beside rollout.max_tokens={config.rollout.max_tokens}; lower it or shorten the "
             "prompts"
         )
-    return Fitting([each for place, each in enumerate(problems) if place not in wrong], len(wrong))
+    return Fitting([each for index, each in enumerate(problems) if index not in wrong], len(wrong))
 
 
 def describe_dropped(dropped: Sequence[tuple[str, int]]) -> str:
@@ -145,14 +146,14 @@ def describe_multiple_answers(count: int) -> str:
 def _refusal(
     split: str,
     problems: Sequence[Problem],
-    places: Sequence[int],
+    indices: Sequence[int],
     renderer: ChatRenderer,
     messages: Callable[[Problem], Sequence[Message]],
 ) -> TooLong:
-    first = problems[places[0]]
+    first = problems[indices[0]]
     try:
         renderer.render(messages(first))
     except TooLong as error:
-        count = f"{len(places):,} of {len(problems):,} problems of the {split} split have overlong prompts"
+        count = f"{len(indices):,} of {len(problems):,} problems of the {split} split have overlong prompts"
         return TooLong(f"{count}; the first is {first.id}: {error}")
     raise AssertionError("an overlong prompt was rendered")

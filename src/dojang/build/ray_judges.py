@@ -1,6 +1,6 @@
-"""Judging of a run on a Ray cluster: what is made here, and in the processes that judge.
+"""Builds the judge of a run on a Ray cluster: the driver's side and the actors' side.
 
-Apart from spread.py because those processes have no use for torch.
+Separate from build/ray.py because judge actors do not import torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,48 +8,43 @@ from functools import partial
 
 import ray
 
-from dojang.cluster.ray.judges import Juror, RayJudge, RayTask
+from dojang.cluster.ray.judges import JudgeActor, RayJudge, RayTask
 from dojang.cluster.runtime_config import RayConfig
 from dojang.config.run_config import RunConfig
 from dojang.core.paths import cache_root
 from dojang.protocols import Judge, Task
-from dojang.tasks.custom import CustomTaskConfig
-from dojang.tasks.maths import MathsConfig
-from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
 from dojang.types import Problem
 
-__all__ = ["make_judge", "make_juror", "spread_task"]
+__all__ = ["distribute_task", "make_judge", "make_judge_actor"]
 
 Problems = Mapping[str, Sequence[Problem]]
 
 
 def make_judge(config: RunConfig, problems: Problems) -> RayJudge:
-    """The judge of all machines. It costs nothing until it is used."""
+    """Builds the judge over all nodes. Its actors start at the first use."""
     assert isinstance(config.runtime, RayConfig)
-    own = problems if isinstance(config.task, CustomTaskConfig) else {}  # others need none to grade by
+    own = problems if config.task.grades_with_problems else {}
 
-    def factory(seats: int) -> "partial[Juror]":
-        return partial(make_juror, config, seats)
+    def factory(concurrency: int) -> "partial[JudgeActor]":
+        return partial(make_judge_actor, config, concurrency)
 
-    counted = config.task if isinstance(config.task, MathsConfig | ReasoningGymTaskConfig) else config.judge
-    return RayJudge(factory, ray.put(own), most=counted.workers, timeout_s=config.runtime.timeout_s)
+    workers = config.task.worker_processes()
+    most = config.judge.workers if workers is None else workers
+    return RayJudge(factory, ray.put(own), max_per_node=most, timeout_s=config.runtime.timeout_s)
 
 
-async def spread_task(task: Task, config: RunConfig, judge: Judge) -> Task:
-    """If it grades by processes, they are all over the cluster; otherwise the task as it is."""
-    if not isinstance(judge, RayJudge) or not isinstance(config.task, _Verified):
+async def distribute_task(task: Task, config: RunConfig, judge: Judge) -> Task:
+    """Distributes the grading of a task that uses worker processes over the cluster; returns other tasks unchanged."""
+    if not isinstance(judge, RayJudge) or not config.task.grades_on_nodes:
         return task
     await judge.open()
     return RayTask(task, judge)
 
 
-def make_juror(config: RunConfig, seats: int, problems: Problems) -> Juror:
-    """One of the processes that judge, with so much to do at a time."""
-    judge = config.judge.model_copy(update={"workers": seats, "url": []}).make(cache_root())
-    task = config.task
-    if isinstance(task, MathsConfig | ReasoningGymTaskConfig):
-        task = task.model_copy(update={"workers": seats})
-    return Juror(judge, task.make(problems) if isinstance(task, _Verified) else None)
-
-
-_Verified = MathsConfig | ReasoningGymTaskConfig | CustomTaskConfig
+def make_judge_actor(config: RunConfig, concurrency: int, problems: Problems) -> JudgeActor:
+    """Builds the judge inside its actor; it works on `concurrency` submissions at a time."""
+    judge = config.judge.model_copy(update={"workers": concurrency, "url": []}).make(cache_root())
+    task = config.task.with_workers(concurrency)
+    if task.name == "code" or not task.grades_on_nodes:
+        return JudgeActor(judge, None)
+    return JudgeActor(judge, task.make(problems))

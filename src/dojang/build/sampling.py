@@ -1,17 +1,16 @@
-"""RunConfig -> Sampling: how training and evaluations draw, and which algorithms can learn from truncated samples."""
+"""Sampling parameters of training and evaluation, and which algorithms support top-p, top-k and min-p."""
 
 from dojang.config.eval_config import SamplingConfig
+from dojang.config.rollout_config import RolloutConfig
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
-from dojang.loop.config import RolloutConfig
 from dojang.protocols import Algorithm
 from dojang.types import Sampling
 
 __all__ = ["RETRY_STREAM", "TESTER_STREAM", "check_truncation", "eval_sampling", "train_sampling"]
 
 EVAL_STREAM, TESTER_STREAM, RETRY_STREAM = 2**32, 2**33, 2**34
-"""Added to the seed, which is smaller, so that evaluations never share random numbers with training, nor a tester, nor
-second attempts, with first ones."""
+"""Offsets added to the seed, which is smaller: evaluation, the tester and second tries use separate random streams."""
 
 _BY_SEQUENCE = ("geometric", "opsm")
 
@@ -27,17 +26,17 @@ def eval_sampling(config: RunConfig) -> Sampling:
 
 
 def check_truncation(config: RunConfig, algorithm: Algorithm) -> None:
-    """ConfigError if rollouts are drawn with top-p, top-k or min-p and the loss would take the probability they cut off
-    for a change of the policy: the trainer's log-probs are those of the whole distribution."""
+    """Raises ConfigError if rollouts use top-p, top-k or min-p and the loss would mistake the cut-off probability for
+    an off-policy difference: the trainer's log-probs are of the full distribution."""
     rollout = config.rollout
     if not train_sampling(config, 0).truncated:
         return
     cut = [f"rollout.{key}={getattr(rollout, key):g}" for key in ("top_p", "top_k", "min_p") if _cuts(rollout, key)]
-    if not algorithm.needs_old:
+    if not algorithm.requirements.old_logprobs:
         remedy = "use another algo.name" if config.algo.name in ("m2po", "custom") else "set algo.old_logprobs=trainer"
         raise ConfigError(
-            f"{', '.join(cut)}: tokens are drawn from a truncated distribution, so their log-probs are above the "
-            f"trainer's, and algo.name={config.algo.name} would take its ratios to them; {remedy}"
+            f"{', '.join(cut)}: tokens are sampled from a truncated distribution, so their log-probs exceed the "
+            f"trainer's, and algo.name={config.algo.name} computes its importance ratios with them; {remedy}"
         )
     wholesale = [
         each.name
@@ -47,8 +46,8 @@ def check_truncation(config: RunConfig, algorithm: Algorithm) -> None:
     if wholesale:
         raise ConfigError(
             f"{', '.join(cut)} with algo.corrections {', '.join(wholesale)}: the probability that truncation cuts off "
-            "adds up over a sequence, and nearly all sequences would be left out; use token_tis, or leave the "
-            "truncation out"
+            "accumulates over a sequence, and nearly all sequences would be masked; use token_tis, or remove the "
+            "truncation"
         )
 
 
@@ -56,5 +55,13 @@ def _cuts(rollout: RolloutConfig, key: str) -> bool:
     return bool(getattr(rollout, key) != RolloutConfig.model_fields[key].default)
 
 
-def _sampling(how: RolloutConfig | SamplingConfig, most: int, seed: int, stop: tuple[str, ...]) -> Sampling:
-    return Sampling(how.temperature, most, seed, stop=stop, top_k=how.top_k, top_p=how.top_p, min_p=how.min_p)
+def _sampling(settings: RolloutConfig | SamplingConfig, max_tokens: int, seed: int, stop: tuple[str, ...]) -> Sampling:
+    return Sampling(
+        settings.temperature,
+        max_tokens,
+        seed,
+        stop=stop,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+    )

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: checks the rows before a run, and makes those that the evaluation loss is measured on."""
+"""Supervised fine-tuning: checks the training rows, and builds the samples of the evaluation loss."""
 
 from collections.abc import Sequence
 
@@ -8,19 +8,19 @@ from dojang.core.errors import DataError
 from dojang.protocols import TooLong
 from dojang.types import Problem, Sample
 from dojang.workflows.chat_renderer import ChatRenderer
-from dojang.workflows.sft_samples import Demonstrations
+from dojang.workflows.sft_samples import SftWorkflow
 
 __all__ = ["demonstrations", "fit_rows", "held_out_samples"]
 
 
-def demonstrations(config: RunConfig, renderer: ChatRenderer) -> Demonstrations | None:
+def demonstrations(config: RunConfig, renderer: ChatRenderer) -> SftWorkflow | None:
     """Builds the workflow that trains on given completions; None for algorithms that sample."""
-    return Demonstrations(renderer, config.algo.completion) if isinstance(config.algo, SftConfig) else None
+    return SftWorkflow(renderer, config.algo.completion) if isinstance(config.algo, SftConfig) else None
 
 
 def fit_rows(config: RunConfig, problems: Sequence[Problem], renderer: ChatRenderer | None) -> list[Problem]:
-    """Renders every training row of an SFT run; DataError if a row has no completion, TooLong if it does not fit the
-    context, unless data.filter_overlong_prompts leaves those out."""
+    """Renders every training row of an SFT run. Raises DataError if a row has no completion, and TooLong if it does
+    not fit the context, unless data.filter_overlong_prompts drops those."""
     made = None if renderer is None else demonstrations(config, renderer)
     if made is None:
         return list(problems)
@@ -39,7 +39,7 @@ def fit_rows(config: RunConfig, problems: Sequence[Problem], renderer: ChatRende
 
 
 def held_out_samples(config: RunConfig, problems: Sequence[Problem], renderer: ChatRenderer) -> list[Sample]:
-    """Held-out rows with a completion, for the evaluation loss of an SFT run; those that do not fit are left out."""
+    """Held-out samples for the evaluation loss of an SFT run; skips rows without a completion or too long."""
     made, found = demonstrations(config, renderer), list[Sample]()
     for problem in problems if made is not None else ():
         try:

@@ -1,59 +1,62 @@
-"""Where the parts of a run live: the `runtime` section of a configuration."""
+"""The `runtime` section of a configuration: run in one process or on a Ray cluster."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, field_validator
 
-from dojang.core.section import Section
+from dojang.core.section import Requirement, Section
 
 __all__ = ["LocalConfig", "RayConfig", "engine_gpus"]
 
 
 class LocalConfig(Section):
-    """Everything in one process, or in those torchrun has begun."""
+    """Run everything in this process, or in the processes that torchrun started."""
 
     name: Literal["local"] = "local"
 
 
 class RayConfig(Section):
-    """Trainers, engines and judges as processes of a Ray cluster."""
+    """Run trainers, engines and judges as actors on a Ray cluster."""
 
     name: Literal["ray"] = "ray"
     address: str = ""
-    """Of the cluster's head, HOST:PORT. If empty, that of RAY_ADDRESS, or a cluster of this machine alone, which ends
-    with the run."""
+    """HOST:PORT of the cluster's head. If empty: RAY_ADDRESS; without that, a local cluster that ends with the run."""
     trainers: int = Field(default=1, ge=1)
-    """Processes that train together, of each model, which is spread over them; tester.trainers sets the tester's
-    apart. Without it as many as train.sequence_parallel; `dojang launch sagemaker` and `dojang plan` split the GPUs
-    between trainers and engines."""
+    """Number of trainer processes for each model, which is sharded over them; tester.trainers sets the tester's.
+    Default: train.sequence_parallel; `dojang launch sagemaker` and `dojang plan` split the GPUs between trainers and
+    engines."""
     engines: int = Field(default=1, ge=1)
-    """Processes that sample, of each model; tester.engines sets the tester's apart."""
+    """Number of inference engines for each model; tester.engines sets the tester's."""
     cpus: float = Field(default=1.0, gt=0)
-    """Processors of each trainer and each engine. Judges get the rest, on every machine of the cluster."""
+    """CPUs of each trainer and each engine. Judges use the rest, on every node of the cluster."""
     gpus: float | None = Field(default=None, ge=0)
-    """GPUs of each trainer and each engine; less than one lets several share it. Without it 1 if the cluster has any
-    GPU and model.device is not cpu, or else none. An engine gets at least rollout.tensor_parallel_size of them."""
+    """GPUs of each trainer and each engine; a fraction lets several processes share one. Default: 1 if the cluster has
+    any GPU and model.device is not cpu, else 0. An engine gets at least rollout.engine.tensor_parallel_size GPUs."""
     max_failures: int = Field(default=3, ge=0)
-    """How often the trainers may be lost, and begin again at the last checkpoint, before the run gives up. Engines and
-    judges are replaced without counting."""
+    """Number of times that lost trainers restart from the last checkpoint before the run fails. Replaced engines and
+    judges do not count."""
     timeout_s: float = Field(default=600.0, gt=0)
-    """How long to wait for processes to get their place and begin, and for new weights to reach an engine."""
+    """Seconds to wait for a process to be placed and to start, and for new weights to reach an engine."""
+
+    def required_packages(self) -> Iterator[Requirement]:
+        yield Requirement("runtime.name=ray", ("ray",), "ray")
 
     @field_validator("address")
     @classmethod
-    def _is_no_client_s(cls, address: str) -> str:
+    def _is_host_and_port(cls, address: str) -> str:
         if "://" in address:
-            raise ValueError(f"{address!r} is for Ray's client, which a run is not; give the head's HOST:PORT")
+            raise ValueError(f"{address!r} is an address of Ray Client, which is not used; give the head's HOST:PORT")
         return address
 
     @field_validator("gpus")
     @classmethod
-    def _are_whole(cls, gpus: float | None) -> float | None:
+    def _are_whole_or_a_fraction_of_one(cls, gpus: float | None) -> float | None:
         if gpus is not None and gpus > 1 and gpus != int(gpus):
-            raise ValueError(f"{gpus:g} GPUs cannot be had: Ray divides one among several, but no more than one")
+            raise ValueError(f"{gpus:g} GPUs are not possible: give a whole number, or a fraction of one GPU")
         return gpus
 
 
 def engine_gpus(each: float, tensor_parallel_size: int) -> float:
-    """Number of GPUs of an engine, where a process has `each` of them: one for each of its tensor parallel workers."""
+    """Number of GPUs of an engine: one for each tensor parallel worker, and at least `each`."""
     return max(each, float(tensor_parallel_size)) if each and tensor_parallel_size > 1 else each

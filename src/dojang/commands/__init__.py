@@ -1,4 +1,13 @@
-"""The command line. Parses first; imports what a command needs once it is known which one."""
+"""The command line. Each command imports its modules only when it runs.
+
+main.py        the `dojang` command: train, eval, export, track, dashboards, plan, doctor, bench
+cli_judge.py   `dojang judge`; run_judge.py does its work
+cli_data.py    `dojang data`
+cli_launch.py  `dojang launch`
+track.py       `dojang track`
+doctor.py      `dojang doctor`
+bench.py       `dojang bench`
+"""
 
 from dojang.commands.main import app, main
 

@@ -1,4 +1,4 @@
-"""`dojang bench NAME`: a benchmark of the source checkout, with the rest of the command line passed on to it."""
+"""`dojang bench NAME`: runs a benchmark of the source checkout with the remaining arguments."""
 
 import os
 import sys
@@ -14,19 +14,20 @@ FOLDER = Path(__file__).resolve().parents[3] / "bench"
 
 
 def available() -> list[str]:
-    """The benchmarks that can be run; a script without a main part is there for others to import."""
+    """Names of the benchmarks: the scripts in bench/ with a main part."""
     return sorted(path.stem for path in FOLDER.glob("*.py") if '__name__ == "__main__"' in path.read_text())
 
 
 def run(name: str, arguments: Sequence[str]) -> NoReturn:
-    """Become the benchmark: its exit code is the command's, and Ctrl-C reaches nobody else."""
+    """Replaces this process with the benchmark, so that its exit code and Ctrl-C are the benchmark's."""
     names = available()
     if not names:
         raise ConfigError(
-            f"benchmarks live in the source tree, and there is no {FOLDER}; run this from a checkout of dojang "
+            f"benchmarks are part of the source tree, and {FOLDER} does not exist; run this from a checkout of dojang "
             "(pip install --editable .)"
         )
     if name not in names:
-        raise ConfigError(f"there is no benchmark {name!r}; there is {', '.join(names)}")
+        said = f"unknown benchmark {name!r}; known: " if name else "give the name of a benchmark: "
+        raise ConfigError(said + ", ".join(names))
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, str(FOLDER / f"{name}.py"), *arguments])

@@ -7,24 +7,28 @@ import typer
 
 __all__ = ["data"]
 
+DATASETS = (
+    *("code-contests", "codeforces", "deepcoder", "deepmath", "gsm8k", "humaneval", "livecodebench", "math500", "mbpp"),
+)
+
 data = typer.Typer(help="Prepare and audit datasets.", no_args_is_help=True)
 
 
 @data.command("prepare")
 def data_prepare(
-    name: Annotated[str, typer.Argument(help="Which dataset; an unknown name lists all there are.")],
+    name: Annotated[str, typer.Argument(metavar="DATASET", help=f"One of {', '.join(DATASETS)}.")],
     where: Annotated[
         str,
         typer.Option(
-            "--input", metavar="PLACE", help="A file, a directory, s3://..., or on the hub org/name or org/name/subset."
+            "--input", metavar="PATH", help="File, directory, s3://..., or org/name[/subset] on the Hugging Face hub."
         ),
     ],
-    output: Annotated[Path, typer.Option(help="A directory that is not there yet, or holds what was interrupted.")],
+    output: Annotated[Path, typer.Option(help="New directory, or one with an interrupted preparation.")],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the dataset, e.g. tiers=[easy].")
     ] = None,
     held_out: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the training problems that becomes the test split.")
+        float, typer.Option(min=0, max=1, help="Fraction of the training problems for the test split.")
     ] = 0.0,
     subset: Annotated[
         list[str] | None,
@@ -34,16 +38,17 @@ def data_prepare(
         list[str] | None,
         typer.Option(
             metavar="DATA",
-            help="An evaluation set whose problems must not be trained on: prepared rows, or NAME=PLACE; repeatable.",
+            help="Evaluation set whose problems are dropped from training: prepared rows, or NAME=PATH; repeatable.",
         ),
     ] = None,
     keep_overlap: Annotated[
-        bool, typer.Option("--keep-overlap", help="Keep training problems that held-out sets have, too; only report.")
+        bool,
+        typer.Option("--keep-overlap", help="Report training problems that are also in held-out sets, but keep them."),
     ] = False,
 ) -> None:
-    """Write a dataset as Parquet rows to train on. If interrupted, the same command goes on with it.
+    """Write a dataset as Parquet rows for training. After an interruption, the same command continues.
 
-    Training problems that are also in the test split, or in a set given by --against, are dropped and counted.
+    Training problems that are also in the test split, or in a set of --against, are dropped and counted.
     """
     from dojang.build.prepare_dataset import Options, prepare
 
@@ -54,7 +59,7 @@ def data_prepare(
 @data.command("audit")
 def data_audit(
     name: Annotated[
-        str, typer.Argument(metavar="DATA", help="A directory of prepared rows, or a dataset's name with --input.")
+        str, typer.Argument(metavar="DATA", help="Directory of prepared rows, or a dataset's name with --input.")
     ],
     settings: Annotated[
         list[str] | None,
@@ -62,47 +67,59 @@ def data_audit(
     ] = None,
     where: Annotated[
         str,
-        typer.Option("--input", metavar="PLACE", help="Where the published dataset is; for prepared rows, solutions."),
+        typer.Option("--input", metavar="PATH", help="Published dataset; for prepared rows, the source of solutions."),
     ] = "",
-    task: Annotated[str, typer.Option(metavar="NAME", help="code, maths or answer_line, if the data do not say.")] = "",
-    split: Annotated[str, typer.Option(metavar="NAME", help="train, validation or test; all if not given.")] = "",
-    problems: Annotated[int, typer.Option(min=1, help="How many problems: the first so many.")] = 10**9,
-    solutions: Annotated[int, typer.Option(min=0, help="Known-good answers to try of a problem.")] = 3,
-    mutants: Annotated[int, typer.Option(min=0, help="Mutated programs to try of a problem.")] = 3,
-    repeats: Annotated[int, typer.Option(min=1, help="How often the same answer is judged.")] = 2,
-    min_tests: Annotated[int, typer.Option(min=0, help="Fewer checks than this are few.")] = 5,
+    task: Annotated[
+        str, typer.Option(metavar="NAME", help="Task: code, maths or answer_line. Default: from the data.")
+    ] = "",
+    split: Annotated[str, typer.Option(metavar="NAME", help="Split: train, validation or test. Default: all.")] = "",
+    problems: Annotated[
+        int, typer.Option(min=1, help="Maximum number of problems. Default: all.", show_default=False)
+    ] = 10**9,
+    solutions: Annotated[int, typer.Option(min=0, help="Number of known-good answers to grade per problem.")] = 3,
+    mutants: Annotated[int, typer.Option(min=0, help="Number of mutated programs to judge per problem.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of times to judge each answer.")] = 2,
+    min_tests: Annotated[int, typer.Option(min=0, help="Report problems with fewer tests than this.")] = 5,
     guess: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of tests that is many for a program that solves nothing.")
+        float, typer.Option(min=0, max=1, help="Report if a trivial program passes at least this fraction of tests.")
     ] = 0.7,
-    slow: Annotated[float, typer.Option(min=0, max=1, help="Share of the time limit that is much.")] = 0.5,
+    slow: Annotated[
+        float, typer.Option(min=0, max=1, help="Report solutions slower than this fraction of the time limit.")
+    ] = 0.5,
     against: Annotated[
         str,
-        typer.Option(metavar="DATA", help="An evaluation set to look for the problems in: a directory, NAME=PLACE."),
+        typer.Option(metavar="DATA", help="Evaluation set to check for overlap: prepared rows, or NAME=PATH."),
     ] = "",
-    ngram: Annotated[int, typer.Option(min=2, help="Words of a run that is looked for there.")] = 13,
-    overlap: Annotated[float, typer.Option(min=0, max=1, help="Share of runs found there that is told.")] = 0.3,
+    ngram: Annotated[int, typer.Option(min=2, help="Length of the compared n-grams in words.")] = 13,
+    overlap: Annotated[
+        float, typer.Option(min=0, max=1, help="Report an overlap from this fraction of n-grams.")
+    ] = 0.3,
     output: Annotated[
-        Path | None, typer.Option(help="A directory for the report; audits/NAME-N if not given.", show_default=False)
+        Path | None, typer.Option(help="Directory for the report. Default: audits/NAME-N.", show_default=False)
     ] = None,
     keep: Annotated[
-        Path | None, typer.Option(help="Write the problems without grave findings there.", show_default=False)
+        Path | None,
+        typer.Option(help="Write the problems without findings of --exclude to this directory.", show_default=False),
     ] = None,
     exclude: Annotated[
-        str, typer.Option(metavar="FINDING,...", help="Which findings are grave; docs/data.md says which, and why.")
+        str,
+        typer.Option(
+            metavar="FINDING,...", help="Findings that keep a problem out of --keep. Default: listed in docs/data.md."
+        ),
     ] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if verifier and data do not agree.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if verifier and data disagree.")] = False,
 ) -> None:
-    """Ask whether the verifier agrees with the data: known-good answers get full marks, others do not."""
+    """Check that the verifier agrees with the data: it accepts known-good answers and rejects others."""
     from dojang.audit import command
-    from dojang.audit.findings import DEFAULT_EXCLUDED, Thoroughness
+    from dojang.audit.findings import DEFAULT_EXCLUDED, AuditSettings
 
-    wanted = command.Wanted(
+    options = command.AuditOptions(
         place=where,
         task=task,
-        settings=settings or [],
+        overrides=settings or [],
         split=split,
         problems=problems,
-        how=Thoroughness(solutions, mutants, repeats, min_tests, guess, slow),
+        settings=AuditSettings(solutions, mutants, repeats, min_tests, guess, slow),
         against=against,
         ngram=ngram,
         overlap=overlap,
@@ -111,4 +128,4 @@ def data_audit(
         exclude=exclude.split(",") if exclude else DEFAULT_EXCLUDED,
         strict=strict,
     )
-    raise typer.Exit(command.audit(name, wanted))
+    raise typer.Exit(command.audit(name, options))

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Kept", "StopAfter", "Tests", "judge"]
+__all__ = ["IsolationLevel", "StopAfter", "Tests", "judge"]
 
 judge = typer.Typer(help="Judge programs, serve a judge, or test it.", no_args_is_help=True)
 
 
-class Kept(StrEnum):
-    """What judged programs can be kept in by."""
+class IsolationLevel(StrEnum):
+    """Isolation of judged programs."""
 
     AUTO = "auto"
     NAMESPACES = "namespaces"
@@ -22,7 +22,7 @@ class Kept(StrEnum):
 
 
 class Tests(StrEnum):
-    """Which tests of a problem."""
+    """Tests of a problem to run."""
 
     PRIVATE = "private"
     PUBLIC = "public"
@@ -30,29 +30,29 @@ class Tests(StrEnum):
 
 
 class StopAfter(StrEnum):
-    """After which test to stop."""
+    """Condition after which no further test runs."""
 
     NEVER = "never"
     TIME_LIMIT = "time_limit"
     FAILURE = "failure"
 
 
-ISOLATION = typer.Option(help="What keeps programs in; auto takes the strongest there is, and never none.")
-PACKAGES = typer.Option(metavar="A,B", help="Packages of the judging interpreter that Python programs may import.")
+ISOLATION = typer.Option(help="Isolation of programs; auto takes the strongest available, and never none.")
+PACKAGES = typer.Option(metavar="A,B", help="Packages that Python programs may import.")
 
 
 @judge.command("run")
 def judge_run(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The program; - reads standard input.")],
-    problem: Annotated[Path, typer.Option(help="A JSON file with tests, limits and checker.", metavar="P.json")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Source file of the program; - for standard input.")],
+    problem: Annotated[Path, typer.Option(help="JSON file with tests, limits and checker.", metavar="P.json")],
     language: Annotated[
         str,
-        typer.Option(metavar="NAME", help="cpp17, cpp20 or python3; guessed from the file's name if not given."),
+        typer.Option(metavar="NAME", help="Language: cpp17, cpp20 or python3. Default: from the file's suffix."),
     ] = "",
-    tests: Annotated[Tests, typer.Option(help="Tests not marked as public are private.")] = Tests.PRIVATE,
-    isolation: Annotated[Kept, ISOLATION] = Kept.AUTO,
+    tests: Annotated[Tests, typer.Option(help="Tests to run; tests not marked as public are private.")] = Tests.PRIVATE,
+    isolation: Annotated[IsolationLevel, ISOLATION] = IsolationLevel.AUTO,
     packages: Annotated[str, PACKAGES] = "",
-    stop: Annotated[StopAfter, typer.Option(help="After which test to stop.")] = StopAfter.NEVER,
+    stop: Annotated[StopAfter, typer.Option(help="When to skip the remaining tests.")] = StopAfter.NEVER,
     as_json: Annotated[bool, typer.Option("--json", help="Print the judgement as one JSON object.")] = False,
 ) -> None:
     """Judge a program and show the first failing test. Exits with 1 if it is not accepted."""
@@ -73,25 +73,25 @@ def judge_run(
 
 @judge.command("serve")
 def judge_serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8642,
-    workers: Annotated[int, typer.Option(min=0, help="Programs judged at a time; 0 is one per core.")] = 0,
-    queue: Annotated[int, typer.Option(min=1, help="Requests at a time; more are told to come back later.")] = 256,
-    isolation: Annotated[Kept, ISOLATION] = Kept.AUTO,
+    host: Annotated[str, typer.Option(help="Address to listen on; other than loopback needs a token.")] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any free one.")] = 8642,
+    workers: Annotated[int, typer.Option(min=0, help="Number of programs judged at a time; 0 for one per core.")] = 0,
+    queue: Annotated[
+        int, typer.Option(min=1, help="Maximum number of concurrent requests; more get status 429.")
+    ] = 256,
+    isolation: Annotated[IsolationLevel, ISOLATION] = IsolationLevel.AUTO,
     python: Annotated[
         str,
         typer.Option(
-            metavar="PATH", help="Interpreter for judged programs, with its packages; dojang's, bare, if not given."
+            metavar="PATH", help="Python interpreter for judged programs. Default: dojang's, without packages."
         ),
     ] = "",
     packages: Annotated[str, PACKAGES] = "",
     token_env: Annotated[
-        str, typer.Option(help="Environment variable that holds the token clients must send.", metavar="NAME")
+        str, typer.Option(help="Environment variable with the token that clients must send.", metavar="NAME")
     ] = "DOJANG_JUDGE_TOKEN",
 ) -> None:
-    """Judge for other machines over HTTP. Ctrl-C or SIGTERM finishes what was begun, then ends it."""
+    """Serve the judge over HTTP. Ctrl-C or SIGTERM finishes running requests, then stops."""
     from dojang.commands import run_judge
 
     run_judge.serve(
@@ -108,11 +108,11 @@ def judge_serve(
 
 @judge.command("selftest")
 def judge_selftest(
-    isolation: Annotated[Kept, ISOLATION] = Kept.AUTO,
+    isolation: Annotated[IsolationLevel, ISOLATION] = IsolationLevel.AUTO,
     packages: Annotated[str, PACKAGES] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Try the judge of this machine. Verdicts, limits, and a dozen ways out; exits with 8 if anything fails."""
+    """Test the judge of this machine: verdicts, limits and isolation. Exits with 8 if a check fails."""
     from dojang.commands import run_judge
 
     run_judge.selftest_command(isolation=isolation, packages=_listed(packages), as_json=as_json)

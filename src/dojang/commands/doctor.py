@@ -1,4 +1,4 @@
-"""`dojang doctor`: what this machine has, what that means for a run, and the remedy for what is missing."""
+"""`dojang doctor`: checks this machine's hardware, packages and judge isolation, with remedies."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from dojang.core.errors import ConfigError
 from dojang.core.paths import cache_root
-from dojang.judge.host_capabilities import REMEDIES, Premises
+from dojang.judge.host_capabilities import REMEDIES, HostCapabilities
 
 __all__ = ["Finding", "examine", "findings"]
 
@@ -40,42 +40,43 @@ NEEDED = (
 )
 OPTIONAL = {
     "peft": "adapters (LoRA)",
-    "bitsandbytes": "weights in four bits (QLoRA), an optimizer in eight",
+    "bitsandbytes": "4-bit weights (QLoRA), 8-bit optimizer",
     "math-verify": "LaTeX answers",
-    "reasoning-gym": "its puzzles",
-    "ray": "several machines",
+    "reasoning-gym": "reasoning_gym puzzles",
+    "ray": "runs on several machines",
     "vllm": "vLLM rollouts",
-    "mlflow-skinny": "runs in MLflow",
+    "mlflow-skinny": "tracking in MLflow",
     "sagemaker-mlflow": "SageMaker's managed MLflow",
-    "tensorboard": "its event files",
+    "wandb": "tracking in Weights & Biases",
+    "tensorboard": "TensorBoard event files",
     "sagemaker": "launching jobs on Amazon SageMaker",
 }
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, Windows' Linux
 GIVES = {
-    "namespaces": "judged programs get files, processes and a network of their own",
-    "landlock": "the kernel keeps judged programs from all files but the toolchain's",
+    "namespaces": "judged programs have separate files, processes and network",
+    "landlock": "judged programs can only open the toolchain's files",
     "seccomp": "judged programs cannot start processes or use the network",
-    "cgroups": "memory of judged programs is bounded a second time",
+    "cgroups": "a second memory limit for judged programs",
 }
-"""What each way to keep programs in is good for."""
+"""Effect of each isolation mechanism."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at."""
+    """Result of one check."""
 
     good: bool | None
-    """None: neither good nor bad, just so."""
+    """None: neither good nor bad."""
     what: str
     found: str
     meaning: str
 
 
 def examine() -> None:
-    """Print what was found."""
+    """Prints the results of all checks."""
     marks = {True: "ok", False: "missing", None: "-"}
     table = Table(box=None, pad_edge=False)
-    for heading in ("", "what", "found", "what it means"):
+    for heading in ("", "check", "found", "meaning"):
         table.add_column(heading, overflow="fold")
     for finding in findings():
         table.add_row(marks[finding.good], finding.what, finding.found, finding.meaning)
@@ -83,14 +84,14 @@ def examine() -> None:
 
 
 def findings() -> Iterator[Finding]:
-    """Everything a run may care about, cheapest first."""
+    """Yields the results of all checks, cheapest first."""
     yield _python()
     yield _cores()
     yield _memory()
     yield _disk()
     yield _gpu()
     yield _compiler()
-    yield from _judge(Premises("auto", "", cache_root()))
+    yield from _judge(HostCapabilities("auto", "", cache_root()))
     for name in NEEDED:
         found = _installed(name)
         yield Finding(found is not None, name, found or "not installed", "" if found else "pip install dojang")
@@ -141,16 +142,16 @@ def _disk() -> Finding:
         free > 2,
         "disk here",
         f"{free:.1f} GiB free",
-        f"fetched models go to {cache_root()}" if free > 2 else "too little for checkpoints of a real model",
+        f"downloaded models go to {cache_root()}" if free > 2 else "too little for checkpoints of a real model",
     )
 
 
 def _gpu() -> Finding:
     if _installed("torch") is None:
         return Finding(None, "gpu", "unknown", "torch is not installed")
-    none = Finding(None, "gpu", "none", "runs on the CPU: fine for dojang-tiny, slow from 100M parameters on")
+    none = Finding(None, "gpu", "none", "training uses the CPU: fine for dojang-tiny, slow from 100M parameters")
     if not any(Path(device).exists() for device in GPU_DEVICES):
-        return none  # without asking torch, which takes seconds to load
+        return none  # torch takes seconds to import
     import torch
 
     if torch.cuda.is_available():
@@ -166,22 +167,22 @@ def _gpu() -> Finding:
 def _compiler() -> Finding:
     found = shutil.which("g++")
     if found is None:
-        missed = "C++ programs cannot be judged, and rollouts on the CPU are slower; apt install g++, or its like"
+        missed = "C++ programs cannot be judged, and CPU rollouts are slower; apt install g++"
         return Finding(False, "g++", "not found", missed)
-    return Finding(True, "g++", _first_line(found), "judges C++ programs, and makes rollouts on the CPU faster")
+    return Finding(True, "g++", _first_line(found), "judges C++ programs and makes CPU rollouts faster")
 
 
-def _judge(premises: Premises) -> Iterator[Finding]:
+def _judge(host: HostCapabilities) -> Iterator[Finding]:
     for name, gives in GIVES.items():
-        why = premises.offers[name]
-        # Lacking one of them is no fault: the next takes its place.
+        why = host.features[name]
+        # A missing mechanism is no fault: the next one replaces it.
         yield Finding(None if why else True, name, why or "works", REMEDIES[name] if why else gives)
     try:
-        level = premises.isolation
+        level = host.isolation
     except ConfigError as error:
-        yield Finding(False, "judge", "nothing to keep programs in", str(error))
+        yield Finding(False, "judge", "no isolation available", str(error))
     else:
-        yield Finding(True, "judge", f"isolation {level}", "`dojang judge selftest` tries it out")
+        yield Finding(True, "judge", f"isolation {level}", "test it with `dojang judge selftest`")
 
 
 def _first_line(program: str) -> str:

@@ -1,5 +1,6 @@
-"""The commands that stand by themselves, and how they all begin and end."""
+"""The `dojang` command: its subcommands, exit codes and error output."""
 
+import logging
 import os
 import sys
 import time
@@ -13,14 +14,15 @@ from dojang import __version__
 from dojang.commands.cli_data import data
 from dojang.commands.cli_judge import judge
 from dojang.commands.cli_launch import launch
-from dojang.core.errors import ConfigError, DojangError
+from dojang.core import interrupt
+from dojang.core.errors import ConfigError, DojangError, Interrupted, RunDirError
 
 __all__ = ["app", "main"]
 
 EXIT_CODES = (
-    "Exit codes: 0 done, 2 configuration, 3 data, 4 model, 5 run directory, 6 numbers went wrong, "
-    "7 rewards cannot teach, 8 the judge failed, 9 a cluster failed, 10 trainers were lost, 130 interrupted; "
-    "1 of judge run: judged, and not accepted; 1 of data audit --strict: verifier and data do not agree."
+    "Exit codes: 0 success, 2 configuration, 3 data, 4 model, 5 run directory, 6 loss not finite, "
+    "7 rewards without a training signal, 8 the judge failed, 9 the cluster failed, 10 trainers were lost, "
+    "130 interrupted; 1 from judge run: not accepted; 1 from data audit --strict: verifier and data disagree."
 )
 
 app = typer.Typer(
@@ -38,7 +40,7 @@ app.add_typer(launch, name="launch")
 
 
 class Precision(StrEnum):
-    """What weights can be written as."""
+    """Dtypes of exported weights."""
 
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
@@ -59,102 +61,155 @@ def _show_keys(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _recipes() -> str:
+    from dojang.config.recipe import listing
+
+    return f"give a recipe, or the path of a .yaml file: dojang train RECIPE [KEY=VALUE]...\nRecipes:\n{listing()}"
+
+
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Train language models by reinforcement learning with verifiable rewards."""
+    if context.invoked_subcommand not in ("train", "resume"):  # they handle signals themselves once they train
+        interrupt.release()
 
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe's name or a YAML file.")],
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE", help="Name of a shipped recipe, or a YAML file. Without it: list all."),
+    ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. train.lr=1e-5.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override, e.g. train.lr=1e-5.")
     ] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(help="Where the run is kept; runs/RECIPE-N if not given.", show_default=False)
+        Path | None, typer.Option(help="Run directory. Default: runs/RECIPE-N.", show_default=False)
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run from its last checkpoint.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Resume the run in --run-dir; without one, the newest run of the recipe."),
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, print the configuration and what would run.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check settings, packages, models, data, rewards and the run directory; train nothing."
+        ),
     ] = False,
     keys: Annotated[
         bool, typer.Option("--keys", callback=_show_keys, is_eager=True, help="List every setting and exit.")
     ] = False,
 ) -> None:
-    """Train a model. Ctrl-C saves and says how to resume."""
+    """Train a model. Ctrl-C saves a checkpoint and prints the command to resume."""
+    if recipe is None:
+        raise ConfigError(_recipes())
     from dojang.runs import training
 
     if dry_run:
-        training.dry_run(recipe, overrides or [])
+        training.dry_run(recipe, overrides or [], run_dir, resume=resume)
     else:
         training.run(recipe, overrides or [], run_dir, resume=resume)
+
+
+@app.command()
+def resume(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of the run.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. steps=200.")
+    ] = None,
+) -> None:
+    """Resume a run from its last checkpoint, with its own settings (RUN_DIR/config.yaml). Prints every change."""
+    from dojang.runs import training
+
+    training.resume(run_dir, overrides or [])
 
 
 @app.command("eval")
 def evaluate(
     model: Annotated[
         str | None,
-        typer.Argument(help="A model's name, a model or adapter directory, or a run: its best checkpoint."),
+        typer.Argument(
+            metavar="MODEL", help="Model name, model or adapter directory, or run directory (its best checkpoint)."
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. data.style=plain task.max_tests=50."),
+        typer.Argument(metavar="KEY=VALUE", help="Settings to override, e.g. data.style=plain task.max_tests=50."),
     ] = None,
     on: Annotated[
         str,
         typer.Option(
             "--data",
             metavar="NAME,...",
-            help="gsm8k=DIR, reasoning_gym=GENERATOR+..., arithmetic, functions, tiny_programs, or prepared folders; "
-            "not needed with --recipe or for a run, which have a dataset.",
+            help="Datasets: gsm8k=DIR, reasoning_gym=GENERATOR+..., arithmetic, functions, tiny_programs, files of "
+            "rows (my.jsonl), or prepared folders. Default: the dataset of the recipe or the run.",
         ),
     ] = "",
     recipe: Annotated[
         str,
         typer.Option(
-            metavar="R", help="Take dataset, task, chat template and rollout settings from a recipe, not from the run."
+            "--recipe",  # named: typer before 0.29 takes a metavar of the same letters for the name
+            metavar="RECIPE",
+            help="Recipe with the dataset, task, chat template and rollout settings. Default: the run's.",
         ),
     ] = "",
-    samples: Annotated[int, typer.Option(min=1, help="Answers to each problem.")] = 1,
+    samples: Annotated[int, typer.Option(min=1, help="Number of samples per problem.")] = 1,
     temperature: Annotated[
-        float | None, typer.Option(min=0, help="0 is greedy; 1 if there are several samples.", show_default=False)
+        float | None,
+        typer.Option(
+            min=0, help="Sampling temperature; 0 is greedy. Default: 0; 1 with several samples.", show_default=False
+        ),
     ] = None,
-    shots: Annotated[str, typer.Option(metavar="N,...", help="Examples to show, for gsm8k: 0,2,4,8.")] = "",
-    problems: Annotated[int, typer.Option(min=1, help="How many problems of each dataset: the first so many.")] = 10**9,
+    shots: Annotated[str, typer.Option(metavar="N,...", help="Numbers of few-shot examples, for gsm8k: 0,2,4,8.")] = "",
+    problems: Annotated[
+        int, typer.Option(min=1, help="Maximum number of problems of each dataset. Default: all.", show_default=False)
+    ] = 10**9,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of an answer; as the recipe or the run says, else 512.", show_default=False),
+        typer.Option(
+            min=1,
+            help="Maximum completion length in tokens. Default: the recipe's or the run's, else 256.",
+            show_default=False,
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides every sampled token.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of sampling.")] = 0,
+    device: Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Dtype: auto, float32 or bfloat16.")] = "auto",
     output: Annotated[
-        Path | None, typer.Option(help="A directory for the results; evals/MODEL-N if not given.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--output",
+            "--out",
+            help="Directory for the samples and results. Default: runs/eval-MODEL-N.",
+            show_default=False,
+        ),
     ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted evaluation in --output.")] = False,
     compare: Annotated[
         tuple[Path, Path] | None,
         typer.Option(
             metavar="A B",
-            help="Compare two evaluations, by their directories, instead; with --output, also a chart.",
+            help="Compare the results in two directories instead; with --output, also as a chart.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Measure a model: accuracy, pass@k, intervals, tiers, outcomes."""
+    """Evaluate a model: accuracy, pass@k, confidence intervals, difficulty tiers, outcomes."""
     from dojang.evaluation import cases, command
 
     if compare is not None:
         command.compare(*compare, output)
         return
     if model is None:
-        raise ConfigError("give a MODEL and --data NAME, or --compare A B; `dojang eval --help` says more")
-    heat = temperature if temperature is not None else float(samples > 1)
-    options = cases.Options(samples, heat, problems, max_tokens, seed, device, dtype)
-    command.evaluate(
+        raise ConfigError("give a MODEL and --data NAME or FILE, or --compare A B; see `dojang eval --help`")
+    chosen_temperature = temperature if temperature is not None else float(samples > 1)
+    options = cases.Options(samples, chosen_temperature, problems, max_tokens, seed, device, dtype)
+    command.run(
         model,
         options,
         data=on.split(",") if on else (),
@@ -162,24 +217,27 @@ def evaluate(
         recipe=recipe,
         overrides=overrides or (),
         output=output,
+        resume=resume,
     )
 
 
 @app.command()
 def export(
-    source: Annotated[Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="A run, or one of its checkpoints.")],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="A directory that is empty or not there yet.")],
-    dtype: Annotated[Precision, typer.Option(help="Precision of the weights.")] = Precision.BFLOAT16,
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="Run directory, or one of its checkpoints.")
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Empty or new directory.")],
+    dtype: Annotated[Precision, typer.Option(help="Dtype of the weights.")] = Precision.BFLOAT16,
     which: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Which checkpoint of a run: best, last or step-000040; best if not given.",
+            help="Checkpoint of a run: best, last or step-000040. Default: best.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Write a model as a plain Hugging Face directory. An adapter is merged into its base model."""
+    """Write a model as a Hugging Face directory. Merges a LoRA adapter into its base model."""
     from dojang.runs.export import export as write
 
     write(source, output, precision=dtype.value, which=which)
@@ -187,12 +245,15 @@ def export(
 
 @app.command()
 def track(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run that has ended.")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run that has ended.")],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Other trackers than the run's own.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Tracker settings to override, e.g. track.mlflow.uri=http://HOST:5000."
+        ),
     ] = None,
 ) -> None:
-    """Deliver what trackers of a run have missed. Exits with 1 if they still cannot be told."""
+    """Send a run's remaining metrics to its trackers. Exits with 1 if one still cannot be reached."""
     from dojang.commands.track import deliver
 
     raise typer.Exit(0 if deliver(run_dir, settings or []) else 1)
@@ -200,15 +261,15 @@ def track(
 
 @app.command()
 def dashboards(
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT_DIR", help="Where to; files of before are replaced.")],
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT_DIR", help="Output directory; existing files are replaced.")
+    ],
     target: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="HOST:PORT", help="The exporter of a run; several are allowed. 127.0.0.1:9464 if not given."
-        ),
+        typer.Option(metavar="HOST:PORT", help="Prometheus exporter of a run; repeatable. Default: 127.0.0.1:9464."),
     ] = None,
 ) -> None:
-    """Write a dashboard for Grafana, and alerts and a configuration for Prometheus."""
+    """Write a Grafana dashboard, Prometheus alerts and a Prometheus configuration."""
     from dojang.track.dashboards import write
 
     write(output, target or ["127.0.0.1:9464"])
@@ -216,40 +277,47 @@ def dashboards(
 
 @app.command()
 def plan(
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe's name or a YAML file.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a shipped recipe, or a YAML file.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. train.lr=1e-5.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override, e.g. train.lr=1e-5.")
     ] = None,
     instance: Annotated[
-        str, typer.Option(metavar="TYPE", help="Where it is to run, e.g. p4de.24xlarge; this machine if not given.")
+        str, typer.Option(metavar="TYPE", help="Instance type, e.g. p4de.24xlarge. Default: this machine.")
     ] = "",
-    nodes: Annotated[int, typer.Option(min=1, help="How many of those.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of instances.")] = 1,
     ranks: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes that learn; one for each GPU, or half with servers.", show_default=False),
+        typer.Option(
+            min=1,
+            help="Number of trainer processes. Default: one per GPU, or per second GPU beside inference servers.",
+            show_default=False,
+        ),
     ] = None,
     length: Annotated[
         int | None,
-        typer.Option(min=1, help="Mean tokens of an answer; rollout.max_tokens if not given.", show_default=False),
+        typer.Option(min=1, help="Mean completion length in tokens. Default: rollout.max_tokens.", show_default=False),
     ] = None,
     price: Annotated[
-        float | None, typer.Option(min=0, help="USD an hour of one instance, if not the noted one.", show_default=False)
+        float | None,
+        typer.Option(min=0, help="Price of an instance in USD per hour. Default: list price.", show_default=False),
     ] = None,
-    problems: Annotated[int, typer.Option(min=1, help="Problems whose known answers are graded.")] = 8,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    problems: Annotated[
+        int, typer.Option(min=1, help="Number of problems whose known answers are graded as a check.")
+    ] = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check settings, data and rewards; estimate memory, time and cost. What cannot work has an exit code."""
-    from dojang.planning.command import Asked
+    """Check settings, data and rewards; estimate memory, time and cost. Exits with 0 only if a run would start."""
+    from dojang.planning.command import PlanOptions
     from dojang.planning.command import plan as write
 
     raise typer.Exit(
-        write(recipe, overrides or [], Asked(instance, nodes, ranks, length, price, problems), as_json=as_json)
+        write(recipe, overrides or [], PlanOptions(instance, nodes, ranks, length, price, problems), as_json=as_json)
     )
 
 
 @app.command()
 def doctor() -> None:
-    """Say what this machine has, what that means, and what to do about what is missing."""
+    """Check this machine (hardware, packages, isolation for the judge), and say what to install or change."""
     from dojang.commands.doctor import examine
 
     examine()
@@ -257,29 +325,40 @@ def doctor() -> None:
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which benchmark; an unknown name lists them.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of a benchmark. Without it: list the benchmarks.")
+    ] = "",
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Passed on, e.g. --json or --help.")
+        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the benchmark, e.g. --json or --help.")
     ] = None,
 ) -> None:
-    """Run a benchmark of the source checkout. Each figure is a ratio to a named baseline."""
+    """Run a benchmark of the source checkout. Each result is a ratio to a named baseline."""
     from dojang.commands import bench
 
     bench.run(name, arguments or [])
 
 
 def main() -> None:
-    """Entry point: failures that were foreseen end in a sentence and an exit code, not in a traceback."""
-    # Threads that spin while they wait steal the cores from the judge and from other programs.
+    """Entry point: prints a DojangError as one message and exits with its code, without a traceback."""
+    # Spinning OpenMP threads would take cores from the judge and from other programs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if sys.stdout is None:  # closed by the caller; what is printed goes nowhere
+    if sys.stdout is None:  # closed by the caller: discard output
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- it lives as long as the process
+    if cache := os.environ.get("DOJANG_CACHE"):  # for a HOME that cannot be written
+        os.environ.setdefault("TRITON_CACHE_DIR", os.path.join(os.path.abspath(cache), "triton"))
+        os.environ.setdefault("MPLCONFIGDIR", os.path.join(os.path.abspath(cache), "matplotlib"))
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no notice about its cache in such a HOME
+    if not sys.flags.safe_path:  # your own modules, as with `python -m dojang`
+        sys.path.append(os.path.abspath(os.curdir))
     try:
         app()
+    except KeyboardInterrupt:
+        typer.echo("dojang: interrupted", err=True)
+        raise SystemExit(Interrupted.exit_code) from None
     except DojangError as error:
         rank = os.environ.get("RANK", "0")
-        if rank != "0" and isinstance(error, ConfigError):  # the first process finds the same, and says it
-            time.sleep(3)  # if this one ended first, that one would be ended before it can
+        if rank != "0" and isinstance(error, ConfigError | RunDirError):  # rank 0 finds the same error and reports it
+            time.sleep(3)  # ending first would make torchrun kill rank 0 before its report
             raise SystemExit(error.exit_code) from None
         typer.secho(
             f"dojang: {error}" if rank == "0" else f"dojang (process {rank}): {error}",
@@ -287,3 +366,5 @@ def main() -> None:
             fg=typer.colors.RED if sys.stderr.isatty() else None,
         )
         raise SystemExit(error.exit_code) from None
+    finally:
+        interrupt.restore()  # Ctrl-C while Python shuts down

@@ -1,6 +1,6 @@
-"""The commands around the judge: judge one program, serve others, and test the judge itself.
+"""`dojang judge`: judges one program, serves the judge over HTTP, or tests the judge.
 
-Nothing here loads torch: these commands are also for machines that only judge.
+This module does not import torch: these commands also run on machines that only judge.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from dojang.judge.output_diff import Line
 from dojang.judge.pool import JudgePool
 from dojang.judge.problem_file import Which, read_problem
 from dojang.judge.report import report
-from dojang.judge.selftest import Found, selftest
+from dojang.judge.selftest import CheckResult, selftest
 from dojang.programs import CallTest, Exam, IoTest, Isolation, Judgement, Stop, Submission
 from dojang.types import Outcome
 
@@ -36,10 +36,10 @@ __all__ = ["NOT_ACCEPTED", "run", "selftest_command", "serve"]
 T = TypeVar("T")
 
 NOT_ACCEPTED = 1
-"""What `judge run` ends with when the program was judged and is not right."""
+"""Exit code of `judge run` for a program that is not accepted."""
 SUFFIXES = {".cpp": "cpp17", ".cc": "cpp17", ".cxx": "cpp17", ".py": "python3"}
-KEPT = 3900
-"""An output of this many bytes may be cut: a judgement keeps 4000, and the last character may be more than one."""
+MAY_BE_CUT = 3900
+"""Bytes from which an output may be cut: a judgement keeps 4000, and the last character may have several bytes."""
 WARM_UP = {
     "cpp17": "#include <bits/stdc++.h>\nint main() {}\n",
     "python3": "pass\n",
@@ -59,7 +59,7 @@ def run(
     stop: str,
     as_json: bool,
 ) -> int:
-    """Judge one program and show what came of it. Returns the exit code."""
+    """Judges one program, prints the judgement and returns the exit code."""
     chosen = _language(file, language_name)
     exam = _exam(problem, tests)
     submission = Submission(chosen, _source(file), exam, Stop(stop))
@@ -85,12 +85,12 @@ def serve(
     packages: Sequence[str],
     token_env: str,
 ) -> None:
-    """Judge for others until told to stop."""
+    """Serves the judge over HTTP until told to stop."""
     from dojang.judge.service import ServiceOptions
 
     token = os.environ.get(token_env)
     pool = _pool(isolation, packages, workers, python)
-    level, languages = _waiting_for(asyncio.to_thread(_looked_over, pool))
+    level, languages = _waiting_for(asyncio.to_thread(_isolation_and_languages, pool))
     options = ServiceOptions(
         token=token,
         queue=queue,
@@ -108,11 +108,11 @@ def serve(
 
 
 def selftest_command(*, isolation: str, packages: Sequence[str], as_json: bool) -> None:
-    """Try the judge of this machine. JudgeError if it does not do what it should."""
+    """Tests the judge of this machine. Raises JudgeError if a check fails."""
     pool = _pool(isolation, packages)
     console = _console()
     found = _waiting_for(_tried(pool, None if as_json else console))
-    level, offers = pool.isolation, pool.premises.offers
+    level, offers = pool.isolation, pool.host.features
     failed = [each.name for each in found if each.state == "failed"]
     if as_json:
         lacking = {name: {"why": why, "remedy": REMEDIES[name]} for name, why in offers.items() if why}
@@ -123,17 +123,17 @@ def selftest_command(*, isolation: str, packages: Sequence[str], as_json: bool) 
     if failed:
         raise JudgeError(
             f"the judge failed {len(failed)} of {len(found)} checks ({', '.join(failed)}); "
-            "do not train on its verdicts before that is put right"
+            "fix this before you train on its verdicts"
         )
 
 
 async def _judged(pool: JudgePool, submission: Submission) -> tuple[Judgement, str | None]:
-    """The judgement, and all that the first wrong test printed if the judgement does not keep all of it."""
+    """Judgement, and the full output of the first wrong test if the judgement cut it."""
     async with pool:
-        await asyncio.to_thread(_prepared, pool, submission)
+        await asyncio.to_thread(_check_tools, pool, submission)
         judgement = await pool.judge(submission)
         failure = judgement.first_failure
-        if failure is None or failure.outcome is not Outcome.WRONG or len(failure.output.encode()) < KEPT:
+        if failure is None or failure.outcome is not Outcome.WRONG or len(failure.output.encode()) < MAY_BE_CUT:
             return judgement, None
         test = submission.exam.tests[failure.test]
         if isinstance(test, CallTest):
@@ -142,29 +142,29 @@ async def _judged(pool: JudgePool, submission: Submission) -> tuple[Judgement, s
         return judgement, again.stdout.decode(errors="replace") if again.ran else None
 
 
-def _prepared(pool: JudgePool, submission: Submission) -> None:
-    """Find out now what would otherwise look like a failure of the judge: a compiler that is not there, say."""
+def _check_tools(pool: JudgePool, submission: Submission) -> None:
+    """Checks for missing tools, such as a compiler, which would otherwise look like a failure of the judge."""
     _spec(pool)
-    pool.premises.refuse_unfit(submission)
-    pool.premises.how_to_run(submission.language, submission.source)
+    pool.host.check_supported(submission)
+    pool.host.launch_spec(submission.language, submission.source)
     checker = submission.exam.checker
     if checker.source:
-        pool.premises.how_to_run(checker.language, checker.source)
+        pool.host.launch_spec(checker.language, checker.source)
 
 
 def _spec(pool: JudgePool) -> None:
     try:
-        _ = pool.isolation, pool.premises.spec
+        _ = pool.isolation, pool.host.spec
     except OSError as error:
         raise ConfigError(
-            f"the judge cannot be set up: {error} (its cache is {pool.premises.cache}; DOJANG_CACHE names another)"
+            f"cannot set up the judge: {error} (its cache is {pool.host.cache}; set DOJANG_CACHE for another)"
         ) from error
 
 
-def _looked_over(pool: JudgePool) -> tuple[Isolation, list[str]]:
-    """What programs will be kept in by, and which languages can be judged."""
+def _isolation_and_languages(pool: JudgePool) -> tuple[Isolation, list[str]]:
+    """Isolation level, and the languages that can be judged."""
     _spec(pool)
-    compiled = pool.premises.toolchain is not None
+    compiled = pool.host.toolchain is not None
     return pool.isolation, [name for name, row in LANGUAGES.items() if compiled or row.kind == "python"]
 
 
@@ -174,15 +174,15 @@ async def _served(pool: JudgePool, options: "ServiceOptions", host: str, port: i
     warm: list[asyncio.Task[Judgement]] = []
 
     def announce(url: str) -> None:
-        access = "for those who have the token" if options.token else "for everybody on this machine"
+        access = "for clients with the token" if options.token else "for all users of this machine"
         _print(
             _console(),
             [
-                Line(f"judging at {url} {access}; Ctrl-C ends it", "bold"),
+                Line(f"judging at {url} {access}; Ctrl-C stops it", "bold"),
                 Line(f"{options.workers} workers, isolation {options.isolation}, languages {', '.join(languages)}"),
             ],
         )
-        # The first program of a language waits for what is made once per machine; better this one than a client's.
+        # Warm up: the first program of a language waits for parts that are built once per machine.
         first = [Submission(name, source, Exam((IoTest("", ""),))) for name, source in WARM_UP.items()]
         warm.extend(asyncio.create_task(pool.judge(each)) for each in first if each.language in languages)
 
@@ -192,12 +192,12 @@ async def _served(pool: JudgePool, options: "ServiceOptions", host: str, port: i
         await asyncio.gather(*warm, return_exceptions=True)
 
 
-async def _tried(pool: JudgePool, console: Console | None) -> list[Found]:
+async def _tried(pool: JudgePool, console: Console | None) -> list[CheckResult]:
     found = []
     async with pool:
         await asyncio.to_thread(_spec, pool)
         if console is not None:
-            _print(console, [Line(TABLE.format("", "language", "what is tried", "what a failure would mean"), "bold")])
+            _print(console, [Line(TABLE.format("", "language", "check", "meaning of a failure"), "bold")])
         async for each in selftest(pool):
             found.append(each)
             if console is not None:
@@ -205,14 +205,14 @@ async def _tried(pool: JudgePool, console: Console | None) -> list[Found]:
     return found
 
 
-def _row(found: Found) -> Iterable[Line]:
+def _row(found: CheckResult) -> Iterable[Line]:
     mark = "FAILED" if found.state == "failed" else found.state
     yield Line(TABLE.format(mark, found.language, found.name, found.meaning), STYLES[found.state])
     if found.state == "failed":
         yield Line(f"{'':8}{found.found}")
 
 
-def _conclusion(found: Iterable[Found], level: Isolation, offers: dict[str, str]) -> Iterable[Line]:
+def _conclusion(found: Iterable[CheckResult], level: Isolation, offers: dict[str, str]) -> Iterable[Line]:
     states = [each.state for each in found]
     counts = ", ".join(f"{states.count(state)} {state}" for state in ("ok", "failed", "skipped") if state in states)
     yield Line("")
@@ -221,7 +221,7 @@ def _conclusion(found: Iterable[Found], level: Isolation, offers: dict[str, str]
         yield Line(f"skipped: {reason}")
     for name, why in offers.items():
         if why:
-            yield Line(f"not to be had here: {name}: {why}. Remedy: {REMEDIES[name]}")
+            yield Line(f"not available here: {name}: {why}. Remedy: {REMEDIES[name]}")
 
 
 def _language(file: str, given: str) -> str:
@@ -231,8 +231,7 @@ def _language(file: str, given: str) -> str:
     suffix = Path(file).suffix.lower()
     if suffix not in SUFFIXES:
         raise ConfigError(
-            f"the language of {'standard input' if file == '-' else file} is not known; "
-            f"name it with --language ({', '.join(LANGUAGES)})"
+            f"unknown language of {'standard input' if file == '-' else file}; set --language ({', '.join(LANGUAGES)})"
         )
     return SUFFIXES[suffix]
 
@@ -253,7 +252,7 @@ def _text(path: Path) -> str:
     try:
         return _decoded(str(path), path.read_bytes())
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _decoded(name: str, data: bytes) -> str:
@@ -275,7 +274,7 @@ def _waiting_for(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _console() -> Console:
-    """What programs print may be anything; a terminal or pipe that cannot take it must not end the command."""
+    """Console that escapes characters which the terminal or pipe cannot encode: programs may print anything."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     return Console()

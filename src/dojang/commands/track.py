@@ -1,4 +1,4 @@
-"""`dojang track`: tell trackers what they have missed of a run that has ended, or tell others all of it."""
+"""`dojang track`: sends the remaining metrics of an ended run to its trackers, or all of them to other trackers."""
 
 import json
 import shlex
@@ -11,32 +11,32 @@ from rich.console import Console
 from dojang.config import recipe as recipes
 from dojang.core.errors import RunDirError
 from dojang.core.run_dir import RunDir
-from dojang.track.console import speaker
+from dojang.track.console import console_printer
 
 __all__ = ["deliver"]
 
 
 def deliver(path: Path, overrides: Sequence[str]) -> bool:
-    """Whether all trackers have been told everything now."""
+    """Exports the metrics of a run. Returns whether all trackers have received everything."""
     directory = RunDir(path)
     if not directory.config.exists():
-        raise RunDirError(f"there is no run in {path}; give the directory of one")
+        raise RunDirError(f"no run in {path}; give a run directory")
     config = recipes.load(str(directory.config), overrides)
-    say = speaker(Console())
+    log = console_printer(Console())
     if config.track.mlflow_settings() is None and directory.delivered("mlflow").exists():
-        say("mlflow: this run was told to a server before; set MLFLOW_TRACKING_URI or track.mlflow.uri to go on there")
-    directory.lock()  # a run that goes on tells them itself
+        log("mlflow: this run was exported to a server before; set MLFLOW_TRACKING_URI or track.mlflow.uri to continue")
+    directory.lock()  # a running run exports its metrics itself
     try:
         again = shlex.join(["dojang", "track", str(path), *overrides])
-        with closing(config.track.open(directory, say, again, steps=config.steps, live=False)) as couriers:
-            couriers.start()
-            return couriers.finish(_status(directory))
+        with closing(config.track.open(directory, log, again, steps=config.steps, live=False)) as exporters:
+            exporters.start()
+            return exporters.finish(_status(directory))
     finally:
         directory.unlock()
 
 
 def _status(directory: RunDir) -> str:
-    """How the run ended; one that was killed could not say so."""
+    """Status of an ended run; failed if it was killed before it wrote its summary."""
     if not directory.summary.exists():
         return "failed"
     return str(json.loads(directory.summary.read_bytes())["status"])

@@ -1,1 +1,10 @@
-"""Configuration of a run: RunConfig, recipes with overrides, and the documentation of every key."""
+"""Configuration of a run.
+
+run_config.py           RunConfig: all sections, and checks across them
+rollout_config.py       rollout settings, and the union of engines
+recipe.py               recipes (YAML) and key=value overrides -> RunConfig
+eval_config.py          datasets, tasks and evaluation settings
+distillation_checks.py  checks of distillation and supervised fine-tuning
+renamed_keys.py         old names of settings
+key_docs.py             type, default and help of every setting
+"""

@@ -1,7 +1,8 @@
-"""Checks of settings that distillation and supervised fine-tuning need to go together with the rest of a run."""
+"""Checks of distillation and supervised fine-tuning against the other sections."""
 
 from dojang.algos.distillation import DistillationConfig
-from dojang.loop.config import LoopConfig, RolloutConfig
+from dojang.config.rollout_config import RolloutConfig
+from dojang.loop.config import LoopConfig
 from dojang.trainer.config import TrainConfig
 
 __all__ = ["distillation_disagreements", "samples_disagreements", "sft_disagreements"]
@@ -10,7 +11,7 @@ __all__ = ["distillation_disagreements", "samples_disagreements", "sft_disagreem
 def distillation_disagreements(
     distillation: DistillationConfig | None, algorithm: str, workflow: str, rollout: RolloutConfig, train: TrainConfig
 ) -> list[str]:
-    """Errors of `distillation`, and of settings that only make sense with it."""
+    """Errors of `distillation`, and of settings that need it."""
     wrong = list[str]()
     if "teacher" in train.offload and (distillation is None or not distillation.local_model):
         wrong.append("train.offload has teacher, but distillation.teacher names no model to load")
@@ -18,11 +19,11 @@ def distillation_disagreements(
         return wrong
     wrong += _hint_disagreements(distillation.hint, rollout.group_size)
     if algorithm == "sft":
-        wrong.append("algo.name=sft trains on given completions, and a teacher scores sampled ones; leave one out")
+        wrong.append("algo.name=sft trains on given completions, but a teacher scores sampled ones; leave one out")
     if algorithm == "ppo":
         wrong.append("distillation sets the advantages of tokens, as ppo's critic does; use another algo.name")
     if workflow == "coder_tester":
-        wrong.append("distillation is for one policy; workflow.name=coder_tester has two. Leave one of them out")
+        wrong.append("distillation supports one policy; workflow.name=coder_tester has two. Leave one of them out")
     if (rollout.top_p, rollout.top_k, rollout.min_p) != (1, 0, 0):
         wrong.append(
             "rollout.top_p, top_k and min_p raise the log-probs of sampled tokens, which distillation compares with "
@@ -37,7 +38,7 @@ def distillation_disagreements(
 
 
 def samples_disagreements(distillation: DistillationConfig | None, advantage: str, samples: int) -> list[str]:
-    """Errors of rollout.group_size where `advantage` compares the samples of a group."""
+    """Errors of rollout.group_size if `advantage` compares the samples of a group."""
     if samples > 1 or (distillation is not None and not distillation.reward_coef):
         return []
     other = (
@@ -45,8 +46,7 @@ def samples_disagreements(distillation: DistillationConfig | None, advantage: st
     )
     return [
         f"rollout.group_size={samples} leaves nothing to compare a reward with, as algo.advantage={advantage} does; "
-        f"set "
-        f"it to 2 or more, or algo.advantage=reinforce++ (which takes the mean of the batch), or {other}"
+        f"set it to 2 or more, or algo.advantage=reinforce++ (which uses the batch mean), or {other}"
     ]
 
 
@@ -54,14 +54,13 @@ def _hint_disagreements(hints: tuple[str, ...], samples: int) -> list[str]:
     if samples > 1 or not hints or not all("{solution}" in each for each in hints):
         return []
     return [
-        f"distillation.hint has {{solution}}, another sample of the group, and rollout.group_size={samples} draws "
-        f"none; "
-        "set it to 2 or more, or add a hint without it"
+        f"distillation.hint has {{solution}}, another sample of the group, but rollout.group_size={samples} has "
+        "none; set it to 2 or more, or add a hint without it"
     ]
 
 
 def sft_disagreements(algorithm: str, workflow: str, rollout: RolloutConfig, loop: LoopConfig) -> list[str]:
-    """Errors of settings that supervised fine-tuning has no use for."""
+    """Errors of settings that supervised fine-tuning does not use."""
     if algorithm != "sft":
         return []
     wrong = list[str]()
@@ -74,9 +73,9 @@ def sft_disagreements(algorithm: str, workflow: str, rollout: RolloutConfig, loo
         )
     if (rollout.top_p, rollout.top_k, rollout.min_p) != (1, 0, 0):
         wrong.append(
-            "rollout.top_p, top_k and min_p are for rollouts, and algo.name=sft has none; leave them out (evaluations "
-            "have eval.top_p, top_k and min_p)"
+            "rollout.top_p, top_k and min_p are for rollouts, but algo.name=sft has none; leave them out (evaluations "
+            "use eval.top_p, top_k and min_p)"
         )
     if loop.stale_updates:
-        wrong.append("loop.stale_updates is for rollouts, and algo.name=sft has none; leave it out")
+        wrong.append("loop.stale_updates is for rollouts, but algo.name=sft has none; leave it out")
     return wrong

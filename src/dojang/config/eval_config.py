@@ -1,4 +1,4 @@
-"""Settings of evaluations: the held-out split, and further benchmarks. Datasets and tasks there are to choose from."""
+"""Settings of evaluations: the held-out split and further benchmarks; the unions of datasets and tasks."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -22,6 +22,7 @@ from dojang.tasks.exact_match import ExactMatchConfig
 from dojang.tasks.keywords import KeywordsConfig
 from dojang.tasks.maths import MathsConfig
 from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
+from dojang.tasks.reward_functions import RewardFunctionsConfig
 
 __all__ = ["GRADED_BY", "BenchmarkConfig", "Data", "EvalConfig", "SamplingConfig", "Task", "disagreements"]
 
@@ -44,6 +45,7 @@ Task = Annotated[
     | KeywordsConfig
     | MathsConfig
     | ReasoningGymTaskConfig
+    | RewardFunctionsConfig
     | CustomTaskConfig,
     Field(discriminator="name"),
 ]
@@ -55,11 +57,11 @@ GRADED_BY: Mapping[str, Mapping[str, str]] = {
     "prompt_completion": {"name": "exact_match"},
     "reasoning_gym": {"name": "reasoning_gym"},
 }
-"""The task that grades a dataset, where that follows from its name."""
+"""Task that grades a dataset, if that follows from its name."""
 
 
 def disagreements(data: Data, task: Task, prefix: str = "") -> list[str]:
-    """Errors where the task cannot grade the data; `prefix` is where both are set."""
+    """Errors if the task cannot grade the data; `prefix` is the section of both."""
     wrong = []
     if data.name == "prompt_completion" and task.name == "answer_line":
         wrong.append(
@@ -83,21 +85,21 @@ def disagreements(data: Data, task: Task, prefix: str = "") -> list[str]:
 
 
 class SamplingConfig(Section):
-    """How held-out problems are answered."""
+    """Sampling of held-out problems."""
 
     samples: int = Field(default=1, ge=1)
-    """Number of answers per problem; the score is the share that is right."""
+    """Number of samples per problem; the score is the fraction that is right."""
     temperature: float = Field(default=0.0, ge=0)
     """Sampling temperature; 0 is greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Top-p (nucleus) sampling: draw from the fewest tokens that make up this probability; 1 disables it."""
+    """Top-p (nucleus) sampling: sample from the smallest set of tokens with this total probability; 1 disables it."""
     top_k: int = Field(default=0, ge=0)
-    """Top-k sampling: draw from this number of the likeliest tokens; 0 disables it."""
+    """Top-k sampling: sample from this number of the most likely tokens; 0 disables it."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Min-p sampling: draw from tokens at least this many times as likely as the likeliest; 0 disables it."""
+    """Min-p sampling: sample from tokens with at least this fraction of the highest probability; 0 disables it."""
 
     def sampling_disagreements(self, prefix: str = "") -> list[str]:
-        """Errors where greedy decoding makes other settings meaningless; `prefix` is where they are set."""
+        """Errors if greedy decoding makes other settings meaningless; `prefix` is their section."""
         wrong = list[str]()
         if self.temperature > 0:
             return wrong
@@ -121,12 +123,12 @@ class BenchmarkConfig(SamplingConfig):
     data: Data
     """Dataset whose test split is evaluated, with the same settings as `data`."""
     task: Task | None = None
-    """Task that grades it, with the same settings as `task`; without it, the one that fits the dataset. Programs are
-    run on all tests unless task.max_tests is set here."""
+    """Task that grades it, with the same settings as `task`; by default the one that fits the dataset. Programs run on
+    all tests unless task.max_tests is set here."""
     every: int = Field(default=25, ge=1)
     """Steps between evaluations on this benchmark; also before the first step and after the last."""
     problems: int | None = Field(default=None, ge=1)
-    """Number of problems, the first ones of the test split; without it all."""
+    """Number of problems: the first ones of the test split; by default all."""
 
     @model_validator(mode="before")
     @classmethod
@@ -139,7 +141,7 @@ class BenchmarkConfig(SamplingConfig):
     def _makes_sense(self) -> Self:
         wrong = [] if self.task is None else disagreements(self.data, self.task)
         if self.task is None and self.data.name not in (*GRADED_BY, "prepared"):
-            wrong.append(f"task must be given, since no task is known to grade data.name={self.data.name}")
+            wrong.append(f"task must be given: no task is known for data.name={self.data.name}")
         wrong += self.sampling_disagreements()
         if wrong:
             raise ValueError("\n".join(wrong))
@@ -150,12 +152,12 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
 
 class EvalConfig(SamplingConfig):
-    """Measuring the policy on the held-out split."""
+    """Evaluation of the policy on the held-out split."""
 
     every: int = Field(default=10, ge=1)
-    """Steps between evaluations; there is always one before the first step and one after the last."""
+    """Steps between evaluations; always one before the first step and one after the last."""
     problems: int = Field(default=256, ge=1)
-    """Held-out problems per evaluation: the first so many."""
+    """Number of held-out problems per evaluation: the first ones of the split."""
     benchmarks: dict[Name, BenchmarkConfig] = Field(default_factory=dict)
     """Further evaluation sets by name, such as {humaneval: {data: {name: prepared, path: data/humaneval}, every: 25}}.
     Each logs val/accuracy/NAME and val/test_score/NAME, and does not count into val/accuracy."""

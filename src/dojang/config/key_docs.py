@@ -1,6 +1,6 @@
-"""Every setting, with its type, default and help: for `dojang train --keys` and the documentation.
+"""Lists every setting with its type, default and help: for `dojang train --keys` and the documentation.
 
-The text is the attribute docstring beside the field, so there is one place to keep it true.
+The help text is the attribute docstring of the field.
 """
 
 import types
@@ -23,14 +23,14 @@ class Key:
 
     name: str
     only: str
-    """The choices of section it belongs to, e.g. data.name=gsm8k; empty if it is always there."""
+    """Choices of `name` that have this setting, e.g. data.name=gsm8k; empty if all have it."""
     kind: str
     default: str
     help: str
 
 
 def keys(model: type[BaseModel] = RunConfig, prefix: str = "", only: str = "") -> Iterator[Key]:
-    """All settings below a section, in order. What several choices of a section have alike is there once."""
+    """Yields all settings below a section, in order. A setting that several choices share appears once."""
     for name, field in model.model_fields.items():
         members = sections(field.annotation)
         if len(members) > 1:
@@ -45,7 +45,7 @@ def keys(model: type[BaseModel] = RunConfig, prefix: str = "", only: str = "") -
 
 
 def _named_section(annotation: Any) -> type[BaseModel] | None:
-    """The section of which a mapping has one under each name."""
+    """Section type of a mapping from names to sections; None for other types."""
     inner = typing.get_args(annotation)
     if typing.get_origin(annotation) is dict and isinstance(inner[1], type) and issubclass(inner[1], BaseModel):
         return inner[1]
@@ -53,7 +53,7 @@ def _named_section(annotation: Any) -> type[BaseModel] | None:
 
 
 def _plain(model: type[BaseModel], prefix: str) -> Iterator[Key]:
-    """All settings of a section; of those that are a choice of sections, described elsewhere, only the name."""
+    """Yields all settings of a section; of nested choices of sections, described elsewhere, only the name."""
     for name, field in model.model_fields.items():
         choice = len(sections(field.annotation)) > 1
         kind = "as the section of that name" if choice else _kind(field.annotation)
@@ -71,7 +71,7 @@ def _merged(members: Sequence[type[BaseModel]], prefix: str) -> Iterator[Key]:
 
 
 def key_lines() -> Iterator[str]:
-    """For a terminal."""
+    """Yields the settings as lines for a terminal."""
     for key in keys():
         where = f"  [only with {key.only}]" if key.only and not key.only.startswith(f"{key.name}=") else ""
         yield f"{key.name}: {key.kind} = {key.default}{where}"
@@ -83,7 +83,7 @@ def _kind(annotation: Any) -> str:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
         return " | ".join(str(choice) for choice in inner)
-    if origin is typing.Annotated:  # the limits are pydantic's business
+    if origin is typing.Annotated:  # drops pydantic's limits
         return _kind(inner[0])
     if origin in (types.UnionType, typing.Union):
         return " | ".join("none" if each is types.NoneType else _kind(each) for each in inner)

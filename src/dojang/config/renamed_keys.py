@@ -1,4 +1,4 @@
-"""Old names of settings, so that a recipe or a run directory of an earlier version is told the new ones."""
+"""Old names of settings: an error about an old key names the new one."""
 
 __all__ = ["RENAMED"]
 
@@ -11,8 +11,17 @@ RENAMED = {
     "algo.refills": "algo.max_resample_rounds",
     "health.window": "health.patience_steps",
     "model.template": "model.chat_template_kwargs",
+    "rollout.chunk": "rollout.engine.prefill_chunk_tokens",
+    "rollout.handover": "rollout.engine.weights_dir",
+    "rollout.kv_gb": "rollout.engine.kv_cache_gb",
     "rollout.prompts": "rollout.prompts_per_step",
     "rollout.samples": "rollout.group_size",
+    "rollout.slots": "rollout.engine.max_num_seqs",
+    "rollout.tensor_parallel_size": "rollout.engine.tensor_parallel_size",
+    "rollout.threads": "rollout.engine.threads",
+    "rollout.token_env": "rollout.engine.token_env",
+    "rollout.transfer": "rollout.engine.weight_sync",
+    "rollout.url": "rollout.engine.url",
     "runtime.patience_s": "runtime.timeout_s",
     "task.shape": "task.reward_shape",
     "tester.template": "tester.chat_template_kwargs",

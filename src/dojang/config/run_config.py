@@ -1,7 +1,7 @@
-"""RunConfig: everything that decides a run, typed and frozen.
+"""RunConfig: all settings of a run, typed and frozen.
 
-Each room declares its own section beside its code; this file assembles them and checks what only makes sense
-across rooms. A union lists what there is to choose from: its members are the registry.
+Each package declares its section beside its code; this module assembles them and checks settings across sections. A
+union is a registry: its members are the choices of `name`.
 """
 
 import math
@@ -33,9 +33,10 @@ from dojang.algos.sft import SftConfig
 from dojang.cluster.runtime_config import LocalConfig, RayConfig
 from dojang.config.distillation_checks import distillation_disagreements, samples_disagreements, sft_disagreements
 from dojang.config.eval_config import Data, EvalConfig, Task, disagreements
+from dojang.config.rollout_config import RolloutConfig
 from dojang.core.section import Section
 from dojang.judge.config import JudgeConfig
-from dojang.loop.config import CheckpointConfig, HealthConfig, LoopConfig, RolloutConfig
+from dojang.loop.config import CheckpointConfig, HealthConfig, LoopConfig
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.reward_settings import unknown_parts, weight_of
 from dojang.track.config import TrackConfig
@@ -70,7 +71,7 @@ Runtime = Annotated[LocalConfig | RayConfig, Field(discriminator="name")]
 
 
 def sections(annotation: Any) -> list[type[BaseModel]]:
-    """The sections a field may hold: one, the members of a union, or none if it is a plain value."""
+    """Sections that a field may hold: one, the members of a union, or none for a plain value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if typing.get_origin(annotation) is Annotated:
@@ -90,39 +91,39 @@ class ModelConfig(Section):
     name: str
     """dojang-tiny, dojang-tiny-code, smollm2-135m-instruct, a local Hugging Face directory, or a hub id (org/name)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto takes a GPU when there is one."""
+    """Device; auto uses a GPU if the machine has one."""
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
-    """Precision of the arithmetic; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are kept in
-    float32, or in float64 if that is chosen."""
+    """Dtype of forward and backward passes; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are float32
+    (float64 with float64)."""
     head_dtype: Literal["auto", "float32"] = "auto"
-    """Precision of the output head's logits, in the trainer and the engine torch alike: float32 does not round them
-    where the rest is computed in bfloat16; auto rounds them as the rest."""
+    """Dtype of the logits, in the trainer and the torch engine: float32 keeps them unrounded if the rest is bfloat16;
+    auto rounds them like the rest."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables of the model's chat template, such as {enable_thinking: false}."""
 
 
 class RunConfig(Section):
-    """A whole run."""
+    """All settings of a run."""
 
     model: ModelConfig
     data: Data
-    """Where problems come from."""
+    """Dataset of problems."""
     task: Task = AnswerLineConfig()
-    """How attempts are graded."""
+    """Grading of completions."""
     workflow: Workflow = SingleTurnConfig()
-    """Who is asked what, and in which order."""
+    """How prompts become samples: one turn, or a conversation of several models."""
     tester: TesterConfig | None = None
     judge: JudgeConfig = JudgeConfig()
     algo: Algorithm = GrpoConfig()
-    """How graded attempts become a loss."""
+    """Algorithm: advantages and loss."""
     distillation: DistillationConfig | None = None
     steps: int = Field(default=100, ge=1, le=10**9)
-    """Turns of the loop; excludes `epochs`."""
+    """Number of training steps; excludes `epochs`."""
     epochs: float | None = Field(default=None, gt=0, le=10**6)
-    """Passes over the training problems, instead of `steps`: epochs * problems / rollout.prompts_per_step steps,
-    rounded up."""
+    """Number of passes over the training problems, instead of `steps`: epochs * problems / rollout.prompts_per_step
+    steps, rounded up."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Decides the order of problems and every sampled token."""
+    """Random seed of the problem order and of every sampled token."""
     rollout: RolloutConfig = RolloutConfig()
     train: TrainConfig = TrainConfig()
     loop: LoopConfig = LoopConfig()
@@ -131,12 +132,12 @@ class RunConfig(Section):
     health: HealthConfig = HealthConfig()
     track: TrackConfig = TrackConfig()
     runtime: Runtime = LocalConfig()
-    """Where trainers, engines and judges live: `runtime: ray` is short for {name: ray}."""
+    """Placement of trainers, engines and judges; `runtime: ray` is short for {name: ray}."""
 
     @model_validator(mode="before")
     @classmethod
     def _default_choices(cls, tree: Any) -> Any:
-        """`algo.kl_coef=0.05` alone means the default algorithm with another KL weight."""
+        """Fills in default names: `algo.kl_coef=0.05` alone means the default algorithm with that KL coefficient."""
         if not isinstance(tree, dict):
             return tree
         named = {
@@ -150,12 +151,12 @@ class RunConfig(Section):
 
     @model_serializer(mode="wrap")
     def _unresolved_steps(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """`steps` is not known while there are `epochs`, and must not be read back beside them."""
+        """Omits `steps` if `epochs` is set: it is unresolved and must not be read back."""
         tree: dict[str, Any] = serialise(self)
         return tree if self.epochs is None else {**tree, "steps": None}
 
     def with_steps(self, problems: int) -> "RunConfig":
-        """The same configuration with `epochs` resolved to `steps`, for this number of training problems."""
+        """Resolves `epochs` to `steps` for a number of training problems."""
         if self.epochs is None:
             return self
         steps = max(1, math.ceil(self.epochs * problems / self.rollout.prompts_per_step - 1e-9))
@@ -165,80 +166,59 @@ class RunConfig(Section):
     def _training_agrees(self) -> list[str]:
         train, wrong = self.train, list[str]()
         if train.lora is not None and train.lora.base_bits == 4 and self.model.dtype == "float64":
-            wrong.append(
-                "train.lora.base_bits=4 knows nothing as precise as model.dtype=float64; use float32 or bfloat16"
-            )
+            wrong.append("train.lora.base_bits=4 does not support model.dtype=float64; use float32 or bfloat16")
         if self.algo.name == "custom":
             return wrong
         own = self.distillation is not None and self.distillation.teacher == "reference"
         needs_reference = self.algo.kl_coef > 0 or self.algo.kl_in_reward > 0 or own
         if "reference" in train.offload and not (needs_reference and train.needs_reference_model):
             wrong.append(
-                "train.offload has reference, but there is no reference model: it is for algo.kl_coef or "
-                "algo.kl_in_reward "
-                "above 0, and with train.lora it is the model itself without adapters"
+                "train.offload has reference, but the run has no reference model: it needs algo.kl_coef or "
+                "algo.kl_in_reward above 0, and with train.lora the reference is the model without adapters"
             )
         if self.algo.kl_in_reward and self.distillation is not None and not self.distillation.reward_coef:
             wrong.append(
-                f"algo.kl_in_reward={self.algo.kl_in_reward:g} has no effect where rewards are not used "
+                f"algo.kl_in_reward={self.algo.kl_in_reward:g} has no effect if rewards are not used "
                 "(distillation.reward_coef=0); set distillation.reward_coef above 0, or use algo.kl_coef instead"
             )
         if self.algo.name != "ppo" and train.critic != CriticConfig():
-            wrong.append(f"train.critic is for algorithms that have one (algo.name=ppo), and {self.algo.name} has none")
+            wrong.append(f"train.critic needs an algorithm with a critic (algo.name=ppo); {self.algo.name} has none")
         return wrong
 
     def _engine_agrees(self) -> list[str]:
-        rollout, wrong = self.rollout, list[str]()
-        if self.model.head_dtype == "float32" and rollout.engine != "torch":
+        rollout, engine, wrong = self.rollout, self.rollout.engine, list[str]()
+        if self.model.head_dtype == "float32" and not engine.float32_head:
             wrong.append(
-                f"model.head_dtype=float32 is for rollout.engine=torch: logits of {rollout.engine} would still be "
+                f"model.head_dtype=float32 is for rollout.engine.name=torch: logits of {engine.name} would still be "
                 "rounded, and differ from the trainer's; leave it out, or use the engine torch"
             )
         if self.model.head_dtype == "float32" and self.model.dtype == "float64":
-            wrong.append("model.head_dtype=float32 is less than model.dtype=float64; leave it out")
-        if (rollout.engine == "remote") != bool(rollout.url):
-            wrong.append(
-                f"rollout.engine={rollout.engine} and rollout.url={rollout.url} do not go together; the "
-                "engine remote needs addresses, such as rollout.url=[http://HOST:8000], and the others take none"
-            )
+            wrong.append("model.head_dtype=float32 is less precise than model.dtype=float64; leave it out")
         for role, each in self.roles().items():
             longest, key = each.rollout.max_tokens, "tester" if role == "tester" else "rollout"
             if rollout.max_model_len is not None and longest >= rollout.max_model_len:
                 wrong.append(
-                    f"{key}.max_tokens={longest} leaves no room for a prompt within rollout.max_model_len="
-                    f"{rollout.max_model_len}; lower the one or raise the other"
+                    f"{key}.max_tokens={longest} leaves no space for a prompt within rollout.max_model_len="
+                    f"{rollout.max_model_len}; lower the first or raise the second"
                 )
-        if rollout.transfer == "delta" and rollout.engine == "torch":
-            wrong.append(
-                "rollout.transfer=delta is for engines that are sent weights (rollout.engine=remote or vllm), and "
-                "torch takes them from memory; set rollout.transfer=full"
-            )
-        if (size := rollout.tensor_parallel_size) > 1 and rollout.engine != "vllm":
-            how = "start the servers with --tensor-parallel-size" if rollout.engine == "remote" else "use vllm"
-            wrong.append(
-                f"rollout.tensor_parallel_size={size} is for rollout.engine=vllm, not for {rollout.engine}; leave it "
-                f"at 1, and {how}"
-            )
         return wrong
 
     def _models_agree(self) -> list[str]:
-        """Where there are two, there must be a workflow for two, which asks for programs."""
+        """Checks that a second model goes with a workflow for two models, on programs."""
         if self.workflow.name != "coder_tester":
-            return (
-                [] if self.tester is None else ["tester is a second model, which only workflow.name=coder_tester has"]
-            )
+            return [] if self.tester is None else ["tester is a second model: only workflow.name=coder_tester uses it"]
         wrong = []
         if self.tester is None:
             wrong.append("workflow.name=coder_tester needs a second model: set tester.model")
-        elif (self.rollout.engine == "remote") != bool(self.tester.url):
+        elif self.rollout.engine.external != bool(self.tester.url):
             wrong.append(
-                f"rollout.engine={self.rollout.engine} and tester.url={self.tester.url} do not go together; with the "
-                "engine remote the tester needs servers of its own, and the others take none"
+                f"rollout.engine.name={self.rollout.engine.name} and tester.url={self.tester.url} do not go "
+                "together; with the engine remote the tester needs its own servers, and the others take none"
             )
         if self.task.name != "code":
-            wrong.append(f"workflow.name=coder_tester is for programs (task.name=code), not for {self.task.name}")
+            wrong.append(f"workflow.name=coder_tester needs programs (task.name=code), not {self.task.name}")
         if self.algo.name == "ppo":
-            wrong.append("workflow.name=coder_tester has no critics, so algo.name=ppo cannot be chosen")
+            wrong.append("workflow.name=coder_tester supports no critic, so algo.name=ppo cannot be used")
         return wrong
 
     def _runtime_agrees(self) -> list[str]:
@@ -246,7 +226,7 @@ class RunConfig(Section):
         if not isinstance(self.runtime, RayConfig):
             for key in ("engines", "trainers") if tester else ():
                 if (count := getattr(tester, key)) is not None:
-                    wrong.append(f"tester.{key}={count} counts processes of a Ray cluster; set runtime.name=ray")
+                    wrong.append(f"tester.{key}={count} is a number of Ray processes; set runtime.name=ray")
             return wrong
         for key, trainers in (("runtime", self.runtime.trainers), ("tester", tester.trainers if tester else None)):
             if trainers is not None and trainers % train.sequence_parallel:
@@ -255,17 +235,17 @@ class RunConfig(Section):
                 )
             if trainers is not None and trainers > 1 and train.one_process:
                 wrong.append(f"{key}.trainers={trainers}: {train.one_process}")
-        if self.rollout.tensor_parallel_size > 1 and self.runtime.gpus is not None and 0 < self.runtime.gpus < 1:
+        if (size := self.rollout.engine.gpus()) > 1 and self.runtime.gpus is not None and 0 < self.runtime.gpus < 1:
             wrong.append(
-                f"rollout.tensor_parallel_size={self.rollout.tensor_parallel_size} needs whole GPUs, and "
-                f"runtime.gpus={self.runtime.gpus:g} gives an engine a part of one; leave runtime.gpus out"
+                f"rollout.engine.tensor_parallel_size={size} needs whole GPUs, but "
+                f"runtime.gpus={self.runtime.gpus:g} gives an engine a fraction of one; leave runtime.gpus out"
             )
         return wrong
 
     @model_validator(mode="after")
     def _default_trainers(self) -> Self:
-        """One group of sequence-parallel trainers is the fewest that work. The field stays unset: `dojang plan` and
-        `dojang launch` choose larger numbers by the machines."""
+        """Sets runtime.trainers to one sequence parallel group, the fewest that work. The field stays marked as unset:
+        `dojang plan` and `dojang launch` choose larger numbers by the instances."""
         runtime = self.runtime
         if isinstance(runtime, RayConfig) and "trainers" not in runtime.model_fields_set:
             filled = runtime.model_copy(update={"trainers": self.train.sequence_parallel})
@@ -274,11 +254,13 @@ class RunConfig(Section):
         return self
 
     def roles(self) -> "dict[str, RunConfig]":
-        """The models of the run by their roles, the first one first, and what each is configured with."""
+        """Configuration of each model by its role, the main policy first."""
         if self.tester is None:
             return {"policy": self}
         own = {"name": self.tester.model, "chat_template_kwargs": self.tester.chat_template_kwargs}
-        rollout = {"max_tokens": self.tester.max_tokens or self.rollout.max_tokens, "url": self.tester.url}
+        rollout: dict[str, Any] = {"max_tokens": self.tester.max_tokens or self.rollout.max_tokens}
+        if self.rollout.engine.name == "remote":
+            rollout["engine"] = self.rollout.engine.model_copy(update={"url": self.tester.url})
         tester = {
             "model": self.model.model_copy(update=own),
             "rollout": self.rollout.model_copy(update=rollout),
@@ -288,12 +270,12 @@ class RunConfig(Section):
         return {"coder": self, "tester": self.model_copy(update=tester)}
 
     def _tester_runtime(self, tester: TesterConfig) -> Runtime:
-        """The runtime, with the tester's own numbers of processes."""
+        """Runtime with the tester's numbers of processes."""
         own = {key: count for key in ("engines", "trainers") if (count := getattr(tester, key)) is not None}
         return self.runtime.model_copy(update=own) if own else self.runtime
 
     @model_validator(mode="after")
-    def _rooms_agree(self) -> Self:
+    def _sections_agree(self) -> Self:
         wrong = self._models_agree() + self._engine_agrees() + self._runtime_agrees()
         wrong += self.eval.sampling_disagreements("eval.")
         if self.train.minibatches > self.rollout.prompts_per_step:
@@ -313,7 +295,7 @@ class RunConfig(Section):
         return self
 
     def _parts_agree(self) -> list[str]:
-        """Those of a task of one's own are checked when it is made (grader.py)."""
+        """Checks algo.reward_weights; those of a custom task are checked when the task is built."""
         if self.algo.name == "custom" or not self.algo.reward_weights or self.task.name == "custom":
             return []
         known = {*self.task.part_names(), *(TESTER_PARTS if self.workflow.name == "coder_tester" else ())}
@@ -321,13 +303,13 @@ class RunConfig(Section):
         return [unknown_parts(unknown, known)] if unknown else []
 
     def _maxrl_agrees(self) -> list[str]:
-        """Rewards that a task is known to make negative; others end a run when they come (credit.py)."""
+        """Checks that the task has no negative rewards, which maxrl does not define; others fail during the run."""
         if self.algo.name == "custom" or self.algo.advantage != "maxrl":
             return []
         wrong, needs = list[str](), "but algo.advantage=maxrl is defined for rewards of 0 and more"
         if self.task.name == "code" and self.task.reward_shape != "binary":
             wrong.append(
-                f"task.reward_shape={self.task.reward_shape} pays -1 for no program, {needs}; set "
+                f"task.reward_shape={self.task.reward_shape} gives -1 without a program, {needs}; set "
                 f"task.reward_shape=binary"
             )
         weights = {name: weight_of(kind) for name, kind in getattr(self.task, "rewards", {}).items()}
@@ -337,11 +319,11 @@ class RunConfig(Section):
             wrong.append(f"the weight of {', '.join(negative)} in the task's rewards is negative, {needs}")
         return wrong
 
-    def _blind_to_staleness(self) -> str:
+    def _uncorrected_lag(self) -> str:
         return (
             f"loop.stale_updates={self.loop.stale_updates} trains on old rollouts, but with algo.old_logprobs=trainer "
-            f"(algo.name={self.algo.name}) ratios are taken to log-probs computed just before the update, and nothing "
-            "corrects for the staleness; set algo.old_logprobs=behaviour, or add algo.corrections=[{name: token_tis}]"
+            f"(algo.name={self.algo.name}) importance ratios use log-probs computed just before the update, so nothing "
+            "corrects for the lag; set algo.old_logprobs=behaviour, or add algo.corrections=[{name: token_tis}]"
         )
 
     def _length_agrees(self) -> list[str]:
@@ -351,22 +333,20 @@ class RunConfig(Section):
                 wrong.append(f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out")
             return wrong
         if self.loop.stale_updates and self.algo.name != "custom" and self.algo.old_logprobs == "trainer":
-            # opsm leaves answers with a positive advantage, and most others, as they are
+            # opsm keeps samples with a positive advantage, and most others, unchanged
             corrects = any(each.name != "opsm" for each in self.algo.corrections)
-            wrong += [] if corrects else [self._blind_to_staleness()]
+            wrong += [] if corrects else [self._uncorrected_lag()]
         stale, rest = divmod(self.loop.stale_updates, self.train.steps_per_batch)
         if rest or stale >= self.steps:
             wrong.append(
                 f"loop.stale_updates={self.loop.stale_updates} must be a multiple of train.minibatches="
-                f"{self.train.minibatches}{_epochs(self.train)} and leave some of steps={self.steps} to learn in: "
-                f"{stale} "
-                "of them only attempt"
+                f"{self.train.minibatches}{_epochs(self.train)} and leave some of steps={self.steps} for updates: "
+                f"{stale} of them only sample"
             )
         updates = self.steps * self.train.steps_per_batch - self.loop.stale_updates
         if self.train.critic.warmup_steps >= max(1, updates):
             wrong.append(
                 f"train.critic.warmup_steps={self.train.critic.warmup_steps} leaves none of the run's {updates} "
-                f"optimizer steps to "
-                "the policy; lower it or raise steps"
+                "optimizer steps for the policy; lower it or raise steps"
             )
         return wrong

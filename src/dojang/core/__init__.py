@@ -1,1 +1,16 @@
-"""Basics that every package may use: errors, paths, the run directory, checksums, settings sections."""
+"""Basics that every package may import.
+
+errors.py       exceptions and their exit codes
+error_list.py   errors of several checks, reported together
+paths.py        cache and output directories
+run_dir.py      layout of a run directory; atomic writes
+section.py      base class of configuration sections
+interrupt.py    Ctrl-C while a command starts
+child_process.py  programs that end with this process
+user_code.py    file and line of an exception in the user's code
+in_process.py   names for functions given as Python objects
+checksum.py     checksum over weights
+output_head.py  float32 logits
+hub.py          whether the Hugging Face hub can be reached
+keepalive.py    TCP keepalive options
+"""

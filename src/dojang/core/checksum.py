@@ -1,7 +1,7 @@
-"""A sum over weights that tells whether two sides hold the same, computed where the weights are.
+"""Checksum over weights, to verify that two processes hold the same; computed on the weights' device.
 
-Every number counts with its bits, its place in its tensor and the tensor's name; the order of tensors does not matter.
-It guards against mistakes and broken transfers, not against somebody who wants to deceive.
+It covers each number's bits, its position and its tensor's name; the order of tensors does not matter. It detects bugs
+and broken transfers, not deliberate changes.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["bits", "checksum"]
 
-_PIECE = 1 << 20
-"""Numbers at a time: widened to 64 bits they take eight bytes each, and should not leave a processor's caches."""
-_MULTIPLIER = 0x5851F42D4C957F2D  # odd, so that no place is forgotten
+_CHUNK = 1 << 20
+"""Numbers per chunk: as 64-bit integers they take eight bytes each, and should fit a processor's caches."""
+_MULTIPLIER = 0x5851F42D4C957F2D  # odd, so that multiplying loses no bits
 
 
 def checksum(tensors: "Mapping[str, Tensor]", device: "torch.device | None" = None) -> str:
-    """The sum of named weights; on another device than theirs, to which they go piece by piece, if one is given."""
+    """Checksum of named weights; computed on `device`, if given, to which they are copied chunk by chunk."""
     sums = {name: _sum(tensor, device) for name, tensor in tensors.items()}
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(sums):
@@ -30,7 +30,7 @@ def checksum(tensors: "Mapping[str, Tensor]", device: "torch.device | None" = No
 
 
 def bits(tensor: "Tensor") -> "Tensor":
-    """All numbers of a tensor, as integers of the same bits."""
+    """Flat view of a tensor as integers with the same bits."""
     import torch
 
     views = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -38,13 +38,15 @@ def bits(tensor: "Tensor") -> "Tensor":
 
 
 def _sum(tensor: "Tensor", device: "torch.device | None") -> "Tensor":
-    """Modulo 2 to the 64, which is how integers overflow."""
+    """Sum modulo 2 to the 64, by integer overflow."""
     import torch
 
     bits_N, device = bits(tensor), device or tensor.device
     total = torch.zeros((), dtype=torch.int64, device=device)
-    odd_M = torch.arange(min(_PIECE, len(bits_N)), dtype=torch.int64, device=device) * 2 + 1
-    for start in range(0, len(bits_N), _PIECE):
-        piece_M = bits_N[start : start + _PIECE].to(device).long() + 1
-        total += (piece_M * odd_M[: len(piece_M)]).sum() + piece_M.sum() * 2 * start  # times 2 place + 1
+    odd_M = torch.arange(min(_CHUNK, len(bits_N)), dtype=torch.int64, device=device) * 2 + 1
+    for start in range(0, len(bits_N), _CHUNK):
+        chunk_M = bits_N[start : start + _CHUNK].to(device).long() + 1
+        total += (
+            chunk_M * odd_M[: len(chunk_M)]
+        ).sum() + chunk_M.sum() * 2 * start  # weight of each number: 2 * position + 1
     return total * _MULTIPLIER

@@ -1,19 +1,19 @@
-"""Everything dojang raises on purpose, and the exit code each one ends a command with.
+"""Exceptions of dojang, each with its exit code.
 
     DojangError              1
-    ├── ConfigError          2   a recipe, an override or a command line that cannot be run
-    ├── DataError            3   a dataset that is missing or unreadable
-    ├── ModelError           4   a model that cannot be found, fetched or loaded
-    ├── RunDirError          5   a run directory that is locked, full, foreign or cannot be resumed
-    ├── TrainingError        6   a loss that is not finite
-    ├── HealthError          7   rewards that cannot teach
-    ├── JudgeError           8   a judge that does not work: a program that got no verdict, a failed self-test
-    └── ClusterError         9   machines that do not come, have no room, or are gone
-        └── RanksLost       10   processes that trained together; the run may begin again at its last checkpoint
+    ├── ConfigError          2   invalid recipe, override or command line
+    ├── DataError            3   missing or unreadable dataset
+    ├── ModelError           4   model not found, not downloaded or not loadable
+    ├── RunDirError          5   run directory locked, full, not a run, or not resumable
+    ├── TrainingError        6   loss not finite
+    ├── HealthError          7   rewards without a training signal
+    ├── JudgeError           8   the judge failed: no verdict for a program, or a failed self-test
+    └── ClusterError         9   hosts missing, without resources, or lost
+        └── RanksLost       10   a trainer process was lost; the run may restart from its last checkpoint
     Interrupted            130   Ctrl-C or SIGTERM; the run was saved
 
-A message says what is wrong with which value, why, and what to do. An `Interrupted` run is no error,
-but it must not look like a finished one either, so it has an exit code of its own.
+A message names the wrong value, the reason and the remedy. `Interrupted` is no failure, but must not look like success
+either, so it has its own exit code.
 """
 
 __all__ = [
@@ -32,13 +32,13 @@ __all__ = [
 
 
 class DojangError(Exception):
-    """A failure with a message meant for the person at the keyboard."""
+    """A failure with a message for the user."""
 
     exit_code = 1
 
 
 class ConfigError(DojangError):
-    """What was asked for cannot be run."""
+    """A recipe, an override or a command line is invalid."""
 
     exit_code = 2
 
@@ -50,7 +50,7 @@ class DataError(DojangError):
 
 
 class ModelError(DojangError):
-    """A model cannot be found, fetched or loaded."""
+    """A model cannot be found, downloaded or loaded."""
 
     exit_code = 4
 
@@ -62,36 +62,36 @@ class RunDirError(DojangError):
 
 
 class TrainingError(DojangError):
-    """The numbers went wrong."""
+    """The loss is not finite."""
 
     exit_code = 6
 
 
 class HealthError(DojangError):
-    """The rewards cannot teach."""
+    """The rewards give no training signal."""
 
     exit_code = 7
 
 
 class JudgeError(DojangError):
-    """The judge, not the judged program, failed."""
+    """The judge itself failed, not the judged program."""
 
     exit_code = 8
 
 
 class ClusterError(DojangError):
-    """Machines that a run needs do not come, have no room, or are gone."""
+    """Hosts that a run needs are missing, lack resources, or are lost."""
 
     exit_code = 9
 
 
 class RanksLost(ClusterError):
-    """A process that trained with others is gone, and they cannot go on without it."""
+    """A trainer process is lost; the other ranks cannot continue without it."""
 
     exit_code = 10
 
 
 class Interrupted(DojangError):
-    """The run was stopped from outside, after saving."""
+    """A signal stopped the run after it saved a checkpoint."""
 
     exit_code = 130

@@ -1,5 +1,4 @@
-"""How connections to services are kept: one whose machine vanished is noticed after about a minute, not when the
-patience of whoever waits for an answer ends."""
+"""TCP keepalive options: notice a vanished peer after about a minute, not at the caller's timeout."""
 
 import socket
 
@@ -13,4 +12,4 @@ KEEPALIVE = [
         if hasattr(socket, name)
     ),
 ]
-"""Options of a socket."""
+"""Socket options (level, name, value)."""

@@ -1,4 +1,4 @@
-"""Where things are kept: what later runs use again, and what commands write."""
+"""Paths of the cache and of command outputs."""
 
 import itertools
 import os
@@ -12,26 +12,26 @@ __all__ = ["absolute", "cache_root", "check_vacant", "claim", "writable"]
 
 
 def cache_root() -> Path:
-    """$DOJANG_CACHE, else $XDG_CACHE_HOME/dojang, else ~/.cache/dojang."""
+    """Cache directory: $DOJANG_CACHE, else $XDG_CACHE_HOME/dojang, else ~/.cache/dojang."""
     if own := os.environ.get("DOJANG_CACHE"):
         return absolute(own)
     return absolute(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "dojang"
 
 
 def absolute(name: str) -> Path:
-    """`name` as an absolute path, since workers may be started in another directory."""
+    """Absolute path of `name`: worker processes may start in another directory."""
     return Path(os.path.abspath(os.path.expanduser(name)))
 
 
 def check_vacant(option: str, folder: Path) -> None:
-    """ConfigError if something is there already."""
+    """Raises ConfigError unless the folder is new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{option} {folder} is not empty; choose another")
 
 
 @contextmanager
 def writable(option: str, path: Path) -> Iterator[None]:
-    """ConfigError, naming the option, if the operating system refuses to write there."""
+    """Turns an OSError of writing to the path into a ConfigError that names the option."""
     try:
         yield
     except OSError as error:
@@ -39,7 +39,7 @@ def writable(option: str, path: Path) -> Iterator[None]:
 
 
 def claim(folder: Path, stem: str) -> Path:
-    """A new directory STEM-N in a folder, made at once: two commands never get the same."""
+    """Makes a new directory STEM-N in a folder, atomically: two commands never get the same one."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         path = folder / f"{stem}-{number}"
@@ -48,4 +48,4 @@ def claim(folder: Path, stem: str) -> Path:
         except FileExistsError:
             continue
         return path
-    raise AssertionError("there are numbers enough")
+    raise AssertionError("unreachable")

@@ -1,9 +1,10 @@
-"""The layout and schema of a run directory: the only contract between training and viewing.
+"""Layout and schema of a run directory: the contract between training and viewing.
 
     RUN_DIR/
       run.lock                        held (flock) by the process that trains here
-      run.json                        the recipe's name and the overrides it was started with
+      run.json                        the recipe's name, and the overrides given at the start and on resume
       config.yaml                     the resolved configuration
+      config.1.yaml                   the configuration before the first change on resume; config.2.yaml, ...
       metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
       rollouts/train-000003.parquet   every sample of a training step (ROLLOUT_COLUMNS)
       rollouts/test-000000.parquet    every sample of an evaluation (test-NAME-000000.parquet: on the benchmark NAME)
@@ -12,14 +13,15 @@
       checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
       reward.png                      rewards and held-out accuracy over the steps
       summary.json                    written at the end (SUMMARY_KEYS)
-      delivered/mlflow.json           how far a tracker outside has been told what is in here
+      delivered/mlflow.json           progress of exporting to an external tracker
 
-Nothing is ever half there: files are written aside, flushed to disk and renamed, so a reader, or a run that
+Writes are atomic: files are written to a temporary name, flushed to disk and renamed, so a reader, or a run that
 resumes after a crash, sees the old file or the new one. `metrics.jsonl` grows by whole lines.
 """
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -52,7 +54,7 @@ __all__ = [
 LOCK = "run.lock"
 LINKS = ("best", "last")
 FILES = "files.json"
-"""What a checkpoint consists of, with sizes: a copy of it that somebody made file by file can be told to be whole."""
+"""List of a checkpoint's files with sizes, to verify that a copy made file by file is complete."""
 UNUSABLE = (
     errno.EACCES,
     errno.EPERM,
@@ -61,17 +63,17 @@ UNUSABLE = (
     errno.ENOTDIR,
     errno.ENAMETOOLONG,
 )
-"""A path nobody can write to; another one must be chosen."""
+"""Errors of a path that cannot be written to; the user must choose another."""
 EVALUATION = "val/"
-"""What the figures of an evaluation, and of nothing else, begin with."""
+"""Prefix of the metrics of evaluations, and of no others."""
 ACCURACY = "val/accuracy"
 """Held-out accuracy over all data sources."""
 SOURCE_ACCURACY = "val/accuracy/"
-"""Followed by a data source: its held-out accuracy."""
+"""Prefix of the held-out accuracy of a data source."""
 REWARD = "val/reward"
 """Mean held-out reward over all data sources."""
 SOURCE_REWARD = "val/test_score/"
-"""Followed by a data source: its mean held-out reward, which is what veRL logs under this name."""
+"""Prefix of the mean held-out reward of a data source, as in veRL."""
 SUMMARY_KEYS = ("recipe", "steps", "seconds", "eval", "status", "resume")
 
 ROLLOUT_COLUMNS: dict[str, str] = {
@@ -102,7 +104,7 @@ ROLLOUT_COLUMNS: dict[str, str] = {
 
 
 class RunDir:
-    """A run directory, and the only code that knows its file names."""
+    """A run directory. Only this class knows its file names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -111,6 +113,11 @@ class RunDir:
     @property
     def config(self) -> Path:
         return self.path / "config.yaml"
+
+    def next_former_config(self) -> Path:
+        """First free path for a configuration that is replaced."""
+        paths = (self.path / f"config.{number}.yaml" for number in itertools.count(1))
+        return next(path for path in paths if not path.exists())
 
     @property
     def run(self) -> Path:
@@ -139,24 +146,24 @@ class RunDir:
         return self.path / "rollouts" / f"{split}-{step:06d}.parquet"
 
     def is_foreign(self) -> bool:
-        """Whether the directory holds files, but none of ours."""
+        """Reports whether the directory holds files, but no run."""
         if not self.path.is_dir():
             return False
         visible = {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
         return bool(visible - {LOCK}) and not self.run.exists()
 
     def holds_a_run(self) -> bool:
-        """Whether a run got far enough here to have something to lose: its first checkpoint."""
+        """Reports whether a run has saved a checkpoint here."""
         return self.last_checkpoint() is not None
 
     def lock(self) -> None:
-        """Claim the directory for this process; the claim ends with the process, however it ends."""
+        """Locks the directory for this process; the lock ends with the process, even if it is killed."""
         if self._lock is not None:
             return
         with disk_errors(self.path):
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-            except FileNotFoundError as error:  # its parents were made, or cannot be: such as below /proc
+            except FileNotFoundError as error:  # the path cannot exist, e.g. below /proc
                 raise PermissionError(errno.EACCES, error.strerror) from error
             self._lock = (self.path / LOCK).open("a+")
         try:
@@ -176,7 +183,7 @@ class RunDir:
         self._recover()
 
     def _recover(self) -> None:
-        """Finish what a crash interrupted between two renames of `new_checkpoint`."""
+        """Completes a `new_checkpoint` that crashed between its two renames."""
         for old in self.checkpoints.glob(".step-*.old.tmp"):
             final = self.checkpoints / old.name.removeprefix(".").removesuffix(".old.tmp")
             if not final.exists():
@@ -188,12 +195,12 @@ class RunDir:
             self._lock = None
 
     def last_checkpoint(self) -> Path | None:
-        """The newest complete checkpoint, or None. A directory under its final name is complete."""
+        """Newest complete checkpoint, or None. A directory with its final name is complete."""
         found = self.saved()
         return found[max(found)] if found else None
 
     def saved(self) -> dict[int, Path]:
-        """Complete checkpoints by step; what a user keeps beside them under a name of his own is not one."""
+        """Complete checkpoints by step; ignores directories with other names."""
         return {
             int(path.name.removeprefix("step-")): path
             for path in self.checkpoints.glob("step-*")
@@ -201,14 +208,14 @@ class RunDir:
         }
 
     def checkpoint_names(self) -> dict[str, Path]:
-        """Complete checkpoints by every name they have: best, last, step-000040."""
+        """Complete checkpoints by all their names: best, last, step-000040."""
         links = {name: (self.checkpoints / name).resolve() for name in LINKS}
         there = {name: path for name, path in links.items() if path.is_dir()}
         return there | {path.name: path.resolve() for _, path in sorted(self.saved().items())}
 
     @contextmanager
     def new_checkpoint(self, step: int) -> Iterator[Path]:
-        """A directory to fill; it gets its final name only when everything in it is on disk."""
+        """Yields a temporary directory to fill; flushes it to disk and renames it to its final name."""
         final = self.checkpoints / f"step-{step:06d}"
         with disk_errors(self.path):
             aside, old = (self.checkpoints / f".{final.name}.{kind}" for kind in ("tmp", "old.tmp"))
@@ -219,13 +226,13 @@ class RunDir:
                 (aside / FILES).write_text(json.dumps(_sizes(aside)))
                 sync_tree(aside)
             except BaseException as error:
-                # Libraries that write files for us report a full disk in their own ways, so look for ourselves.
+                # Libraries report a full disk with different errors: check the free space.
                 full = isinstance(error, Exception) and shutil.disk_usage(aside).free < 2**20
-                shutil.rmtree(aside, ignore_errors=True)  # gives a full disk its space back
+                shutil.rmtree(aside, ignore_errors=True)  # frees the space
                 if full:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
                 raise
-            if final.exists():  # moved away whole: what bears a final name is never half deleted
+            if final.exists():  # rename before deleting: a directory with a final name is never half deleted
                 shutil.rmtree(old, ignore_errors=True)
                 os.rename(final, old)
             os.rename(aside, final)
@@ -233,8 +240,8 @@ class RunDir:
             shutil.rmtree(old, ignore_errors=True)
 
     def drop_fragments(self) -> list[str]:
-        """Remove what a copy of this directory, made file by file, has of checkpoints that are not whole, and what was
-        a link before it was copied. Names of the checkpoints that are gone."""
+        """Removes incomplete checkpoints, and former links, from a copy of this directory made file by file. Returns
+        the names of the removed checkpoints."""
         gone = [path for path in self.saved().values() if not is_whole(path)]
         links = [path for name in LINKS if not (path := self.checkpoints / name).is_symlink() and path.exists()]
         for path in [*gone, *links, *self.checkpoints.glob(".step-*.tmp")]:
@@ -242,7 +249,7 @@ class RunDir:
         return sorted(path.name for path in gone)
 
     def point(self, name: str, step: int) -> None:
-        """Let the link `name` (last, best) lead to the checkpoint of `step`."""
+        """Points the link `name` (last, best) to the checkpoint of `step`."""
         with disk_errors(self.path):
             aside = self.checkpoints / f".{name}.tmp"
             aside.unlink(missing_ok=True)
@@ -256,19 +263,19 @@ class RunDir:
         for path in [*self.saved().values(), *self.checkpoints.glob(".step-*.tmp")]:
             if path.name not in kept:
                 doomed = self.checkpoints / f".{path.name.removeprefix('.')}.gone.tmp"
-                os.rename(path, doomed)  # first: what bears a final name is never half deleted
+                os.rename(path, doomed)  # rename first: a directory with a final name is never half deleted
                 shutil.rmtree(doomed)
 
     def figures(self) -> set[str]:
-        """Names of all figures recorded so far."""
+        """Names of all metrics recorded so far."""
         if not self.metrics.exists():
             return set()
         with self.metrics.open() as file:
             return {name for line in file for name in json.loads(line)} - {"step"}
 
     def rewind(self, step: int, evaluated: Mapping[str, int]) -> None:
-        """Forget the steps after `step` and the evaluations after the step in `evaluated`, by benchmark ("" for the
-        held-out split): they will be done again."""
+        """Drops the records of steps after `step`, and of evaluations after the step in `evaluated`, by benchmark (""
+        for the held-out split): the resumed run repeats them."""
         if self.metrics.exists():
             lines = self.metrics.read_bytes().splitlines(keepends=True)
             write_atomic(self.metrics, b"".join(line for line in lines if _upto(line, step, evaluated)))
@@ -281,7 +288,7 @@ class RunDir:
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether all files of a checkpoint are there, as long as they were when it was written."""
+    """Reports whether a checkpoint has all its files, with the sizes they were written with."""
     try:
         wanted = json.loads((checkpoint / FILES).read_text())
     except (OSError, ValueError):
@@ -295,7 +302,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _upto(line: bytes, step: int, evaluated: Mapping[str, int]) -> bool:
-    """Whether a line of metrics is whole and not later than the step or, for an evaluation, the last such one."""
+    """Reports whether a line of metrics is complete and not after `step`, or for an evaluation, after its last one."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -307,7 +314,7 @@ def _upto(line: bytes, step: int, evaluated: Mapping[str, int]) -> bool:
 
 
 def evaluation_name(row: Iterable[str]) -> str | None:
-    """The benchmark that a line of metrics.jsonl is of; "" for the held-out split, None for a training step."""
+    """Benchmark of a line of metrics.jsonl; "" for the held-out split, None for a training step."""
     names = [name for name in row if name.startswith(EVALUATION)]
     if not names:
         return None
@@ -316,8 +323,8 @@ def evaluation_name(row: Iterable[str]) -> str | None:
 
 
 def write_atomic(path: Path, content: bytes | Callable[[Path], Any]) -> None:
-    """Write a file aside, flush it to disk, rename it into place. `content` is bytes or a function that
-    writes to the path it is given."""
+    """Writes a temporary file, flushes it to disk and renames it. `content` is bytes, or a function that writes to a
+    given path."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -329,7 +336,7 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], Any]) -> None:
             else:
                 aside.write_bytes(content)
             _sync(aside)
-            aside.chmod(0o644)  # mkstemp makes private files; a run directory is for sharing
+            aside.chmod(0o644)  # mkstemp makes private files
             os.rename(aside, path)
             _sync(path.parent)
         except BaseException:
@@ -338,7 +345,7 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], Any]) -> None:
 
 
 def append_whole(path: Path, content: bytes) -> None:
-    """Add to a file, all or nothing: what a full disk accepted of it is taken back."""
+    """Appends to a file, all or nothing: truncates a partial write after an error."""
     with path.open("ab", buffering=0) as file:
         before = os.fstat(file.fileno()).st_size
         try:
@@ -352,14 +359,14 @@ def append_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals into something a person can act on."""
+    """Turns OSErrors of writing into RunDirErrors with a remedy."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RunDirError(
-                f"the disk that holds {path} is full; what was saved before is intact. Free some space, "
-                "then continue with --resume"
+                f"the disk that holds {path} is full; earlier checkpoints are intact. Free some space, "
+                "then resume the run"
             ) from error
         if error.errno in UNUSABLE:
             raise RunDirError(f"cannot write to {path}: {error.strerror}; choose another --run-dir") from error
@@ -367,7 +374,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def sync_tree(root: Path) -> None:
-    """Push everything below a directory to the disk, so that a power cut after a rename finds it whole."""
+    """Flushes all files below a directory to disk, so that a rename after it survives a power cut."""
     for directory, _, files in os.walk(root):
         for name in files:
             _sync(Path(directory) / name)

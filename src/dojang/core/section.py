@@ -1,21 +1,34 @@
-"""What every section of a configuration is built on, and the one way to name an object in user code.
+"""Base class of configuration sections, and loading of user objects by `package.module:object`.
 
-Each room declares its own section beside the code that reads it; `config.py` assembles them.
+Each package declares its section beside the code that uses it; config/run_config.py assembles them.
 """
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from dojang.core import in_process
 from dojang.core.errors import ConfigError
+from dojang.core.user_code import describe_exception
 
-__all__ = ["Section", "complaints", "flatten", "load_object", "make_object"]
+__all__ = ["Requirement", "Section", "complaints", "flatten", "load_object", "make_object"]
+
+
+class Requirement(NamedTuple):
+    """Optional packages that a setting needs."""
+
+    setting: str
+    """The setting as the user writes it."""
+    packages: tuple[str, ...]
+    """Import names."""
+    extra: str
+    """Extra of dojang that installs them."""
 
 
 class Section(BaseModel):
-    """A frozen group of settings: unknown keys are errors, and attribute docstrings are the help text."""
+    """A frozen group of settings. Unknown keys are errors; attribute docstrings are the help text."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -25,9 +38,13 @@ class Section(BaseModel):
         protected_namespaces=(),
     )
 
+    def required_packages(self) -> Iterator[Requirement]:
+        """Optional packages that these settings need; sections inside are asked themselves."""
+        yield from ()
+
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """A section that only has another default for a setting keeps its help text."""
+        """Copies the help text of settings that a subclass redefines with another default."""
         for base in cls.__mro__[1:]:
             for name, field in cls.model_fields.items():
                 if issubclass(base, BaseModel) and name in base.model_fields:
@@ -35,7 +52,7 @@ class Section(BaseModel):
 
 
 def complaints(error: ValidationError) -> list[str]:
-    """What is wrong with settings or data that did not come from a recipe: key and reason, one line each."""
+    """Formats validation errors of settings outside a recipe: one line each, with key and reason."""
     return [
         ": ".join(filter(None, [".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")]))
         for each in error.errors(include_url=False)
@@ -43,7 +60,7 @@ def complaints(error: ValidationError) -> list[str]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings by their dotted keys."""
+    """Yields settings by their dotted keys."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -52,7 +69,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def load_object(spec: str, key: str) -> Any:
-    """Import what `package.module:object` names; `key` is where the user wrote it."""
+    """Imports the object that `package.module:object` names; `key` is the setting, for errors."""
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
         raise ConfigError(f"{key}={spec!r} must have the form package.module:object")
@@ -62,20 +79,22 @@ def load_object(spec: str, key: str) -> Any:
         raise ConfigError(
             f"{key}={spec!r}: cannot import {module_name!r} ({error}); install it, or add its folder to PYTHONPATH"
         ) from error
-    except (Exception, SystemExit) as error:  # a stranger's module may raise anything while it is imported
-        raise ConfigError(
-            f"{key}={spec!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
-        ) from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything during its import
+        raise ConfigError(f"{key}={spec!r}: importing {module_name!r} raised {describe_exception(error)}") from error
     try:
         return getattr(module, name)
-    except AttributeError:
-        raise ConfigError(f"{key}={spec!r}: module {module_name!r} has no {name!r}") from None
+    except AttributeError as error:
+        raise ConfigError(f"{key}={spec!r}: {_missing(module_name, name, error)}") from None
+
+
+def _missing(module_name: str, name: str, error: AttributeError) -> str:
+    return str(error) if module_name == in_process.__name__ else f"module {module_name!r} has no {name!r}"
 
 
 def make_object(spec: str, key: str, *arguments: Any, **options: Any) -> Any:
-    """Call what `package.module:object` names."""
+    """Calls the object that `package.module:object` names."""
     maker = load_object(spec, key)
     try:
         return maker(*arguments, **options)
     except Exception as error:
-        raise ConfigError(f"{key}={spec!r}: calling it raised {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{key}={spec!r}: calling it raised {describe_exception(error)}") from error

@@ -1,7 +1,7 @@
-"""Two-operand addition, made on the spot: the quickstart's dataset.
+"""Generated two-operand addition: the quickstart's dataset.
 
-A problem's side of the split follows from its operands alone, so `train` and `test` stay disjoint whatever
-sizes are asked for, and a model pretrained away from `is_held_out` problems has never met a test problem.
+The operands alone determine a problem's split, so `train` and `test` are disjoint at any size, and a model pretrained
+without `is_held_out` problems has never seen a test problem.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from dojang.core.errors import DataError
 from dojang.data.section import DataSection
 from dojang.types import Message, Problem
 
-__all__ = ["ArithmeticConfig", "is_held_out", "question", "worked"]
+__all__ = ["ArithmeticConfig", "is_held_out", "question", "worked_solution"]
 
 
 class ArithmeticConfig(DataSection):
@@ -23,15 +23,15 @@ class ArithmeticConfig(DataSection):
     stop: ClassVar[tuple[str, ...]] = ()
     name: Literal["arithmetic"] = "arithmetic"
     digits: int = Field(default=2, ge=2, le=6)
-    """How many digits each operand has."""
+    """Number of digits of each operand."""
     # The upper limits are what two digits can fill: 8,100 pairs, about an eighth of them held out.
     train_size: int = Field(default=4096, ge=1, le=4096)
-    """How many training problems there are."""
+    """Number of training problems."""
     test_size: int = Field(default=256, ge=1, le=512)
-    """How many held-out problems there are."""
+    """Number of held-out problems."""
 
     def read(self, split: str) -> list[Problem]:
-        """The problems of the `train` or `test` split, in an order that never changes."""
+        """Returns the problems of the `train` or `test` split, in a fixed order."""
         if split not in ("train", "test"):
             raise DataError(f"the arithmetic data has no split {split!r}; use 'train' or 'test'")
         size = self.test_size if split == "test" else self.train_size
@@ -45,17 +45,17 @@ class ArithmeticConfig(DataSection):
 
 
 def is_held_out(left: int, right: int) -> bool:
-    """Whether the pair belongs to the test side; swapping the operands does not change sides."""
+    """Returns whether the pair is in the test split; swapping the operands does not change the split."""
     return _number(f"side {min(left, right)}+{max(left, right)}") % 8 == 0
 
 
 def question(left: int, right: int) -> str:
-    """The problem as it is posed."""
+    """Returns the question."""
     return f"What is {left} + {right}?"
 
 
-def worked(left: int, right: int) -> str:
-    """The sum by column addition, ones and then tens with the carry: a completion for supervised fine-tuning."""
+def worked_solution(left: int, right: int) -> str:
+    """Returns the sum by column addition, ones and then tens with the carry: a completion for SFT."""
     ones, tens = left % 10 + right % 10, left // 10 + right // 10
     carry = ones // 10
     steps = f"{left % 10}+{right % 10}={ones}, {left // 10}+{right // 10}{'+1' * carry}={tens + carry}"
@@ -68,12 +68,12 @@ def _problem(left: int, right: int) -> Problem:
         source="arithmetic",
         messages=(Message("user", question(left, right)),),
         reference=str(left + right),
-        columns={"completion": worked(left, right)},
+        columns={"completion": worked_solution(left, right)},
     )
 
 
 def _pairs(digits: int) -> Iterator[tuple[int, int]]:
-    """Operand pairs in a fixed shuffled order, for ever; a pair may come more than once."""
+    """Yields operand pairs endlessly in a fixed shuffled order; pairs may repeat."""
     smallest = 10 ** (digits - 1)
     count = 9 * smallest
     draw = 0
@@ -84,5 +84,5 @@ def _pairs(digits: int) -> Iterator[tuple[int, int]]:
 
 
 def _number(text: str) -> int:
-    """A number fixed by the text: the same on every platform and in every Python, unlike `hash` or `random`."""
+    """Hashes the text to a number: the same on every platform and Python version, unlike `hash` or `random`."""
     return int.from_bytes(sha256(text.encode()).digest()[:8], "big")

@@ -1,7 +1,7 @@
-"""DeepMind's CodeContests: problems of programming contests, with tests of text in and text out.
+"""DeepMind's CodeContests: problems of programming contests, with input/output tests.
 
-Reads the rows of the hub's Parquet files, and those with the field names of the original protobuf, where tests are a
-list of {input, output}. Only problems that Codeforces has rated are kept; the tiers are CodeFu's.
+Reads the rows of the hub's Parquet files, and rows with the field names of the original protobuf, where tests are a
+list of {input, output}. Keeps only problems with a Codeforces rating; the tiers are CodeFu's.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dojang.core.section import Section
-from dojang.data.prepare_rows import Known, Unusable, split_of
+from dojang.data.prepare_rows import KnownAnswers, Unusable, split_of
 from dojang.data.ratings import TIERS, Tier, tier_of
 from dojang.data.rows import CONTEST_CHECKER, io_tests, limits
 from dojang.types import Message, Problem
@@ -20,20 +20,20 @@ INSTRUCTION = """\
 Solve this problem with a C++17 program that reads standard input and writes standard output. Think about it first, \
 then answer with the whole program in one ```cpp block."""
 _SHORTEST = 40
-"""Letters of a statement; what is shorter says nothing, or says it in pictures."""
+"""Minimum letters of a statement; shorter ones are empty or consist of images."""
 
 _CPP = (2, "CPP")
-"""A language as the dataset numbers and names it."""
+"""Number and name of C++ in the dataset."""
 
 
 class CodeContests(Section):
-    """Contest problems, to be solved in C++."""
+    """Contest problems in C++."""
 
     ability: ClassVar[str] = "code"
     tiers: tuple[Tier, ...] = ("easy", "hard", "expert")
-    """Which problems to keep, by their rating: easy 800 to 1000, hard 1100 to 2200, expert 2300 to 3500."""
+    """Tiers to keep, by rating: easy 800 to 1000, hard 1100 to 2200, expert 2300 to 3500."""
     generated: bool = False
-    """Whether tests that were made by changing others count as private ones."""
+    """Whether to add the generated tests (mutations of others) to the private ones."""
 
     def split(self, file: str, row: Mapping[str, Any]) -> str:
         return split_of(file)
@@ -54,17 +54,17 @@ class CodeContests(Section):
             tier=tier,
         )
 
-    def known(self, row: Mapping[str, Any]) -> Known:
-        return Known(_programs(row.get("solutions")), _programs(row.get("incorrect_solutions")))
+    def known(self, row: Mapping[str, Any]) -> KnownAnswers:
+        return KnownAnswers(_programs(row.get("solutions")), _programs(row.get("incorrect_solutions")))
 
     def _tier(self, rating: int | None) -> str:
         if not rating or rating < TIERS["easy"][0]:
-            raise Unusable("its rating is below 800, or there is none")
+            raise Unusable("its rating is below 800 or missing")
         tier = tier_of(rating)
         if tier not in TIERS:
             raise Unusable("its rating is between tiers, or above all")
         if tier not in self.tiers:
-            raise Unusable(f"it is of the tier {tier}, which was not asked for")
+            raise Unusable(f"its tier {tier} is not selected")
         return tier
 
     def _private(self, row: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -77,7 +77,7 @@ class CodeContests(Section):
 
 
 def _programs(solutions: object) -> tuple[str, ...]:
-    """Those in C++, from {language: [...], solution: [...]} or a list of pairs."""
+    """Returns the C++ programs, from {language: [...], solution: [...]} or a list of pairs."""
     if isinstance(solutions, Mapping):
         pairs = list(zip(solutions["language"] or (), solutions["solution"] or (), strict=True))
     else:
@@ -88,7 +88,7 @@ def _programs(solutions: object) -> tuple[str, ...]:
 def _statement(description: str | None) -> str:
     text = (description or "").strip()
     if len(re.findall(r"\w", text.replace("<image>", ""))) < _SHORTEST:
-        raise Unusable("its statement is missing, or is pictures only" if "<image>" in text else "it has no statement")
+        raise Unusable("its statement has only images" if "<image>" in text else "it has no statement")
     return text
 
 
@@ -98,4 +98,4 @@ def _limits(row: Mapping[str, Any]) -> dict[str, float]:
     try:
         return limits(row["time_limit"] or {}, row["memory_limit_bytes"] or 0)
     except ValueError:
-        raise Unusable("its limits are missing or none") from None
+        raise Unusable("its limits are missing or invalid") from None

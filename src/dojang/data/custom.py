@@ -1,4 +1,4 @@
-"""Problems from the user's own code."""
+"""Custom dataset: problems from a user's function."""
 
 from typing import Literal
 
@@ -13,23 +13,23 @@ __all__ = ["CustomDataConfig"]
 
 
 class CustomDataConfig(DataSection):
-    """The escape hatch of the data room."""
+    """Custom dataset."""
 
     name: Literal["custom"] = "custom"
     load_with: str
     """package.module:function, called with the split (train or test); returns a list of Problem."""
     stop: tuple[str, ...] = ()
-    """Strings that end an answer."""
+    """Stop strings."""
 
     @field_validator("stop")
     @classmethod
     def _not_empty(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
         if not all(stop):
-            raise ValueError("an empty string would end every answer before it begins")
+            raise ValueError("an empty stop string would end every completion at once; remove it")
         return stop
 
     def read(self, split: str) -> list[Problem]:
-        """Whatever the user's function returns, checked."""
+        """Calls the user's function and checks its result."""
         problems = make_object(self.load_with, "data.load_with", split)
         if not isinstance(problems, list) or not all(isinstance(each, Problem) for each in problems):
             raise DataError(f"{self.load_with}({split!r}) must return a list of dojang.types.Problem")

@@ -1,4 +1,4 @@
-"""Training problems that are also in a held-out set, by the words of their statements (overlap.py)."""
+"""Decontamination: finds training problems whose statements overlap with a held-out set (overlap.py)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -6,33 +6,33 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from dojang.data.overlap import Texts, stripped
+from dojang.data.overlap import OverlapIndex, statement_words
 from dojang.data.rows import statement_of
 from dojang.types import Problem
 
 __all__ = ["NGRAM", "SHARE", "overlapping", "statements"]
 
 NGRAM = 13
-"""Words of a run that is looked for."""
+"""Words per n-gram."""
 SHARE = 0.3
-"""Share of a problem's runs in one held-out problem that counts as overlap."""
+"""Share of a problem's n-grams in one held-out problem from which on they overlap."""
 
 
 def statements(part: Path) -> list[Problem]:
-    """Problems of a part without their references, which may be large."""
+    """Reads the problems of a part without their references, which may be large."""
     table = pq.read_table(part, columns=["data_source", "prompt", "extra_info"])
     return [statement_of(row) for row in table.to_pylist()]
 
 
 def overlapping(train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]) -> list[dict[str, Any]]:
-    """Training problems with `SHARE` or more of their runs in one problem of a held-out set, each set on its own."""
+    """Returns training problems with `SHARE` or more of their n-grams in one problem of a held-out set."""
     return list(_found(train, held_out)) if train else []
 
 
 def _found(train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]) -> Iterator[dict[str, Any]]:
-    texts = {name: Texts(problems, NGRAM) for name, problems in held_out.items() if problems}
-    # Two problems are enough to tell an instruction: dropping all of a small dataset because of one would be worse.
-    for problem, words in zip(train, stripped(train, believed=2), strict=True):
+    texts = {name: OverlapIndex(problems, NGRAM) for name, problems in held_out.items() if problems}
+    # Two problems suffice to detect a common instruction: otherwise it could drop all of a small dataset.
+    for problem, words in zip(train, statement_words(train, min_problems=2), strict=True):
         for name, known in texts.items():
             best = known.search(words)
             if best is not None and best.share >= SHARE:

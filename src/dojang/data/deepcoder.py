@@ -1,7 +1,7 @@
-"""DeepCoder-Preview: programming problems in Python, with tests of text in and text out or of a function.
+"""DeepCoder-Preview: programming problems in Python, with input/output tests or function calls.
 
-The dataset has four subsets. Those for training are `primeintellect` and `taco`. `lcbv5` (LiveCodeBench) and
-`codeforces` are evaluation sets: they are read only if they are named, and then become the test split.
+The dataset has four subsets. `primeintellect` and `taco` are for training. `lcbv5` (LiveCodeBench) and `codeforces` are
+evaluation sets: they are read only if named, as the test split.
 """
 
 import json
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dojang.core.section import Section
-from dojang.data.prepare_rows import Known, Unusable, split_of
-from dojang.data.python_tests import judged_with, read_tests
+from dojang.data.prepare_rows import KnownAnswers, Unusable, split_of
+from dojang.data.python_tests import judge_settings, read_tests
 from dojang.types import Message, Problem
 
-__all__ = ["Codeforces", "DeepCoder", "ask"]
+__all__ = ["Codeforces", "DeepCoder", "make_prompt"]
 
 STDIN = "Solve this problem with a Python program that reads standard input and writes standard output."
 FUNCTION = "Solve this problem with a Python function called {name}."
@@ -41,19 +41,19 @@ class DeepCoder(Section):
             raise Unusable("it has no statement")
         name, private = read_tests(row["tests"], _function(row))
         return Problem(
-            # The rows have no names; what is asked is one.
+            # The rows have no ids; hash the statement.
             id=f"{self.source}/{sha256(statement.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}",
             source=self.source,
-            messages=ask(statement, name, row.get("starter_code") or ""),
-            reference={"private": private, **judged_with(name)},
+            messages=make_prompt(statement, name, row.get("starter_code") or ""),
+            reference={"private": private, **judge_settings(name)},
         )
 
-    def known(self, row: Mapping[str, Any]) -> Known:
-        return Known(tuple(_program(each) for each in row.get("solutions") or ()))
+    def known(self, row: Mapping[str, Any]) -> KnownAnswers:
+        return KnownAnswers(tuple(_program(each) for each in row.get("solutions") or ()))
 
 
 class Codeforces(DeepCoder):
-    """DeepCoder's problems of Codeforces, for evaluation."""
+    """DeepCoder's Codeforces problems, for evaluation."""
 
     source: ClassVar[str] = "codeforces"
     preferred: ClassVar[str] = "codeforces"
@@ -62,21 +62,21 @@ class Codeforces(DeepCoder):
         return "test"
 
 
-def ask(statement: str, function: str, starter: str = "") -> tuple[Message, ...]:
-    """For a program, or for a function of this name."""
+def make_prompt(statement: str, function: str, starter: str = "") -> tuple[Message, ...]:
+    """Makes the prompt for a program, or for a function of this name."""
     how = FUNCTION.format(name=function) if function else STDIN
     begun = f"\n\nBegin with this:\n\n```python\n{starter.rstrip()}\n```" if starter.strip() else ""
     return (Message("user", f"{how} {BLOCK}\n\n{statement}{begun}"),)
 
 
 def _program(solution: str) -> str:
-    """Some are published in a block of Markdown."""
+    """Extracts the program from a Markdown block, if it is in one."""
     found = _BLOCK.search(solution)
     return found[1] if found else solution
 
 
 def _function(row: Mapping[str, Any]) -> str:
-    """Function that the tests of a `lcbv5` row call."""
+    """Returns the function that the tests of a `lcbv5` row call."""
     about = row.get("metadata")
     about = json.loads(about) if isinstance(about, str) and about else about
     return str((about or {}).get("func_name") or "")

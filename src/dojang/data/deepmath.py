@@ -5,10 +5,10 @@ from hashlib import sha256
 from typing import Any, ClassVar
 
 from dojang.core.section import Section
-from dojang.data.prepare_rows import Known, Unusable, split_of
+from dojang.data.prepare_rows import KnownAnswers, Unusable, split_of
 from dojang.types import Message, Problem
 
-__all__ = ["DeepMath", "ask"]
+__all__ = ["DeepMath", "make_prompt"]
 
 INSTRUCTION = "Think step by step, and put the final answer into \\boxed{}."
 
@@ -31,13 +31,15 @@ class DeepMath(Section):
             raise Unusable("its question or its answer is empty")
         name = sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         tier = f"level {float(level):g}" if level is not None and float(level) >= 0 else ""
-        return Problem(f"deepmath/{name}", "deepmath", ask(question), answer, tier)
+        return Problem(f"deepmath/{name}", "deepmath", make_prompt(question), answer, tier)
 
-    def known(self, row: Mapping[str, Any]) -> Known:
-        """The authors' rows have three solutions that a model wrote."""
-        return Known(tuple(row[key] for key in ("r1_solution_1", "r1_solution_2", "r1_solution_3") if row.get(key)))
+    def known(self, row: Mapping[str, Any]) -> KnownAnswers:
+        """Returns the three model-written solutions of the authors' rows."""
+        return KnownAnswers(
+            tuple(row[key] for key in ("r1_solution_1", "r1_solution_2", "r1_solution_3") if row.get(key))
+        )
 
 
-def ask(question: str) -> tuple[Message, ...]:
-    """For an answer that can be found."""
+def make_prompt(question: str) -> tuple[Message, ...]:
+    """Makes the prompt, which asks for the answer in \\boxed{}."""
     return (Message("system", INSTRUCTION), Message("user", question))

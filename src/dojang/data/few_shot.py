@@ -1,7 +1,7 @@
-"""Worked examples for few-shot prompts: those shipped here, or those of a file.
+"""Few-shot examples with worked solutions: shipped here, or read from a file.
 
-The shipped ones were written for this project, so that they are part of no dataset. A prompt uses the first few, so
-each kind of answer comes early: plain, with decimals, with a thousands comma, negative.
+The shipped ones were written for this project, so they are in no dataset. A prompt uses the first few, so each kind of
+answer comes early: plain, with decimals, with a thousands comma, negative.
 """
 
 import re
@@ -29,15 +29,15 @@ class Exemplar:
 
     @property
     def plain(self) -> str:
-        """Steps in one line, then the line of the answer."""
+        """Steps on one line, then the answer line."""
         *steps, final = self.solution.split("\n")
         return " ".join(f"{step.rstrip('.')}." for step in steps) + f"\n{final}"
 
 
 def read_exemplars(file: Path) -> tuple[Exemplar, ...]:
-    """Exemplars of a file, or of a directory of files. Rows have `question` and `answer` (GSM8K's own: steps, then
-    `#### N`), or `question`, `solution` (the steps) and `answer` (N)."""
-    from dojang.data.readers import find  # not before there is something to read
+    """Reads the exemplars of a file or directory. Rows have `question` and `answer` (GSM8K's: steps, then `#### N`), or
+    `question`, `solution` (the steps) and `answer` (N)."""
+    from dojang.data.readers import find  # imported late: loads pyarrow
 
     if not file.exists():
         raise DataError(f"data.exemplars={file} does not exist; give a file of questions and answers, such as GSM8K's")
@@ -58,7 +58,7 @@ def _exemplar(row: Mapping[str, Any], where: str) -> Exemplar:
     if not question or not steps or not number:
         raise DataError(
             f"{where}: an exemplar needs a question and an answer of steps that end with the line '#### N', or a "
-            f"question, a solution and an answer; there is {', '.join(map(str, row)) or 'nothing'}"
+            f"question, a solution and an answer; columns: {', '.join(map(str, row)) or 'none'}"
         )
     return Exemplar(question, "\n".join([*steps, f"#### The final answer is {number}"]))
 

@@ -1,106 +1,93 @@
-"""Rows of the user's own: JSON lines, JSON, CSV or Parquet; a template makes the question, a column has the answer."""
+"""Custom rows: a template or a column makes the prompt, a column has the reference answer."""
 
 import json
-import string
+import re
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
-from dojang.core.errors import DataError
-from dojang.data.rows import share_of
-from dojang.data.section import DataSection
+from dojang.data.file_section import FileSection
+from dojang.data.messages import to_messages, with_system
+from dojang.data.rows import from_row
 from dojang.types import Message, Problem
 
 __all__ = ["FilesConfig"]
 
+_BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)\}")
 
-class FilesConfig(DataSection):
-    """Files of the user's own."""
+
+class FilesConfig(FileSection):
+    """Custom rows from files, S3 or the Hugging Face hub."""
 
     name: Literal["files"] = "files"
-    train: Path
-    """A file, or a directory of them."""
-    test: Path | None = None
-    """The same for held-out problems; without it some of the training rows are taken (held_out)."""
-    held_out: float = Field(default=0.1, gt=0, lt=1)
-    """Which share of the training rows, where there is no test file."""
-    prompt: str = "{question}"
-    """What the model is asked, with names of columns in braces."""
+    prompt: str = ""
+    """Prompt template, with column names in braces. Other braces stay as they are; {{name}} is {name}, no column. A
+    template of one column, such as {prompt}, may name a column of messages {role, content}. Empty: the column prompt,
+    or else question; veRL's rows are read as they are."""
     system: str = ""
-    """What it is told before."""
+    """System prompt of rows whose messages have none."""
     answer: str = "answer"
-    """The column with what the answer is checked against. For task.name=code, an object with `private` tests."""
+    """Column with the reference answer. For task.name=code, an object with `private` tests. Empty: no reference."""
     id: str = ""
-    """A column with names of problems; without it they are numbered."""
+    """Column with problem ids; empty: file name and row number."""
     tier: str = ""
-    """A column with the part of the dataset a row belongs to."""
+    """Column with the tier of a row, for separate scores."""
     source: str = "files"
-    """What scores are reported as."""
+    """Name of the data source in metrics."""
     stop: tuple[str, ...] = ()
-    """Strings that end an answer."""
+    """Stop strings."""
 
     @field_validator("prompt")
     @classmethod
     def _is_template(cls, prompt: str) -> str:
-        try:
-            fields = [field for _, field, _, _ in string.Formatter().parse(prompt) if field is not None]
-        except ValueError as error:
-            raise ValueError(f"{error}; write {{{{ and }}}} for braces that stand for themselves") from None
-        if not fields or not all(field.isidentifier() for field in fields):
-            raise ValueError("names of columns go into braces, such as {question}, and at least one is needed")
+        if prompt and not any(match[1] for match in _BRACES.finditer(prompt)):
+            raise ValueError("the template needs at least one column name in braces, such as {question}")
         return prompt
 
-    def read(self, split: str) -> list[Problem]:
-        """The problems of the `train` or `test` split, in the order of the files."""
-        if split not in ("train", "test"):
-            raise DataError(f"files have no split {split!r}; use 'train' or 'test'")
-        if self.test is not None:
-            return self._read(self.train if split == "train" else self.test)
-        every = self._read(self.train)
-        chosen = [each for each in every if (share_of(each.id) < self.held_out) == (split == "test")]
-        if not chosen:
-            raise DataError(
-                f"data.held_out={self.held_out:g} of the {len(every):,} rows of {self.train} leaves none for the "
-                f"{split} split: rows are chosen by their names. Change data.held_out or set data.test to a file"
-            )
-        return chosen
-
-    def _read(self, path: Path) -> list[Problem]:
-        from dojang.data.readers import find  # not before there is something to read
-
-        problems = [
-            self._problem(row, f"{file.name}/{number}")
-            for file in find(str(path.resolve()))
-            for number, row in file.rows()
-        ]
-        if not problems:
-            raise DataError(f"{path} holds no rows")
-        return problems
-
-    def _problem(self, row: Mapping[str, Any], where: str) -> Problem:
+    def problem(self, row: Mapping[str, Any], where: str) -> Problem:
+        """Returns the problem of a row."""
         try:
-            system = (Message("system", self.system),) if self.system else ()
-            reference = _reference(row[self.answer])
+            if not self.prompt and "reward_model" in row:
+                made = from_row(row, where)
+                return replace(made, messages=with_system(self.system, made.messages))
+            reference = _reference(row[self.answer]) if self.answer else None
             return Problem(
                 id=str(row[self.id]) if self.id else f"{self.source}/{where}",
                 source=self.source,
-                messages=(*system, Message("user", self.prompt.format_map(row))),
+                messages=with_system(self.system, self._messages(row)),
                 reference=reference,
                 tier=str(row[self.tier]) if self.tier else "",
-                # Tests that were written as JSON are not kept twice.
+                # Do not keep a reference that was parsed from JSON twice.
                 columns={key: value for key, value in row.items() if key != self.answer or value is reference},
             )
         except KeyError as error:
-            raise DataError(
-                f"{where}: there is no column {error}, but {', '.join(map(str, list(row)[:12]))}; set data.prompt, "
-                "data.answer, data.id and data.tier to what there is"
+            raise ValueError(
+                f"the row has no column {error}, only {', '.join(map(str, list(row)[:12]))}; set data.prompt, "
+                "data.answer, data.id and data.tier to its columns"
             ) from None
+
+    def _messages(self, row: Mapping[str, Any]) -> tuple[Message, ...]:
+        template = self.prompt or ("{prompt}" if "prompt" in row else "{question}")
+        column = _BRACES.fullmatch(template)
+        if column and column[1] and not isinstance(row[column[1]], str | int | float):
+            messages = to_messages(row[column[1]])
+        else:
+            messages = (Message("user", _fill(template, row)),)
+        if not messages or messages[-1].role != "user":
+            last = f"ends with a message of the {messages[-1].role}" if messages else "has no messages"
+            raise ValueError(f"the prompt {last}; its last message must be the user's")
+        return messages
+
+
+def _fill(template: str, row: Mapping[str, Any]) -> str:
+    """Puts columns into the template. Braces around anything but a name stay, as in \\boxed{} and {"answer": 1}."""
+    return _BRACES.sub(lambda match: str(row[match[1]]) if match[1] else match[0][0], template)
 
 
 def _reference(answer: Any) -> Any:
-    """An object may be written as JSON, as in a CSV file."""
+    """Parses an object written as JSON, as in a CSV file."""
     if isinstance(answer, str) and answer.startswith("{"):
         try:
             return json.loads(answer)

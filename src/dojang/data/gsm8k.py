@@ -1,16 +1,16 @@
 """GSM8K: grade-school word problems with a number for an answer.
 
-Reads the two files as their authors publish them (`dojang data prepare gsm8k` writes them from other layouts). Only the
-question and the final answer are used; the worked solutions never reach a prompt, unless a file of exemplars has them.
+Reads the two files as published by their authors (`dojang data prepare gsm8k` writes them from other layouts). Uses
+only the question and the final answer; worked solutions reach a prompt only through a file of exemplars.
 
-A question is asked in a chat, or as plain text that the model continues:
+The prompt is a chat, or plain text that the model continues:
 
     Question: ...
     Solution: Let's think step by step. ...
     #### The final answer is 12
 
-Both begin with "Question:". A base model tends to run on into a question of its own invention, so completions are cut
-where the next one begins (`stop`).
+Both begin with "Question:". A base model tends to continue with an invented question, so completions stop there
+(`stop`).
 """
 
 import json
@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from dojang.core.errors import DataError
 from dojang.data.few_shot import EXEMPLARS, Exemplar, read_exemplars
-from dojang.data.rows import share_of
+from dojang.data.rows import hash_fraction
 from dojang.data.section import DataSection
 from dojang.types import Message, Problem
 
@@ -38,7 +38,7 @@ where N is the answer as a number without units:
 
 LEAD = "Solution: Let's think step by step."
 _FINAL_ANSWER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
-_REMEDY = "GSM8K can be had from github.com/openai/grade-school-math; set data.path=DIR to where it is"
+_REMEDY = "download GSM8K from github.com/openai/grade-school-math and set data.path=DIR to its directory"
 
 
 class Gsm8kConfig(DataSection):
@@ -47,18 +47,18 @@ class Gsm8kConfig(DataSection):
     stop: ClassVar[tuple[str, ...]] = STOP
     name: Literal["gsm8k"] = "gsm8k"
     path: Path = Path("data/gsm8k")
-    """The directory that holds train.jsonl and test.jsonl."""
+    """Path to the directory with train.jsonl and test.jsonl."""
     style: Literal["chat", "plain"] = "chat"
     """Prompt format: chat is a conversation in the model's chat template; plain is few-shot text without a template, in
     which the model continues after "Solution: Let's think step by step."."""
     shots: int = Field(default=0, ge=0)
-    """How many worked examples precede the question: up to 8, or up to the number in data.exemplars."""
+    """Number of few-shot examples before the question: up to 8, or up to the number in data.exemplars."""
     exemplars: Path | None = None
-    """File of worked examples to use instead of the shipped ones: rows of question and answer, such as GSM8K's own. A
-    prompt has the first ones, but never its own question."""
+    """File of few-shot examples instead of the shipped ones: rows of question and answer, such as GSM8K's. A prompt has
+    the first ones, except the question itself."""
     validation: float = Field(default=0.0, ge=0, lt=1)
-    """Which share of the training problems a run evaluates on instead of learning from them, so that the test problems
-    are left for `dojang eval`. With 0 a run evaluates on the test problems."""
+    """Share of the training problems to evaluate on instead of training, so that the test problems are left for
+    `dojang eval`. 0: the run evaluates on the test problems."""
 
     @model_validator(mode="after")
     def _enough_exemplars(self) -> "Gsm8kConfig":
@@ -68,8 +68,12 @@ class Gsm8kConfig(DataSection):
             )
         return self
 
+    def held_out_split(self) -> str:
+        # Evaluations during training bias the choice of checkpoints, so the test split is left for the end.
+        return "validation" if self.validation else "test"
+
     def read(self, split: str) -> list[Problem]:
-        """The problems of the `train`, `validation` or `test` split, in the order of the file."""
+        """Returns the problems of the `train`, `validation` or `test` split, in the order of the file."""
         if split not in ("train", "validation", "test"):
             raise DataError(f"gsm8k has no split {split!r}; use 'train' or 'test', or 'validation'")
         file = "test" if split == "test" else "train"
@@ -105,12 +109,12 @@ class Gsm8kConfig(DataSection):
         return found
 
     def _is_validation(self, question: str) -> bool:
-        """By its words alone, so that neither order nor other problems matter."""
-        return share_of(question) < self.validation
+        """Decides by a hash of the question, independent of order and other problems."""
+        return hash_fraction(question) < self.validation
 
 
 def _chat(question: str, exemplars: Sequence[Exemplar]) -> tuple[Message, ...]:
-    """Conversation: how to answer, examples of it, and the question."""
+    """Makes a conversation: instruction, examples, question."""
     turns = [Message("system", INSTRUCTION)]
     for exemplar in exemplars:
         turns += [Message("user", f"Question: {exemplar.question}"), Message("assistant", exemplar.solution)]
@@ -118,13 +122,13 @@ def _chat(question: str, exemplars: Sequence[Exemplar]) -> tuple[Message, ...]:
 
 
 def _plain(question: str, exemplars: Sequence[Exemplar]) -> tuple[Message, ...]:
-    """Text that ends where the solution begins."""
+    """Makes plain text that ends where the solution begins."""
     shown = [Message("text", f"Question: {each.question}\n{LEAD} {each.plain}\n\n") for each in exemplars]
     return (*shown, Message("text", f"Question: {question}\n{LEAD}"))
 
 
 def _rows(folder: Path, name: str) -> Iterator[tuple[str, str, str]]:
-    """Question, final answer and worked solution of each line."""
+    """Yields question, final answer and worked solution of each line."""
     # Split at line feeds alone: some solutions contain other characters that str.splitlines breaks at.
     for number, line in enumerate(_read(folder, name).split(b"\n"), start=1):
         if line.strip():
@@ -156,7 +160,7 @@ def _row(line: bytes, where: str) -> tuple[str, str, str]:
 
 
 def read_row(row: Mapping[str, object], where: str) -> tuple[str, str]:
-    """Question and final answer of a published row."""
+    """Returns question and final answer of a published row."""
     return _text(row, "question", where), _final_answer(_text(row, "answer", where), where)
 
 
@@ -170,7 +174,7 @@ def _text(row: Mapping[str, object], key: str, where: str) -> str:
 
 
 def _final_answer(solution: str, where: str) -> str:
-    """What stands after `####` on the solution's last line, as it is written there."""
+    """Returns the text after `####` on the solution's last line."""
     mark, _, answer = solution.rpartition("\n")[2].partition(" ")
     if mark != "####":
         raise DataError(f"{where}: the answer does not end with a final answer line '#### N'; {_REMEDY}")

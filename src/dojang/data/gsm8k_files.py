@@ -1,6 +1,6 @@
-"""GSM8K in any layout it is published in -> train.jsonl and test.jsonl, which data.name=gsm8k reads.
+"""Converts GSM8K from any published layout to train.jsonl and test.jsonl, for data.name=gsm8k.
 
-Prompts are made when a run loads the data (data.style, data.shots), so they are not in the files.
+The files contain no prompts: a run makes them when it loads the data (data.style, data.shots).
 """
 
 import json
@@ -20,12 +20,12 @@ _SPLITS = ("train", "test")
 
 
 class Gsm8kFiles:
-    """The published dataset; the hub has it in a directory `main`, beside `socratic`, another kind of solutions."""
+    """The published dataset; on the hub it is in the directory `main`; `socratic` has other solutions."""
 
     preferred: ClassVar[str] = "main"
 
     def write(self, files: Sequence[File], output: Path) -> Report:
-        """All rows, checked, in the order of the files. The authors' split stays as it is: overlap is reported only."""
+        """Checks and writes all rows, in the order of the files. Keeps the authors' split; only reports overlap."""
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise DataError(f"{output} is not empty; choose another --output, or remove it to prepare it anew")
         report, lines = Report(), {split: list[str]() for split in _SPLITS}

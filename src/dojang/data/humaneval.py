@@ -1,11 +1,11 @@
-"""HumanEval: Python functions to complete, each with a test that calls them. All of it is for evaluation."""
+"""HumanEval: Python functions to complete, each with a test that calls it. For evaluation only."""
 
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dojang.core.section import Section
-from dojang.data.prepare_rows import Known
+from dojang.data.prepare_rows import KnownAnswers
 from dojang.types import Message, Problem
 
 __all__ = ["HumanEval"]
@@ -31,10 +31,10 @@ class HumanEval(Section):
                 "private": [{"code": f"{row['test']}\ncheck(candidate)", "function": name}],
                 "limits": {"cpu_s": 10.0, "memory_mb": 512},
                 "language": "python3",
-                # Imports and helpers that stand before the function, and that an answer need not repeat.
+                # Imports and helpers before the function, which an answer need not repeat.
                 "prefix": prompt[: re.search(rf"^def {re.escape(name)}\b", prompt, re.MULTILINE).start()],  # type: ignore[union-attr]
             },
         )
 
-    def known(self, row: Mapping[str, Any]) -> Known:
-        return Known((row["prompt"] + row["canonical_solution"],))
+    def known(self, row: Mapping[str, Any]) -> KnownAnswers:
+        return KnownAnswers((row["prompt"] + row["canonical_solution"],))

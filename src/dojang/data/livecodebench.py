@@ -1,8 +1,8 @@
-"""LiveCodeBench: contest problems with the date they were first posed, for evaluation.
+"""LiveCodeBench: contest problems with their publication date, for evaluation.
 
 Reads the rows of code_generation_lite, and those of AReaL-boba-2-RL-Code (`question`, `input_output`), which AstraFlow
-evaluates on. Private tests of the former are packed, by base64, zlib and pickle; of a pickle nothing but a string is
-taken. `since` and `until` choose problems by their date: v5 is everything up to 2025-02-01.
+evaluates on. Private tests of the former are packed with base64, zlib and pickle; only a string is unpickled. `since`
+and `until` select problems by date: v5 is everything up to 2025-02-01.
 """
 
 import base64
@@ -17,9 +17,9 @@ from hashlib import sha256
 from typing import Any, ClassVar
 
 from dojang.core.section import Section
-from dojang.data.deepcoder import ask
-from dojang.data.prepare_rows import Known, Unusable
-from dojang.data.python_tests import judged_with, read_tests
+from dojang.data.deepcoder import make_prompt
+from dojang.data.prepare_rows import KnownAnswers, Unusable
+from dojang.data.python_tests import judge_settings, read_tests
 from dojang.types import Problem
 
 __all__ = ["LiveCodeBench"]
@@ -31,9 +31,9 @@ class LiveCodeBench(Section):
     ability: ClassVar[str] = "code"
     preferred: ClassVar[str] = "lcb_v5"
     since: date | None = None
-    """The first day a problem may be of."""
+    """Earliest date of a problem."""
     until: date | None = None
-    """The last one."""
+    """Latest date of a problem."""
 
     def split(self, file: str, row: Mapping[str, Any]) -> str:
         return "test"
@@ -49,8 +49,8 @@ class LiveCodeBench(Section):
         return Problem(
             id=f"livecodebench/{row['question_id']}",
             source="livecodebench",
-            messages=ask(row["question_content"].strip(), name, row["starter_code"] or ""),
-            reference={"private": private, "public": public, **judged_with(name)},
+            messages=make_prompt(row["question_content"].strip(), name, row["starter_code"] or ""),
+            reference={"private": private, "public": public, **judge_settings(name)},
             tier=str(row["difficulty"]),
         )
 
@@ -58,17 +58,17 @@ class LiveCodeBench(Section):
         if not (self.since or self.until) and not day:
             return
         if not day:
-            raise Unusable("it has no date, by which since and until choose")
-        posed = datetime.fromisoformat(str(day)).date()
-        if (self.since and posed < self.since) or (self.until and posed > self.until):
-            raise Unusable("it is of another time")
+            raise Unusable("it has no date, which since and until need")
+        published = datetime.fromisoformat(str(day)).date()
+        if (self.since and published < self.since) or (self.until and published > self.until):
+            raise Unusable("its date is out of range")
 
-    def known(self, row: Mapping[str, Any]) -> Known:
-        return Known()
+    def known(self, row: Mapping[str, Any]) -> KnownAnswers:
+        return KnownAnswers()
 
 
 def _in_areals_layout(row: Mapping[str, Any]) -> Problem:
-    """A row of `question` and `input_output`, with all tests in one list; starter code stands in the question."""
+    """Reads a row of `question` and `input_output`, with all tests in one list and starter code in the question."""
     question = (row["question"] or "").strip()
     if not question:
         raise Unusable("it has no statement")
@@ -77,8 +77,8 @@ def _in_areals_layout(row: Mapping[str, Any]) -> Problem:
     return Problem(
         id=f"livecodebench/{known}",
         source="livecodebench",
-        messages=ask(question, name),
-        reference={"private": private, **judged_with(name)},
+        messages=make_prompt(question, name),
+        reference={"private": private, **judge_settings(name)},
         tier=str(row.get("difficulty") or ""),
     )
 
@@ -89,7 +89,7 @@ def _tests(packed: str, name: str) -> list[dict[str, str]]:
 
 
 def _json(value: Any) -> Any:
-    """JSON, or JSON that is packed."""
+    """Parses JSON, or packed JSON."""
     if not isinstance(value, str):
         return value
     try:
@@ -103,7 +103,7 @@ def _json(value: Any) -> Any:
 
 
 class _Strings(pickle.Unpickler):
-    """A pickle may call anything when it is loaded; this one may not."""
+    """Unpickles strings only: a general pickle may call any function."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} in a pickle that should be a string")

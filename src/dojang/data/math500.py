@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dojang.core.section import Section
-from dojang.data.deepmath import ask
-from dojang.data.prepare_rows import Known
+from dojang.data.deepmath import make_prompt
+from dojang.data.prepare_rows import KnownAnswers
 from dojang.types import Problem
 
 __all__ = ["Math500"]
@@ -21,7 +21,7 @@ class Math500(Section):
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         name = f"math500/{row['unique_id']}"
-        return Problem(name, "math500", ask(row["problem"].strip()), row["answer"], f"level {row['level']}")
+        return Problem(name, "math500", make_prompt(row["problem"].strip()), row["answer"], f"level {row['level']}")
 
-    def known(self, row: Mapping[str, Any]) -> Known:
-        return Known((row["solution"],))
+    def known(self, row: Mapping[str, Any]) -> KnownAnswers:
+        return KnownAnswers((row["solution"],))

@@ -1,8 +1,8 @@
-"""MBPP: small Python functions, described in a sentence, with assertions about them.
+"""MBPP: small Python functions, described in a sentence, with assertions.
 
-Reads the whole set (JSON lines) and the one sanitised by hand (JSON). The first assertion is shown, since nothing else
-tells what the function is to be called; it is public, and all others are private. The authors' split: from 601 on for
-training, 511 to 600 for validation, 11 to 510 for tests, and the first ten for prompts.
+Reads the whole set (JSON lines) and the hand-sanitized one (JSON). The prompt shows the first assertion, because
+nothing else names the function; it is public, all others are private. The authors' split: 601 and up for training,
+511 to 600 for validation, 11 to 510 for tests, the first ten for prompts.
 """
 
 import ast
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dojang.core.section import Section
-from dojang.data.prepare_rows import Known, Unusable
+from dojang.data.prepare_rows import KnownAnswers, Unusable
 from dojang.types import Message, Problem
 
 __all__ = ["Mbpp"]
@@ -29,7 +29,7 @@ class Mbpp(Section):
         for first, split in _SPLITS:
             if number >= first:
                 return split
-        raise Unusable("it is one of those for prompts")
+        raise Unusable("it is reserved for prompts")
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         text = row["text"] if "text" in row else row["prompt"]
@@ -58,13 +58,13 @@ class Mbpp(Section):
             },
         )
 
-    def known(self, row: Mapping[str, Any]) -> Known:
-        return Known((row["code"],))
+    def known(self, row: Mapping[str, Any]) -> KnownAnswers:
+        return KnownAnswers((row["code"],))
 
 
 def _called(test: str, code: str) -> str:
-    """The function a test is about. It is named because one is called `sum`, which else is Python's own."""
-    with warnings.catch_warnings(action="ignore"):  # of escapes in other people's strings
+    """Returns the function that a test calls. Needed because one is named `sum`, like Python's built-in."""
+    with warnings.catch_warnings(action="ignore"):  # invalid escapes in published code
         trees = ast.parse(code), ast.parse(test)
     made = {node.name for node in trees[0].body if isinstance(node, ast.FunctionDef)}
     used = [node.id for node in ast.walk(trees[1]) if isinstance(node, ast.Name) and node.id in made]

@@ -1,16 +1,15 @@
-"""A dataset as published -> Parquet rows (rows.py), a part at a time.
+"""Converts a published dataset to Parquet rows (rows.py), one part at a time.
 
     OUTPUT/train/part-00000.parquet ...    the problems
-    OUTPUT/report.json                     how many were kept, and why others were dropped
-    OUTPUT/progress.json                   until it is finished: how far it is, so that it can be taken up again
+    OUTPUT/report.json                     number of problems kept, and of rows dropped by reason
+    OUTPUT/progress.json                   until finished: the position, to resume from
 
-A part is written whole or not at all, and counted after that. Memory is bounded by one part, and by the statements
-of all problems: in the end, training problems that are in the test split too, or in other held-out sets, are dropped.
+Each part is written atomically, then counted. Memory holds one part, and the statements of all problems: at the end,
+training problems that overlap with the test split or with other held-out sets are dropped.
 """
 
 import json
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -24,10 +23,11 @@ import pyarrow.parquet as pq
 from dojang.core.errors import DataError
 from dojang.data.decontaminate import overlapping, statements
 from dojang.data.readers import File
-from dojang.data.rows import share_of, to_row
+from dojang.data.rows import hash_fraction, to_row
+from dojang.data.splits import split_names
 from dojang.types import Problem
 
-__all__ = ["SCHEMA", "Dataset", "Known", "Report", "Unusable", "made", "prepare", "split_of"]
+__all__ = ["SCHEMA", "Dataset", "KnownAnswers", "Report", "Unusable", "make_problem", "prepare", "split_of"]
 
 SCHEMA = pa.schema(
     [
@@ -50,74 +50,65 @@ SCHEMA = pa.schema(
     ]
 )
 _PART, _PART_BYTES = 2048, 1 << 26
-"""Rows read for one part, and what they may come to."""
+"""Maximum rows and bytes of one part."""
 _ROW_GROUP = 256
-_SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("valid", "validation", "val", "dev"), "validation"),
-    "test": "test",
-}
-"""Words in names of files."""
 
 
 class Unusable(Exception):
-    """No problem can be made of a row; says why, in words that are the same for all such rows."""
+    """A row cannot become a problem. The message is the reason, equal for all such rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Answers whose worth a row tells: programs in the problem's language, or worked solutions. For `dojang data
-    audit`; they never get into a problem."""
+class KnownAnswers:
+    """Known-good and known-wrong answers of a row: programs in the problem's language, or worked solutions. For `dojang
+    data audit`; they never become part of a problem."""
 
     good: tuple[str, ...] = ()
     bad: tuple[str, ...] = ()
 
 
 class Dataset(Protocol):
-    """What a dataset's file knows about it."""
+    """Converter of a published dataset."""
 
     ability: ClassVar[str]
 
     def split(self, file: str, row: Mapping[str, Any]) -> str:
-        """Where a row belongs; Unusable if nowhere."""
+        """Returns the split of a row. Raises Unusable if it has none."""
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
-        """What a row poses; Unusable, or KeyError for a row of another layout."""
+        """Returns the problem of a row. Raises Unusable, or KeyError for a row of another layout."""
 
-    def known(self, row: Mapping[str, Any]) -> Known:
-        """The answers a row has."""
+    def known(self, row: Mapping[str, Any]) -> KnownAnswers:
+        """Returns the known answers of a row."""
 
 
 @dataclass
 class Report:
-    """What became of the rows."""
+    """Counts of a preparation."""
 
     read: int = 0
     kept: Counter[str] = field(default_factory=Counter)
-    """Problems of each split."""
+    """Problems by split."""
     tiers: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
-    """Rows, by why."""
+    """Dropped rows by reason."""
     rows: Counter[str] = field(default_factory=Counter)
-    """Rows of each published split, whatever became of them."""
+    """Rows of each published split, kept or dropped."""
     overlap: list[dict[str, Any]] | None = None
-    """Training problems that a held-out set has, too: id, where, and the share of the statement. None: not looked."""
+    """Training problems that overlap with a held-out set: id, set, and share of the statement. None: not checked."""
     multiple_answers: list[str] = field(default_factory=list)
-    """Ids of training problems that may have several right answers."""
+    """Ids of training problems that may have several correct answers."""
 
     def as_json(self) -> dict[str, Any]:
         return {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(self).items()}
 
 
 def split_of(file: str) -> str:
-    """What a file's name says, or else a folder's, from the inmost on."""
-    for part in reversed(Path(file).parts):
-        found = {_SPLITS[word] for word in re.split(r"[^a-z]+", part.lower()) if word in _SPLITS}
-        if len(found) > 1:
-            raise Unusable("its file says two splits")
-        if found:
-            return found.pop()
-    raise Unusable("its file says nothing of a split")
+    """Returns the split named by a file, or else by its directories, innermost first."""
+    found = split_names(file)
+    if len(found) != 1:
+        raise Unusable("its file name has two splits" if found else "its file name has no split")
+    return found.pop()
 
 
 def prepare(
@@ -128,18 +119,21 @@ def prepare(
     held_out: float = 0.0,
     against: Mapping[str, Sequence[Problem]] | None = None,
     keep_overlap: bool = False,
-    tell: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
     suspected: Callable[[Problem], bool] = lambda problem: False,
 ) -> Report:
-    """All rows of the files. `tell` is told how many files and rows have been read; `held_out` is a share of the
-    training problems that becomes the test split, by their names. Training problems that overlap with the test split
-    or with a set of `against` are dropped, or with `keep_overlap` only reported. Training problems that are
-    `suspected` of several right answers are kept and reported."""
+    """Prepares all rows of the files.
+
+    `on_progress` gets the numbers of files and rows read. `held_out` is the share of training problems that becomes the
+    test split, by a hash of their ids. Training problems that overlap with the test split or with a set of `against`
+    are dropped, or with `keep_overlap` only reported. Training problems that are `suspected` of several correct answers
+    are kept and reported.
+    """
     against = against or {}
     files = [file for file in files if not Path(file.path).is_relative_to(output.resolve())]
     progress = _Progress(output, _identity(dataset, files, held_out, sorted(against), keep_overlap))
     try:
-        _read_all(dataset, files, progress, held_out, tell, suspected)
+        _read_all(dataset, files, progress, held_out, on_progress, suspected)
     except DataError:
         progress.forget_if_empty()
         raise
@@ -152,7 +146,7 @@ def _read_all(
     files: Sequence[File],
     progress: "_Progress",
     held_out: float,
-    tell: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
     suspected: Callable[[Problem], bool],
 ) -> None:
     while not progress.finished(len(files)):
@@ -162,9 +156,9 @@ def _read_all(
             read += 1
             place = progress.count_row(dataset, file, row)
             try:
-                split, problem = made(dataset, file, row, number)
-                progress.meet(problem.id)
-                if split == "train" and share_of(problem.id) < held_out:
+                split, problem = make_problem(dataset, file, row, number)
+                progress.add_id(problem.id)
+                if split == "train" and hash_fraction(problem.id) < held_out:
                     split = "test"
                 index = progress.report.kept[split]
                 parts[split].append(_written(problem, ability=dataset.ability, split=split, index=index, row=place))
@@ -180,7 +174,7 @@ def _read_all(
                 ended = False
                 break
         progress.advance(parts, read, ended=ended)
-        tell(progress.file, progress.report.read)
+        on_progress(progress.file, progress.report.read)
 
 
 def _written(problem: Problem, **about: Any) -> dict[str, Any]:
@@ -192,20 +186,19 @@ def _written(problem: Problem, **about: Any) -> dict[str, Any]:
     return row
 
 
-def made(dataset: Dataset, file: File, row: Mapping[str, Any], number: int) -> tuple[str, Problem]:
-    """The split and the problem of a row; Unusable if there is none, DataError for another dataset's."""
+def make_problem(dataset: Dataset, file: File, row: Mapping[str, Any], number: int) -> tuple[str, Problem]:
+    """Returns the split and the problem of a row. Raises Unusable, or DataError for a row of another dataset."""
     if row.keys() >= {"data_source", "prompt", "reward_model"}:
         raise DataError(already_prepared(file.path, file.root))
     try:
         return dataset.split(file.label, row), dataset.problem(row, f"{file.name}/{number}")
     except KeyError as error:
         raise DataError(
-            f"{file.path}, row {number}: there is no {error}, but {', '.join(map(str, list(row)[:12]))}; this is "
-            "another dataset, or a layout of it that is not known. The rows of your own files can be trained on with "
-            "data.name=files"
+            f"{file.path}, row {number}: it has no {error}, only {', '.join(map(str, list(row)[:12]))}; this is "
+            "another dataset, or an unknown layout of it. To train on custom rows, use data.name=files"
         ) from error
     except (TypeError, ValueError, AttributeError, SyntaxError):
-        raise Unusable("a field of it is of another kind than it should be") from None
+        raise Unusable("one of its fields has the wrong type") from None
 
 
 def already_prepared(path: str, root: str) -> str:
@@ -221,7 +214,7 @@ def already_prepared(path: str, root: str) -> str:
 def _identity(
     dataset: Dataset, files: Sequence[File], held_out: float, against: Sequence[str], keep_overlap: bool
 ) -> dict[str, Any]:
-    """What makes another preparation another one."""
+    """Returns the settings and files that identify a preparation."""
     settings = {
         **getattr(dataset, "model_dump", dict)(mode="json"),
         "held_out": held_out,
@@ -233,7 +226,7 @@ def _identity(
 
 
 class _Progress:
-    """Where a preparation is, in the output directory."""
+    """State of a preparation, saved in the output directory."""
 
     def __init__(self, output: Path, identity: dict[str, Any]) -> None:
         self._output, self._identity = output, identity
@@ -241,40 +234,40 @@ class _Progress:
         self.file = self.row = 0
         self._parts = Counter[str]()
         self.report = Report()
-        self._met: set[str] = set()
+        self._ids: set[str] = set()
         self._made = not output.exists()
         if self._state.is_file():
-            self._take_up()
+            self._load()
         elif output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise DataError(f"{output} is not empty; choose another --output, or remove it to prepare it anew")
+            raise DataError(f"{output} is not empty; choose another --output, or remove it to start over")
         else:
             try:
                 self._output.mkdir(parents=True, exist_ok=True)
-                self._keep()
+                self._save()
             except OSError as error:
                 raise DataError(f"--output {output} cannot be written: {error.strerror}; choose another") from error
 
-    def _take_up(self) -> None:
+    def _load(self) -> None:
         try:
             state = json.loads(self._state.read_text())
         except ValueError:
-            raise DataError(f"{self._state} is damaged; remove {self._output} to prepare it anew") from None
+            raise DataError(f"{self._state} is damaged; remove {self._output} to start over") from None
         if state["identity"] != self._identity:
             raise DataError(
-                f"{self._output} has a preparation under way of other files or with other settings; give the same "
-                "ones to go on with it, or remove it"
+                f"{self._output} holds an unfinished preparation of other files or with other settings; give the same "
+                "ones to resume it, or remove it"
             )
         self.file, self.row, self._parts = state["file"], state["row"], Counter(state["parts"])
-        told = state["report"]
-        kept, tiers, dropped, rows = (Counter[str](told[name]) for name in ("kept", "tiers", "dropped", "rows"))
-        self.report = Report(told["read"], kept, tiers, dropped, rows, told["overlap"], told["multiple_answers"])
+        saved = state["report"]
+        kept, tiers, dropped, rows = (Counter[str](saved[name]) for name in ("kept", "tiers", "dropped", "rows"))
+        self.report = Report(saved["read"], kept, tiers, dropped, rows, saved["overlap"], saved["multiple_answers"])
         for split, count in self._parts.items():
             for part in range(count):
                 infos = pq.read_table(self._part(split, part), columns=["extra_info"]).column("extra_info")
-                self._met.update(info["id"] for info in infos.to_pylist())
+                self._ids.update(info["id"] for info in infos.to_pylist())
 
     def forget_if_empty(self) -> None:
-        """Removes the state of a preparation that has read nothing, so that it does not block another try."""
+        """Removes the state of a preparation that has read nothing, so that it does not block the next one."""
         if not self.report.read:
             self._state.unlink(missing_ok=True)
             self._remove_directory()
@@ -288,7 +281,7 @@ class _Progress:
         return self.file >= files
 
     def count_row(self, dataset: Dataset, file: File, row: Mapping[str, Any]) -> int | None:
-        """Position of a row in its published split; None if it belongs to none."""
+        """Returns the position of a row in its published split; None without a split."""
         try:
             split = dataset.split(file.label, row)
         except (Unusable, KeyError, TypeError, ValueError):
@@ -296,31 +289,31 @@ class _Progress:
         self.report.rows[split] += 1
         return self.report.rows[split] - 1
 
-    def meet(self, name: str) -> None:
-        """Unusable if there was a problem of this name."""
-        if name in self._met:
-            raise Unusable("there is one of its name already")
-        self._met.add(name)
+    def add_id(self, name: str) -> None:
+        """Raises Unusable if the id is a duplicate."""
+        if name in self._ids:
+            raise Unusable("its id is a duplicate")
+        self._ids.add(name)
 
     def advance(self, made: Mapping[str, Sequence[Mapping[str, Any]]], read: int, *, ended: bool) -> None:
-        """A part has been read, and that may have been the end of the file."""
+        """Writes a part and saves the position; `ended`: the file is finished."""
         for split, rows in made.items():
             self._write_part(self._part(split, self._parts[split]), pa.Table.from_pylist(list(rows), SCHEMA))
             self._parts[split] += 1
         self.report.read += read
         self.file, self.row = (self.file + 1, 0) if ended else (self.file, self.row + read)
-        self._keep()
+        self._save()
 
     def check_overlap(self, against: Mapping[str, Sequence[Problem]], *, keep: bool) -> None:
-        """Looks for training problems in held-out sets, and drops them unless `keep`. Decided once: what was decided is
-        in the state before any part is written anew."""
+        """Finds training problems that overlap with held-out sets, and drops them unless `keep`. Decided once: the
+        decision is saved before any part is rewritten."""
         if self.report.overlap is None:
             own = {f"the {split} split": self._statements(split) for split in ("test", "validation")}
             train = self._statements("train")
             self.report.overlap = overlapping(train, {**own, **against})
             if not keep:
                 self._count_dropped(train)
-            self._keep()
+            self._save()
         if not keep and self.report.overlap:
             self._drop({each["id"] for each in self.report.overlap})
 
@@ -354,7 +347,7 @@ class _Progress:
     def _part(self, split: str, number: int) -> Path:
         return self._output / split / f"part-{number:05}.parquet"
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         state = {"identity": self._identity, "file": self.file, "row": self.row, "parts": self._parts}
         self._write(self._state, {**state, "report": self.report.as_json()})
 
@@ -363,7 +356,7 @@ class _Progress:
             self._state.unlink()
             self._remove_directory()
             why = "; ".join(f"{count} x {reason}" for reason, count in self.report.dropped.most_common(5))
-            raise DataError(f"not one of {self.report.read} rows could be used ({why or 'there are none'})")
+            raise DataError(f"none of {self.report.read} rows could be used ({why or 'the files are empty'})")
         self._write(self._output / "report.json", {**self._identity, **self.report.as_json()})
         self._state.unlink()
         return self.report

@@ -1,4 +1,4 @@
-"""Problems that `dojang data prepare` has written, or that others have in the same layout (rows.py)."""
+"""Prepared rows: written by `dojang data prepare`, or by others in the same layout (rows.py)."""
 
 import json
 from collections import Counter
@@ -22,17 +22,17 @@ class PreparedConfig(DataSection):
     stop: ClassVar[tuple[str, ...]] = ()
     name: Literal["prepared"] = "prepared"
     path: Path
-    """The directory that holds train and test, each a directory of files or one file: train.parquet, or train.jsonl."""
+    """Path to a directory with train and test, each a directory of files or one file: train.parquet, or train.jsonl."""
     tiers: tuple[str, ...] = ()
-    """Which parts of the dataset, such as easy; all if none is named. A row without a tier (in extra_info, or by the
-    cf_rating in its ground truth) belongs to every tier."""
+    """Tiers to keep, such as easy; empty: all. A row without a tier (in extra_info, or by the cf_rating in its ground
+    truth) belongs to every tier."""
 
     def read(self, split: str) -> list[Problem]:
-        """The problems of a split, in the order of the files."""
+        """Returns the problems of a split, in the order of the files."""
         found: list[Problem] = []
         others = Counter[str]()
         for problem in self.all(split):
-            if self.wants(problem):
+            if self.includes(problem):
                 found.append(problem)
             else:
                 others[problem.tier] += 1
@@ -42,13 +42,13 @@ class PreparedConfig(DataSection):
             raise DataError(f"the {split} split in {self.path} holds no problems{wanted}{has}")
         return found
 
-    def wants(self, problem: Problem) -> bool:
-        """Whether a problem is of the chosen tiers; one without a tier belongs to all of them."""
+    def includes(self, problem: Problem) -> bool:
+        """Returns whether a problem is of the selected tiers; one without a tier belongs to all."""
         return not self.tiers or not problem.tier or problem.tier in self.tiers
 
     def load(self, split: str) -> list[Problem]:
-        """Problems of a split. A limit with a seed chooses among the rows of the published split, so that what the
-        preparation dropped or held out does not change which others are chosen."""
+        """Returns the problems of a split. A limit with a seed draws from the rows of the published split, so that rows
+        dropped or held out by the preparation do not change the draw."""
         count = self._published_rows() if split == "train" and self.limit_seed is not None and not self.tiers else 0
         if not count:
             return super().load(split)
@@ -59,7 +59,7 @@ class PreparedConfig(DataSection):
         return chosen
 
     def _published_rows(self) -> int:
-        """Rows of the published training split; 0 if `dojang data prepare` did not count them."""
+        """Returns the number of rows of the published training split; 0 if `dojang data prepare` did not count them."""
         try:
             report = json.loads((self.path / "report.json").read_text())
             return int(report["rows"]["train"])
@@ -67,33 +67,33 @@ class PreparedConfig(DataSection):
             return 0
 
     def all(self, split: str) -> Iterator[Problem]:
-        """Of all tiers, in the order of the files."""
+        """Yields problems of all tiers, in the order of the files."""
         return (problem for _, problem in self._numbered(split))
 
     def _numbered(self, split: str) -> Iterator[tuple[int | None, Problem]]:
-        """Problems with their positions in the published split."""
+        """Yields problems with their positions in the published split."""
         for file in self.files(split):
             for number, row in _rows(file):
                 yield (row.get("extra_info") or {}).get("row"), from_row(row, f"{file.name}/{number}")
 
-    def grader(self, split: str) -> str:
-        """The task that grades a split, by what its first row says is asked for."""
+    def task_name(self, split: str) -> str:
+        """Returns the task that grades a split, by the `ability` of its first row."""
         files = self.files(split)
         row = next((row for each in files for _, row in _rows(each)), None)
         if row is None or not row.get("ability"):
             lacking = "rows" if row is None else "column ability"
             raise DataError(
-                f"{files[0]} does not say what is asked for: it has no {lacking}; `dojang data prepare` writes such "
-                "rows, and GSM8K's own files are read with gsm8k=DIR"
+                f"{files[0]} has no {lacking}, so its task is unknown; `dojang data prepare` writes such rows, and "
+                "gsm8k=DIR reads GSM8K's files"
             )
         ability = str(row["ability"])
         for word, task in (("cod", "code"), ("math", "maths")):
             if ability.startswith(word):
                 return task
-        raise DataError(f"{files[0]}: nobody here grades the ability {ability!r}")
+        raise DataError(f"{files[0]}: no task is registered for ability {ability!r}; known: code, math")
 
     def has(self, split: str) -> bool:
-        """Whether there are files of a split; DataError if the preparation is not finished."""
+        """Returns whether a split has files. Raises DataError if the preparation is not finished."""
         try:
             return bool(self.files(split))
         except DataError:
@@ -102,11 +102,11 @@ class PreparedConfig(DataSection):
             return False
 
     def files(self, split: str) -> list[Path]:
-        """What a split is read from."""
+        """Returns the files of a split."""
         if not self.path.is_dir():
             raise DataError(f"data.path={self.path} is not a directory; `dojang data prepare` makes one")
         if (self.path / "progress.json").exists():
-            raise DataError(f"{self.path} is not prepared to the end; run the same `dojang data prepare` once more")
+            raise DataError(f"the preparation of {self.path} is not finished; run the same `dojang data prepare` again")
         for kind in _KINDS:
             found = sorted((self.path / split).glob(kind)) or sorted(self.path.glob(f"{split}{kind}"))
             if found:

@@ -1,4 +1,4 @@
-"""Tests of Python programs as published datasets have them: text in and out, or a function's arguments and result."""
+"""Reads tests of Python programs in published datasets: input/output text, or a function's arguments and result."""
 
 import json
 from collections.abc import Mapping
@@ -9,26 +9,26 @@ from dojang.data.prepare_rows import Unusable
 from dojang.data.rows import CONTEST_CHECKER
 from dojang.programs import CallTest
 
-__all__ = ["judged_with", "read_tests"]
+__all__ = ["judge_settings", "read_tests"]
 
 LIMITS = {"cpu_s": 6.0, "memory_mb": 1024}
-"""Where a dataset has none of its own."""
+"""Limits for datasets without limits."""
 
 _STDIN = ("stdin_stdout", "stdin", "stdio")
 _FUNCTION = ("function_call", "functional")
 
 
-def judged_with(function: str) -> dict[str, Any]:
-    """Limits, language and, for programs that read standard input, the checker of a contest problem in Python."""
+def judge_settings(function: str) -> dict[str, Any]:
+    """Returns limits, language and, for programs that read standard input, the contest checker."""
     return {"limits": LIMITS, "language": "python3", **({} if function else {"checker": CONTEST_CHECKER})}
 
 
 def read_tests(published: Any, function: str = "") -> tuple[str, list[dict[str, str]]]:
-    """Tests of a problem, and the name of the function they call: "" if they use standard input and output.
+    """Returns the name of the function that the tests call ("" for standard input and output), and the tests.
 
     Layouts: a list of {input, output} with `type` (DeepCoder) or `testtype` (LiveCodeBench), or {inputs, outputs,
-    fn_name} (TACO, AReaL); each also as JSON text. `function` is the name where the tests do not have it. Unusable if
-    there are no tests, or if they are of several kinds.
+    fn_name} (TACO, AReaL); each also as JSON text. `function` is the name if the tests do not have it. Raises Unusable
+    without tests, or if they are of several kinds.
     """
     found = json.loads(published) if isinstance(published, str) else published
     if isinstance(found, Mapping):
@@ -43,14 +43,14 @@ def read_tests(published: Any, function: str = "") -> tuple[str, list[dict[str, 
     if kind in _STDIN and not name:
         return "", [{"input": _lines(each["input"]), "output": _lines(each["output"])} for each in found]
     if kind not in _FUNCTION:
-        raise Unusable("its tests are of a kind that is not known")
+        raise Unusable("its tests are of an unknown kind")
     if not (name or function):
-        raise Unusable("it has tests of a function, but no name for it")
+        raise Unusable("its tests call a function without a name")
     return name or function, [_call(name or function, each["input"], each["output"]) for each in found]
 
 
 def _listed(tests: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Two columns -> rows."""
+    """Converts two columns to rows."""
     pairs = zip(tests["inputs"], tests["outputs"], strict=True)
     return [{"fn_name": tests.get("fn_name"), "input": given, "output": wanted} for given, wanted in pairs]
 
@@ -60,14 +60,14 @@ def _kind(test: Mapping[str, Any]) -> str:
 
 
 def _name(test: Mapping[str, Any]) -> str:
-    """Function that a test names, in `fn_name` or in LiveCodeBench's metadata."""
+    """Returns the function that a test names, in `fn_name` or in LiveCodeBench's metadata."""
     about = test.get("metadata")
     about = json.loads(about) if isinstance(about, str) and about else about
     return str(test.get("fn_name") or (about or {}).get("func_name") or "")
 
 
 def _call(function: str, given: Any, expected: Any) -> dict[str, str]:
-    """A function, or a method of `Solution`, called with these arguments."""
+    """Makes a test that calls a function, or a method of `Solution`, with these arguments."""
     if isinstance(given, str):  # LiveCodeBench: an argument on each line, and the result, as JSON
         try:
             arguments = [json.loads(line) for line in given.split("\n") if line.strip()]
@@ -78,10 +78,10 @@ def _call(function: str, given: Any, expected: Any) -> dict[str, str]:
         arguments = given
         result = expected[0] if isinstance(expected, list) and len(expected) == 1 else expected
     else:
-        raise Unusable("the arguments of its function are no list")
+        raise Unusable("the arguments of its function are not a list")
     return asdict(CallTest.of(function, arguments, result))
 
 
 def _lines(value: Any) -> str:
-    """Text; some datasets have lists of lines."""
+    """Joins lines to text; some datasets have lists of lines."""
     return value if isinstance(value, str) else "\n".join(map(str, value))

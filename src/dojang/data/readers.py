@@ -1,7 +1,7 @@
-"""Rows of datasets as they are published, one after the other: Parquet, JSON lines, JSON, CSV, also compressed.
+"""Reads rows of datasets: Parquet, JSON lines, JSON, CSV, also compressed, and Arrow files of `save_to_disk`.
 
-From a file or a directory, from `s3://`, or from the Hugging Face hub by the dataset's id. Nothing is read whole but a
-JSON file, which cannot be read otherwise.
+Reads from a file or directory, from `s3://` or `gs://`, or from the Hugging Face hub by dataset id. Streams all formats
+except JSON, which is read whole.
 """
 
 import csv
@@ -19,59 +19,82 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from dojang.core.errors import DataError
+from dojang.data.hub import open_hub
+from dojang.data.place import ACCEPTED, KINDS, hub_id
 
 __all__ = ["File", "find"]
 
-_KINDS = re.compile(r"\.(parquet|jsonl|ndjson|json|csv)(\.gz|\.zst|\.bz2)?$")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w.-]+)*")
-"""org/name, or a directory in it: org/name/subset."""
+_NO_ROWS = re.compile(r"(^|/)(dataset_infos?\.json|dataset_dict\.json|state\.json|cache-[^/]*\.arrow|\.[^/]*)$")
+"""Files without rows: those that the datasets library writes beside the rows, and hidden ones."""
 _ROWS = 64
 _Reader = Callable[[int], Iterator[tuple[int, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Something to read rows from."""
+    """A file of rows."""
 
     path: str
     size: int
     _system: Any
     _stem: str
-    """What all paths begin with."""
+    """Common prefix of all paths."""
+    hub_id: str = ""
+    """Dataset id on the Hugging Face hub; empty for other files."""
 
     @property
     def root(self) -> str:
-        """The directory or file that was asked for."""
+        """The requested directory or file."""
         return self._stem
 
     @property
     def name(self) -> str:
-        """The path below what was asked for."""
+        """Path relative to the root."""
         return self.path.removeprefix(self._stem).lstrip("/") or Path(self.path).name
 
     @property
     def label(self) -> str:
-        """The same with the name of what was asked for, which may say what is in it."""
+        """Relative path with the name of the root, which may name a split."""
         return str(Path(Path(self._stem).name, self.name)) if self._stem != self.path else self.name
 
     def with_directory(self) -> "File":
-        """The same file, named as if its directory had been asked for."""
+        """Returns the same file with its directory as root."""
         return replace(self, _stem=str(Path(self.path).parent))
 
     def rows(self, start: int = 0, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-        """From a row on, each with its number. `columns` limits what is read of Parquet files."""
-        kind = _KINDS.search(self.path)
-        assert kind is not None
+        """Yields rows with their numbers, from `start` on. `columns` limits the columns read from Parquet files."""
         parquet: _Reader = partial(self._parquet, columns=columns)
-        readers: dict[str, _Reader] = {"parquet": parquet, "json": self._json, "csv": self._csv}
-        read = readers.get(kind[1], self._lines)
+        readers = {"parquet": parquet, "arrow": self._arrow, "json": self._json, "csv": self._csv}
+        read = readers.get(self._kind, self._lines)
         try:
             for number, row in read(start):
                 if not isinstance(row, dict):
-                    raise DataError(f"{self.path}, row {number}: an object was expected, not {type(row).__name__}")
+                    raise DataError(
+                        f"{self.position(number)}: a row is an object with columns, this is {type(row).__name__} "
+                        f"{row!r:.60}"
+                    )
                 yield number, row
         except (OSError, ValueError, pa.ArrowInvalid, csv.Error) as error:
             raise DataError(f"{self.path} cannot be read: {error}") from error
+
+    def position(self, number: int) -> str:
+        """Describes where a row is, for errors: file and line, or file and row. Reads the file again up to the row."""
+        if self._kind in ("jsonl", "ndjson"):
+            for row, (line, _) in enumerate(self._numbered_lines()):
+                if row == number:
+                    return f"{self.name}, line {line}"
+        if self._kind == "csv":
+            reader = csv.DictReader(self._text())
+            for row, _ in enumerate(reader):
+                if row == number:
+                    return f"{self.name}, line {reader.line_num}"
+        return f"{self.name}, row {number} (the first is 0)"
+
+    @property
+    def _kind(self) -> str:
+        kind = KINDS.search(self.path)
+        assert kind is not None
+        return kind[1]
 
     def _parquet(self, start: int, columns: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
         with self._system.open_input_file(self.path) as file:
@@ -88,12 +111,29 @@ class File:
                 else:
                     number += count
 
+    def _arrow(self, start: int) -> Iterator[tuple[int, Any]]:
+        """Rows of the Arrow stream format, which `datasets.Dataset.save_to_disk` writes."""
+        with self._system.open_input_stream(self.path, compression="detect") as file:
+            number = 0
+            for batch in pa.ipc.open_stream(file):
+                for at, row in enumerate(batch.to_pylist(), number):
+                    if at >= start:
+                        yield at, row
+                number += batch.num_rows
+
     def _lines(self, start: int) -> Iterator[tuple[int, Any]]:
-        # Split at line feeds alone, not at the other characters that str.splitlines breaks at.
-        lines = (line for line in self._text() if line.strip())
-        for number, line in enumerate(lines):
+        for number, (line, text) in enumerate(self._numbered_lines()):
             if number >= start:
-                yield number, json.loads(line)
+                try:
+                    yield number, json.loads(text)
+                except json.JSONDecodeError as error:
+                    what = f"{error.msg} at column {error.colno}"
+                    raise DataError(f"{self.path}, line {line}: not JSON ({what}): {text.strip()[:60]!r}") from None
+
+    def _numbered_lines(self) -> Iterator[tuple[int, str]]:
+        """Lines that are not empty, with their numbers from 1."""
+        # Split at line feeds only: str.splitlines also splits at other characters.
+        return ((line, text) for line, text in enumerate(self._text(), 1) if text.strip())
 
     def _json(self, start: int) -> Iterator[tuple[int, Any]]:
         with self._text() as text:
@@ -103,7 +143,13 @@ class File:
 
     def _csv(self, start: int) -> Iterator[tuple[int, Any]]:
         csv.field_size_limit(1 << 30)
-        for number, row in enumerate(csv.DictReader(self._text())):
+        reader = csv.DictReader(self._text())
+        for number, row in enumerate(reader):
+            if None in row:
+                count = len(reader.fieldnames or ())
+                raise DataError(
+                    f"{self.path}, line {reader.line_num}: more values than the {count} columns; quote commas"
+                )
             if number >= start:
                 yield number, row
 
@@ -113,43 +159,40 @@ class File:
 
 
 def find(where: str) -> list[File]:
-    """The files there are, in the order of their names."""
-    system, root = _place(where)
+    """Returns the files at a path, s3:// address or hub id, sorted by name."""
+    dataset = hub_id(where)
     try:
+        system, root = open_hub(dataset) if dataset else _open(where)
         about = system.get_file_info(root)
         if about.type is fs.FileType.NotFound:
-            raise DataError(f"there is nothing at {where}; give a file, a directory, s3://..., or the id of a dataset")
+            raise DataError(f"{where} does not exist{' on the Hugging Face hub' * bool(dataset)}; give {ACCEPTED}")
         found = [about]
         if about.type is fs.FileType.Directory:
-            found = system.get_file_info(fs.FileSelector(root, recursive=True))
+            listed = system.get_file_info(fs.FileSelector(root, recursive=True))
+            found = [each for each in listed if not _NO_ROWS.search(each.path)]
     except DataError:
         raise
     except Exception as error:  # the hub's client raises many kinds
-        hub = "" if not root.startswith("datasets/") else " (no such local path, so looked for on the Hugging Face hub)"
-        raise DataError(f"{where} cannot be looked at{hub}: {error}") from error
+        hub = " (no such local path, so looked for on the Hugging Face hub)" * bool(dataset)
+        raise DataError(f"{where} cannot be listed{hub}: {error}") from error
     files = [
-        File(each.path, each.size or 0, system, root)
+        File(each.path, each.size or 0, system, root, dataset)
         for each in sorted(found, key=lambda each: each.path)
-        if each.is_file and _KINDS.search(each.path)
+        if each.is_file and KINDS.search(each.path)
     ]
     if not files:
-        raise DataError(f"{where} has no files to read: .parquet, .jsonl, .json or .csv, also with .gz")
+        raise DataError(
+            f"{where} has no files to read: .parquet, .jsonl, .json or .csv, also with .gz, or .arrow of save_to_disk"
+        )
     return files
 
 
-def _place(where: str) -> tuple[Any, str]:
-    path = Path(where).expanduser()
-    if path.exists() or where.startswith((".", "/", "~")):
-        return fs.LocalFileSystem(), str(path.resolve())
-    if "://" in where:
-        try:
-            return fs.FileSystem.from_uri(where)  # type: ignore[no-any-return]
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{where} is not understood: {error}") from error
-    if _HUB_ID.fullmatch(where) and not _KINDS.search(where):
-        from huggingface_hub import HfFileSystem
-
-        return fs.PyFileSystem(fs.FSSpecHandler(HfFileSystem())), f"datasets/{where}"
-    raise DataError(
-        f"{where} does not exist, and is no s3://... or id of a dataset (org/name or org/name/subset) either"
-    )
+def _open(where: str) -> tuple[Any, str]:
+    if "://" not in where:
+        return fs.LocalFileSystem(), str(Path(where).expanduser().resolve())
+    # The client of Google Cloud Storage retries for a quarter of an hour by itself.
+    quick = "?retry_limit_seconds=10" if where.startswith("gs://") and "?" not in where else ""
+    try:
+        return fs.FileSystem.from_uri(where + quick)  # type: ignore[no-any-return]
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{where} is not a valid address: {error}; give {ACCEPTED}") from error

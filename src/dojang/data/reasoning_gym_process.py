@@ -1,4 +1,4 @@
-"""The process that makes problems with reasoning-gym (reasoning_gym.py): an order in, problems out, both JSON.
+"""Process that generates problems with reasoning-gym (reasoning_gym.py): a request in, problems out, both JSON.
 
     {"generators": {"maze": {"weight": 1, "settings": {}}}, "seed": 0, "size": 100}
     {"system": "...", "problems": [{"generator": "maze", "question": "...", "entry": "{...}"}]}   or {"error": "..."}
@@ -23,14 +23,14 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class _Unusable(Exception):
-    """Says which generator or setting, and what to do."""
+    """Names the generator or setting, and the remedy."""
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     order = json.load(sys.stdin)
     try:
-        with redirect_stdout(sys.stderr):  # whatever a generator prints is no problem
+        with redirect_stdout(sys.stderr):  # output of a generator is not a problem
             made = _made(order["generators"], order["seed"], order["size"])
     except _Unusable as error:
         made = {"error": str(error)}
@@ -57,10 +57,10 @@ def _made(generators: Mapping[str, Mapping[str, Any]], seed: int, size: int) -> 
 
 
 def _complaints(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    """If there is no such generator, or if it does not take these settings."""
+    """Yields errors: an unknown generator, or invalid settings."""
     from reasoning_gym.factory import DATASETS, create_dataset
 
-    known = sorted(DATASETS.keys() - {"composite"})  # data.generators is that already
+    known = sorted(DATASETS.keys() - {"composite"})  # data.generators does the same
     if name not in known:
         near = get_close_matches(name.lower(), known, n=3)
         meant = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it has {', '.join(known)}"
@@ -70,7 +70,7 @@ def _complaints(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
     for key in settings.keys() - options:
         near = get_close_matches(key.lower(), options, n=1)
         meant = f"did you mean {near[0]!r}? " if near else ""
-        yield f"data.generators.{name}.settings: there is no {key!r}; {meant}{name} takes {', '.join(options)}"
+        yield f"data.generators.{name}.settings: unknown key {key!r}; {meant}{name} takes {', '.join(options)}"
     try:
         create_dataset(name, **{key: settings[key] for key in settings if key in options})
     except Exception as error:  # assertions, mostly
@@ -87,7 +87,9 @@ def _problem(entry: Mapping[str, Any]) -> dict[str, str]:
     try:
         ast.literal_eval(written)
     except (ValueError, SyntaxError) as error:
-        raise _Unusable(f"a problem of reasoning-gym's {name} is no plain data and cannot be kept: {error}") from error
+        raise _Unusable(
+            f"a problem of reasoning-gym's {name} is not plain data and cannot be stored: {error}"
+        ) from error
     return {"generator": name, "question": str(entry["question"]), "entry": written}
 
 

@@ -1,15 +1,15 @@
-"""Problems on disk: Parquet rows in the layout that veRL's users know.
+"""Layout of problems on disk: Parquet rows in veRL's layout.
 
     data_source     the dataset
     prompt          [{role, content}]
-    ability         what is asked for: code, math
+    ability         kind of answer: code, math
     reward_model    {style: rule, ground_truth}
     extra_info      {id, split, index, tier, row}
 
-The ground truth is JSON, so that rows of all datasets have one schema: an answer, or the tests of a program. Solutions
-are never in it. Rows that others have made are read as well, if their ground truth is an answer, or has tests the way
-CodeFu's rows have them (as an object or as JSON text); a chat template that has been written into a prompt already is
-taken out again. The tier of such a row follows from `cf_rating` in its ground truth, and its checker is `contest`.
+The ground truth is JSON, so that rows of all datasets have one schema: an answer, or the tests of a program, never a
+solution. Rows from elsewhere are read if their ground truth is an answer, or has tests in the format of CodeFu's rows
+(as an object or as JSON text); a chat template already applied to a prompt is removed. The tier of such a row follows
+from `cf_rating` in its ground truth, and its checker is `contest`.
 """
 
 import json
@@ -24,18 +24,27 @@ from dojang.core.errors import DataError
 from dojang.data.ratings import tier_of
 from dojang.types import Message, Problem
 
-__all__ = ["CONTEST_CHECKER", "from_row", "io_tests", "limits", "reference_in", "share_of", "statement_of", "to_row"]
+__all__ = [
+    "CONTEST_CHECKER",
+    "from_row",
+    "hash_fraction",
+    "io_tests",
+    "limits",
+    "reference_in",
+    "statement_of",
+    "to_row",
+]
 
 _SECONDS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:s|sec|seconds?)?\s*", re.IGNORECASE)
 _TURN = re.compile(r"<\|im_start\|>(system|user|assistant)\n")
 CONTEST_CHECKER = {"name": "contest"}
-"""Checker of contest problems that name none: the checkers of the contests themselves are not published with them."""
+"""Checker of contest problems that name none: the contests' checkers are not published."""
 _MEGABYTE = 10**6
 """Codeforces says 256 MB and means 2**20 each; CodeContests took a megabyte for a million bytes."""
 
 
 def to_row(problem: Problem, *, ability: str, split: str, index: int, row: int | None = None) -> dict[str, Any]:
-    """The row of a problem. `row` is its position in the published split, where the dataset has one."""
+    """Converts a problem to a row. `row` is its position in the published split, if it has one."""
     place = {} if row is None else {"row": row}
     return {
         "data_source": problem.source,
@@ -47,11 +56,11 @@ def to_row(problem: Problem, *, ability: str, split: str, index: int, row: int |
 
 
 _OWN = ("data_source", "prompt", "reward_model")
-"""Columns of a row that its Problem holds elsewhere."""
+"""Columns of a row that its Problem stores in other fields."""
 
 
 def from_row(row: Mapping[str, Any], where: str) -> Problem:
-    """The problem in a row; DataError, with its place, if there is none."""
+    """Converts a row to a problem. Raises DataError, with its position, for an invalid row."""
     try:
         truth, info = row["reward_model"]["ground_truth"], row.get("extra_info") or {}
         value = _decoded(truth)
@@ -72,18 +81,18 @@ def from_row(row: Mapping[str, Any], where: str) -> Problem:
 
 
 def statement_of(row: Mapping[str, Any]) -> Problem:
-    """A prepared row without its ground truth."""
+    """Converts a prepared row to a problem without its ground truth."""
     info = row["extra_info"]
     return Problem(info["id"], row["data_source"], _messages(row["prompt"]), None, info["tier"] or "")
 
 
-def share_of(name: str) -> float:
-    """A number below 1: the same for a name every time, and evenly spread over names."""
+def hash_fraction(name: str) -> float:
+    """Hashes a name to a number in [0, 1), uniformly and deterministically."""
     return int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest()[:6]) / 2**48
 
 
 def io_tests(tests: object) -> list[dict[str, str]]:
-    """Tests of text in and text out, however they are written: {input: [...], output: [...]}, or a list of pairs."""
+    """Reads input/output tests: {input: [...], output: [...]}, or a list of pairs."""
     if isinstance(tests, Mapping):
         pairs = list(zip(tests["input"] or (), tests["output"] or (), strict=True))
     else:
@@ -92,7 +101,7 @@ def io_tests(tests: object) -> list[dict[str, str]]:
 
 
 def limits(time_limit: object, memory_bytes: float | str | None) -> dict[str, float]:
-    """Time and memory limits of a judge, those that are given; ValueError if one is out of range.
+    """Returns the given time and memory limits. Raises ValueError if one is out of range.
 
     A time limit is {seconds, nanos}, a number of seconds, or text such as "2.0" or "2 seconds".
     """
@@ -100,7 +109,7 @@ def limits(time_limit: object, memory_bytes: float | str | None) -> dict[str, fl
     seconds = _seconds(time_limit)
     size = None if memory_bytes in (None, "") else float(memory_bytes or 0)
     if (seconds is not None and not 0 < seconds <= 3600) or (size is not None and size < 8 * _MEGABYTE):
-        raise ValueError(f"time_limit={time_limit} and memory_limit_bytes={memory_bytes} are no limits")
+        raise ValueError(f"time_limit={time_limit} and memory_limit_bytes={memory_bytes} are not valid limits")
     if seconds is not None:
         found["cpu_s"] = seconds
     if size is not None:
@@ -125,7 +134,7 @@ def _seconds(limit: object) -> float | None:
 
 
 def reference_in(truth: object) -> object:
-    """What a ground truth says: an answer, or tests; KeyError, TypeError or ValueError if it is neither."""
+    """Returns the answer or tests of a ground truth. Raises KeyError, TypeError or ValueError if it is neither."""
     value = _decoded(truth)
     if isinstance(value, Mapping) and "private_tests" in value:
         found = limits(value.get("time_limit"), value.get("memory_limit_bytes"))
@@ -145,7 +154,7 @@ def reference_in(truth: object) -> object:
 
 
 def _decoded(truth: object) -> object:
-    """JSON text -> its value; any other text is an answer as it is: 12, or \\frac{1}{2}."""
+    """Parses JSON text; any other text is returned as an answer: 12, or \\frac{1}{2}."""
     if isinstance(truth, str) and truth.startswith(('"', "{")):
         with suppress(ValueError):  # a set begins like that, too
             return json.loads(truth)
@@ -153,7 +162,7 @@ def _decoded(truth: object) -> object:
 
 
 def _messages(prompt: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:
-    """The turns; those inside a turn that is a written-out template are taken apart."""
+    """Returns the turns; splits a turn with an applied chat template into its turns."""
     turns: list[Message] = []
     if isinstance(prompt, str):
         raise TypeError("the prompt is text, and must be a list of messages {role, content}")
@@ -163,7 +172,7 @@ def _messages(prompt: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:
             turns.append(_message(each["role"], each["content"]))
         for role, content in zip(parts[::2], parts[1::2], strict=True):
             content = content.removesuffix("\n").removesuffix("<|im_end|>").strip()
-            if content or role != "assistant":  # where the model is to begin
+            if content or role != "assistant":  # an empty assistant turn marks the start of the completion
                 turns.append(_message(role, content))
     if not turns:
         raise ValueError("the prompt is empty")
@@ -172,6 +181,6 @@ def _messages(prompt: Sequence[Mapping[str, str]]) -> tuple[Message, ...]:
 
 def _message(role: str, content: str) -> Message:
     if role not in ("system", "user", "assistant", "text"):
-        raise ValueError(f"a turn of {role!r}")
-    content.encode()  # half of a surrogate pair, which JSON may have, is no text
+        raise ValueError(f"unknown role {role!r} of a turn")
+    content.encode()  # raises for an unpaired surrogate, which JSON may have
     return Message(role, content)  # type: ignore[arg-type]

@@ -1,8 +1,7 @@
-"""What a problem's statement says about its answers: whether there are several, and whether they may be rounded or
-written in any case.
+"""Detects statements that allow several answers, rounded answers, or any letter case.
 
-Such a problem needs a checker; comparing outputs with the one that is expected refuses right answers. Phrases are all
-that is looked at, English ones, so both kinds of mistake happen: these are suspects, not culprits.
+Such a problem needs a checker; comparison with the expected output rejects correct answers. Detection is by English
+phrases, so it has false positives and false negatives.
 """
 
 import re
@@ -58,16 +57,16 @@ _NEGATED = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""Words before a phrase that turn it round: "you do not need to print any spaces", "impossible to find any pair"."""
+"""Negations before a phrase: "you do not need to print any spaces", "impossible to find any pair"."""
 _BEFORE = 40
-"""Characters before a phrase in which they are looked for."""
+"""Number of characters before a phrase to search for negations."""
 _SHOWN = 40
-"""Characters before and after a phrase that are quoted."""
+"""Number of characters to quote before and after a phrase."""
 
 
 @lru_cache(256)
 def suspicions(statement: str) -> tuple[tuple[str, str], ...]:
-    """`several_answers`, `tolerance` or `any_case`, each with the words it is suspected for."""
+    """Returns `several_answers`, `tolerance` or `any_case`, each with the matching phrase."""
     return tuple(_search(statement))
 
 

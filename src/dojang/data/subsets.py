@@ -10,10 +10,10 @@ __all__ = ["choose"]
 
 
 def choose(files: Sequence[File], wanted: Collection[str], dataset: object) -> tuple[list[File], list[str]]:
-    """Files of the wanted subsets, and the names of subsets that were left out because nobody named them.
+    """Returns the files of the wanted subsets, and the names of subsets that were skipped because they were not named.
 
-    With none wanted, a dataset may prefer a subset (`preferred`), and may leave out those that have to be named
-    (`only_if_named`). One file of such a subset names it by the directory it is in.
+    With none wanted, a dataset may prefer a subset (`preferred`), and may skip subsets that must be named
+    (`only_if_named`). A single file of such a subset names it by its directory.
     """
     named = getattr(dataset, "only_if_named", ())
     files = [
@@ -22,7 +22,7 @@ def choose(files: Sequence[File], wanted: Collection[str], dataset: object) -> t
     ]
     there = sorted({part for file in files for part in _directories(file)})
     if unknown := [name for name in wanted if name not in there]:
-        has = f"there are {', '.join(there)}" if there else "its files are in no directories"
+        has = f"subsets: {', '.join(there)}" if there else "it has no directories"
         raise DataError(f"--subset {', '.join(unknown)}: no such directory in {files[0].root}; {has}")
     if wanted:
         return [file for file in files if _directories(file) & set(wanted)], []
@@ -32,7 +32,7 @@ def choose(files: Sequence[File], wanted: Collection[str], dataset: object) -> t
     left_out = [name for name in there if name in named]
     kept = [file for file in files if not _directories(file) & set(left_out)]
     if not kept:
-        raise DataError(f"{files[0].root} has only {', '.join(left_out)}, to be named with --subset")
+        raise DataError(f"{files[0].root} has only {', '.join(left_out)}; name one with --subset")
     return kept, left_out
 
 

@@ -1,7 +1,7 @@
-"""The kinds of function that `tiny_functions.py` asks for: what each returns, and arguments worth trying it on.
+"""Kinds of functions of `tiny_functions.py`: the result of each, and arguments for its tests.
 
-Every kind leaves constants open, so it stands for dozens of functions. Arguments are chosen so that the constants
-matter: a list has numbers on both sides of a limit and the limit itself, a text has the letter that is counted.
+Every kind has open constants, so it covers dozens of functions. Arguments are chosen so that the constants matter: a
+list has numbers on both sides of a limit and the limit itself, a text has the letter that is counted.
 """
 
 import struct
@@ -24,7 +24,7 @@ WORDS = (
 
 
 class Dice:
-    """Numbers fixed by a text: the same on every platform and in every Python, unlike those of `random`."""
+    """Pseudorandom numbers from a text: the same on every platform and Python version, unlike `random`."""
 
     def __init__(self, text: str) -> None:
         self._numbers = _numbers(text)
@@ -49,11 +49,11 @@ class Kind:
     """Functions that differ only in their constants."""
 
     name: str
-    """Of the function."""
+    """Name of the function."""
     parameters: tuple[str, ...]
-    """What its parameters may be called."""
+    """Possible parameter names."""
     returns: str
-    """What it returns, in words: {0} and {1} are its parameters, the other braces its constants."""
+    """Description of the result: {0} and {1} are its parameters, the other braces its constants."""
     constants: Mapping[str, Sequence[Any]]
     arguments: Callable[[Dice, Constants], tuple[Any, ...]]
     answer: Callable[..., Any]
@@ -87,7 +87,7 @@ def _longer_list(dice: Dice, constants: Constants) -> tuple[list[int]]:
 
 
 def _around(dice: Dice, constants: Constants) -> tuple[list[int]]:
-    """Two numbers on each side of k and k itself, in any order."""
+    """Returns two numbers on each side of k and k itself, in random order."""
     k = constants["k"]
     numbers = [k - dice.between(2, 50), k - 1, k, k + 1, k + dice.between(2, 50)]
     return (sorted(numbers, key=lambda _: dice.below(1000)),)

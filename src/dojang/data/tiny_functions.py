@@ -1,8 +1,7 @@
-"""Small Python functions to write, made on the spot and judged by calling them.
+"""Generated problems: write a small Python function, judged by calling it.
 
-Which side of the split a problem is on follows from the function alone, not from what its parameters are called, so
-`train` and `test` stay disjoint whatever sizes are asked for. One test is shown in the question as an example and the
-others are private.
+The function alone, not its parameter names, determines the split, so `train` and `test` are disjoint at any size. The
+question shows one test as an example; the others are private.
 """
 
 from collections.abc import Iterator
@@ -21,9 +20,9 @@ from dojang.types import Message, Problem
 __all__ = ["FunctionsConfig", "is_held_out"]
 
 TESTS = 6
-"""Private tests of a problem."""
+"""Number of private tests of a problem."""
 MOST_ALIKE = TESTS // 2 + 1
-"""Tests that may have the same answer, the example included: a function that ignores its arguments fails others."""
+"""Maximum number of tests with the same answer, including the example: a constant function fails the others."""
 
 
 class FunctionsConfig(DataSection):
@@ -31,14 +30,14 @@ class FunctionsConfig(DataSection):
 
     stop: ClassVar[tuple[str, ...]] = ()
     name: Literal["functions"] = "functions"
-    # Beyond the upper limits the kinds with few constants would hardly be seen.
+    # Beyond the upper limits, kinds with few constants would be rare.
     train_size: int = Field(default=1024, ge=1, le=2048)
-    """How many training problems there are."""
+    """Number of training problems."""
     test_size: int = Field(default=256, ge=1, le=256)
-    """How many held-out problems there are."""
+    """Number of held-out problems."""
 
     def read(self, split: str) -> list[Problem]:
-        """The problems of the `train` or `test` split, in an order that never changes."""
+        """Returns the problems of the `train` or `test` split, in a fixed order."""
         if split not in ("train", "test"):
             raise DataError(f"the functions data has no split {split!r}; use 'train' or 'test'")
         size = self.test_size if split == "test" else self.train_size
@@ -53,12 +52,12 @@ class FunctionsConfig(DataSection):
 
 
 def is_held_out(kind: Kind, constants: Constants) -> bool:
-    """Whether the function belongs to the test side."""
+    """Returns whether the function is in the test split."""
     return sha256(f"side {kind.name} {constants}".encode()).digest()[0] % 6 == 0
 
 
 def _draws() -> Iterator[tuple[Kind, str, Constants]]:
-    """Functions of each kind in turn, for ever; one may come more than once."""
+    """Yields functions of each kind in turn, endlessly; functions may repeat."""
     for draw in count():
         dice = Dice(f"draw {draw}")
         kind = KINDS[draw % len(KINDS)]
@@ -91,7 +90,7 @@ def _problem(label: str, kind: Kind, parameters: str, constants: Constants) -> P
 
 
 def _cases(kind: Kind, constants: Constants, dice: Dice) -> list[tuple[str, Any]]:
-    """Different arguments, as they are written in a call, and what the function returns."""
+    """Returns different arguments, as source text of a call, with the results."""
     cases: dict[str, Any] = {}
     while len(cases) < TESTS + 1:
         arguments = kind.arguments(dice, constants)

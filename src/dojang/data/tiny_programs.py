@@ -1,7 +1,6 @@
-"""Tiny programs to write, made on the spot: read one or two numbers, print what comes of them.
+"""Generated problems for tiny models: write a program that reads one or two numbers and prints a result.
 
-For models that are tiny themselves. A problem's side of the split follows from what is computed, not from what the
-numbers are called, so `train` and `test` stay disjoint whatever sizes are asked for.
+The computation, not the names of the numbers, determines the split, so `train` and `test` are disjoint at any size.
 """
 
 from collections.abc import Iterator
@@ -29,12 +28,12 @@ class TinyProgramsConfig(DataSection):
     stop: ClassVar[tuple[str, ...]] = ()
     name: Literal["tiny_programs"] = "tiny_programs"
     train_size: int = Field(default=2048, ge=1, le=4096)
-    """How many training problems there are."""
+    """Number of training problems."""
     test_size: int = Field(default=256, ge=1, le=512)
-    """How many held-out problems there are."""
+    """Number of held-out problems."""
 
     def read(self, split: str) -> list[Problem]:
-        """The problems of the `train` or `test` split, in an order that never changes."""
+        """Returns the problems of the `train` or `test` split, in a fixed order."""
         if split not in ("train", "test"):
             raise DataError(f"the tiny programs have no split {split!r}; use 'train' or 'test'")
         size = self.test_size if split == "test" else self.train_size
@@ -49,20 +48,20 @@ class TinyProgramsConfig(DataSection):
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """What a program is to print."""
+    """A formula to print."""
 
     names: str
-    """Of the numbers it reads, a letter each."""
+    """Names of the numbers it reads, one letter each."""
     parts: tuple[str, ...]
     """Names, operators and constants, as they are written in Python."""
 
     @property
     def text(self) -> str:
-        """As Python has it."""
+        """The formula as Python source."""
         return " ".join(self.parts)
 
     def value(self, numbers: tuple[int, ...]) -> int:
-        """Of the formula. Multiplication comes first if there is one, so this is from left to right."""
+        """Evaluates the formula from left to right; a multiplication always comes first."""
         given = dict(zip(self.names, numbers, strict=True))
         terms = [given[part] if part in given else int(part) for part in self.parts[::2]]
         total = terms[0]
@@ -72,7 +71,7 @@ class Formula:
 
 
 def formula(pick: Iterator[int]) -> Formula:
-    """One chosen by numbers that are large enough and evenly spread."""
+    """Returns a formula chosen by large, uniform numbers."""
     first = NAMES[next(pick) % len(NAMES)]
     second = [name for name in NAMES if name != first][next(pick) % (len(NAMES) - 1)]
     operator, constant, last = "+-*"[next(pick) % 3], str(2 + next(pick) % 98), "+-"[next(pick) % 2]
@@ -86,14 +85,14 @@ def formula(pick: Iterator[int]) -> Formula:
 
 
 def is_held_out(drawn: Formula) -> bool:
-    """Whether it belongs to the test side, whatever its numbers are called."""
+    """Returns whether it is in the test split, independent of the names of its numbers."""
     places = {name: str(place) for place, name in enumerate(drawn.names)}
     shape = " ".join(places.get(part, f"={part}") for part in drawn.parts)
     return _number(f"side {shape}") % 8 == 0
 
 
 def question(drawn: Formula) -> str:
-    """The problem as it is posed."""
+    """Returns the question."""
     said = " ".join(WORDS.get(part, part) for part in drawn.parts)
     return f"Read {' and '.join(drawn.names)}. Print {said}."
 
@@ -113,11 +112,12 @@ def _problem(drawn: Formula) -> Problem:
 
 
 def _draws() -> Iterator[Formula]:
-    """In a fixed shuffled order, for ever; one may come more than once."""
+    """Yields formulas endlessly in a fixed shuffled order; formulas may repeat."""
     for draw in count():
         yield formula(_number(f"draw {draw} {place}") for place in count())
 
 
 def _number(text: str) -> int:
-    """A number fixed by the text: the same on every platform and in every Python, unlike `hash` or `random`."""
+    """Hashes the text to a number: the same on every platform and Python version, unlike `hash` or `random`."""
+
     return int.from_bytes(sha256(text.encode()).digest()[:8], "big")

@@ -1,1 +1,28 @@
-"""Prompts -> completions with per-token log-probs and the policy version that wrote them."""
+"""The built-in inference engine: prompts -> completions with log-probs and the policy version of every token.
+
+config          settings: the base class of engine sections, and TorchEngineConfig
+torch_engine    TorchEngine: requests, pauses and weight updates, around a background thread
+generate_engine  GenerateEngine: slow, on transformers' generate, for other models
+scheduler       continuous batching: prefill, decode, preemption
+sequence        a request and the sequences of its samples
+kv_cache        the KV cache and prefilled prefixes
+kv_cache_size   memory budget of the KV cache
+backend         CPU or GPU implementations for the scheduler
+decode          one decode step; eager runner for any device
+cuda_graphs     decode steps as CUDA graphs, and packed prefill, on a GPU
+architectures   supported model families; the engine for a config.json
+decoder         the transformer
+shape           its dimensions and attention settings
+layer           weights of one layer
+mlp             dense MLP, mixture of experts
+attention       prefill and decode attention on a CPU
+elementwise     RMS norm, rotary embedding, SwiGLU
+linear          fused and packed linear layers
+cpu_ops         C++ attention and element-wise operations for a CPU (cpu_ops.cpp)
+triton_kernels  Triton kernels for a GPU
+sampler         temperature, top-k, top-p, min-p
+rng             random numbers per sample
+stop_criteria   end tokens and stop strings
+validate        request validation
+weight_update   staged weight updates
+"""

@@ -1,221 +1,217 @@
-"""The decoder of Llama, Qwen2, Qwen3 and their like, for generation alone: fused weights, no padding, no gradients.
+"""Decoder for inference: fused weights, no padding, no gradients. `architectures.py` describes the supported models.
 
-Tokens of all sequences lie in one row, N of them, so that every linear layer is one product. Only attention knows
-which token belongs to whom, and it is the caller's: `attend(layer, q, k, v)` stores keys and values and returns what
-the queries see. The arithmetic follows transformers' step by step, so that both give the same numbers up to rounding.
+The tokens of all sequences are concatenated, N in all, so that every linear layer is one matrix product. Only attention
+knows which token belongs to which sequence; the caller passes it in: `attend(layer, q, k, v)` stores keys and values
+and returns the attention output. The arithmetic follows transformers step by step, so that both agree up to rounding.
 
-Shapes: N tokens, H query heads, K heads of keys and values, D numbers a head, E numbers a token, V words.
+Shapes: N tokens, H query heads, K key/value heads, D head size, E hidden size, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
 
 from dojang.core.errors import ModelError
 from dojang.core.output_head import float32_logits
-from dojang.engine.cpu_ops import between_for
-from dojang.engine.elementwise import Arithmetic, NativeArithmetic, PlainArithmetic
+from dojang.engine.architectures import FAMILIES, Family
+from dojang.engine.cpu_ops import compiled_elementwise_for
+from dojang.engine.elementwise import CppElementwise, Elementwise, ElementwiseSettings, TorchElementwise
+from dojang.engine.layer import Layer, load_layer
 from dojang.engine.linear import Linear
+from dojang.engine.mlp import GateMul
+from dojang.engine.shape import Shape
 
-__all__ = ["Attend", "Decoder", "Shape"]
+__all__ = ["Attend", "Decoder"]
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-_FAMILIES = ("llama", "qwen2", "qwen3")
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The numbers a model is made of."""
-
-    layers: int
-    heads: int
-    kv_heads: int
-    head: int
-    vocabulary: int
-    context: int
-    epsilon: float
-
-    @classmethod
-    def of(cls, config: Any) -> "Shape":
-        if config.model_type not in _FAMILIES or getattr(config, "use_sliding_window", False):
-            raise ModelError(
-                f"the torch engine reads models of the families {', '.join(_FAMILIES)} without sliding windows, and "
-                f"this is a {config.model_type}"
-            )
-        return cls(
-            layers=config.num_hidden_layers,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
-            vocabulary=config.vocab_size,
-            context=config.max_position_embeddings,
-            epsilon=config.rms_norm_eps,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    before_attention: Tensor
-    qkv: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    out: Linear
-    before_mlp: Tensor
-    gate_up: Linear
-    down: Linear
 
 
 class Decoder:
-    """A model's weights as generation wants them."""
+    """Fused inference weights of a model."""
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype | None = None, *, float32_head: bool = False) -> None:
-        """Copies of a model's weights, in its own precision or another. With `float32_head`, logits are not rounded to
-        half precision."""
-        self.shape = Shape.of(model.config)
+        """Copy a model's weights, in their precision or in `dtype`. With `float32_head`, logits are not rounded to half
+        precision."""
+        config = model.config
+        self.shape, family = Shape.of(config), FAMILIES[config.model_type]
         self.dtype, self.device = dtype or model.dtype, model.device
-        named = dict(model.named_parameters())
-
-        def copied(*names: str) -> Tensor:
-            return torch.cat([named[name].detach().to(self.dtype) for name in names])
-
-        self._embedding = copied("model.embed_tokens.weight")
-        self._norm = copied("model.norm.weight")
+        named = {name: each.detach() for name, each in model.named_parameters()}
+        self._embedding = named["model.embed_tokens.weight"].to(self.dtype, copy=True)
+        self._norm = named["model.norm.weight"].to(self.dtype, copy=True)
         self._tied = "lm_head.weight" not in named
-        self._head = Linear(self._embedding if self._tied else copied("lm_head.weight"), [self.shape.vocabulary])
-        self._layers = [_layer(named, f"model.layers.{index}.", copied) for index in range(self.shape.layers)]
-        self._arithmetic = _arithmetic(model, self.shape, self.dtype, fused=self.fused)
+        head = self._embedding if self._tied else named["lm_head.weight"].to(self.dtype, copy=True)
+        self._head = Linear(head, [self.shape.vocabulary])
+        self._layers = [
+            load_layer(named, at, config, family, self.shape.head, self.dtype) for at in range(self.shape.layers)
+        ]
+        self._embedding_scale = _embedding_scale(model, self.dtype) if family.scales_embedding else None
+        self._softcap: float = (config.final_logit_softcapping or 0.0) if family.logits_softcap else 0.0
+        self._ropes, self._layer_ropes = _ropes(model, self.shape, family, self.dtype)
+        self.fused = self.device.type == "cuda" and self.dtype is not torch.float64 and self._fits_triton(family)
+        """Whether it uses the Triton kernels and CUDA graphs: on a GPU, except in double precision."""
+        self._elementwise = self._make_elementwise(family)
+        self._gate_mul = _gate_mul(config, family, self._elementwise)
         self._wide = float32_head and self.dtype in (torch.bfloat16, torch.float16)
         self._wide_head: Tensor | None = None
-        """The head in float32, where there is no product of half-precision numbers with a float32 result."""
-        self.grain = _grain(self.dtype, self.device)
-        """Products have a multiple of so many rows."""
+        """Output head in float32, on devices without a half-precision product that returns float32."""
+        self.row_multiple = _row_multiple(self.dtype, self.device)
+        """Matrix products get a multiple of this many rows."""
+        if unknown := sorted(set(named) - set(self.weights)):
+            raise ModelError(
+                f"{type(model).__name__} has {len(unknown)} weights that the torch engine does not compute with, first "
+                f"{unknown[0]}; use another model or rollout.engine.name=vllm"
+            )
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Where each weight of a checkpoint lives here. Whoever writes into one calls `refresh` afterwards."""
+        """Views of all weights by their checkpoint names. Call `refresh` after writing into one."""
         found = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}
         if not self._tied:
             found["lm_head.weight"] = self._head.weight
         for index, layer in enumerate(self._layers):
-            found |= _layer_weights(layer, f"model.layers.{index}.")
+            found |= {f"model.layers.{index}.{name}": each for name, each in layer.weights.items()}
         return found
 
-    @property
-    def fused(self) -> bool:
-        """Whether it runs on kernels made for a GPU, of which there are none in double precision."""
-        return self.device.type == "cuda" and self.dtype is not torch.float64
-
     def refresh(self) -> None:
-        """Weights have changed."""
+        """Drop everything derived from the weights, after they have changed."""
         self._wide_head = None
-        for linear in (self._head, *(each for layer in self._layers for each in _linears(layer))):
+        for linear in (self._head, *(each for layer in self._layers for each in layer.linears)):
             linear.refresh()
 
     def forward(self, token_N: Tensor, position_N: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
-        """What the last layer makes of each token, [N, E]; or only of those whose places are given."""
-        do, count = self._arithmetic, len(token_N)
-        do.at(self._even(position_N))
-        x_NE = functional.embedding(self._even(token_N), self._embedding)
+        """Return the last layer's hidden states, [N, E], of all tokens or of those at the indices `wanted`."""
+        ops, count = self._elementwise, len(token_N)
+        ops.set_positions(self._pad_rows(position_N))
+        x_NE = functional.embedding(self._pad_rows(token_N), self._embedding)
+        if self._embedding_scale is not None:
+            x_NE = x_NE * self._embedding_scale
         y_NE = None
         for index, layer in enumerate(self._layers):
-            qkv_NF = layer.qkv(do.normed_sum(x_NE, y_NE, layer.before_attention))
-            heads = do.rotated(qkv_NF, layer.q_norm, layer.k_norm)
-            seen_NF = attend(index, *(each[:count] for each in heads)).flatten(1)
+            heads = self._heads(layer, self._layer_ropes[index], self._add_norm(x_NE, y_NE, layer.before_attention))
+            attended_NF = attend(index, *(each[:count] for each in heads)).flatten(1)
             if wanted is not None and layer is self._layers[-1]:
-                x_NE, seen_NF, count = x_NE[self._even(wanted)], seen_NF[wanted], len(wanted)
+                x_NE, attended_NF, count = x_NE[self._pad_rows(wanted)], attended_NF[wanted], len(wanted)
                 if not count:
                     return x_NE
-            y_NE = layer.out(self._even(seen_NF))
-            gate_up_NF = layer.gate_up(do.normed_sum(x_NE, y_NE, layer.before_mlp))
-            y_NE = layer.down(do.gated(gate_up_NF))
+            y_NE = layer.out(self._pad_rows(attended_NF))
+            if layer.after_attention is not None:
+                y_NE = ops.add_rms_norm(y_NE, None, layer.after_attention)
+            y_NE = layer.mlp(self._add_norm(x_NE, y_NE, layer.before_mlp), self._gate_mul)
+            if layer.after_mlp is not None:
+                y_NE = ops.add_rms_norm(y_NE, None, layer.after_mlp)
         return (x_NE if y_NE is None else x_NE.add_(y_NE))[:count]
 
+    def _add_norm(self, x_NE: Tensor, y_NE: Tensor | None, weight_E: Tensor | None) -> Tensor:
+        """Add y to x in place, and return the sum, normalised if the layer has a norm here."""
+        if weight_E is not None:
+            return self._elementwise.add_rms_norm(x_NE, y_NE, weight_E)
+        return x_NE if y_NE is None else x_NE.add_(y_NE)
+
+    def _heads(self, layer: Layer, rope: int | None, x_NE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, [N, heads, D]."""
+        ops, qkv_NF = self._elementwise, layer.qkv(x_NE)
+        if layer.q_norm is None or layer.k_norm is None or not layer.norms_whole_rows:
+            return ops.rotary(qkv_NF, layer.q_norm, layer.k_norm, rope)
+        sizes = [len(layer.q_norm), len(layer.k_norm), len(layer.k_norm)]
+        q_NF, k_NF, v_NF = (each.contiguous() for each in qkv_NF.split_with_sizes(sizes, 1))
+        q_NF, k_NF = ops.add_rms_norm(q_NF, None, layer.q_norm), ops.add_rms_norm(k_NF, None, layer.k_norm)
+        return ops.rotary(torch.cat((q_NF, k_NF, v_NF), 1), None, None, rope)
+
     def logits(self, x_NE: Tensor) -> Tensor:
-        """The scores of the next word, [N, V]."""
-        normed_NE = self._arithmetic.normed_sum(x_NE, None, self._norm)
+        """Return the logits of the next token, [N, V]."""
+        logits_NV = self._uncapped_logits(x_NE)
+        if not self._softcap:
+            return logits_NV
+        wide_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+        return (wide_NV / self._softcap).tanh_().mul_(self._softcap)
+
+    def _uncapped_logits(self, x_NE: Tensor) -> Tensor:
+        normed_NE = self._elementwise.add_rms_norm(x_NE, None, self._norm)
         if not self._wide:
-            return self._head(self._even(normed_NE))[: len(x_NE)]
+            return self._head(self._pad_rows(normed_NE))[: len(x_NE)]
         if self._wide_head is None and self.device.type == "cpu":
             self._wide_head = self._head.weight.float()
         head_VE = self._head.weight if self._wide_head is None else self._wide_head
         return float32_logits(normed_NE if self._wide_head is None else normed_NE.float(), head_VE)
 
-    def _even(self, rows_N: Tensor) -> Tensor:
-        """With rows of zeros after them, up to a number that products like."""
-        spare = -len(rows_N) % self.grain
-        return functional.pad(rows_N, (0, 0) * (rows_N.dim() - 1) + (0, spare)) if spare else rows_N
+    def _pad_rows(self, rows_N: Tensor) -> Tensor:
+        """Append rows of zeros up to the next multiple of `row_multiple`."""
+        missing = -len(rows_N) % self.row_multiple
+        return functional.pad(rows_N, (0, 0) * (rows_N.dim() - 1) + (0, missing)) if missing else rows_N
+
+    def _fits_triton(self, family: Family) -> bool:
+        """Whether the Triton kernels compute this model: full attention with the usual scale, one rotary embedding of
+        whole heads, plain norms before attention and MLP, no experts."""
+        shape = self.shape
+        return (
+            not any(shape.windows)
+            and not shape.softcap
+            and shape.scale == shape.head**-0.5
+            and self._layer_ropes == [0] * shape.layers
+            and self._ropes[0][0].shape[1] == shape.head
+            and not family.norm_offset
+            and not any(layer.has_experts or layer.norms_whole_rows for layer in self._layers)
+        )
+
+    def _make_elementwise(self, family: Family) -> Elementwise:
+        """Choose the element-wise implementation."""
+        shape = self.shape
+        settings = ElementwiseSettings(
+            shape.heads, shape.kv_heads, shape.head, shape.epsilon, self._ropes, family.norm_offset
+        )
+        if (compiled := compiled_elementwise_for(self._norm)) is not None:
+            return CppElementwise(settings, compiled)
+        if not self.fused:
+            return TorchElementwise(settings)
+        from dojang.engine.triton_kernels import TritonElementwise  # loads Triton
+
+        return TritonElementwise(settings)
 
 
-def _grain(dtype: torch.dtype, device: torch.device) -> int:
-    """Tiles of 16 rows are what AMX has; with fewer, products take twice as long. And every other number of rows is
-    another kernel to make and keep."""
+def _row_multiple(dtype: torch.dtype, device: torch.device) -> int:
+    """Rows per AMX tile: 16. Products with fewer take twice as long, and every other number of rows makes another
+    kernel."""
     tiled = device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported()
     return 16 if tiled else 1
 
 
-def _arithmetic(model: PreTrainedModel, shape: Shape, dtype: torch.dtype, *, fused: bool) -> Arithmetic:
-    """With cosines and sines for every position, by the model's own rule."""
+def _embedding_scale(model: Any, dtype: torch.dtype) -> Tensor:
+    scale: Tensor = model.get_input_embeddings().embed_scale.to(dtype)
+    return scale.clone()
+
+
+def _gate_mul(config: Any, family: Family, ops: Elementwise) -> GateMul:
+    """Gated activation of the MLP."""
+    name = getattr(config, family.activation_key)
+    if name in ("silu", "swish"):
+        return ops.silu_mul
+    activation = ACT2FN[name]
+
+    def gate_mul(gate_up_NF: Tensor) -> Tensor:
+        gate, up = gate_up_NF.chunk(2, -1)
+        result: Tensor = activation(gate) * up
+        return result
+
+    return gate_mul
+
+
+def _ropes(
+    model: PreTrainedModel, shape: Shape, family: Family, dtype: torch.dtype
+) -> tuple[list[tuple[Tensor, Tensor]], list[int | None]]:
+    """Rotary embeddings of a model (cosines and sines for every position), and the index of each layer's."""
+    config, x = model.config, torch.zeros(1, dtype=dtype, device=model.device)
     positions = torch.arange(shape.context, device=model.device)[None]
-    cos_1TD, sin_1TD = model.model.rotary_emb(torch.zeros(1, dtype=dtype, device=model.device), positions)
-    made = (shape.heads, shape.kv_heads, shape.epsilon, cos_1TD[0], sin_1TD[0])
-    if (between := between_for(cos_1TD)) is not None:
-        return NativeArithmetic(*made, between)
-    if not fused:
-        return PlainArithmetic(*made)
-    from dojang.engine.triton_kernels import FusedArithmetic  # loads Triton, which is for GPUs
-
-    return FusedArithmetic(*made)
-
-
-def _layer(named: Mapping[str, Tensor], prefix: str, copied: Callable[..., Tensor]) -> _Layer:
-    def take(name: str) -> Tensor | None:
-        return copied(prefix + name) if prefix + name in named else None
-
-    def linear(*names: str) -> Linear:
-        weights = [f"{prefix}{name}.weight" for name in names]
-        biases = [f"{prefix}{name}.bias" for name in names if f"{prefix}{name}.bias" in named]
-        return Linear(copied(*weights), [len(named[each]) for each in weights], copied(*biases) if biases else None)
-
-    return _Layer(
-        before_attention=copied(f"{prefix}input_layernorm.weight"),
-        qkv=linear(*_QKV),
-        q_norm=take("self_attn.q_norm.weight"),
-        k_norm=take("self_attn.k_norm.weight"),
-        out=linear("self_attn.o_proj"),
-        before_mlp=copied(f"{prefix}post_attention_layernorm.weight"),
-        gate_up=linear(*_GATE_UP),
-        down=linear("mlp.down_proj"),
-    )
-
-
-_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-_GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
-
-
-def _linears(layer: _Layer) -> tuple[Linear, ...]:
-    return layer.qkv, layer.out, layer.gate_up, layer.down
-
-
-def _layer_weights(layer: _Layer, prefix: str) -> dict[str, Tensor]:
-    found = {
-        "input_layernorm.weight": layer.before_attention,
-        "post_attention_layernorm.weight": layer.before_mlp,
-    }
-    if layer.q_norm is not None and layer.k_norm is not None:
-        found |= {"self_attn.q_norm.weight": layer.q_norm, "self_attn.k_norm.weight": layer.k_norm}
-    for linear, names in (
-        (layer.qkv, _QKV),
-        (layer.out, ("self_attn.o_proj",)),
-        (layer.gate_up, _GATE_UP),
-        (layer.down, ("mlp.down_proj",)),
-    ):
-        for name, (weight, bias) in zip(names, linear.parts(), strict=True):
-            found[f"{name}.weight"] = weight
-            if bias is not None:
-                found[f"{name}.bias"] = bias
-    return {prefix + name: tensor for name, tensor in found.items()}
+    if family.rope_by_layer_type:
+        kinds = sorted(set(config.layer_types))
+        tables = [model.model.rotary_emb(x, positions, kind) for kind in kinds]
+        layers: list[int | None] = [kinds.index(kind) for kind in config.layer_types]
+    else:
+        tables = [model.model.rotary_emb(x, positions)]
+        has_rope = getattr(config, "no_rope_layers", None) or [1] * shape.layers  # 1: has a rotary embedding
+        layers = [0 if each else None for each in has_rope]
+    return [(cos_1TR[0].to(dtype), sin_1TR[0].to(dtype)) for cos_1TR, sin_1TR in tables], layers

@@ -1,8 +1,11 @@
-"""Where keys and values of sequences are kept: a slot for each that is being decoded, and prompts by themselves.
+"""The KV cache: keys and values of all sequences being decoded, one fixed-length slot per sequence.
 
-Slots in use are always the first ones, so that a step works on plain slices; a sequence that ends is replaced by one
-behind it (on a GPU, by name only). All slots are equally long. When a sequence needs more, they grow together, within a
-budget of memory: longer slots may mean fewer.
+`KvCache` is one tensor of keys and one of values, [layers, slots, kv_heads, length, head_dim]. The slots in use are the
+first ones, so that a decode step works on plain slices. When a sequence finishes, a later one takes its slot: by a copy
+on a CPU, by swapping entries of a slot table on a GPU. All slots have the same length. They grow together when a
+sequence needs more, within a memory budget: longer slots may mean fewer of them.
+
+`Prefix` holds the keys and values of a prefilled prompt until its samples enter the cache (shared by a group).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,53 +14,22 @@ import torch
 from torch import Tensor
 
 from dojang.core.errors import ModelError
-from dojang.engine.decoder import Shape
 from dojang.engine.kv_cache_size import kv_budget
+from dojang.engine.shape import Shape
 
-__all__ = ["Budget", "Prefix", "Slots", "is_out_of_memory", "spare_memory"]
+__all__ = ["Budget", "KvCache", "Prefix", "default_kv_cache_bytes", "is_out_of_memory"]
 
 Budget = int | Callable[[], int] | None
-"""Bytes for the KV cache, or how to find out when the first sequence comes; None for `spare_memory`."""
-_BUDGET = 4 << 30
-_GRAIN = 64
-"""Slots are a multiple of this long."""
-_RUN = 16
-"""Fewer are too little work for a call, more are too different."""
+"""Bytes for the KV cache, or a function that finds them at the first request; None: `default_kv_cache_bytes`."""
+_DEFAULT_BYTES = 4 << 30
+_LENGTH_MULTIPLE = 64
+"""Slot lengths are rounded up to a multiple of this."""
+_SLOTS_PER_CALL = 16
+"""Slots per attention call on a CPU: fewer are too little work for a call, more differ too much in length."""
 
 
-class Prefix:
-    """What several samples have in common: tokens, their keys and values, and the scores of what comes next."""
-
-    def __init__(self, tokens: tuple[int, ...]) -> None:
-        self.tokens = tokens
-        self.done = 0
-        """How many tokens have been read."""
-        self.logits_V: Tensor | None = None
-        self._kept: tuple[Tensor, Tensor] | None = None
-
-    @property
-    def kept(self) -> tuple[Tensor, Tensor]:
-        """Keys and values of its tokens, [L, K, T, D] each."""
-        assert self._kept is not None
-        return self._kept
-
-    def keep(self, keys_LKTD: Tensor, values_LKTD: Tensor) -> None:
-        self._kept = keys_LKTD, values_LKTD
-
-    def make_room(self, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
-        """For keys and values, if there is none yet."""
-        if self._kept is None:
-            sizes = (2, shape.layers, shape.kv_heads, len(self.tokens), shape.head)
-            keys_LKTD, values_LKTD = torch.empty(sizes, dtype=dtype, device=device).unbind()
-            self._kept = keys_LKTD, values_LKTD
-
-    def forget(self) -> None:
-        """Whatever was read must be read again, by other weights say."""
-        self.done, self.logits_V, self._kept = 0, None, None
-
-
-class Slots:
-    """The cache of the sequences being decoded."""
+class KvCache:
+    """Keys and values of the sequences being decoded."""
 
     def __init__(
         self,
@@ -65,154 +37,184 @@ class Slots:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        most: int,
+        max_slots: int,
         budget: Budget,
-        scattered: bool = False,
+        indirect: bool = False,
     ) -> None:
         self._shape = shape
         self._dtype, self._device = dtype, device
-        self._most = most
+        self._max_slots = max_slots
         self._allowed = budget
         self._budget = 0
-        self._scattered = scattered
-        """Whether slots may lie anywhere: a GPU's kernel finds them, and moving one is then no work."""
-        self.run = most if scattered else _RUN
-        """How many neighbours are looked at together, and so should be about equally long."""
+        self._indirect = indirect
+        """Whether kernels find slots through a slot table (GPU), so that moving a sequence copies nothing."""
+        self.slots_per_call = max_slots if indirect else _SLOTS_PER_CALL
+        """Neighbouring slots that one attention call covers; their sequences should have similar lengths."""
         self.length = 0
-        self.capacity = most
-        self._places = list(range(most))
-        self.keys_LSKTD, self.values_LSKTD = self._allocated(0, 0)
+        self.capacity = max_slots
+        self._slot_table = list(range(max_slots))
+        self.keys_LSKTD, self.values_LSKTD = self._allocate(0, 0)
 
     @property
     def token_bytes(self) -> int:
-        """What a token takes."""
+        """Bytes of keys and values per token."""
         shape = self._shape
         return 2 * shape.layers * shape.kv_heads * shape.head * self._dtype.itemsize
 
-    def fitting(self, length: int) -> int:
-        """How many slots there can be if each holds so many tokens."""
+    def max_slots_for(self, length: int) -> int:
+        """Number of slots of `length` tokens that fit into the budget."""
         if not self._budget:
             allowed = self._allowed() if callable(self._allowed) else self._allowed
-            self._budget = allowed or spare_memory(self._device)
-        length = max(self.length, -(-length // _GRAIN) * _GRAIN)
-        return min(self._most, self._budget // (length * self.token_bytes) - self._scattered)
+            self._budget = allowed or default_kv_cache_bytes(self._device)
+        length = max(self.length, -(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE)
+        return min(self._max_slots, self._budget // (length * self.token_bytes) - self._indirect)
 
     def check(self, length: int) -> None:
-        """ModelError if a slot for so many tokens can never be."""
-        if self.fitting(length) <= 0:
+        """Raise ModelError if a sequence of `length` tokens can never fit."""
+        if self.max_slots_for(length) <= 0:
             raise ModelError(
-                f"a sequence of {length} tokens takes {length * self.token_bytes / 2**20:.3g} MiB of keys and values, "
-                f"and there are {self._budget / 2**20:.3g}; raise rollout.kv_gb or lower rollout.max_tokens"
+                f"a sequence of {length} tokens needs {length * self.token_bytes / 2**20:.3g} MiB of KV cache, and the "
+                f"cache has {self._budget / 2**20:.3g} MiB; raise rollout.engine.kv_cache_gb or lower "
+                "rollout.max_tokens"
             )
 
-    def make_room(self, length: int, used: int) -> bool:
-        """Let every slot hold `length` tokens; False if that has to wait until fewer slots are used.
-
-        ModelError if it could never be.
-        """
+    def reserve(self, length: int, used: int) -> bool:
+        """Make slots long enough for `length` tokens and one slot free; False if fewer than `used` slots must be in
+        use first. ModelError if the length can never fit."""
         if length <= self.length:
             return used < self.capacity
         self.check(length)
-        fitting = self.fitting(length)
-        if used >= fitting:
+        max_slots = self.max_slots_for(length)
+        if used >= max_slots:
             return False
-        length = -(-length // _GRAIN) * _GRAIN
-        if self._scattered:  # growing means recording all graphs anew, so all that is allowed is taken at once
-            length = max(length, min(self._shape.context, self._budget // ((fitting + 1) * self.token_bytes)))
-        self._grow(length, fitting, used)
+        length = -(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
+        if self._indirect:  # growing invalidates all CUDA graphs, so take all that the budget allows at once
+            length = max(length, min(self._shape.context, self._budget // ((max_slots + 1) * self.token_bytes)))
+        self._grow(length, max_slots, used)
         return True
 
-    def fill(self, places: Mapping[Prefix, Sequence[int]]) -> None:
-        """Begin each of these slots with its prefix. Only where slots lie in order."""
-        for prefix, slots in places.items():
-            keys_LKTD, values_LKTD = prefix.kept
+    def write_prefixes(self, slots_of: Mapping["Prefix", Sequence[int]]) -> None:
+        """Copy each prefix into its slots. CPU only: the slots must lie in order."""
+        for prefix, slots in slots_of.items():
+            keys_LKTD, values_LKTD = prefix.kv
             slot, size = torch.tensor(slots, device=self._device), len(prefix.tokens)
             self.keys_LSKTD[:, slot, :, :size] = keys_LKTD[:, None]
             self.values_LSKTD[:, slot, :, :size] = values_LKTD[:, None]
 
-    def place(self, slot: int) -> int:
-        """Where a slot is in memory."""
-        return self._places[slot]
+    def physical_slot(self, slot: int) -> int:
+        """Index of a slot in the tensors."""
+        return self._slot_table[slot]
 
     @property
-    def spare(self) -> int:
-        """The place in memory of a slot that nobody uses. Only where slots need not lie in order."""
+    def dummy_slot(self) -> int:
+        """Physical index of a slot that padding rows write into. GPU only."""
         return self.capacity
 
     def move(self, source: int, target: int, size: int) -> None:
-        """Let a slot of `size` tokens take another's place."""
-        if self._scattered:
-            places = self._places
-            places[source], places[target] = places[target], places[source]
+        """Move a sequence of `size` tokens to another slot."""
+        if self._indirect:
+            table = self._slot_table
+            table[source], table[target] = table[target], table[source]
             return
         self.keys_LSKTD[:, target, :, :size] = self.keys_LSKTD[:, source, :, :size]
         self.values_LSKTD[:, target, :, :size] = self.values_LSKTD[:, source, :, :size]
 
     def release(self) -> None:
-        """Give the memory back; the next `make_room` takes it anew."""
-        self.keys_LSKTD, self.values_LSKTD = self._allocated(0, 0)
-        self.length, self.capacity, self._budget = 0, self._most, 0
-        self._places = list(range(self._most))
+        """Free the memory; the next `reserve` allocates it again."""
+        self.keys_LSKTD, self.values_LSKTD = self._allocate(0, 0)
+        self.length, self.capacity, self._budget = 0, self._max_slots, 0
+        self._slot_table = list(range(self._max_slots))
 
     def _grow(self, length: int, capacity: int, used: int) -> None:
-        old, places = (self.keys_LSKTD, self.values_LSKTD), self._places[:used]
-        size, aside = self.length, not self._scattered
+        old, slots = (self.keys_LSKTD, self.values_LSKTD), self._slot_table[:used]
+        size, offloaded = self.length, not self._indirect
         while True:
             try:
-                fresh = self._allocated(capacity, length)
+                fresh = self._allocate(capacity, length)
                 break
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                if aside and capacity // 2 <= used:
-                    if self._scattered:
-                        error.with_traceback(None)  # which holds what was allocated
-                        self.keys_LSKTD, self.values_LSKTD = self._allocated(self.capacity, size)
-                        self._take_over(old, places, size)
+                if offloaded and capacity // 2 <= used:
+                    if self._indirect:
+                        error.with_traceback(None)  # the traceback keeps the failed allocations alive
+                        self.keys_LSKTD, self.values_LSKTD = self._allocate(self.capacity, size)
+                        self._restore(old, slots, size)
                     raise
-            if aside:
+            if offloaded:
                 capacity //= 2
-            else:  # an engine alone on a GPU has no room for two caches
-                old, places, aside = self._aside(old, places), list(range(used)), True
+            else:  # an engine that fills its GPU cannot hold two caches at once
+                old, slots, offloaded = self._offload(old, slots), list(range(used)), True
         self.keys_LSKTD, self.values_LSKTD = fresh
         self.length, self.capacity = length, capacity
-        self._take_over(old, places, size)
+        self._restore(old, slots, size)
 
-    def _aside(self, old: tuple[Tensor, Tensor], places: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Copies the slots in use to main memory and frees the cache. One slot at a time: all at once would need as
-        much memory again on the device."""
-        sizes = (old[0].shape[0], len(places), *old[0].shape[2:])
-        kept = torch.empty(sizes, dtype=self._dtype), torch.empty(sizes, dtype=self._dtype)
-        for source_LSKTD, target_LSKTD in zip(old, kept, strict=True):
-            for at, place in enumerate(places):
-                target_LSKTD[:, at] = source_LSKTD[:, place]
-        self.keys_LSKTD, self.values_LSKTD = self._allocated(0, 0)
-        return kept
+    def _offload(self, old: tuple[Tensor, Tensor], slots: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Copy the slots in use to main memory and free the cache. One slot at a time: all at once would need as much
+        memory again on the device."""
+        sizes = (old[0].shape[0], len(slots), *old[0].shape[2:])
+        offloaded = torch.empty(sizes, dtype=self._dtype), torch.empty(sizes, dtype=self._dtype)
+        for source_LSKTD, target_LSKTD in zip(old, offloaded, strict=True):
+            for at, slot in enumerate(slots):
+                target_LSKTD[:, at] = source_LSKTD[:, slot]
+        self.keys_LSKTD, self.values_LSKTD = self._allocate(0, 0)
+        return offloaded
 
-    def _take_over(self, old: tuple[Tensor, Tensor], places: Sequence[int], size: int) -> None:
-        """Copies slots of `size` tokens into the first ones."""
+    def _restore(self, old: tuple[Tensor, Tensor], slots: Sequence[int], size: int) -> None:
+        """Copy slots of `size` tokens into the first slots of the new tensors."""
         for source_LSKTD, target_LSKTD in zip(old, (self.keys_LSKTD, self.values_LSKTD), strict=True):
-            for at, place in enumerate(places):
-                target_LSKTD[:, at, :, :size] = source_LSKTD[:, place].to(self._device)
-        self._places = list(range(self._most))
+            for at, slot in enumerate(slots):
+                target_LSKTD[:, at, :, :size] = source_LSKTD[:, slot].to(self._device)
+        self._slot_table = list(range(self._max_slots))
 
-    def _allocated(self, capacity: int, length: int) -> tuple[Tensor, Tensor]:
+    def _allocate(self, capacity: int, length: int) -> tuple[Tensor, Tensor]:
         shape = self._shape
-        sizes = (shape.layers, capacity + self._scattered, shape.kv_heads, length, shape.head)
-        # Zeros, not whatever was there: attention multiplies what it masks by nothing, and NaN times nothing is NaN.
+        sizes = (shape.layers, capacity + self._indirect, shape.kv_heads, length, shape.head)
+        # Zeros, not uninitialized memory: attention multiplies masked values by 0, and NaN times 0 is NaN.
         keys_LSKTD = torch.zeros(sizes, dtype=self._dtype, device=self._device)
         return keys_LSKTD, torch.zeros_like(keys_LSKTD)
 
 
+class Prefix:
+    """Prefilled tokens that several samples share: keys and values, and the logits of the next token."""
+
+    def __init__(self, tokens: tuple[int, ...]) -> None:
+        self.tokens = tokens
+        self.num_computed_tokens = 0
+        """Tokens prefilled so far."""
+        self.logits_V: Tensor | None = None
+        self._kv: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def kv(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of the tokens, [L, K, T, D] each."""
+        assert self._kv is not None
+        return self._kv
+
+    def set_kv(self, keys_LKTD: Tensor, values_LKTD: Tensor) -> None:
+        self._kv = keys_LKTD, values_LKTD
+
+    def allocate(self, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
+        """Allocate keys and values unless that was done."""
+        if self._kv is None:
+            sizes = (2, shape.layers, shape.kv_heads, len(self.tokens), shape.head)
+            keys_LKTD, values_LKTD = torch.empty(sizes, dtype=dtype, device=device).unbind()
+            self._kv = keys_LKTD, values_LKTD
+
+    def clear(self) -> None:
+        """Drop all results, so that the tokens are prefilled again (after a weight update, for example)."""
+        self.num_computed_tokens, self.logits_V, self._kv = 0, None, None
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """A GPU's allocator has an error of its own, a processor's only words."""
+    """Whether an allocation failed: the GPU allocator has its own exception type, the CPU allocator only a message."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def spare_memory(device: torch.device, *, alone: bool = False) -> int:
-    """Bytes for the KV cache where rollout.kv_gb does not say: 4 GiB, or on a GPU a share of what is free now."""
+def default_kv_cache_bytes(device: torch.device, *, alone: bool = False) -> int:
+    """Default size of the KV cache: 4 GiB on a CPU, a share of the free memory on a GPU."""
     if device.type != "cuda":
-        return _BUDGET
+        return _DEFAULT_BYTES
     free, _ = torch.cuda.mem_get_info(device)
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return kv_budget(free + kept, alone=alone)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return kv_budget(free + cached, alone=alone)

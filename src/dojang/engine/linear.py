@@ -1,4 +1,4 @@
-"""Linear layers for generation: several of a model's in one product, and packed the way the processor likes them."""
+"""Linear layers for inference: several fused into one matrix product, with weights packed for the CPU."""
 
 import platform
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from torch.nn import functional
 __all__ = ["Linear"]
 
 _ROWS = 64
-"""Packing is for products with about so many rows."""
+"""Number of input rows that packing optimizes for."""
 
 
 class Linear:
-    """Layers whose weights lie one under the other, so many rows of each."""
+    """Several linear layers with their weights concatenated; `sizes` is the number of output rows of each."""
 
     def __init__(self, weight: Tensor, sizes: Sequence[int], bias: Tensor | None = None) -> None:
         self.weight = weight
@@ -22,20 +22,29 @@ class Linear:
         self._bias = bias
         self._packs = _packs(weight)
         self._packed: Tensor | None = None
-        """Made when it is first wanted: weights that are replaced before are never packed."""
+        """Packed at first use: weights replaced before that are never packed."""
 
     def parts(self) -> list[tuple[Tensor, Tensor | None]]:
-        """Weight and bias of each layer, to be written into; `refresh` afterwards."""
+        """Views of each layer's weight and bias. Call `refresh` after writing into them."""
         weights = self.weight.split_with_sizes(self._sizes)
         biases = self._bias.split_with_sizes(self._sizes) if self._bias is not None else [None] * len(weights)
         return list(zip(weights, biases, strict=True))
 
+    def named(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Views of all weights and biases, by the names of the layers."""
+        found = {}
+        for name, (weight, bias) in zip(names, self.parts(), strict=True):
+            found[f"{name}.weight"] = weight
+            if bias is not None:
+                found[f"{name}.bias"] = bias
+        return found
+
     def refresh(self) -> None:
-        """The weights have changed."""
+        """Drop the packed weights, after the weights have changed."""
         self._packed = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._packs and (len(x) > 1 or x.dtype is torch.bfloat16):  # one row alone is faster plain
+        if self._packs and (len(x) > 1 or x.dtype is torch.bfloat16):  # a single row is faster unpacked
             if self._packed is None:
                 self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, _ROWS)
             result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
@@ -44,7 +53,7 @@ class Linear:
 
 
 def _packs(weight: Tensor) -> bool:
-    """In bfloat16 wherever that is fast; in single precision on ARM alone. It takes the memory once more."""
+    """Whether to pack: bfloat16 if the CPU supports it, float32 only on ARM. Packing doubles the memory."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if weight.dtype is torch.bfloat16:

@@ -1,14 +1,20 @@
-"""Continuous batching: sequences enter as slots become free and leave as they end, one token for all at every step.
+"""Continuous batching: prefill, decode and preemption of all sequences of an engine.
 
-A step reads some tokens of prompts that wait, at most a chunk of them so that nobody waits long for a long prompt, puts
-samples whose prompt has been read into free slots, and draws one token for every slot in use. What samples that wait
-have in common is read once.
+Every `step` has two phases:
 
-Nothing here knows of threads or of time; `torch_engine.py` does. All of it is to be called in torch's inference mode.
+    prefill   Compute keys, values and logits for a chunk of the waiting prompts (chunked prefill: a long prompt delays
+              decoding by at most one chunk). Samples of one prompt share its prefix. Sequences with a prefilled prefix
+              enter free slots of the KV cache.
+    decode    Sample one token (on a GPU: several) for every running sequence. Finished sequences leave their slot.
+
+Preemption: when memory runs out, half of the running sequences go back to the waiting queue and are prefilled again
+later, from all tokens they have; from then on at most that many run together.
+
+The scheduler knows no threads and no clock; `torch_engine.py` does. Call it in torch's inference mode.
 """
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import abc, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
@@ -17,44 +23,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dojang.engine.attention import Piece, over_prefixes
-from dojang.engine.decode import Drawn, EagerSteps, Steps, Turn, draw
-from dojang.engine.decoder import Attend, Decoder
-from dojang.engine.kv_cache import Budget, Prefix, Slots, is_out_of_memory
-from dojang.engine.sequence import Request, Row
-from dojang.engine.stop_criteria import Stopper
+from dojang.engine.attention import PrefillChunk
+from dojang.engine.backend import make_backend
+from dojang.engine.decode import SampledTokens, StepInputs, sample
+from dojang.engine.decoder import Decoder
+from dojang.engine.kv_cache import Budget, KvCache, Prefix, is_out_of_memory
+from dojang.engine.sequence import Request, Sequence
+from dojang.engine.stop_criteria import StopCriteria
 from dojang.types import Completion, Finish
 
-__all__ = ["Batch"]
+__all__ = ["Scheduler"]
 
 
 @dataclass(eq=False)
-class _Flight:
-    """Turns that have begun, and whose results nobody has seen yet."""
+class _InFlight:
+    """Decode steps that have started and whose tokens have not been collected."""
 
-    rows: list[Row]
-    """As they were at the beginning: some may have ended meanwhile."""
+    sequences: list[Sequence]
+    """The running sequences when the steps started; some may have finished since."""
     left: list[int]
-    """Tokens each might still get before."""
-    turns: int
-    result: Callable[[], Drawn]
+    """Tokens that each sequence could still take before these steps."""
+    steps: int
+    result: Callable[[], SampledTokens]
 
 
-_SPENT = Prefix(())
-_AHEAD = 8
-"""Of one slot in so many, the next prompt is read before it is free."""
-_CHUNK, _CHUNK_GPU, _LEAST_CHUNK = 512, 8192, 16
-_MUCH = 32
-"""So many tokens of difference are worth copying a sequence for."""
+_NO_PREFIX = Prefix(())
+_PREFILL_AHEAD = 8
+"""Prefill ahead for one in this many slots, before the slot is free."""
+_CHUNK, _CHUNK_GPU, _MIN_CHUNK = 512, 8192, 16
+_MOVE_GAIN = 32
+"""Copy a sequence to another slot only if that evens out lengths by this many tokens."""
 
 
-class Batch:
-    """All sequences of an engine."""
+class Scheduler:
+    """Waiting and running sequences of one engine."""
 
     def __init__(
         self,
         decoder: Decoder,
-        stopper: Stopper,
+        stop_criteria: StopCriteria,
         *,
         slots: int,
         budget: Budget,
@@ -62,339 +69,327 @@ class Batch:
         context: int | None = None,
     ) -> None:
         self._decoder = decoder
-        self._stopper = stopper
+        self._stop_criteria = stop_criteria
         self._chunk = chunk or (_CHUNK_GPU if decoder.fused else _CHUNK)
         self.context = min(context or decoder.shape.context, decoder.shape.context)
         self.version = 0
-        self._slots = Slots(
-            decoder.shape, decoder.dtype, decoder.device, most=slots, budget=budget, scattered=decoder.fused
+        self._cache = KvCache(
+            decoder.shape, decoder.dtype, decoder.device, max_slots=slots, budget=budget, indirect=decoder.fused
         )
-        self._most = slots
-        """How many may be decoded together: fewer once memory did not suffice."""
-        self._steps, self._over_prefixes, self._fill = _means(decoder, self._slots, slots)
+        self._max_running = slots
+        """Most sequences decoded together; lowered after an out-of-memory error."""
+        self._runner, self._prefill_attention, self._write_prefixes = make_backend(decoder, self._cache, slots)
         self._prefixes: WeakValueDictionary[tuple[int, ...], Prefix] = WeakValueDictionary()
-        """Those that somebody waits for, so that other requests for the same can share them."""
-        self._waiting: deque[Row] = deque()
-        self._rows: list[Row] = []
-        """Those being decoded; the place of each is its slot."""
-        self._flight: _Flight | None = None
-        """Between two steps only: whoever changes more than who is there settles first."""
+        """Prefixes of waiting sequences, for other requests with the same tokens to share."""
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        """Sequences being decoded; the index of each is its slot."""
+        self._in_flight: _InFlight | None = None
+        """Set only between two steps. Call `_sync` before any change other than adding or dropping requests."""
 
     @property
     def busy(self) -> bool:
-        return bool(self._rows or self._waiting)
+        return bool(self._running or self._waiting)
 
     @property
     def running(self) -> int:
-        return len(self._rows)
+        return len(self._running)
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     def check(self, length: int) -> None:
-        """ModelError if a sequence of so many tokens, or of all that the context holds, never fits into memory."""
-        self._slots.check(min(length, self.context))
+        """Raise ModelError if a sequence of `length` tokens (at most the context) never fits into the KV cache."""
+        self._cache.check(min(length, self.context))
 
     def add(self, request: Request) -> None:
-        """Queue a request."""
-        room = min(request.sampling.max_tokens, self.context - len(request.prompt))
+        """Queue the samples of a request."""
+        max_tokens = min(request.sampling.max_tokens, self.context - len(request.prompt))
         for index in range(request.n):
             past = request.resume.get(index)
-            if past and (past.finish != "abort" or len(past.tokens) >= room):
-                request.done[index] = replace(past, finish="length") if past.finish == "abort" else past
+            if past and (past.finish != "abort" or len(past.tokens) >= max_tokens):
+                request.finished[index] = replace(past, finish="length") if past.finish == "abort" else past
                 continue
             tokens = request.prompt + (past.tokens if past else ())
             prefix = self._prefixes.setdefault(tokens, Prefix(tokens))
-            self._waiting.append(Row.of(request, index, prefix, room))
-        if len(request.done) == request.n:
+            self._waiting.append(Sequence.of(request, index, prefix, max_tokens))
+        if len(request.finished) == request.n:
             request.deliver(request)
 
     def abort(self, requests: Collection[Request]) -> None:
-        """End the samples of requests where they are, and deliver them."""
-        self._settle()
-        others, self._waiting = self._waiting, deque(row for row in self._waiting if row.request not in requests)
-        for row in (each for each in others if each.request in requests):
-            self._end(row, "abort")
-        self._retire({place: "abort" for place, row in enumerate(self._rows) if row.request in requests})
-        self._rest()
+        """Finish all samples of these requests at their current token and deliver them."""
+        self._sync()
+        others, self._waiting = self._waiting, deque(seq for seq in self._waiting if seq.request not in requests)
+        for seq in (each for each in others if each.request in requests):
+            self._finish(seq, "abort")
+        self._finish_slots({slot: "abort" for slot, seq in enumerate(self._running) if seq.request in requests})
+        self._release_if_idle()
 
     def drop(self, requests: Collection[Request]) -> None:
-        """Forget requests for which nobody waits."""
-        self._waiting = deque(row for row in self._waiting if row.request not in requests)
-        for place in sorted((at for at, row in enumerate(self._rows) if row.request in requests), reverse=True):
-            self._vacate(place)
-        self._rest()
+        """Remove cancelled requests without delivering them."""
+        self._waiting = deque(seq for seq in self._waiting if seq.request not in requests)
+        for slot in sorted((at for at, seq in enumerate(self._running) if seq.request in requests), reverse=True):
+            self._free_slot(slot)
+        self._release_if_idle()
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """By their names in a checkpoint. To be changed only inside of `changing`."""
+        """Weights by their checkpoint names. Change them only inside `updating_weights`."""
         return self._decoder.weights
 
     @contextmanager
-    def changing(self, version: int) -> Iterator[None]:
-        """Other weights from here on. Sequences under way go on with the keys and values they have."""
-        self._settle()
+    def updating_weights(self, version: int) -> Iterator[None]:
+        """Change the weights. Running sequences continue with the keys and values they have."""
+        self._sync()
         yield
         self._decoder.refresh()
         self.version = version
-        self._forget()
+        self._clear_prefixes()
 
     def recompute(self) -> None:
-        """Let sequences under way be read again from their beginning, by the weights there are now."""
-        self._settle()
-        self._send_back(0)
+        """Preempt all running sequences, so that the current weights prefill them again."""
+        self._sync()
+        self._preempt(0)
 
-    def _forget(self) -> None:
-        """What has been read, also for those who are gone: somebody may still hold on to one of theirs."""
+    def _clear_prefixes(self) -> None:
+        """Drop all prefilled results, also of finished requests: their prefixes may still be referenced."""
         for prefix in list(self._prefixes.values()):
-            prefix.forget()
+            prefix.clear()
 
-    def _send_back(self, kept: int) -> None:
-        """Let all rows but the first wait again, for their tokens to be read."""
-        while len(self._rows) > kept:
-            row = self._rows.pop()
-            tokens = row.request.prompt + tuple(row.tokens)
-            row.prefix = self._prefixes.setdefault(tokens, Prefix(tokens))
-            self._waiting.appendleft(row)
+    def _preempt(self, kept: int) -> None:
+        """Move all running sequences but the first `kept` back to the waiting queue, to be prefilled again."""
+        while len(self._running) > kept:
+            seq = self._running.pop()
+            tokens = seq.request.prompt + tuple(seq.tokens)
+            seq.prefix = self._prefixes.setdefault(tokens, Prefix(tokens))
+            self._waiting.appendleft(seq)
 
     def sleep(self) -> None:
-        """Give back the memory of keys and values. What is under way is read again afterwards."""
+        """Free the KV cache. Running sequences are prefilled again afterwards."""
         self.recompute()
-        self._forget()
-        self._slots.release()
-        self._steps.forget()
+        self._clear_prefixes()
+        self._cache.release()
+        self._runner.release()
 
     def step(self) -> None:
-        """Some tokens more for everybody. Where memory does not suffice, less is tried at a time from then on."""
-        if self._waiting or not self._rows:
-            self._settle()
-        if self._flight is None:
-            self._refill()
-        if not self._rows:
-            return self._rest()
+        """Prefill a chunk and decode for all running sequences; on out of memory, preempt half of them."""
+        if self._waiting or not self._running:
+            self._sync()
+        if self._in_flight is None:
+            self._fill_slots()
+        if not self._running:
+            return self._release_if_idle()
         try:
-            flight = self._flight or self._decode()
-            # While nobody waits for a slot, the next turns begin before these have been looked at: a GPU never idles.
-            self._flight = None
-            if not self._waiting and self._steps.goes_on([row.request.sampling for row in flight.rows]):
-                self._flight = self._follow(flight)
-            self._read()  # a GPU decodes meanwhile
-            self._land(flight)
-            if not self._rows:
-                self._settle()  # it has begun for nobody
-            self._rest()
+            current = self._in_flight or self._decode()
+            # While no sequence waits for a slot, start the next steps before collecting these: the GPU never idles.
+            self._in_flight = None
+            if not self._waiting and self._runner.can_continue([seq.request.sampling for seq in current.sequences]):
+                self._in_flight = self._decode_ahead(current)
+            self._prefill()  # the GPU decodes meanwhile
+            self._collect(current)
+            if not self._running:
+                self._sync()  # the steps decoded ahead belong to finished sequences
+            self._release_if_idle()
         except BaseException as error:
-            self._flight = None  # it goes on from what has not been seen
-            if not is_out_of_memory(error) or len(self._rows) <= 1:
+            self._in_flight = None  # decoding continues from the last collected tokens
+            if not is_out_of_memory(error) or len(self._running) <= 1:
                 raise
-            self._most = len(self._rows) // 2
-            self._send_back(self._most)
+            self._max_running = len(self._running) // 2
+            self._preempt(self._max_running)
 
-    def _rest(self) -> None:
-        """With nothing left to do, give memory back to whoever learns; but a GPU's graphs know where it is."""
+    def _release_if_idle(self) -> None:
+        """Free the KV cache for the trainer when idle. Not on a GPU: CUDA graphs hold its addresses."""
         if not self.busy and not self._decoder.fused:
-            self._slots.release()
+            self._cache.release()
 
-    def _refill(self) -> None:
-        fresh = not self._rows
-        while fresh and self._read():  # nobody has to wait for it, so all slots are filled first
+    def _fill_slots(self) -> None:
+        idle = not self._running
+        while idle and self._prefill():  # no sequence is delayed by it, so fill all slots before decoding
             self._admit()
         self._admit()
 
-    def _settle(self) -> None:
-        """Look at what has begun."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            self._land(flight)
+    def _sync(self) -> None:
+        """Collect the tokens of the steps in flight."""
+        current, self._in_flight = self._in_flight, None
+        if current is not None:
+            self._collect(current)
 
-    # Reading prompts --------------------------------------------------------------------------------------------------
+    # Prefill ----------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> bool:
-        """Read a chunk of the prompts that come next; whether there was anything to read."""
+    def _prefill(self) -> bool:
+        """Prefill a chunk of the next prompts; False if nothing was left to prefill. Halves the chunk on out of
+        memory."""
         try:
-            return self._read_chunk()
+            return self._prefill_chunk()
         except RuntimeError as error:
-            if not is_out_of_memory(error) or self._chunk <= _LEAST_CHUNK:
+            if not is_out_of_memory(error) or self._chunk <= _MIN_CHUNK:
                 raise
             self._chunk //= 2
             return True
 
-    def _read_chunk(self) -> bool:
-        pieces, left = [], self._chunk
+    def _prefill_chunk(self) -> bool:
+        chunks, left = [], self._chunk
         for prefix in self._next_prefixes():
             if left <= 0:
                 break
-            start, size = prefix.done, len(prefix.tokens)
+            start, size = prefix.num_computed_tokens, len(prefix.tokens)
             if start == size:
                 continue
-            pieces.append(Piece(prefix, start, min(size, start + left)))
-            left -= pieces[-1].end - start
-        if pieces:
-            self._run(sorted(pieces, key=lambda piece: piece.start == 0))
-        return bool(pieces)
+            chunks.append(PrefillChunk(prefix, start, min(size, start + left)))
+            left -= chunks[-1].end - start
+        if chunks:
+            self._run_prefill(sorted(chunks, key=lambda chunk: chunk.start == 0))
+        return bool(chunks)
 
     def _next_prefixes(self) -> list[Prefix]:
-        """Of the samples that can enter now, and of some that may soon, in order."""
-        capacity = min(self._most, self._slots.capacity)
-        soon = capacity - len(self._rows) + max(1, capacity // _AHEAD)
-        rows = [row for _, row in zip(range(soon), self._waiting, strict=False)]
-        return list(dict.fromkeys(row.prefix for row in rows))
+        """Prefixes of the sequences that can enter now and of a few that can enter soon, in order."""
+        capacity = min(self._max_running, self._cache.capacity)
+        soon = capacity - len(self._running) + max(1, capacity // _PREFILL_AHEAD)
+        sequences = [seq for _, seq in zip(range(soon), self._waiting, strict=False)]
+        return list(dict.fromkeys(seq.prefix for seq in sequences))
 
-    def _run(self, pieces: Sequence[Piece]) -> None:
+    def _run_prefill(self, chunks: abc.Sequence[PrefillChunk]) -> None:
         device = self._decoder.device
-        tokens = [token for piece in pieces for token in piece.prefix.tokens[piece.start : piece.end]]
-        positions = [position for piece in pieces for position in range(piece.start, piece.end)]
-        ends = np.cumsum([piece.end - piece.start for piece in pieces]) - 1
-        whole = [at for at, piece in enumerate(pieces) if piece.end == len(piece.prefix.tokens)]
+        tokens = [token for chunk in chunks for token in chunk.prefix.tokens[chunk.start : chunk.end]]
+        positions = [position for chunk in chunks for position in range(chunk.start, chunk.end)]
+        ends = np.cumsum([chunk.end - chunk.start for chunk in chunks]) - 1
+        complete = [at for at, chunk in enumerate(chunks) if chunk.end == len(chunk.prefix.tokens)]
         x_BE = self._decoder.forward(
             torch.tensor(tokens, device=device),
             torch.tensor(positions, device=device),
-            self._over_prefixes(pieces, self._decoder),
-            torch.tensor(ends[whole], device=device),
+            self._prefill_attention(chunks, self._decoder),
+            torch.tensor(ends[complete], device=device),
         )
-        for piece in pieces:
-            piece.prefix.done = piece.end
-        if whole:
-            for at, logits_V in zip(whole, self._decoder.logits(x_BE), strict=True):
-                pieces[at].prefix.logits_V = logits_V
-
-    # Entering and leaving ---------------------------------------------------------------------------------------------
+        for chunk in chunks:
+            chunk.prefix.num_computed_tokens = chunk.end
+        if complete:
+            for at, logits_V in zip(complete, self._decoder.logits(x_BE), strict=True):
+                chunks[at].prefix.logits_V = logits_V
 
     def _admit(self) -> None:
-        """Move samples whose prompt has been read into free slots, and draw their first token from its scores."""
-        first, entering = len(self._rows), list[Row]()
-        while self._waiting and (row := self._waiting[0]).prefix.logits_V is not None:
-            if len(self._rows) >= self._most or not self._slots.make_room(min(row.most, self.context), len(self._rows)):
+        """Move prefilled sequences into free slots and sample their first token."""
+        first, entering = len(self._running), list[Sequence]()
+        while self._waiting and (seq := self._waiting[0]).prefix.logits_V is not None:
+            length = min(seq.max_length, self.context)
+            if len(self._running) >= self._max_running or not self._cache.reserve(length, len(self._running)):
                 break
-            self._rows.append(self._waiting.popleft())
-            entering.append(row)
+            self._running.append(self._waiting.popleft())
+            entering.append(seq)
         if not entering:
             return
         try:
-            drawn = self._begin(entering, first)
+            sampled = self._sample_first(entering, first)
         except RuntimeError as error:
-            if not is_out_of_memory(error) or len(self._rows) == 1:
+            if not is_out_of_memory(error) or len(self._running) == 1:
                 raise
-            self._most = len(self._rows) // 2
-            self._send_back(min(first, self._most))
+            self._max_running = len(self._running) // 2
+            self._preempt(min(first, self._max_running))
             return
-        for row in entering:
-            row.prefix = _SPENT  # its memory goes when nobody waits for it any more
-        self._take(entering, drawn, range(first, first + len(entering)))
+        for seq in entering:
+            seq.prefix = _NO_PREFIX  # frees the prefix with its last waiting sequence
+        self._append(entering, sampled, range(first, first + len(entering)))
 
-    def _begin(self, entering: Sequence[Row], first: int) -> Drawn:
-        """Fill the slots from `first` on with what these rows begin with, and draw their first tokens."""
-        places: dict[Prefix, list[int]] = {}
-        for place, row in enumerate(entering, first):
-            places.setdefault(row.prefix, []).append(place)
-        self._fill(self._slots, places)
-        logits_BV = torch.stack([row.prefix.logits_V for row in entering if row.prefix.logits_V is not None])
-        return draw(logits_BV, self._turn(entering, 1))
+    def _sample_first(self, entering: abc.Sequence[Sequence], first: int) -> SampledTokens:
+        """Write the sequences' prefixes into the slots from `first` on, and sample their first tokens."""
+        slots: dict[Prefix, list[int]] = {}
+        for slot, seq in enumerate(entering, first):
+            slots.setdefault(seq.prefix, []).append(slot)
+        self._write_prefixes(self._cache, slots)
+        logits_BV = torch.stack([seq.prefix.logits_V for seq in entering if seq.prefix.logits_V is not None])
+        return sample(logits_BV, self._step_inputs(entering, 1))
 
-    def _decode(self) -> _Flight:
-        """Begin the next turns for all rows."""
-        rows = list(self._rows)
-        left = [min(row.most, self.context) - row.length for row in rows]
-        turns = self._steps.turns([row.request.sampling for row in rows], left)
-        tokens, positions = [row.tokens[-1] for row in rows], [row.length - 1 for row in rows]
-        return _Flight(rows, left, turns, self._steps.take(tokens, positions, self._turn(rows, turns)))
+    # Decode -----------------------------------------------------------------------------------------------------------
 
-    def _follow(self, flight: _Flight) -> _Flight | None:
-        """Begin the turns after those, for all rows that may go on."""
-        decoded = set(self._rows)
-        kept = [at for at, row in enumerate(flight.rows) if row in decoded and flight.left[at] > flight.turns]
+    def _decode(self) -> _InFlight:
+        """Start the next decode steps of all running sequences."""
+        running = list(self._running)
+        left = [min(seq.max_length, self.context) - seq.length for seq in running]
+        steps = self._runner.num_steps([seq.request.sampling for seq in running], left)
+        tokens, positions = [seq.tokens[-1] for seq in running], [seq.length - 1 for seq in running]
+        result = self._runner.decode(tokens, positions, self._step_inputs(running, steps))
+        return _InFlight(running, left, steps, result)
+
+    def _decode_ahead(self, current: _InFlight) -> _InFlight | None:
+        """Start the steps after `current` for all sequences that may continue."""
+        running = set(self._running)
+        kept = [at for at, seq in enumerate(current.sequences) if seq in running and current.left[at] > current.steps]
         if not kept:
             return None
-        rows = [flight.rows[at] for at in kept]
-        left = [flight.left[at] - flight.turns for at in kept]
-        turns = self._steps.turns([row.request.sampling for row in rows], left)
-        return _Flight(rows, left, turns, self._steps.go_on(kept, self._turn(rows, turns, flight.turns)))
+        sequences = [current.sequences[at] for at in kept]
+        left = [current.left[at] - current.steps for at in kept]
+        steps = self._runner.num_steps([seq.request.sampling for seq in sequences], left)
+        inputs = self._step_inputs(sequences, steps, current.steps)
+        return _InFlight(sequences, left, steps, self._runner.continue_decoding(kept, inputs))
 
-    def _land(self, flight: _Flight) -> None:
-        places = {row: place for place, row in enumerate(self._rows)}
-        self._take(flight.rows, flight.result(), [places.get(row, -1) for row in flight.rows])
+    def _collect(self, current: _InFlight) -> None:
+        slots = {seq: slot for slot, seq in enumerate(self._running)}
+        self._append(current.sequences, current.result(), [slots.get(seq, -1) for seq in current.sequences])
 
-    def _turn(self, rows: Sequence[Row], turns: int, start: int = 0) -> Turn:
-        """For so many turns, `start` turns from here."""
-        uniform_NR = np.zeros((len(rows), turns))
-        for numbers_R, row in zip(uniform_NR, rows, strict=True):
-            given = row.numbers(start, turns)
+    def _step_inputs(self, sequences: abc.Sequence[Sequence], steps: int, start: int = 0) -> StepInputs:
+        """Sampling parameters and random numbers of `steps` steps, beginning `start` steps from now."""
+        uniform_NR = np.zeros((len(sequences), steps))
+        for numbers_R, seq in zip(uniform_NR, sequences, strict=True):
+            given = seq.next_uniforms(start, steps)
             numbers_R[: len(given)] = given
-        return Turn([row.request.sampling for row in rows], np.ascontiguousarray(uniform_NR.T))
+        return StepInputs([seq.request.sampling for seq in sequences], np.ascontiguousarray(uniform_NR.T))
 
-    def _take(self, rows: Sequence[Row], drawn: Drawn, places: Iterable[int]) -> None:
-        """Give these rows what was drawn for them, up to where each ends; -1 is the place of one that has ended."""
-        drawn_N = (each.T.tolist() for each in (drawn.token_RN, drawn.logp_RN, drawn.plain_RN))
-        taken = [each for each in zip(rows, places, *drawn_N, strict=True) if each[1] >= 0]
-        ends = [
-            self._stopper.end(row.tokens, tokens, min(row.most, self.context) - row.length, row.request.sampling)
-            for row, _, tokens, _, _ in taken
+    def _append(self, sequences: abc.Sequence[Sequence], sampled: SampledTokens, slots: Iterable[int]) -> None:
+        """Append sampled tokens to sequences up to their stop; slot -1 marks a sequence that finished earlier."""
+        sampled_N = (each.T.tolist() for each in (sampled.token_RN, sampled.logp_RN, sampled.plain_RN))
+        updates = [each for each in zip(sequences, slots, *sampled_N, strict=True) if each[1] >= 0]
+        stops = [
+            self._stop_criteria.check(
+                seq.tokens, tokens, min(seq.max_length, self.context) - seq.length, seq.request.sampling
+            )
+            for seq, _, tokens, _, _ in updates
         ]
-        ended = dict[int, Finish]()
-        for (row, place, tokens, logps, plains), (count, finish) in zip(taken, ends, strict=True):
-            row.tokens += tokens[:count]
-            row.logprobs += logps[:count]
-            if row.plain is not None:
-                row.plain += plains[:count]
-            row.note_version(self.version, count)
+        finished = dict[int, Finish]()
+        for (seq, slot, tokens, logps, plains), (count, finish) in zip(updates, stops, strict=True):
+            seq.tokens += tokens[:count]
+            seq.logprobs += logps[:count]
+            if seq.plain_logprobs is not None:
+                seq.plain_logprobs += plains[:count]
+            seq.note_version(self.version, count)
             if finish:
-                ended[place] = finish
-        self._retire(ended)
+                finished[slot] = finish
+        self._finish_slots(finished)
 
-    def _retire(self, ended: Mapping[int, Finish]) -> None:
-        """End the rows in these slots, from the last on: each is replaced by rows behind it."""
-        for place in sorted(ended, reverse=True):
-            row = self._rows[place]
-            self._vacate(place)
-            self._end(row, ended[place])
+    def _finish_slots(self, finished: Mapping[int, Finish]) -> None:
+        """Finish the sequences in these slots, last slot first: later sequences move into freed slots."""
+        for slot in sorted(finished, reverse=True):
+            seq = self._running[slot]
+            self._free_slot(slot)
+            self._finish(seq, finished[slot])
 
-    def _end(self, row: Row, finish: Finish) -> None:
-        request = row.request
-        request.done[row.index] = Completion(
-            tokens=tuple(row.tokens),
-            logprobs=tuple(row.logprobs),
-            text=self._stopper.text(row.tokens, request.sampling.stop),
+    def _finish(self, seq: Sequence, finish: Finish) -> None:
+        request = seq.request
+        request.finished[seq.index] = Completion(
+            tokens=tuple(seq.tokens),
+            logprobs=tuple(seq.logprobs),
+            text=self._stop_criteria.text(seq.tokens, request.sampling.stop),
             finish=finish,
-            version=row.spans[0].version if row.spans else self.version,
-            plain_logprobs=tuple(row.plain or ()),
-            spans=tuple(row.spans),
+            version=seq.spans[0].version if seq.spans else self.version,
+            plain_logprobs=tuple(seq.plain_logprobs or ()),
+            spans=tuple(seq.spans),
         )
-        if len(request.done) == request.n:
+        if len(request.finished) == request.n:
             request.deliver(request)
 
-    def _vacate(self, place: int) -> None:
-        """Free a slot. Every run of slots behind it gives its longest to the run before, while
-        that is much longer than the last row; where it is not, the last row comes instead."""
-        rows, run = self._rows, self._slots.run
-        while (start := (place // run + 1) * run) < len(rows):
-            heir = max(range(start, min(start + run, len(rows))), key=lambda at: rows[at].length)
-            if rows[heir].length < rows[-1].length + _MUCH:
+    def _free_slot(self, slot: int) -> None:
+        """Free a slot and close the gap. Each group of slots behind it passes its longest sequence forward while that
+        one is much longer than the last sequence; otherwise the last sequence moves into the gap."""
+        running, group = self._running, self._cache.slots_per_call
+        while (start := (slot // group + 1) * group) < len(running):
+            longest = max(range(start, min(start + group, len(running))), key=lambda at: running[at].length)
+            if running[longest].length < running[-1].length + _MOVE_GAIN:
                 break
-            self._move(heir, place)
-            place = heir
-        if place < len(rows) - 1:
-            self._move(len(rows) - 1, place)
-        rows.pop()
+            self._move(longest, slot)
+            slot = longest
+        if slot < len(running) - 1:
+            self._move(len(running) - 1, slot)
+        running.pop()
 
     def _move(self, source: int, target: int) -> None:
-        self._slots.move(source, target, self._rows[source].length)
-        self._rows[target] = self._rows[source]
-
-
-_OverPrefixes = Callable[[Sequence[Piece], Decoder], Attend]
-_Fill = Callable[[Slots, Mapping[Prefix, Sequence[int]]], None]
-
-
-def _means(decoder: Decoder, slots: Slots, most: int) -> tuple[Steps, _OverPrefixes, _Fill]:
-    """How to decode, to read prompts, and to begin slots with them, on this device."""
-    if not decoder.fused:
-        return EagerSteps(decoder, slots), over_prefixes, Slots.fill
-    from dojang.engine.cuda_graphs import GraphSteps, fill_scattered, over_packed  # loads Triton, which is for GPUs
-
-    packs = (
-        decoder.dtype in (torch.bfloat16, torch.float16)
-        and decoder.shape.head % 8 == 0
-        and torch.cuda.get_device_capability(decoder.device) >= (8, 0)
-    )
-    return GraphSteps(decoder, slots, most), over_packed if packs else over_prefixes, fill_scattered
+        self._cache.move(source, target, self._running[source].length)
+        self._running[target] = self._running[source]

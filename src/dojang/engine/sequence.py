@@ -1,4 +1,4 @@
-"""What a batch works on: requests, and a row for each of their samples."""
+"""Requests, and one sequence for each of their samples."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,40 +9,40 @@ from dojang.engine.kv_cache import Prefix
 from dojang.engine.rng import uniforms
 from dojang.types import Completion, Sampling, Span
 
-__all__ = ["Request", "Row"]
+__all__ = ["Request", "Sequence"]
 
 
 @dataclass(eq=False)
 class Request:
-    """Samples that somebody waits for together."""
+    """`n` samples of one prompt, delivered together."""
 
     prompt: tuple[int, ...]
     n: int
     sampling: Sampling
     deliver: Callable[["Request"], None]
-    """Called when the last of them has ended."""
+    """Called when the last sample has finished."""
     resume: Mapping[int, Completion] = field(default_factory=dict)
-    """Samples that there are already. Those that were aborted go on where they were."""
-    done: dict[int, Completion] = field(default_factory=dict)
+    """Earlier completions by sample index. Aborted ones continue from their last token."""
+    finished: dict[int, Completion] = field(default_factory=dict)
 
     @property
     def completions(self) -> list[Completion]:
-        return [self.done[index] for index in range(self.n)]
+        return [self.finished[index] for index in range(self.n)]
 
 
 @dataclass(eq=False)
-class Row:
-    """One sequence."""
+class Sequence:
+    """One sample of a request, waiting or being decoded."""
 
     request: Request
     index: int
     prefix: Prefix
-    draws: np.ndarray[tuple[int], np.dtype[np.float64]]
-    """A random number for every token it may have."""
+    uniforms: np.ndarray[tuple[int], np.dtype[np.float64]]
+    """One uniform random number for every token the sample may have."""
     tokens: list[int]
     logprobs: list[float]
-    plain: list[float] | None
-    """None if another engine, which does not tell, has drawn the beginning."""
+    plain_logprobs: list[float] | None
+    """Log-probs at temperature 1; None if the resumed part came from an engine without them."""
     spans: list[Span]
 
     @property
@@ -50,11 +50,11 @@ class Row:
         return len(self.request.prompt) + len(self.tokens)
 
     @property
-    def most(self) -> int:
+    def max_length(self) -> int:
         return len(self.request.prompt) + self.request.sampling.max_tokens
 
     def note_version(self, version: int, count: int) -> None:
-        """The newest tokens, so many, were drawn by these weights."""
+        """Record that weights `version` sampled the last `count` tokens."""
         end = len(self.tokens)
         if self.spans and self.spans[-1].version == version:
             self.spans[-1] = Span(version, self.spans[-1].start, end)
@@ -62,27 +62,27 @@ class Row:
             self.spans.append(Span(version, end - count, end))
 
     @classmethod
-    def of(cls, request: Request, index: int, prefix: Prefix, room: int) -> "Row":
-        """A sample of a request, with room for so many tokens, that begins where an earlier one was aborted."""
+    def of(cls, request: Request, index: int, prefix: Prefix, max_tokens: int) -> "Sequence":
+        """Create sample `index` of a request, starting from the aborted completion to resume, if any."""
         past = request.resume.get(index)
         sampling = request.sampling
         return cls(
             request=request,
             index=index,
             prefix=prefix,
-            draws=uniforms(sampling.seed, sampling.ordinal, index, room),
+            uniforms=uniforms(sampling.seed, sampling.ordinal, index, max_tokens),
             tokens=list(past.tokens) if past else [],
             logprobs=list(past.logprobs) if past else [],
-            plain=_plain(past),
+            plain_logprobs=_plain_logprobs(past),
             spans=_spans(past) if past else [],
         )
 
-    def numbers(self, start: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """The random numbers for so many tokens, `start` tokens from here; fewer at the end."""
-        return self.draws[len(self.tokens) + start : len(self.tokens) + start + count]
+    def next_uniforms(self, start: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Random numbers of `count` tokens, beginning `start` tokens after the last one; fewer near the limit."""
+        return self.uniforms[len(self.tokens) + start : len(self.tokens) + start + count]
 
 
-def _plain(past: Completion | None) -> list[float] | None:
+def _plain_logprobs(past: Completion | None) -> list[float] | None:
     if past is None or len(past.plain_logprobs) == len(past.tokens):
         return list(past.plain_logprobs) if past else []
     return None

@@ -1,10 +1,11 @@
-"""The engine that computes: continuous batching on any processor, in a thread of its own.
+"""TorchEngine: the built-in inference engine, with continuous batching in a background thread, on CPU or GPU.
 
-Requests may come and go at any time; each is answered when its last sample ends, while others still decode. Weights are
-replaced between two steps, also under sequences that are being written: every token knows which version drew it.
+Requests may arrive and be cancelled at any time; each is answered when its last sample finishes, while others still
+decode. Weights are replaced between two decode steps, also while sequences are being decoded: every token records the
+version that sampled it.
 
-Tokens are drawn with numbers that belong to the sample alone (rng.py), so what is sampled depends on the company it is
-decoded in only through floating-point rounding.
+Every sample has its own random numbers (rng.py), so its tokens depend on the other sequences of the batch only through
+floating-point rounding.
 """
 
 import asyncio
@@ -21,12 +22,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.core.checksum import checksum
 from dojang.engine.decoder import Decoder
-from dojang.engine.kv_cache import spare_memory
-from dojang.engine.scheduler import Batch
+from dojang.engine.kv_cache import default_kv_cache_bytes
+from dojang.engine.scheduler import Scheduler
 from dojang.engine.sequence import Request
-from dojang.engine.stop_criteria import Stopper
+from dojang.engine.stop_criteria import StopCriteria, end_tokens
 from dojang.engine.validate import check_clean, check_request
-from dojang.engine.weight_update import StagedUpdate, bring, write
+from dojang.engine.weight_update import StagedUpdate, apply_update, send_and_commit
 from dojang.protocols import Abilities, EngineState, Pause, WeightStore
 from dojang.types import Completion, Sampling
 
@@ -43,35 +44,35 @@ _ABILITIES = Abilities(
 
 
 @dataclass(eq=False)
-class _Asked:
-    """Somebody who waits for a request."""
+class _Pending:
+    """The future of a request, resolved from the engine's thread."""
 
     loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[list[Completion]] = field(init=False)
+    future: asyncio.Future[list[Completion]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.answer = self.loop.create_future()
+        self.future = self.loop.create_future()
 
     def give(self, request: Request) -> None:
-        self._settle(lambda: self.answer.set_result(request.completions))
+        self._settle(lambda: self.future.set_result(request.completions))
 
     def fail(self, error: BaseException) -> None:
-        self._settle(lambda: self.answer.set_exception(error))
+        self._settle(lambda: self.future.set_exception(error))
 
     def cancel(self) -> None:
-        self._settle(self.answer.cancel)
+        self._settle(self.future.cancel)
 
     def _settle(self, how: Callable[[], object]) -> None:
         def settle() -> None:
-            if not self.answer.done():
+            if not self.future.done():
                 how()
 
-        with suppress(RuntimeError):  # a loop that is closed has nobody waiting
+        with suppress(RuntimeError):  # the caller's loop is closed
             self.loop.call_soon_threadsafe(settle)
 
 
 class TorchEngine:
-    """A ServingEngine with weights of its own, refreshed from a weight store or by updates."""
+    """A ServingEngine with its own copy of the weights, updated from a weight store or by a sender."""
 
     abilities = _ABILITIES
 
@@ -90,23 +91,23 @@ class TorchEngine:
         dtype: torch.dtype | None = None,
         float32_head: bool = False,
     ) -> None:
-        """`alone` if no other process or trainer uses the same GPU: the KV cache is sized by it."""
+        """`alone`: no other process or trainer uses the same GPU, so the KV cache may take most of it."""
         decoder = Decoder(model, dtype, float32_head=float32_head)
         self._device = decoder.device
         self._threads = threads
-        """How many of the processor's to use; None for torch's own choice."""
-        stopper = Stopper(tokenizer, _end_tokens(model, tokenizer))
+        """Number of CPU threads; None: torch's default."""
+        stop_criteria = StopCriteria(tokenizer, end_tokens(model, tokenizer))
         self._vocabulary = decoder.shape.vocabulary
-        budget = max(1, int(kv_gb * 2**30)) if kv_gb else partial(spare_memory, decoder.device, alone=alone)
-        self._batch = Batch(decoder, stopper, slots=slots, budget=budget, chunk=chunk, context=context)
+        budget = max(1, int(kv_gb * 2**30)) if kv_gb else partial(default_kv_cache_bytes, decoder.device, alone=alone)
+        self._scheduler = Scheduler(decoder, stop_criteria, slots=slots, budget=budget, chunk=chunk, context=context)
         self._weights = weights
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._fresh: list[tuple[Request, _Asked]] = []
-        self._asked: dict[Request, _Asked] = {}
-        self._held: list[Request] | None = None
-        """Requests that have come while the engine waits for others to end; None if it does not."""
+        self._new: list[tuple[Request, _Pending]] = []
+        self._pending: dict[Request, _Pending] = {}
+        self._held_back: list[Request] | None = None
+        """Requests that arrived during a pause with mode "wait"; None outside of one."""
         self._drained: list[Callable[[BaseException | None], None]] = []
-        """Tells those who wait for others to end that it is so, or why not."""
+        """Callbacks of pauses with mode "wait", called when all requests have finished, or with an error."""
         self._paused = False
         self._recompute = False
         self._closed = False
@@ -119,100 +120,100 @@ class TorchEngine:
     ) -> list[Completion]:
         self._check(prompt, sampling, resume or {})
         loop = asyncio.get_running_loop()
-        asked = _Asked(loop)
-        request = Request(tuple(prompt), n, sampling, asked.give, resume or {})
-        if not self._fresh:
-            loop.call_soon(self._hand_over)
-        self._fresh.append((request, asked))
+        pending = _Pending(loop)
+        request = Request(tuple(prompt), n, sampling, pending.give, resume or {})
+        if not self._new:
+            loop.call_soon(self._submit)
+        self._new.append((request, pending))
         try:
-            return await asked.answer
+            return await pending.future
         except asyncio.CancelledError:
             self._inbox.put(lambda: self._drop(request))
             raise
 
-    def _hand_over(self) -> None:
-        """What was asked in one turn of the event loop enters together: batches must not depend on the clock."""
-        fresh, self._fresh = self._fresh, []
+    def _submit(self) -> None:
+        """Submit all requests of one event loop iteration together, so that batches do not depend on timing."""
+        new, self._new = self._new, []
         if self._closed:
-            for _, asked in fresh:
-                asked.cancel()
+            for _, pending in new:
+                pending.cancel()
             return
 
         def take() -> None:
-            for request, asked in fresh:
+            for request, pending in new:
                 if self._closed:
-                    asked.cancel()
-                elif not asked.answer.cancelled():
-                    self._take(request, asked)
+                    pending.cancel()
+                elif not pending.future.cancelled():
+                    self._accept(request, pending)
 
-        self._tell(take)
+        self._post(take)
 
     async def load(self, version: int) -> None:
-        await bring(await self.begin(version), lambda: self._weights.fetch(version))
+        await send_and_commit(await self.begin(version), lambda: self._weights.fetch(version))
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         if self._update is not None:
-            raise ValueError(f"an update to version {self._update.version} is under way")
-        if base is not None and (self._dirty or base != self._batch.version):
-            held = self._dirty or f"it holds version {self._batch.version}"
-            raise ValueError(f"the engine cannot be updated from version {base}: {held}; send whole weights")
+            raise ValueError(f"an update to version {self._update.version} is in progress")
+        if base is not None and (self._dirty or base != self._scheduler.version):
+            held = self._dirty or f"it holds version {self._scheduler.version}"
+            raise ValueError(f"the engine cannot be updated from version {base}: {held}; send full weights")
 
-        async def take(update: StagedUpdate, expected: str | None) -> None:
-            await self._do(lambda: self._take_over(update, expected))
+        async def apply(update: StagedUpdate, expected: str | None) -> None:
+            await self._run_in_thread(lambda: self._apply_update(update, expected))
 
-        def forget() -> None:
+        def on_end() -> None:
             self._update = None
 
-        self._update = StagedUpdate(version, base, self._batch.weights, take, forget)
+        self._update = StagedUpdate(version, base, self._scheduler.weights, apply, on_end)
         return self._update
 
     async def checksum(self) -> str:
-        return await self._do(lambda: checksum(self._batch.weights))
+        return await self._run_in_thread(lambda: checksum(self._scheduler.weights))
 
     async def state(self) -> EngineState:
         if self._closed:
             raise RuntimeError("the engine is closed")
-        batch = self._batch
-        return EngineState(batch.version, batch.running, batch.waiting, self._paused, self._dirty)
+        scheduler = self._scheduler
+        return EngineState(scheduler.version, scheduler.running, scheduler.waiting, self._paused, self._dirty)
 
     async def abort(self) -> None:
-        """End all requests where they are; those who wait get what there is, marked as aborted."""
-        await self._do(self._abort)
+        """Finish all requests at their current token; their completions are marked as aborted."""
+        await self._run_in_thread(self._abort)
 
     async def pause(self, mode: Pause) -> None:
-        """Stop after the current step, or, to wait, when all that was asked so far has ended."""
+        """Stop after the current step; with mode "wait", after all requests so far have finished."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
         def settle(error: BaseException | None = None) -> None:
-            _answer(loop, done, None, error)
+            _resolve(loop, done, None, error)
 
         def begin() -> None:
             if mode == "abort":
                 self._abort()
-            if mode == "wait" and self._batch.busy:
+            if mode == "wait" and self._scheduler.busy:
                 self._paused = False
-                self._held = self._held or []
+                self._held_back = self._held_back or []
                 self._drained.append(settle)
             else:
                 self._paused, self._recompute = True, mode == "recompute"
                 settle()
 
-        await self._do(begin)
+        await self._run_in_thread(begin)
         await done
 
     async def resume(self) -> None:
-        """Go on."""
-        await self._do(self._go_on)
+        """Continue after a pause."""
+        await self._run_in_thread(self._resume)
 
     async def sleep(self) -> None:
-        """Pause, and give back the memory of keys and values; `wake` takes it anew."""
+        """Pause and free the KV cache; `wake` allocates it again."""
 
-        def lie_down() -> None:
+        def free_memory() -> None:
             self._paused = True
-            self._batch.sleep()
+            self._scheduler.sleep()
 
-        await self._do(lie_down)
+        await self._run_in_thread(free_memory)
 
     async def wake(self) -> None:
         await self.resume()
@@ -228,11 +229,11 @@ class TorchEngine:
             raise RuntimeError("the engine is closed")
         check_clean(self._dirty)
         past = (token for each in resume.values() for token in each.tokens)
-        check_request(prompt, sampling, self._batch.context, self._vocabulary, past)
-        self._batch.check(len(prompt) + sampling.max_tokens)
+        check_request(prompt, sampling, self._scheduler.context, self._vocabulary, past)
+        self._scheduler.check(len(prompt) + sampling.max_tokens)
 
-    async def _do(self, what: Callable[[], T]) -> T:
-        """Have the thread do something between two steps."""
+    async def _run_in_thread(self, command: Callable[[], T]) -> T:
+        """Run a command in the engine's thread, between two steps."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
@@ -240,138 +241,140 @@ class TorchEngine:
             try:
                 if self._closed:
                     raise RuntimeError("the engine is closed")
-                result = what()
+                result = command()
             except BaseException as error:
-                _answer(loop, done, None, error)
+                _resolve(loop, done, None, error)
             else:
-                _answer(loop, done, result, None)
+                _resolve(loop, done, result, None)
 
-        self._tell(do)
+        self._post(do)
         return await done
 
-    def _tell(self, command: Callable[[], None]) -> None:
+    def _post(self, command: Callable[[], None]) -> None:
         if self._closed:
             raise RuntimeError("the engine is closed")
         self._inbox.put(command)
         if self._thread is None:
-            begun = threading.Event()
-            others = torch.get_num_threads()
-            self._thread = threading.Thread(target=self._work, args=[begun], name="rollout", daemon=True)
+            started = threading.Event()
+            caller_threads = torch.get_num_threads()
+            self._thread = threading.Thread(target=self._thread_main, args=[started], name="rollout", daemon=True)
             self._thread.start()
-            begun.wait()
-            torch.set_num_threads(others)  # what a thread has set for itself, later ones would begin with
+            started.wait()
+            torch.set_num_threads(caller_threads)  # the thread's own setting would become the default of later threads
 
     # In the thread ----------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def _work(self, begun: threading.Event) -> None:
+    def _thread_main(self, started: threading.Event) -> None:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
-        torch.get_num_threads()  # a thread gets its number when it first asks, from one that all share
+        torch.get_num_threads()  # fixes this thread's number now; torch reads a shared default at the first call
         if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)  # a thread begins with the first one
-        begun.set()
+            torch.cuda.set_device(self._device)  # a new thread starts on device 0
+        started.set()
         while not self._closed:
-            self._listen()
+            self._run_commands()
             if self._closed:
                 break
-            if self._batch.busy and not self._paused:
+            if self._scheduler.busy and not self._paused:
                 try:
-                    self._batch.step()
+                    self._scheduler.step()
                 except Exception as error:
                     self._fail(error)
-            if self._drained and not self._batch.busy:
+            if self._drained and not self._scheduler.busy:
                 self._paused = True
-                self._tell_drained(None)
-        self._tell_drained(RuntimeError("the engine is closed"))
-        for asked in self._asked.values():
-            asked.cancel()
+                self._notify_drained(None)
+        self._notify_drained(RuntimeError("the engine is closed"))
+        for pending in self._pending.values():
+            pending.cancel()
         with suppress(Empty):
             while True:
-                self._inbox.get(block=False)()  # they find the engine closed
+                self._inbox.get(block=False)()  # they fail with "the engine is closed"
 
-    def _listen(self) -> None:
-        """Do what was asked; wait for it if there is nothing else to do."""
+    def _run_commands(self) -> None:
+        """Run all posted commands; block for the next one when idle or paused."""
         with suppress(Empty):
-            self._inbox.get(block=self._paused or not self._batch.busy)()
+            self._inbox.get(block=self._paused or not self._scheduler.busy)()
             while not self._closed:
                 self._inbox.get(block=False)()
 
-    def _tell_drained(self, error: BaseException | None) -> None:
+    def _notify_drained(self, error: BaseException | None) -> None:
         waiting, self._drained = self._drained, []
         for settle in waiting:
             settle(error)
 
-    def _take_over(self, update: StagedUpdate, expected: str | None) -> None:
-        if update.base is not None and update.base != self._batch.version:
-            raise ValueError(f"version {update.base} was replaced by {self._batch.version} meanwhile")
+    def _apply_update(self, update: StagedUpdate, expected: str | None) -> None:
+        if update.base is not None and update.base != self._scheduler.version:
+            raise ValueError(
+                f"the update starts from version {update.base}, but the engine now holds {self._scheduler.version}"
+            )
         try:
-            with self._batch.changing(update.version):
-                write(update, self._batch.weights, expected)
+            with self._scheduler.updating_weights(update.version):
+                apply_update(update, self._scheduler.weights, expected)
         except BaseException as error:
-            self._dirty = f"the update to version {update.version} broke off ({type(error).__name__}: {error})"
+            self._dirty = f"the update to version {update.version} failed ({type(error).__name__}: {error})"
             self._fail(RuntimeError(self._dirty))
             raise
         self._dirty = ""
 
-    def _take(self, request: Request, asked: _Asked) -> None:
+    def _accept(self, request: Request, pending: _Pending) -> None:
         deliver = request.deliver
 
         def give(done: Request) -> None:
-            self._asked.pop(request, None)
+            self._pending.pop(request, None)
             deliver(done)
 
         request.deliver = give
-        self._asked[request] = asked
-        if self._held is not None and not self._dirty:
-            self._held.append(request)
+        self._pending[request] = pending
+        if self._held_back is not None and not self._dirty:
+            self._held_back.append(request)
         else:
-            self._enter(request)
+            self._enqueue(request)
 
-    def _enter(self, request: Request) -> None:
+    def _enqueue(self, request: Request) -> None:
         try:
             check_clean(self._dirty)
-            self._batch.add(request)
+            self._scheduler.add(request)
         except Exception as error:
-            asked = self._asked[request]
+            pending = self._pending[request]
             self._drop(request)
-            asked.fail(error)
+            pending.fail(error)
 
     def _drop(self, *requests: Request) -> None:
         for request in requests:
-            self._asked.pop(request, None)
-            if self._held is not None and request in self._held:
-                self._held.remove(request)
-        self._batch.drop(set(requests))
+            self._pending.pop(request, None)
+            if self._held_back is not None and request in self._held_back:
+                self._held_back.remove(request)
+        self._scheduler.drop(set(requests))
 
     def _abort(self) -> None:
-        held, self._held = self._held, None if self._held is None else []
+        held, self._held_back = self._held_back, None if self._held_back is None else []
         for request in held or []:
-            self._enter(request)
-        self._batch.abort(set(self._asked))
+            self._enqueue(request)
+        self._scheduler.abort(set(self._pending))
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._paused = False
         if self._recompute:
-            self._batch.recompute()
+            self._scheduler.recompute()
             self._recompute = False
-        self._tell_drained(RuntimeError("the engine was resumed before all had ended"))
-        held, self._held = self._held or [], None
+        self._notify_drained(RuntimeError("the engine was resumed before all requests had finished"))
+        held, self._held_back = self._held_back or [], None
         for request in held:
-            self._enter(request)
+            self._enqueue(request)
 
     def _fail(self, error: Exception) -> None:
-        """Something that fails leaves nobody knows what: whoever waits is told, and the engine begins anew."""
-        waiting = dict(self._asked)
+        """Fail all pending requests and drop their sequences: after an error their state is unknown."""
+        waiting = dict(self._pending)
         self._drop(*waiting)
-        for asked in waiting.values():
-            asked.fail(error)
+        for pending in waiting.values():
+            pending.fail(error)
 
 
-def _answer(
+def _resolve(
     loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Any]", result: Any, error: BaseException | None
 ) -> None:
-    with suppress(RuntimeError):  # a loop that is closed has nobody waiting
+    with suppress(RuntimeError):  # the caller's loop is closed
         loop.call_soon_threadsafe(_set, done, result, error)
 
 
@@ -381,10 +384,3 @@ def _set(done: "asyncio.Future[Any]", result: Any, error: BaseException | None) 
             done.set_result(result)
         else:
             done.set_exception(error)
-
-
-def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Chat models may declare several ends; the tokenizer's own always counts."""
-    declared = model.generation_config.eos_token_id if model.generation_config is not None else None
-    ends = {tokenizer.eos_token_id, *(declared if isinstance(declared, list) else [declared])}
-    return frozenset(token for token in ends if isinstance(token, int))

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-not-found,import-untyped"
-"""Triton kernels for generation on a GPU: what lies between the matrix products, attention over slots, and sampling.
+"""Triton kernels for the GPU: element-wise operations, decode attention over the KV cache, and sampling.
 
-A decoding step is a few hundred small kernels, so each that can be saved counts: a sum goes with the norm after it, a
-token's keys and values are stored by the attention that first reads them, and a token is drawn in one pass over the
-scores. Loaded only where there is a GPU.
+A decode step runs a few hundred small kernels, so each one saved counts: the residual sum is fused with the norm after
+it, the attention that first reads a token's keys and values also stores them, and sampling needs one pass over the
+logits. Imported only on machines with a GPU.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["FusedArithmetic", "Sampler", "attend_slots", "copy_prefixes"]
+from dojang.engine.elementwise import ElementwiseSettings
+
+__all__ = ["Sampler", "TritonElementwise", "attend_cache", "copy_prefixes"]
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _PROGRAMS = 528
-"""About four for every multiprocessor of a large GPU: fewer leave some of it idle."""
+"""About four programs per multiprocessor of a large GPU: fewer leave it partly idle."""
 _VOCABULARY_BLOCK = 1024
 
 
 @triton.jit
-def _normed_sum(x_at, y_at, weight_at, out_at, size, epsilon, ADDS: tl.constexpr, BLOCK: tl.constexpr):
+def _add_rms_norm_kernel(x_at, y_at, weight_at, out_at, size, epsilon, ADDS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < size
@@ -38,7 +40,7 @@ def _normed_sum(x_at, y_at, weight_at, out_at, size, epsilon, ADDS: tl.constexpr
 
 
 @triton.jit
-def _rotated(
+def _rotary_kernel(
     qkv_at, position_at, cos_at, sin_at, q_norm_at, k_norm_at, row_size, positions, epsilon,
     HEADS: tl.constexpr, HEAD: tl.constexpr, BLOCK: tl.constexpr, NORMS: tl.constexpr,
 ):  # fmt: skip
@@ -55,7 +57,7 @@ def _rotated(
         norm_at = q_norm_at if head < HEADS else k_norm_at
         first = (first * scale).to(kind).to(tl.float32) * tl.load(norm_at + at, inside, 0.0).to(tl.float32)
         second = (second * scale).to(kind).to(tl.float32) * tl.load(norm_at + half + at, inside, 0.0).to(tl.float32)
-    # A sequence that has ended may be written on for a few turns, past all room there is.
+    # A finished sequence may be decoded on for a few steps, past the end of the table.
     position = tl.minimum(tl.load(position_at + row), positions - 1).to(tl.int64)
     cos = tl.load(cos_at + position * HEAD + at, inside, 0.0).to(tl.float32)
     sin = tl.load(sin_at + position * HEAD + at, inside, 0.0).to(tl.float32)
@@ -64,7 +66,7 @@ def _rotated(
 
 
 @triton.jit
-def _gated(gate_up_at, out_at, size, BLOCK: tl.constexpr):
+def _silu_mul_kernel(gate_up_at, out_at, size, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
@@ -74,43 +76,45 @@ def _gated(gate_up_at, out_at, size, BLOCK: tl.constexpr):
     tl.store(out_at + row * size + at, (wide / (1.0 + tl.exp(-wide))).to(gate.dtype) * up, inside)
 
 
-class FusedArithmetic:
-    """Arithmetic, a kernel for each verb. Writes into what it is given."""
+class TritonElementwise:
+    """Elementwise with one Triton kernel per method, for models like Llama (`Decoder.fused`). Overwrites its inputs."""
 
-    def __init__(self, heads: int, kv_heads: int, epsilon: float, cos_TD: Tensor, sin_TD: Tensor) -> None:
-        self._heads, self._kv_heads = heads, kv_heads
-        self._epsilon = epsilon
+    def __init__(self, settings: ElementwiseSettings) -> None:
+        self._heads, self._kv_heads = settings.heads, settings.kv_heads
+        self._epsilon = settings.epsilon
+        (cos_TD, sin_TD) = settings.ropes[0]
         self._cos_TD, self._sin_TD = cos_TD.contiguous(), sin_TD.contiguous()
 
-    def at(self, position_N: Tensor) -> None:
+    def set_positions(self, position_N: Tensor) -> None:
         self._position_N = position_N
 
-    def normed_sum(self, x_NE: Tensor, y_NE: Tensor | None, weight_E: Tensor) -> Tensor:
+    def add_rms_norm(self, x_NE: Tensor, y_NE: Tensor | None, weight_E: Tensor) -> Tensor:
         out_NE = torch.empty_like(x_NE)
         rows, size = x_NE.shape
         other_NE = x_NE if y_NE is None else y_NE
         block = triton.next_power_of_2(size)
-        _normed_sum[(rows,)](x_NE, other_NE, weight_E, out_NE, size, self._epsilon, y_NE is not None, block)
+        _add_rms_norm_kernel[(rows,)](x_NE, other_NE, weight_E, out_NE, size, self._epsilon, y_NE is not None, block)
         return out_NE
 
-    def rotated(
-        self, qkv_NF: Tensor, q_norm_D: Tensor | None, k_norm_D: Tensor | None
+    def rotary(
+        self, qkv_NF: Tensor, q_norm_D: Tensor | None, k_norm_D: Tensor | None, rope: int | None = 0
     ) -> tuple[Tensor, Tensor, Tensor]:
+        assert rope == 0
         rows, size = qkv_NF.shape
-        head, turning = self._cos_TD.shape[-1], self._heads + self._kv_heads
+        head, rotated = self._cos_TD.shape[-1], self._heads + self._kv_heads
         norms = q_norm_D is not None
-        _rotated[(rows, turning)](
+        _rotary_kernel[(rows, rotated)](
             qkv_NF, self._position_N, self._cos_TD, self._sin_TD,
             q_norm_D if norms else qkv_NF, k_norm_D if norms else qkv_NF, size, len(self._cos_TD), self._epsilon,
             self._heads, head, triton.next_power_of_2(head // 2), norms, num_warps=1,
         )  # fmt: skip
         all_NFD = qkv_NF.view(rows, -1, head)
-        return all_NFD[:, : self._heads], all_NFD[:, self._heads : turning], all_NFD[:, turning:]
+        return all_NFD[:, : self._heads], all_NFD[:, self._heads : rotated], all_NFD[:, rotated:]
 
-    def gated(self, gate_up_NF: Tensor) -> Tensor:
+    def silu_mul(self, gate_up_NF: Tensor) -> Tensor:
         rows, size = len(gate_up_NF), gate_up_NF.shape[1] // 2
         out_NF = gate_up_NF.new_empty(rows, size)
-        _gated[(rows, triton.cdiv(size, 1024))](gate_up_NF, out_NF, size, 1024)
+        _silu_mul_kernel[(rows, triton.cdiv(size, 1024))](gate_up_NF, out_NF, size, 1024)
         return out_NF
 
 
@@ -118,13 +122,13 @@ class FusedArithmetic:
 
 
 @triton.jit
-def _attend(  # noqa: PLR0915  # a kernel calls nothing
+def _attend_kernel(  # noqa: PLR0915  # a kernel calls nothing
     q_at, k_at, v_at, keys_at, values_at, out_at, sums_at, peaks_at, weights_at, position_at, slot_at,
     scale, length, token_stride, slot_stride, head_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_BLOCK: tl.constexpr, HEAD: tl.constexpr,
     HEAD_BLOCK: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One token of one sequence, the query heads that share a head of keys, and a share of the positions before it."""
+    """Attend one token of one sequence to a share of its earlier positions, for the query heads of one key head."""
     program, share = tl.program_id(0), tl.program_id(1)
     row, head = (program // KV_HEADS).to(tl.int64), program % KV_HEADS
     position = tl.minimum(tl.load(position_at + row), length - 1)
@@ -159,7 +163,7 @@ def _attend(  # noqa: PLR0915  # a kernel calls nothing
         seen = seen * fade[:, None] + tl.dot(share_of.to(v.dtype), v, input_precision=PRECISION)
         weight = weight * fade + tl.sum(share_of, 1)
         peak = higher
-    if share == 0:  # the token itself, which nobody has stored yet
+    if share == 0:  # the token itself: store its key and value, and attend to it
         k = tl.load(k_at + row * token_stride + head * HEAD + at, inside, 0.0)
         v = tl.load(v_at + row * token_stride + head * HEAD + at, inside, 0.0)
         tl.store(keys + position.to(tl.int64) * HEAD + at, k, inside)
@@ -182,11 +186,11 @@ def _attend(  # noqa: PLR0915  # a kernel calls nothing
 
 
 @triton.jit
-def _joined(
+def _combine_kernel(
     sums_at, peaks_at, weights_at, out_at,
     GROUP: tl.constexpr, GROUP_BLOCK: tl.constexpr, HEAD: tl.constexpr, HEAD_BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """The shares of one query head put together."""
+    """Combine the shares of one query head."""
     program, member = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = tl.arange(0, HEAD_BLOCK)
     line = (program * SPLITS + tl.arange(0, SPLITS)) * GROUP_BLOCK + member
@@ -198,11 +202,11 @@ def _joined(
 
 
 def _splits(rows: int, kv_heads: int) -> int:
-    """Into how many shares the positions of a sequence are cut: when few sequences are left, to keep the GPU busy."""
+    """Number of shares a sequence's positions are split into, so that few sequences still keep the GPU busy."""
     return min(16, 1 << max(0, (_PROGRAMS // max(1, rows * kv_heads)).bit_length() - 1))
 
 
-def attend_slots(
+def attend_cache(
     q_NHD: Tensor,
     k_NKD: Tensor,
     v_NKD: Tensor,
@@ -211,9 +215,9 @@ def attend_slots(
     position_N: Tensor,
     slot_N: Tensor,
 ) -> Tensor:
-    """Attention of one token in each of these slots, which also stores its keys and values.
+    """Attend one token per sequence to its slot of the KV cache, and store the token's key and value there.
 
-    Queries, keys and values must be parts of the same rows.
+    Queries, keys and values must be views of the same rows.
     """
     rows, heads, head = q_NHD.shape
     kv_heads = k_NKD.shape[1]
@@ -226,23 +230,23 @@ def attend_slots(
         lines = rows * kv_heads * shares * group_block
         sums = q_NHD.new_empty(lines, head_block, dtype=torch.float32)
         peaks, weights = q_NHD.new_empty(2, lines, dtype=torch.float32).unbind()
-    _attend[(rows * kv_heads, shares)](
+    _attend_kernel[(rows * kv_heads, shares)](
         q_NHD, k_NKD, v_NKD, keys_SKTD, values_SKTD, out_NHD, sums, peaks, weights, position_N, slot_N,
         head**-0.5, keys_SKTD.shape[2], q_NHD.stride(0), keys_SKTD.stride(0), keys_SKTD.stride(1),
         kv_heads, group, group_block, head, head_block, 64, shares,
         "ieee" if q_NHD.dtype is torch.float32 else "tf32", num_warps=4, num_stages=3,
     )  # fmt: skip
     if shares > 1:
-        _joined[(rows * kv_heads, group)](
+        _combine_kernel[(rows * kv_heads, group)](
             sums, peaks, weights, out_NHD, group, group_block, head, head_block, shares, num_warps=1
         )
     return out_NHD
 
 
 @triton.jit
-def _copied(table_at, keys_at, values_at, layer_stride, slot_stride, head_stride, KV_HEADS: tl.constexpr,
+def _copy_prefixes_kernel(table_at, keys_at, values_at, layer_stride, slot_stride, head_stride, KV_HEADS: tl.constexpr,
             HEAD: tl.constexpr, HEAD_BLOCK: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Some positions of one layer and head of one prefix."""
+    """Copy some positions of one layer and head of one prefix."""
     entry, which = table_at + tl.program_id(0) * 7, tl.program_id(1)
     layer, head = (which // KV_HEADS).to(tl.int64), which % KV_HEADS
     size, place = tl.load(entry + 5), tl.load(entry + 6)
@@ -256,9 +260,9 @@ def _copied(table_at, keys_at, values_at, layer_stride, slot_stride, head_stride
 
 
 def copy_prefixes(copies: Sequence[tuple[Tensor, Tensor, int, int]], keys_LSKTD: Tensor, values_LSKTD: Tensor) -> None:
-    """Copy prefixes, (keys [L, K, T, D], values, tokens, place of the slot) each, into slots.
+    """Copy prefixes, each (keys [L, K, T, D], values, tokens, physical slot), into the KV cache.
 
-    They lie anywhere, so the kernel is given addresses.
+    They lie in separate tensors, so the kernel gets addresses.
     """
     entries = [
         (keys.data_ptr(), values.data_ptr(), keys.stride(0), keys.stride(1), keys.stride(2), size, place)
@@ -267,7 +271,7 @@ def copy_prefixes(copies: Sequence[tuple[Tensor, Tensor, int, int]], keys_LSKTD:
     table = torch.tensor(entries, dtype=torch.int64).pin_memory().to(keys_LSKTD.device, non_blocking=True)
     layers, _, kv_heads, _, head = keys_LSKTD.shape
     longest = max(size for _, _, size, _ in copies)
-    _copied[(len(copies), layers * kv_heads, triton.cdiv(longest, 64))](
+    _copy_prefixes_kernel[(len(copies), layers * kv_heads, triton.cdiv(longest, 64))](
         table, keys_LSKTD, values_LSKTD, *keys_LSKTD.stride()[:3], kv_heads, head, triton.next_power_of_2(head), 64
     )
 
@@ -276,45 +280,47 @@ def copy_prefixes(copies: Sequence[tuple[Tensor, Tensor, int, int]], keys_LSKTD:
 
 
 @triton.jit
-def _block_sums(logits_at, peaks_at, plain_at, heated_at, heat_at, size, blocks, BLOCK: tl.constexpr):
+def _block_sums_kernel(logits_at, peaks_at, plain_at, scaled_at, temperature_at, size, blocks, BLOCK: tl.constexpr):
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = block * BLOCK + tl.arange(0, BLOCK)
     score = tl.load(logits_at + row * size + at, at < size, float("-inf")).to(tl.float32)
-    heat = tl.load(heat_at + row)
-    heat = tl.where(heat == 0.0, 1.0, heat)
+    temperature = tl.load(temperature_at + row)
+    temperature = tl.where(temperature == 0.0, 1.0, temperature)
     peak = tl.max(score, 0)
     tl.store(peaks_at + row * blocks + block, peak)
     tl.store(plain_at + row * blocks + block, tl.sum(tl.exp(score - peak), 0))
-    tl.store(heated_at + row * blocks + block, tl.sum(tl.exp((score - peak) / heat), 0))
+    tl.store(scaled_at + row * blocks + block, tl.sum(tl.exp((score - peak) / temperature), 0))
 
 
 @triton.jit
-def _picked(
-    logits_at, peaks_at, plain_at, heated_at, heat_at, uniform_at, turn_at, stride,
+def _pick_token_kernel(
+    logits_at, peaks_at, plain_at, scaled_at, temperature_at, uniform_at, step_at, stride,
     token_at, position_at, tokens_at, logps_at, plains_at, size, blocks,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """The token at a given place of the cumulative distribution: first its block, then its place inside."""
+    """Pick a token by inverting the cumulative distribution: first its block, then its place inside the block."""
     row = tl.program_id(0).to(tl.int64)
-    turn = tl.load(turn_at).to(tl.int64)
-    heat = tl.load(heat_at + row)
-    greedy = heat == 0.0
-    heat = tl.where(greedy, 1.0, heat)
+    step = tl.load(step_at).to(tl.int64)
+    temperature = tl.load(temperature_at + row)
+    greedy = temperature == 0.0
+    temperature = tl.where(greedy, 1.0, temperature)
     block_at = tl.arange(0, BLOCKS)
     real = block_at < blocks
     peaks = tl.load(peaks_at + row * blocks + block_at, real, float("-inf"))
     peak = tl.max(peaks, 0)
-    mass = tl.where(real, tl.load(heated_at + row * blocks + block_at, real, 0.0) * tl.exp((peaks - peak) / heat), 0.0)
+    mass = tl.where(
+        real, tl.load(scaled_at + row * blocks + block_at, real, 0.0) * tl.exp((peaks - peak) / temperature), 0.0
+    )
     total = tl.sum(mass, 0)
-    # A uniform number may round to 1, which would lead past the last token.
-    target = tl.minimum(tl.load(uniform_at + turn * stride + row), 0.99999994) * total
+    # A uniform number may round to 1, which would select past the last token.
+    target = tl.minimum(tl.load(uniform_at + step * stride + row), 0.99999994) * total
     block = tl.minimum(tl.sum(tl.where(real & (tl.cumsum(mass, 0) <= target), 1, 0), 0), blocks - 1)
     block = tl.where(greedy, tl.argmax(peaks, 0), block)
     before = tl.sum(tl.where(block_at < block, mass, 0.0), 0)
     at = tl.arange(0, BLOCK)
     inside = block * BLOCK + at < size
     score = tl.load(logits_at + row * size + block * BLOCK + at, inside, float("-inf")).to(tl.float32)
-    part = tl.where(inside, tl.exp((score - peak) / heat), 0.0)
+    part = tl.where(inside, tl.exp((score - peak) / temperature), 0.0)
     place = tl.minimum(tl.sum(tl.where(before + tl.cumsum(part, 0) <= target, 1, 0), 0), BLOCK - 1)
     possible = tl.sum(tl.where(at == place, part, 0.0), 0) > 0.0
     place = tl.where(greedy | (possible == 0), tl.argmax(score, 0), place)
@@ -322,39 +328,39 @@ def _picked(
     plain_total = tl.sum(
         tl.where(real, tl.load(plain_at + row * blocks + block_at, real, 0.0) * tl.exp(peaks - peak), 0.0), 0
     )
-    token = tl.minimum(block * BLOCK + place, size - 1)  # scores that are no numbers must not lead outside
+    token = tl.minimum(block * BLOCK + place, size - 1)  # NaN logits must not select a token out of range
     tl.store(token_at + row, token.to(tl.int64))
-    tl.store(tokens_at + turn * stride + row, token.to(tl.int32))
-    tl.store(logps_at + turn * stride + row, (chosen - peak) / heat - tl.log(total))
-    tl.store(plains_at + turn * stride + row, chosen - peak - tl.log(plain_total))
+    tl.store(tokens_at + step * stride + row, token.to(tl.int32))
+    tl.store(logps_at + step * stride + row, (chosen - peak) / temperature - tl.log(total))
+    tl.store(plains_at + step * stride + row, chosen - peak - tl.log(plain_total))
     tl.store(position_at + row, tl.load(position_at + row) + 1)
 
 
 class Sampler:
-    """Draws a token per row, turn after turn, and keeps what was drawn on the GPU: [turns, rows] of everything."""
+    """Samples a token per row at every step and keeps tokens and log-probs on the GPU, [steps, rows] each."""
 
-    def __init__(self, rows: int, turns: int, vocabulary: int, device: torch.device) -> None:
+    def __init__(self, rows: int, steps: int, vocabulary: int, device: torch.device) -> None:
         def numbers(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*sizes, dtype=dtype, device=device)
 
         self._size = vocabulary
         self._blocks = triton.cdiv(vocabulary, _VOCABULARY_BLOCK)
         self._sums = numbers(3, rows, self._blocks)
-        self.heat_N = numbers(rows)
-        self.uniform_RN = numbers(turns, rows)
-        self.turn = numbers(1, dtype=torch.int32)
-        self.token_RN = numbers(turns, rows, dtype=torch.int32)
-        self.logp_RN, self.plain_RN = numbers(turns, rows), numbers(turns, rows)
+        self.temperature_N = numbers(rows)
+        self.uniform_RN = numbers(steps, rows)
+        self.step = numbers(1, dtype=torch.int32)
+        self.token_RN = numbers(steps, rows, dtype=torch.int32)
+        self.logp_RN, self.plain_RN = numbers(steps, rows), numbers(steps, rows)
 
-    def draw(self, logits_NV: Tensor, token_N: Tensor, position_N: Tensor) -> None:
-        """A token for each of these rows, at this turn; and the next turn."""
+    def sample(self, logits_NV: Tensor, token_N: Tensor, position_N: Tensor) -> None:
+        """Sample a token for each row and advance to the next step."""
         rows = len(logits_NV)
-        peaks, plain, heated = self._sums.unbind()
-        scratch: tuple[Any, ...] = (logits_NV, peaks, plain, heated, self.heat_N)
-        _block_sums[(rows, self._blocks)](*scratch, self._size, self._blocks, _VOCABULARY_BLOCK)
-        _picked[(rows,)](
-            *scratch, self.uniform_RN, self.turn, self.uniform_RN.stride(0),
+        peaks, plain, scaled = self._sums.unbind()
+        scratch: tuple[Any, ...] = (logits_NV, peaks, plain, scaled, self.temperature_N)
+        _block_sums_kernel[(rows, self._blocks)](*scratch, self._size, self._blocks, _VOCABULARY_BLOCK)
+        _pick_token_kernel[(rows,)](
+            *scratch, self.uniform_RN, self.step, self.uniform_RN.stride(0),
             token_N, position_N, self.token_RN, self.logp_RN, self.plain_RN, self._size, self._blocks,
             _VOCABULARY_BLOCK, triton.next_power_of_2(self._blocks),
         )  # fmt: skip
-        self.turn += 1
+        self.step += 1

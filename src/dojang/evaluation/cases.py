@@ -1,6 +1,6 @@
-"""From the command line of `dojang eval` to one RunConfig per dataset and number of shots.
+"""Turns the command line of `dojang eval` into one RunConfig per dataset and number of shots.
 
-Settings come from, in this order: defaults, the recipe (or the run that MODEL was trained in), options, key=value.
+Sources of settings, in increasing precedence: defaults, the recipe (or the run that trained MODEL), options, key=value.
 """
 
 import json
@@ -16,20 +16,22 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.core.run_dir import LINKS, RunDir
 from dojang.data.prepared import PreparedConfig
+from dojang.protocols import Task
+from dojang.types import Problem
 
 __all__ = ["Case", "Options", "Subject", "find_subject", "make_cases", "numbers"]
 
 DATASETS = tuple(sorted(GRADED_BY))
-_OF_A_RUN = ("max_tokens", "max_model_len")
-"""Rollout settings that a trained model is evaluated with; others belong to the machines it was trained on."""
-_MAX_TOKENS = 512
+_RUN_SETTINGS = ("max_tokens", "max_model_len")
+"""Rollout settings taken over from the run; the others depend on the training machines."""
+_MAX_TOKENS = 256
 
 Tree = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the command line; None where the recipe or the run decides."""
+    """Command-line options; None: taken from the recipe or the run."""
 
     samples: int
     temperature: float
@@ -45,9 +47,9 @@ class Subject:
     """The model to evaluate, and the settings it comes with."""
 
     path: str
-    """Model name, hub id or directory: for a run, its best checkpoint."""
+    """Model name, hub id or directory; for a run, its best checkpoint."""
     trained_from: str = ""
-    """The model that training started from, if that is known."""
+    """Base model of the training, if known."""
     settings: Mapping[str, Tree] = field(default_factory=dict)
     """Sections model, data, task, judge and rollout of the recipe or the run."""
 
@@ -57,8 +59,13 @@ class Case:
     """One evaluation: a dataset and a number of shots."""
 
     data: str
+    """Name of the dataset in the results."""
     shots: int | None
     config: RunConfig
+    problems: Sequence[Problem] | None = None
+    """Problems to evaluate, instead of those of config.data."""
+    task: Task | None = None
+    """Task that grades them, instead of config.task."""
 
 
 def numbers(text: str) -> list[int]:
@@ -66,18 +73,18 @@ def numbers(text: str) -> list[int]:
     try:
         return [int(each) for each in text.split(",")] if text else []
     except ValueError:
-        raise ConfigError(f"--shots {text} must be numbers with commas between, such as 0,2,4,8") from None
+        raise ConfigError(f"--shots {text} must be comma-separated numbers, such as 0,2,4,8") from None
 
 
 def find_subject(name: str, recipe: str) -> Subject:
     """Finds the model that MODEL names, and the settings of the recipe or of the run it belongs to."""
     path, run = _checkpoint(name)
-    told = read(str(run / "config.yaml")) if run is not None else {}
-    base = str(_section(told, "model").get("name", "")) if run is not None else _adapter_base(path)
-    settings = read(recipe) if recipe else told
+    run_settings = read(str(run / "config.yaml")) if run is not None else {}
+    base = str(_section(run_settings, "model").get("name", "")) if run is not None else _adapter_base(path)
+    settings = read(recipe) if recipe else run_settings
     sections = {key: _section(settings, key) for key in ("model", "data", "task", "judge", "rollout")}
     if not recipe:
-        sections["rollout"] = {key: sections["rollout"][key] for key in _OF_A_RUN if key in sections["rollout"]}
+        sections["rollout"] = {key: sections["rollout"][key] for key in _RUN_SETTINGS if key in sections["rollout"]}
     return Subject(str(path) if path.is_dir() else name, base, {key: each for key, each in sections.items() if each})
 
 
@@ -89,8 +96,9 @@ def make_cases(
     overrides: Sequence[str],
     say: Callable[[str], None],
 ) -> list[Case]:
-    """One case per dataset and number of shots. Without --data, the recipe's or the run's own dataset."""
-    chosen = [_chosen(subject, each, say) for each in data] or [_own(subject)]
+    """Returns one case per dataset and number of shots. Without --data, uses the dataset that an override names
+    (data.name=...), or that of the recipe or the run."""
+    chosen = [_chosen(subject, each, say) for each in data] or [_own(subject, overrides)]
     counts: Sequence[int | None] = shots or [None]
     return [_case(subject, *each, count, options, overrides) for each in chosen for count in counts]
 
@@ -98,12 +106,15 @@ def make_cases(
 def _case(
     subject: Subject, label: str, data: Tree, task: Tree, shots: int | None, options: Options, overrides: Sequence[str]
 ) -> Case:
+    data, task = _renamed("data", data, overrides), _renamed("task", task, overrides)
+    if not task:
+        task = dict(GRADED_BY.get(str(data.get("name")), {}))
     if shots is not None:
         if data.get("name") != "gsm8k":
             raise ConfigError(f"--shots is for gsm8k; {label} has no examples to show")
         data = {**data, "shots": shots}
     if task.get("name") == "code":
-        task = {**task, "max_tests": None}  # a program that fails a test which was not drawn is wrong all the same
+        task = {**task, "max_tests": None}  # run all tests: a program is wrong if it fails any of them
     model = {"name": subject.path, "device": options.device, "dtype": options.dtype}
     template = subject.settings.get("model", {}).get("chat_template_kwargs")
     rollout = {"max_tokens": _MAX_TOKENS, **subject.settings.get("rollout", {})}
@@ -119,38 +130,53 @@ def _case(
     config = resolve(f"the evaluation on {label}", tree, overrides)
     if config.model.name != subject.path:
         raise ConfigError(f"model.name={config.model.name} is not the MODEL {subject.path}; give it as MODEL instead")
-    return Case(label, shots, config)
+    return Case(label or config.data.name, shots, config)
 
 
-def _own(subject: Subject) -> tuple[str, Tree, Tree]:
-    """The dataset and the task that the recipe or the run names."""
-    data = subject.settings.get("data")
+def _renamed(section: str, tree: Tree, overrides: Sequence[str]) -> Tree:
+    """Drops the settings of a section whose name an override changes: they are those of another dataset or task."""
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key == f"{section}.name" and value != tree.get("name"):
+            return {"name": value}
+    return tree
+
+
+def _own(subject: Subject, overrides: Sequence[str]) -> tuple[str, Tree, Tree]:
+    """Returns the dataset and the task of the overrides, the recipe or the run."""
+    data, task = subject.settings.get("data", {}), subject.settings.get("task", {})
+    if any(each.startswith(("data.name=", "data=")) for each in overrides):
+        return "", data, task
     if not data:
         raise ConfigError(
-            "no dataset to evaluate on; give --data NAME or --recipe R, or a run directory, which has a dataset"
+            "no dataset to evaluate on; give --data NAME or FILE, --recipe R, or a run directory as MODEL"
         )
     label = data.get("path") if data.get("name") == "prepared" else data.get("name")
-    return str(label), data, subject.settings.get("task", {})
+    return str(label), data, task
 
 
 def _chosen(subject: Subject, text: str, say: Callable[[str], None]) -> tuple[str, Tree, Tree]:
-    """The dataset that one item of --data names, and the task that grades it.
+    """Returns the dataset of one item of --data, and its task.
 
-    Further settings of both come from the recipe or the run where it has the same ones.
+    Further settings of both come from the recipe or the run, if it has the same dataset or task.
     """
     name, _, place = text.partition("=")
     if name in DATASETS:
         if not place and Path(name).is_dir():
             say(f"--data {name} is the dataset {name}, not the folder of that name here; for that, write ./{name}")
         data, task = _known(name, place)
+    elif Path(text).exists() and not _is_prepared(Path(text)):
+        name = text
+        data = {"name": "files", "train": text, "test": text}  # evaluates all rows
+        task = {"name": subject.settings.get("task", {}).get("name", "answer_line")}
     elif Path(text).is_dir():
         name = text
         data = {"name": "prepared", "path": text}
-        task = {"name": PreparedConfig(path=Path(text)).grader("test")}
+        task = {"name": PreparedConfig(path=Path(text)).task_name("test")}
     else:
         raise ConfigError(
-            f"--data {text} is neither {', '.join(DATASETS[:-1])} or {DATASETS[-1]} nor a directory that "
-            "`dojang data prepare` has made"
+            f"--data {text} is neither {', '.join(DATASETS[:-1])} or {DATASETS[-1]}, nor a file of rows, nor a "
+            "directory that `dojang data prepare` wrote"
         )
     own, grading = (subject.settings.get(key, {}) for key in ("data", "task"))
     same = own.get("name") == data["name"] and (data["name"] != "prepared" or str(own.get("path")) == text)
@@ -161,6 +187,11 @@ def _chosen(subject: Subject, text: str, say: Callable[[str], None]) -> tuple[st
     return name, {**own, **data} if same else data, task
 
 
+def _is_prepared(path: Path) -> bool:
+    """Whether a directory has the layout of `dojang data prepare`."""
+    return path.is_dir() and ((path / "report.json").exists() or PreparedConfig(path=path).has("test"))
+
+
 def _known(name: str, place: str) -> tuple[Tree, Tree]:
     if name == "reasoning_gym":
         generators: Tree = {each: {} for each in filter(None, place.split("+"))}
@@ -169,7 +200,7 @@ def _known(name: str, place: str) -> tuple[Tree, Tree]:
 
 
 def _checkpoint(name: str) -> tuple[Path, Path | None]:
-    """The directory of a model and of the run it belongs to; a run stands for its best checkpoint."""
+    """Returns the directory of a model and of its run; for a run directory, its best checkpoint."""
     path = Path(name)
     for link in LINKS:
         if (path / "checkpoints" / link).exists():

@@ -1,38 +1,36 @@
 """Runs `dojang eval`: evaluates the cases, prints and writes the results.
 
-OUTPUT/results.json       everything, problem by problem: what --compare reads
-OUTPUT/results.csv        a line for each problem
-OUTPUT/report.md          the tables
-OUTPUT/shots.png          accuracy over the number of shots, if several were asked for
-OUTPUT/comparison.{md,png}  of --compare A B: the table of differences, and accuracy of both models
+OUTPUT/samples.jsonl      one line per completion: prompt, completion, extracted answer, verdict
+OUTPUT/settings.json      configuration of each case; --resume compares it
+OUTPUT/results.json       all results, per problem, with model, settings and version; --compare reads it
+OUTPUT/results.csv        one line per problem
+OUTPUT/report.md          tables
+OUTPUT/shots.png          accuracy over the number of shots, if several
+OUTPUT/comparison.{md,png}  --compare A B: table of differences, and accuracy of both models
 """
 
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dojang.config.recipe import to_tree
+from dojang import __version__
+from dojang.core.errors import ConfigError, Interrupted
 from dojang.core.paths import check_vacant, claim, writable
+from dojang.core.run_dir import write_atomic
 from dojang.evaluation.cases import Case, Options, find_subject, make_cases
 from dojang.evaluation.comparison import Comparison
+from dojang.evaluation.evaluate_model import SAMPLES, EvalResult, evaluate_cases, holds_evaluation
 from dojang.evaluation.report import name_of, plot_shots, report, write_csv
-from dojang.loop.scores import Scores
 
-if TYPE_CHECKING:
-    from dojang.evaluation.evaluator import Examiner
-
-__all__ = ["compare", "evaluate"]
-
-_KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+__all__ = ["compare", "run", "write_results"]
 
 
-def evaluate(
+def run(
     model: str,
     options: Options,
     *,
@@ -41,9 +39,12 @@ def evaluate(
     recipe: str = "",
     overrides: Sequence[str] = (),
     output: Path | None = None,
+    resume: bool = False,
 ) -> None:
-    """Evaluates the model on every dataset with every number of shots; writes to evals/MODEL-N without `output`."""
-    if output is not None:
+    """Evaluates the model on every dataset with every number of shots; writes to runs/eval-MODEL-N without `output`."""
+    if resume and output is None:
+        raise ConfigError("--resume goes on with an evaluation in a directory; name it with --output")
+    if output is not None and not (resume and holds_evaluation(output)):
         check_vacant("--output", output)
     console = Console()
 
@@ -52,35 +53,43 @@ def evaluate(
 
     subject = find_subject(model, recipe)
     cases = make_cases(subject, data, shots, options, overrides, say)
-    with writable("--output", output or Path("evals")):
-        output = output or claim(Path("evals"), Path(model).name)
-        output.mkdir(parents=True, exist_ok=True)
-    from dojang.runs.training import load_rooms
+    with writable("--output", output or Path("runs")):
+        output = output or claim(Path("runs"), f"eval-{Path(model).name}")
+    try:
+        results = _with_progress(cases, output, console, resume=resume)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped; finished samples are in {output / SAMPLES}. Go on with the same command and --output {output} "
+            "--resume"
+        ) from None
+    about = {"model": model, "trained_from": subject.trained_from, "recipe": recipe, "overrides": list(overrides)}
+    say(write_results(output, about, results))
+    for each in results:
+        if each.overlong_prompts:
+            say(f"{each.data}: {each.overlong_prompts:,} overlong prompts dropped")
+    say(f"written to {output}; every completion with its verdict is in {output / SAMPLES}")
 
-    load_rooms()
-    from dojang.evaluation.evaluator import Examiner
 
-    results = asyncio.run(_examine(Examiner(cases[0].config), cases, console))
+def write_results(output: Path, about: Mapping[str, Any], results: Sequence[EvalResult]) -> str:
+    """Writes results.json, results.csv, report.md and shots.png; returns the report."""
     found = {
-        "model": model,
-        "trained_from": subject.trained_from,
-        "recipe": recipe,
-        "overrides": list(overrides),
-        "settings": _settings(cases[0]),
-        "results": [_result(case, *each) for case, each in zip(cases, results, strict=True)],
+        "version": __version__,
+        **about,
+        "settings": _settings(results[0]),
+        "results": [each.as_json() for each in results],
     }
-    (output / "results.json").write_text(json.dumps(found, indent=1) + "\n")
-    write_csv(output / "results.csv", found)
     text = report(found)
-    (output / "report.md").write_text(text)
-    if len(shots) > 1:
-        plot_shots(output / "shots.png", found)
-    say(text)
-    say(f"written to {output}")
+    with writable("--output", output):
+        write_atomic(output / "results.json", (json.dumps(found, indent=1) + "\n").encode())
+        write_csv(output / "results.csv", found)
+        (output / "report.md").write_text(text)
+        if len({each.shots for each in results}) > 1:
+            plot_shots(output / "shots.png", found)
+    return text
 
 
 def compare(first: Path, second: Path, output: Path | None = None) -> None:
-    """Prints how much better the second evaluation is on the problems both have; draws both if there is an `output`."""
+    """Prints the differences of two evaluations on their common problems; with `output`, draws both."""
     if output is not None:
         check_vacant("--output", output)
     found = Comparison.of(first, second)
@@ -94,8 +103,8 @@ def compare(first: Path, second: Path, output: Path | None = None) -> None:
         console.print(f"written to {output}", markup=False, highlight=False)
 
 
-def _settings(case: Case) -> dict[str, Any]:
-    config = case.config
+def _settings(result: EvalResult) -> dict[str, Any]:
+    config = result.config
     return {
         "samples": config.eval.samples,
         "temperature": config.eval.temperature,
@@ -108,35 +117,16 @@ def _settings(case: Case) -> dict[str, Any]:
     }
 
 
-def _result(case: Case, scores: Scores, dropped: int) -> dict[str, Any]:
-    ks = [k for k in _KS if k <= case.config.eval.samples]
-    return {
-        "data": case.data,
-        "shots": case.shots,
-        **scores.as_json(ks),
-        "overlong_prompts": dropped,
-        "config": to_tree(case.config),
-        "answers": list(map(asdict, scores.answers)),
-    }
-
-
-async def _examine(examiner: "Examiner", cases: Sequence[Case], console: Console) -> list[tuple[Scores, int]]:
-    """The scores of each case, and the number of overlong prompts that were left out."""
+def _with_progress(cases: Sequence[Case], output: Path, console: Console, *, resume: bool) -> list[EvalResult]:
+    """Evaluates the cases with a progress bar for each."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    try:
-        with Progress(*columns, console=console, transient=True) as progress:
-            results = []
-            for case in cases:
-                bar = progress.add_task(name_of({"data": case.data, "shots": case.shots}), total=None)
+    with Progress(*columns, console=console, transient=True) as progress:
+        bars: dict[str, Any] = {}
 
-                def told(total: int, bar: Any = bar) -> None:
-                    progress.update(bar, total=total, advance=1)
+        def advance(case: Case, done: int, total: int) -> None:
+            name = name_of({"data": case.data, "shots": case.shots})
+            if name not in bars:
+                bars[name] = progress.add_task(name)
+            progress.update(bars[name], total=total, completed=done)
 
-                scores = Scores.of(await examiner.examine(case.config, told))
-                results.append((scores, examiner.dropped))
-                if examiner.dropped:
-                    said = f"{case.data}: {examiner.dropped:,} overlong prompts left out"
-                    console.print(said, markup=False, highlight=False, soft_wrap=True)
-            return results
-    finally:
-        await examiner.close()
+        return asyncio.run(evaluate_cases(cases, output=output, resume=resume, on_progress=advance))

@@ -1,4 +1,4 @@
-"""Compares two evaluations on the problems both have: a table of differences, and a chart of both models."""
+"""Compares two evaluations on their common problems: a table of differences, and a chart of both models."""
 
 import json
 from collections.abc import Sequence
@@ -35,14 +35,14 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two evaluations beside each other."""
+    """Two evaluations, paired by dataset and number of shots."""
 
     labels: tuple[str, str]
     pairs: Sequence[_Pair]
 
     @classmethod
     def of(cls, first: Path, second: Path) -> "Comparison":
-        """Reads what `dojang eval --output` wrote."""
+        """Reads two outputs of `dojang eval`."""
         before, after = _read(first), _read(second)
         results = {name_of(result): result for result in before["results"]}
         pairs = [
@@ -55,7 +55,7 @@ class Comparison:
         return cls(_labels(before, after, (first, second)), pairs)
 
     def table(self) -> str:
-        """Markdown: accuracy of both, the difference with its interval, and p."""
+        """Returns a Markdown table: accuracy of both, difference with interval, p-value."""
         rows = []
         gaps = [pair.difference for pair in self.pairs]
         for pair, gap in zip(self.pairs, gaps, strict=True):
@@ -72,7 +72,7 @@ class Comparison:
         return f"{table(headings, rows)}\n\n{_methods(gaps)}\n"
 
     def plot(self, path: Path) -> None:
-        """Draws the accuracy of both models with 95% intervals: over shots where there are any, else by dataset."""
+        """Draws the accuracy of both models with 95% intervals, over shots or by dataset."""
         points = [
             (label, pair.data, pair.shots, pair.estimates[at])
             for pair in self.pairs
@@ -88,17 +88,17 @@ def _shown_p(p: float | None) -> str:
 
 
 def _methods(gaps: Sequence[Difference]) -> str:
-    """How intervals and p-values are computed."""
+    """Describes the methods behind intervals and p-values."""
     test = "exact" if all(gap.exact for gap in gaps) else "exact, or sampled where the support is too large"
-    told = [
+    notes = [
         "95% intervals: adjusted Wald for paired proportions (Bonett and Price, 2012), n = problems.",
-        f"p: two-sided paired permutation test over problems, {test}; with one answer a problem, McNemar's exact test.",
+        f"p: two-sided paired permutation test over problems, {test}; with one sample each, McNemar's exact test.",
     ]
     if any(gap.p is None for gap in gaps):
-        told.append(f"No p-value with fewer than {MIN_PROBLEMS} problems: no result could be significant at 5%.")
+        notes.append(f"No p-value with fewer than {MIN_PROBLEMS} problems: no result could be significant at 5%.")
     if any(gap.thinned for gap in gaps if gap.p is not None):
-        told.append("The test uses equally many answers of both models to a problem, drawn from those there are.")
-    return "\n".join(told)
+        notes.append("The test uses equally many samples of both models per problem, drawn at random.")
+    return "\n".join(notes)
 
 
 def _pair(first: dict[str, Any], second: dict[str, Any]) -> _Pair:
@@ -108,7 +108,7 @@ def _pair(first: dict[str, Any], second: dict[str, Any]) -> _Pair:
 
 
 def _labels(first: dict[str, Any], second: dict[str, Any], paths: tuple[Path, Path]) -> tuple[str, str]:
-    """Model names; base and trained where one model was trained from the other."""
+    """Returns the model names, marked base and trained if one was trained from the other."""
     names = first["model"], second["model"]
     if second.get("trained_from") == names[0]:
         return f"base: {names[0]}", f"trained: {names[1]}"
@@ -126,5 +126,5 @@ def _read(path: Path) -> dict[str, Any]:
         if not isinstance(found["results"], list):
             raise TypeError("no results")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{file} is not what `dojang eval --output` writes: {error}") from None
+        raise DataError(f"{file} is not an output of `dojang eval --output`: {error}") from None
     return found

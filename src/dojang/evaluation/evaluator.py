@@ -1,6 +1,8 @@
-"""Loads a model into a rollout engine and evaluates it on one dataset after another."""
+"""Loads a model into an inference engine and evaluates it on one case after another."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,22 +14,24 @@ from dojang.build.local import Numerics, load_model, load_tokenizer, make_engine
 from dojang.build.prompt_lengths import held_out
 from dojang.build.sampling import eval_sampling
 from dojang.config.run_config import RunConfig
-from dojang.core.errors import DojangError, ModelError
+from dojang.core.errors import ConfigError, DojangError, ModelError
 from dojang.core.paths import cache_root
-from dojang.loop.evaluate import examine
+from dojang.evaluation.cases import Case
+from dojang.loop.evaluate import run_all
+from dojang.protocols import Task
 from dojang.trainer.merge_lora import merge
-from dojang.types import Group
+from dojang.types import Completion, Group, Message, Problem, Sampling
 from dojang.weight_sync.in_memory import MemoryWeights
 from dojang.workflows.single_turn import SingleTurn
 
-__all__ = ["Examiner"]
+__all__ = ["Evaluator"]
+
+Keep = Callable[[Group, Task, int], None]
+"""Called with each finished group, its task, and the number of problems."""
 
 
-class Examiner:
-    """A model in an engine. An adapter is merged into its base model in memory, as training publishes it."""
-
-    dropped = 0
-    """Number of overlong prompts that the last evaluation left out."""
+class Evaluator:
+    """A model in an engine. An adapter is merged into its base model in memory, as in training's weight sync."""
 
     def __init__(self, config: RunConfig) -> None:
         numeric = numerics(config)
@@ -39,35 +43,67 @@ class Examiner:
         if adapter and (folder / "tokenizer_config.json").is_file():
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
             self._tokenizer = tokenizer
-        here = config.rollout.engine == "torch"
-        device = numeric.device if here else torch.device("cpu")  # other engines load the model for themselves
-        model = _merged(folder, source, numeric, device) if adapter else load_model(source, numeric.compute, device)
+        here = config.rollout.engine.copies_trainer
+        self._publish = not here and (adapter or config.rollout.engine.external)
+        device = numeric.device if here else torch.device("cpu")  # other engines load the model from disk
+        model: PreTrainedModel | None = None
+        if adapter:
+            model = _merged(folder, source, numeric, device)
+        elif here or self._publish:
+            model = load_model(source, numeric.compute, device)
         weights = MemoryWeights(numeric.compute)
-        self._publish = not here and (adapter or config.rollout.engine == "remote")
-        if self._publish:
+        if self._publish and model is not None:
             weights.publish(1, dict(model.named_parameters()))
         self._engine = make_engine(config, numeric, source, model, self._tokenizer, weights, alone=True)
 
-    async def examine(self, config: RunConfig, told: Callable[[int], None]) -> tuple[Group, ...]:
-        """Answers and grades the first problems of the test split; calls `told` with their number after each."""
-        if self._publish:
-            await self._engine.load(1)
-            self._publish = False
+    async def evaluate(self, case: Case, done: Mapping[int, str], keep: Keep) -> int:
+        """Samples and grades the first problems of the test split, apart from those `done` (index -> id); calls `keep`
+        with each group. Returns the number of overlong prompts left out."""
+        await self._load()
+        config = case.config
         judge = config.judge.make(cache_root())
         try:
             renderer = make_renderer(config, self._tokenizer, self._settings)
-            found = held_out(config, config.data.load("test"), renderer)
-            problems, self.dropped = found.problems, found.dropped
-            task = await checked_task(config, {"train": (), "test": problems}, judge)
+            found = held_out(config, case.problems or config.data.load("test"), renderer)
+            problems = found.problems
+            _check_order(problems, done)
+            task = case.task or await checked_task(config, {"train": (), "test": problems}, judge)
             workflow = SingleTurn(
-                self._engine, task, renderer, samples=config.eval.samples, sampling=eval_sampling(config)
+                self._engine, task, renderer, group_size=config.eval.samples, sampling=eval_sampling(config)
             )
-            return await examine(workflow, problems, lambda: told(len(problems)))
+            await run_all(workflow, problems, lambda group: keep(group, task, len(problems)), skip=done.keys())
+            return found.dropped
         finally:
             await judge.close()
 
+    async def sample(
+        self, config: RunConfig, prompts: Sequence[Sequence[Message]], n: int, sampling: Sampling
+    ) -> list[list[Completion]]:
+        """Samples n completions of each prompt."""
+        await self._load()
+        renderer = make_renderer(config, self._tokenizer, self._settings)
+        rendered = [renderer.render(each) for each in prompts]  # all before the first one runs: one may be too long
+        return await asyncio.gather(
+            *(self._engine.generate(tokens, n, replace(sampling, ordinal=at)) for at, tokens in enumerate(rendered))
+        )
+
+    async def _load(self) -> None:
+        """Sends the weights to an engine that does not load them from disk, once."""
+        if self._publish:
+            await self._engine.load(1)
+            self._publish = False
+
     async def close(self) -> None:
         await self._engine.close()
+
+
+def _check_order(problems: Sequence[Problem], done: Mapping[int, str]) -> None:
+    """Raises ConfigError if the data have changed since a resumed evaluation began."""
+    for index, name in done.items():
+        if index >= len(problems) or problems[index].id != name:
+            raise ConfigError(
+                f"the data have changed: problem {index} was {name}; choose another --output to start anew"
+            )
 
 
 def _merged(adapter: Path, source: str, numeric: Numerics, device: torch.device) -> PreTrainedModel:
@@ -75,7 +111,7 @@ def _merged(adapter: Path, source: str, numeric: Numerics, device: torch.device)
         model = merge(adapter, source)
     except DojangError:
         raise
-    except Exception as error:  # peft, torch and safetensors each have their own for weights that do not fit
+    except Exception as error:  # peft, torch and safetensors raise different errors for weights that do not fit
         raise ModelError(
             f"the adapter in {adapter} does not fit its base model {source}, or is damaged ({error!r:.300})"
         ) from error

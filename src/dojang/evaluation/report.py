@@ -76,7 +76,20 @@ def report(found: dict[str, Any]) -> str:
             parts.append(table([name_of(result), "problems", "accuracy"], tiers))
     outcomes = list(dict.fromkeys(name for result in results for name in result["outcomes"]))
     shares = [[name_of(result), *(f"{result['outcomes'].get(each, 0):.1%}" for each in outcomes)] for result in results]
-    return "\n\n".join([*parts, table(["share of answers", *outcomes], shares)]) + "\n"
+    rewards = list(dict.fromkeys(name for result in results for name in result["parts"]))
+    means = [
+        [name_of(result), f"{result['reward']:.3f}", *(_mean_of(result["parts"].get(each)) for each in rewards)]
+        for result in results
+    ]
+    parts += [
+        table(["share of answers", *outcomes], shares),
+        table(["mean reward", "total", *(f"{each} (unweighted)" for each in rewards)], means),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _mean_of(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
 
 
 def write_csv(path: Path, found: dict[str, Any]) -> None:

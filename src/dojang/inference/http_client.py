@@ -1,8 +1,8 @@
-"""A server that is asked over HTTP, and may fail.
+"""HTTP client for one server, with timeouts, retries and a health check.
 
-A request whose connection fails is asked again while the server is alive, or when it comes back within some time; after
-that it is dead, which is a RuntimeError. Only what may be asked twice is: drawing a sample gives the same again.
-Proxies named in the environment are not used: rollout servers are neighbours.
+A request whose connection fails is sent again while the server is healthy, or when it recovers in time; otherwise it
+raises RuntimeError. Only idempotent requests are sent again: sampling with a seed gives the same tokens. Proxies of the
+environment are not used: rollout servers are in the same network.
 """
 
 import asyncio
@@ -16,79 +16,79 @@ import httpx
 from dojang.core.errors import ConfigError
 from dojang.core.keepalive import KEEPALIVE
 
-__all__ = ["Patience", "Refused", "Server"]
+__all__ = ["RequestRejected", "Server", "Timeouts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait for what."""
+class Timeouts:
+    """Timeouts and retries of a server."""
 
     answer_s: float = 1800.0
-    """For one answer: the longest sample, with all that it waits for in the server's queue, must fit."""
+    """Seconds for one response, including the server's queue and the longest sample."""
     health_s: float = 5.0
-    """For an answer that needs no work, and for a connection."""
+    """Seconds for a health check and for connecting."""
     recovery_s: float = 60.0
-    """For a server that does not answer to come back."""
+    """Seconds for an unreachable server to recover."""
     retries: int = 5
-    """How often to ask again after a connection that failed."""
+    """Retries after a failed connection."""
     first_delay_s: float = 0.2
-    """Before the server is looked for again; doubled each time, up to 5 s."""
+    """Seconds before the first health check after a failure; doubled each time, up to 5 s."""
 
 
-class Refused(ValueError):
-    """The server understood, and will not do it."""
+class RequestRejected(ValueError):
+    """The server rejected the request (4xx)."""
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
 class Server:
-    """Connections to one server, for one event loop. Each is a client of its own: httpx's pool takes time that grows
-    with the square of the number of its connections."""
+    """Connections to one server, for one event loop. Each has its own httpx client: httpx's pool takes time
+    quadratic in the number of its connections."""
 
-    def __init__(self, url: str, token: str | None, patience: Patience, connections: int) -> None:
+    def __init__(self, url: str, token: str | None, timeouts: Timeouts, connections: int) -> None:
         parsed = httpx.URL(url)
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ConfigError(f"server URL {url!r} must look like http://host:port")
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._patience = patience
-        self.room = asyncio.Semaphore(connections)
-        """For requests that take long. Others must get through when all of them wait."""
+        self._timeouts = timeouts
+        self.long_requests = asyncio.Semaphore(connections)
+        """Limits long requests; short ones, such as a pause, must get through while all of these wait."""
         self._free: list[httpx.AsyncClient] = []
         self._verify = httpx.create_ssl_context() if parsed.scheme == "https" else False
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, again: bool = False) -> Any:
-        """The answer, as JSON has it. `again`: whether it may be asked twice."""
-        tries = self._patience.retries if again else 0
+        """Send a request and return the JSON response. `again`: it may be sent twice."""
+        tries = self._timeouts.retries if again else 0
         while True:
             try:
-                async with self._line() as client:
+                async with self._connection() as client:
                     response = await client.request(method, path, json=body)
             except httpx.ReadTimeout as error:
-                raise RuntimeError(f"{self.url}{path} has not answered within {self._patience.answer_s:g} s") from error
+                raise RuntimeError(f"{self.url}{path} did not answer within {self._timeouts.answer_s:g} s") from error
             except httpx.TransportError as error:
                 await self._recover(path, error)
                 if not tries:
-                    raise RuntimeError(f"{self.url}{path} failed, and was not asked again: {_words(error)}") from error
+                    raise RuntimeError(f"{self.url}{path} failed and is not sent again: {_describe(error)}") from error
                 tries -= 1
                 continue
             if response.is_success:
                 return response.json() if response.content else None
             if response.status_code == 503 and tries and await self._alive():  # its queue is full
                 tries -= 1
-                await asyncio.sleep(self._patience.health_s)
+                await asyncio.sleep(self._timeouts.health_s)
                 continue
-            words = f"{self.url}{path} says {response.status_code}: {_reason(response)}"
+            message = f"{self.url}{path} returned {response.status_code}: {_reason(response)}"
             if response.status_code >= 500:
-                raise RuntimeError(words)
-            raise Refused(response.status_code, words)
+                raise RuntimeError(message)
+            raise RequestRejected(response.status_code, message)
 
     async def check(self) -> None:
-        """RuntimeError if it is not well."""
+        """Raise RuntimeError if the health check fails."""
         if not await self._alive():
-            raise RuntimeError(f"the server at {self.url} is not alive: its /health says nothing good")
+            raise RuntimeError(f"health check failed: GET {self.url}/health")
 
     async def close(self) -> None:
         for client in self._free:
@@ -96,32 +96,32 @@ class Server:
         self._free.clear()
 
     async def _recover(self, path: str, error: Exception) -> None:
-        """Until it is alive; RuntimeError if that takes too long."""
+        """Wait until the health check passes; RuntimeError if that takes too long."""
         loop = asyncio.get_running_loop()
-        deadline, delay = loop.time() + self._patience.recovery_s, self._patience.first_delay_s
+        deadline, delay = loop.time() + self._timeouts.recovery_s, self._timeouts.first_delay_s
         while not await self._alive():
             if loop.time() + delay > deadline:
                 raise RuntimeError(
-                    f"the server at {self.url} is dead: {path} failed ({_words(error)}), and its /health has said "
-                    f"nothing good for {self._patience.recovery_s:g} s; see its log, and start it again"
+                    f"the server at {self.url} is dead: {path} failed ({_describe(error)}), and its health check "
+                    f"failed for {self._timeouts.recovery_s:g} s; see its log and restart it"
                 ) from error
             await asyncio.sleep(delay)
             delay = min(2 * delay, 5.0)
 
     async def _alive(self) -> bool:
         try:
-            async with self._line() as client:
-                return (await client.get("/health", timeout=self._patience.health_s)).is_success
+            async with self._connection() as client:
+                return (await client.get("/health", timeout=self._timeouts.health_s)).is_success
         except httpx.TransportError:
             return False
 
     @asynccontextmanager
-    async def _line(self) -> AsyncIterator[httpx.AsyncClient]:
+    async def _connection(self) -> AsyncIterator[httpx.AsyncClient]:
         client = self._free.pop() if self._free else self._client()
         try:
             yield client
         except BaseException:
-            await client.aclose()  # nobody knows what still comes on it
+            await client.aclose()  # a late response may still arrive on it
             raise
         self._free.append(client)
 
@@ -129,11 +129,11 @@ class Server:
         transport = httpx.AsyncHTTPTransport(
             verify=self._verify, limits=httpx.Limits(max_connections=1), socket_options=KEEPALIVE
         )
-        timeout = httpx.Timeout(self._patience.answer_s, connect=self._patience.health_s)
+        timeout = httpx.Timeout(self._timeouts.answer_s, connect=self._timeouts.health_s)
         return httpx.AsyncClient(base_url=self.url, headers=self._headers, timeout=timeout, transport=transport)
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

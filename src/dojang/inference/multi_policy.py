@@ -1,23 +1,23 @@
-"""The engines of two models as the loop sees them: one."""
+"""Engines of two policies behind the interface of one."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from dojang.inference.engine_pool import total
+from dojang.inference.engine_pool import sum_metrics
 from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Metrics, Sampling
 
-__all__ = ["Pair"]
+__all__ = ["MultiPolicyEngine"]
 
 
-class Pair:
-    """The first model's RolloutEngine, with another that gets its own new weights whenever the first does."""
+class MultiPolicyEngine:
+    """The first policy's RolloutEngine, plus a second engine that loads its own newest weights at the same time."""
 
     def __init__(
         self, first: RolloutEngine, second: RolloutEngine, newest: Callable[[], int], *, concurrent: bool = False
     ) -> None:
-        """`newest` is the version of the second model that was published last: who learns less often has fewer.
-        `concurrent` if the engines share no device: then both load new weights at the same time."""
+        """`newest` returns the second policy's newest version: the two may be updated at different rates. `concurrent`:
+        the engines share no device, so both load weights at once."""
         self._first, self._second, self._newest, self._concurrent = first, second, newest, concurrent
 
     async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
@@ -25,8 +25,8 @@ class Pair:
 
     async def load(self, version: int) -> Metrics:
         if self._concurrent:
-            return total(await asyncio.gather(self._first.load(version), self._second.load(self._newest())))
-        return total([await self._first.load(version), await self._second.load(self._newest())])
+            return sum_metrics(await asyncio.gather(self._first.load(version), self._second.load(self._newest())))
+        return sum_metrics([await self._first.load(version), await self._second.load(self._newest())])
 
     async def close(self) -> None:
         await asyncio.gather(self._first.close(), self._second.close())

@@ -1,7 +1,7 @@
-"""A rollout engine that is a server somewhere else: `vllm serve`, or anything that completes tokens as OpenAI's does.
+"""RemoteEngine: a rollout engine over HTTP, to `vllm serve` or an OpenAI-compatible completions server.
 
-docs/engines.md says how to start `vllm serve` so that it can do all of this. One engine manages a server: two that
-update its weights would not know of each other.
+docs/engines.md shows how to start `vllm serve` with everything this needs. One engine manages a server: two would
+overwrite each other's weights.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from typing import Any, Literal
 from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
-from dojang.inference.http_client import Patience, Refused, Server
-from dojang.inference.vllm_base import Facts, ServedEngine
-from dojang.inference.vllm_protocol import BROKEN, Drawn, version_of
+from dojang.inference.http_client import RequestRejected, Server, Timeouts
+from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
+from dojang.inference.vllm_protocol import BROKEN, VllmOutput, version_of
 from dojang.protocols import Abilities, WeightStore
-from dojang.weight_sync.weight_files import DeltaParcels, Parcels
+from dojang.weight_sync.weight_files import DeltaWeightFiles, WeightFiles
 
 __all__ = ["RemoteEngine"]
 
@@ -31,13 +31,13 @@ _ALL = Abilities(
     repeats=False,
     frees_memory=False,
 )
-_DRAWS = Abilities(pauses=frozenset(), resumes=True, patches=False, repeats=False, frees_memory=False)
+_SAMPLING_ONLY = Abilities(pauses=frozenset(), resumes=True, patches=False, repeats=False, frees_memory=False)
 _PROBE = {"temperature": 2.0, "top_k": 1, "max_tokens": 4, "seed": 0, "ignore_eos": True, "logprobs": 0}
-"""Only one token can be drawn each time, whatever the model says."""
+"""Sampling parameters with only one possible token, whatever the model's logits."""
 
 
-class RemoteEngine(ServedEngine):
-    """A ServingEngine over HTTP. With `api="openai"` it draws, and can do nothing else."""
+class RemoteEngine(VllmBaseEngine):
+    """A ServingEngine over HTTP. With `api="openai"` it only samples."""
 
     def __init__(
         self,
@@ -49,62 +49,62 @@ class RemoteEngine(ServedEngine):
         folder: Path | None = None,
         transfer: Literal["full", "delta"] = "full",
         token: str | None = None,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         connections: int = 512,
     ) -> None:
-        """`folder` is where weights are handed over: both sides must see it under this name. Without one it is in this
-        machine's memory. `transfer` says what goes through it: all weights, or what has changed. `token` is the
-        server's API key."""
-        server = Server(url, token, patience or Patience(), connections)
-        line = _Vllm(server) if api == "vllm" else _OpenAi(server)
-        super().__init__(line, (DeltaParcels if transfer == "delta" else Parcels)(folder), tokenizer, weights)
-        self.abilities = _ALL if api == "vllm" else _DRAWS
+        """`folder` is the directory for weight files, with the same path on both sides; without one, this machine's
+        shared memory is used. `transfer`: send full weights or deltas. `token` is the server's API key."""
+        server = Server(url, token, timeouts or Timeouts(), connections)
+        connection = _VllmServer(server) if api == "vllm" else _OpenAiServer(server)
+        files = (DeltaWeightFiles if transfer == "delta" else WeightFiles)(folder)
+        super().__init__(connection, files, tokenizer, weights)
+        self.abilities = _ALL if api == "vllm" else _SAMPLING_ONLY
 
 
-class _OpenAi:
-    """/v1/completions with tokens on both sides."""
+class _OpenAiServer:
+    """An OpenAI-compatible /v1/completions server that takes and returns token ids."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._facts: Facts | None = None
+        self._facts: ModelInfo | None = None
         self._model = ""
-        self._greeting = asyncio.Lock()
+        self._handshake_lock = asyncio.Lock()
 
-    async def ready(self) -> Facts:
-        async with self._greeting:
+    async def ready(self) -> ModelInfo:
+        async with self._handshake_lock:
             if self._facts is None:
-                self._facts = await self._greet()
+                self._facts = await self._handshake()
             return self._facts
 
-    async def _greet(self) -> Facts:
+    async def _handshake(self) -> ModelInfo:
         [model, *_] = (await self._server.ask("GET", "/v1/models", again=True))["data"]
         self._model = model["id"]
         version = await self._held()
         try:
-            drawn = await self.draw((0, 1), _PROBE, lambda: "probe")
-        except Refused as error:
-            logger.warning("whether log-probs are those of the distribution drawn from could not be checked: %s", error)
+            output = await self.generate((0, 1), _PROBE, lambda: "probe")
+        except RequestRejected as error:
+            logger.warning("could not check that log-probs belong to the distribution sampled from: %s", error)
         else:
-            _check_logprobs(self._server.url, drawn)
-        return Facts(model.get("max_model_len") or 2**31, None, version)
+            _check_logprobs(self._server.url, output)
+        return ModelInfo(model.get("max_model_len") or 2**31, None, version)
 
     async def _held(self) -> int | None:
         return 0
 
-    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
+    async def generate(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> VllmOutput:
         asked = {key: value for key, value in wanted.items() if key != "detokenize" and value not in (None, [])}
-        # What the server would else take from the model's generation config.
+        # Otherwise the server takes it from the model's generation config.
         plain = {"repetition_penalty": 1.0}
         body = {"model": self._model, "prompt": list(prompt), "return_token_ids": True, **plain, **asked}
-        async with self._server.room:
+        async with self._server.long_requests:
             answer = await self._server.ask("POST", "/v1/completions", body, again=True)
         [choice] = answer["choices"]
         if choice.get("token_ids") is None or not choice.get("logprobs"):
             raise ConfigError(
-                f"{self._server.url} does not return the tokens it draws with their log-probs (`return_token_ids`); "
-                "only a server that does can be trained with"
+                f"{self._server.url} returns no token ids with log-probs (`return_token_ids`); training needs a "
+                "server that does"
             )
-        return Drawn(
+        return VllmOutput(
             tokens=tuple(choice["token_ids"]),
             logprobs=tuple(choice["logprobs"]["token_logprobs"]),
             finish=str(choice["finish_reason"]),
@@ -139,38 +139,38 @@ class _OpenAi:
         await self._server.close()
 
 
-class _Vllm(_OpenAi):
-    """vLLM's own routes: tokens in and out, and those for reinforcement learning."""
+class _VllmServer(_OpenAiServer):
+    """vLLM's routes for token ids and for reinforcement learning (pause, weight updates)."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
-        self._asked: set[str] = set()
+        self._request_ids: set[str] = set()
 
-    async def _greet(self) -> Facts:
-        await self.resume()  # it may have been left paused by somebody who is gone
-        return await super()._greet()
+    async def _handshake(self) -> ModelInfo:
+        await self.resume()  # an earlier client may have left it paused
+        return await super()._handshake()
 
     async def _held(self) -> int | None:
         label = (await self._manage("GET", "/weight_info"))["weight_version"]
         return None if label == BROKEN else version_of(label)
 
-    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
+    async def generate(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> VllmOutput:
         name = secrets.token_hex(16)
         body = {"request_id": name, "token_ids": list(prompt), "sampling_params": dict(wanted)}
-        self._asked.add(name)
+        self._request_ids.add(name)
         try:
-            async with self._server.room:
+            async with self._server.long_requests:
                 body["cache_salt"] = salt()
                 answer = await self._server.ask("POST", "/inference/v1/generate", body, again=True)
-        except Refused as error:
+        except RequestRejected as error:
             if error.status in (403, 404):
                 raise ConfigError(f"{error}; start `vllm serve` with --enable-scale-out, or use api='openai'") from None
             raise
         finally:
-            self._asked.discard(name)
+            self._request_ids.discard(name)
         [choice] = answer["choices"]
         versions = choice["weight_versions"] or ()
-        return Drawn(
+        return VllmOutput(
             tokens=tuple(choice["token_ids"]),
             logprobs=tuple(each["logprob"] for each in choice["logprobs"]["content"] or ()),
             finish=str(choice["finish_reason"]),
@@ -178,8 +178,8 @@ class _Vllm(_OpenAi):
         )
 
     async def abort(self) -> None:
-        doomed = set(self._asked)
-        while doomed := doomed & self._asked:  # some may not have arrived when they are first aborted
+        doomed = set(self._request_ids)
+        while doomed := doomed & self._request_ids:  # some requests may arrive after the first abort
             names = [f"generate-tokens-{name}" for name in doomed]
             await self._manage("POST", "/abort_requests", {"request_ids": names})
             await asyncio.sleep(0.02)
@@ -211,23 +211,23 @@ class _Vllm(_OpenAi):
         return await self._held()
 
     async def _manage(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Ask for something that does no harm if it is done twice."""
+        """Send an idempotent management request."""
         try:
             return await self._server.ask(method, path, body, again=True)
-        except Refused as error:
+        except RequestRejected as error:
             if error.status in (403, 404, 405):
                 raise ConfigError(f"{error}; start `vllm serve` with VLLM_SERVER_DEV_MODE=1") from None
             raise
 
 
-def _check_logprobs(url: str, drawn: Drawn) -> None:
-    if any(abs(logprob) > 1e-3 for logprob in drawn.logprobs):
+def _check_logprobs(url: str, output: VllmOutput) -> None:
+    if any(abs(logprob) > 1e-3 for logprob in output.logprobs):
         raise ConfigError(
-            f"the log-probs of {url} are not those of the distribution it draws from (tokens that were sure to come "
-            f"have {', '.join(f'{each:.2f}' for each in drawn.logprobs)}, not 0), so its samples cannot be trained on; "
-            "start `vllm serve` with --logprobs-mode processed_logprobs"
+            f"the log-probs of {url} are not those of the distribution it samples from (tokens with probability 1 "
+            f"have {', '.join(f'{each:.2f}' for each in output.logprobs)}, not 0), so its samples cannot be trained "
+            "on; start `vllm serve` with --logprobs-mode processed_logprobs"
         )
 
 
 def _unable() -> NotImplementedError:
-    return NotImplementedError("an OpenAI-compatible server can only draw; for this, use `vllm serve` and api='vllm'")
+    return NotImplementedError("an OpenAI-compatible server can only sample; for this, use `vllm serve` and api='vllm'")

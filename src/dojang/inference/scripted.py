@@ -1,4 +1,4 @@
-"""An engine that says what it is told: for tests of everything downstream of sampling."""
+"""An engine that returns scripted completions, for tests of everything after sampling."""
 
 from collections.abc import Callable, Sequence
 

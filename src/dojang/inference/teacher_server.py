@@ -1,8 +1,8 @@
-"""A teacher on servers: log-probs of given tokens from an OpenAI-compatible API with `prompt_logprobs` (vllm serve).
+"""Teacher log-probs from servers with an OpenAI-compatible API and `prompt_logprobs` (vllm serve).
 
 A sample is sent as token ids, prompt and completion together, and the log-prob of each completion token is read from
-the answer. A request that fails is sent again, to the next server if there are several; a sample that still has no
-log-probs is reported as failed and never trains.
+the response. A failed request is sent again, to the next server if several are given; a sample that still has no
+log-probs is reported as failed and is not trained on.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
-from dojang.inference.http_client import Patience, Refused, Server
+from dojang.inference.http_client import RequestRejected, Server, Timeouts
 from dojang.types import Sample
 
 __all__ = ["PROBE", "ServerTeacher"]
@@ -44,23 +44,23 @@ class ServerTeacher:
         first_delay_s: float = 0.2,
     ) -> None:
         """`model` is the teacher's name on the servers; without it, the first they list. `token` is their API key."""
-        patience = Patience(answer_s=timeout_s, recovery_s=timeout_s, retries=0, first_delay_s=first_delay_s)
-        self._servers = [Server(url, token, patience, concurrency) for url in urls]
+        timeouts = Timeouts(answer_s=timeout_s, recovery_s=timeout_s, retries=0, first_delay_s=first_delay_s)
+        self._servers = [Server(url, token, timeouts, concurrency) for url in urls]
         self._tokenizer, self._model = tokenizer, model
         self._attempts, self._first_delay_s = attempts, first_delay_s
-        self._room = asyncio.Semaphore(concurrency)
+        self._concurrency = asyncio.Semaphore(concurrency)
         self._turn = count()
-        self._greeting = asyncio.Lock()
-        self._greeted = False
+        self._handshake_lock = asyncio.Lock()
+        self._ready = False
 
     async def __call__(self, samples: Sequence[Sample]) -> list[tuple[float, ...] | None]:
         """Log-probs of each sample's tokens, 0 where the mask is False; None for a sample that could not be scored.
         ConfigError if the servers hold no such model, or one with another tokenizer."""
-        async with self._greeting:
-            if not self._greeted:
+        async with self._handshake_lock:
+            if not self._ready:
                 for server in self._servers:
-                    await self._greet(server)
-                self._greeted = True
+                    await self._handshake(server)
+                self._ready = True
         return list(await asyncio.gather(*map(self._score, samples)))
 
     async def close(self) -> None:
@@ -69,13 +69,13 @@ class ServerTeacher:
             await server.close()
 
     async def _score(self, sample: Sample) -> tuple[float, ...] | None:
-        async with self._room:
+        async with self._concurrency:
             delay = self._first_delay_s
             for attempt in range(self._attempts):
                 server = self._servers[next(self._turn) % len(self._servers)]
                 try:
-                    return _at_mask(sample, await self._ask(server, sample.tokens))
-                except Refused as error:
+                    return _at_mask(sample, await self._ask(server, sample.tokens.tolist()))
+                except RequestRejected as error:
                     reason = str(error)
                     if error.status not in _RETRIED:
                         break
@@ -84,14 +84,14 @@ class ServerTeacher:
                 if attempt + 1 < self._attempts:
                     await asyncio.sleep(delay)
                     delay = min(2 * delay, 10.0)
-            logger.warning("the teacher gave no log-probs for a sample of %d tokens: %s", len(sample.tokens), reason)
+            logger.warning("no teacher log-probs for a sample of %d tokens: %s", len(sample.tokens), reason)
             return None
 
     async def _ask(self, server: Server, tokens: Sequence[int]) -> list[float]:
         """Log-prob of each token after the first; 0 for the first."""
-        told = await self._prompt_logprobs(server, tokens)
+        logprobs = await self._prompt_logprobs(server, tokens)
         found = [0.0]
-        for token, choices in zip(tokens[1:], told[1:], strict=True):
+        for token, choices in zip(tokens[1:], logprobs[1:], strict=True):
             value = float(choices[str(token)]["logprob"])
             if not math.isfinite(value):
                 raise ValueError(f"log-prob {value} of token {token}")
@@ -108,18 +108,18 @@ class ServerTeacher:
         }
         answer = await server.ask("POST", "/v1/completions", body)
         [choice] = answer["choices"]
-        told = choice.get("prompt_logprobs")
-        if told is None:
+        logprobs = choice.get("prompt_logprobs")
+        if logprobs is None:
             raise ConfigError(
-                f"{server.url} returns no prompt_logprobs, which a teacher must; serve it with `vllm serve`, or with "
-                "another server that has this option of vLLM's API"
+                f"{server.url} returns no prompt_logprobs, which a teacher needs; use `vllm serve` or another server "
+                "with this option"
             )
-        if len(told) != len(tokens):
-            raise ValueError(f"{server.url} returned log-probs of {len(told)} tokens, and was sent {len(tokens)}")
-        return told  # type: ignore[no-any-return]
+        if len(logprobs) != len(tokens):
+            raise ValueError(f"{server.url} returned log-probs of {len(logprobs)} tokens for {len(tokens)} sent")
+        return logprobs  # type: ignore[no-any-return]
 
-    async def _greet(self, server: Server) -> None:
-        """ConfigError if the server has no such model, or its tokens are not the student's."""
+    async def _handshake(self, server: Server) -> None:
+        """Raise ConfigError if the server lacks the model, or its tokenizer is not the student's."""
         try:
             listed = [each["id"] for each in (await server.ask("GET", "/v1/models", again=True))["data"]]
             self._model = self._model or listed[0]
@@ -128,10 +128,10 @@ class ServerTeacher:
                     f"distillation.model={self._model!r} is not served at {server.url}, which has {', '.join(listed)}"
                 )
             tokens = self._tokenizer.encode(PROBE, add_special_tokens=False)
-            told = await self._prompt_logprobs(server, tokens)
-        except (RuntimeError, Refused) as error:
-            raise ConfigError(f"distillation.url: the teacher at {server.url} cannot be asked: {error}") from error
-        for token, choices in zip(tokens[1:], told[1:], strict=True):
+            logprobs = await self._prompt_logprobs(server, tokens)
+        except (RuntimeError, RequestRejected) as error:
+            raise ConfigError(f"distillation.url: the teacher at {server.url} cannot be reached: {error}") from error
+        for token, choices in zip(tokens[1:], logprobs[1:], strict=True):
             mine = self._tokenizer.decode([token])
             theirs = choices.get(str(token), {}).get("decoded_token")
             if theirs is not None and _UNKNOWN not in mine + theirs and mine != theirs:
@@ -142,4 +142,4 @@ class ServerTeacher:
 
 
 def _at_mask(sample: Sample, values: Sequence[float]) -> tuple[float, ...]:
-    return tuple(value if mine else 0.0 for value, mine in zip(values, sample.mask, strict=True))
+    return tuple(value if mine else 0.0 for value, mine in zip(values, sample.mask.tolist(), strict=True))

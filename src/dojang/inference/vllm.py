@@ -1,11 +1,11 @@
-"""vLLM as a rollout engine of this process.
+"""VllmEngine: vLLM as a rollout engine of this process.
 
-vLLM's own work is done in processes it starts, so its settings of torch, its memory and its failures stay out of this
-one; what talks to them runs in a thread and an event loop of its own. All that imports vLLM is in this file, and only
-inside of functions: it is an optional part (`pip install dojang[vllm]`).
+vLLM computes in processes that it starts, so its torch settings, memory and failures stay out of this one; a thread
+with its own event loop talks to them. Only functions of this file import vLLM, which is optional
+(`pip install dojang[vllm]`).
 
-Weights reach vLLM through files, read by a backend of its weight transfer interface that `register` adds to every
-process of vLLM, in a server (remote.py) as well: dojang is a plugin of vLLM wherever both are installed.
+Weights reach vLLM through files, read by a backend of its weight transfer interface. `register` adds the backend to
+every vLLM process, also in a server (remote.py): dojang is a vLLM plugin wherever both are installed.
 """
 
 import asyncio
@@ -24,24 +24,24 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError, ModelError
-from dojang.engine.kv_cache import spare_memory
+from dojang.engine.kv_cache import default_kv_cache_bytes
 from dojang.engine.kv_cache_size import UTILIZATION
-from dojang.inference.vllm_base import Facts, ServedEngine
-from dojang.inference.vllm_protocol import Drawn, version_of
+from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
+from dojang.inference.vllm_protocol import VllmOutput, version_of
 from dojang.protocols import Abilities, WeightStore
-from dojang.weight_sync.delta_receiver import Kept
-from dojang.weight_sync.weight_files import DeltaParcels, Parcels
+from dojang.weight_sync.delta_receiver import DeltaReceiver
+from dojang.weight_sync.weight_files import DeltaWeightFiles, WeightFiles
 
 __all__ = ["BACKEND", "VllmEngine", "memory_options", "register"]
 
 BACKEND = "dojang"
-"""The name of the weight transfer backend."""
+"""Name of the weight transfer backend."""
 CLOSING_S = 10.0
 
 T = TypeVar("T")
 
 
-class VllmEngine(ServedEngine):
+class VllmEngine(VllmBaseEngine):
     """A ServingEngine that runs vLLM."""
 
     def __init__(
@@ -58,10 +58,10 @@ class VllmEngine(ServedEngine):
         transfer: Literal["full", "delta"] = "full",
         **options: Any,
     ) -> None:
-        """Starts vLLM, which takes a while. `alone` if nothing else uses its GPUs. `transfer` says what it is sent: all
-        weights, or what has changed. `options` are further engine arguments of vLLM, by their names."""
+        """Start vLLM, which takes a while. `alone`: nothing else uses its GPUs. `transfer`: full weights or deltas.
+        `options` are further engine arguments of vLLM."""
         files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
-        line = _Local(
+        connection = _InProcessVllm(
             {
                 "model": str(model),
                 "max_num_seqs": slots,
@@ -71,8 +71,8 @@ class VllmEngine(ServedEngine):
                 **options,
             }
         )
-        whole = Parcels(None, files, tied=_is_tied(Path(model)))
-        super().__init__(line, DeltaParcels(None) if transfer == "delta" else whole, tokenizer, weights)
+        whole = WeightFiles(None, files, tied=_is_tied(Path(model)))
+        super().__init__(connection, DeltaWeightFiles(None) if transfer == "delta" else whole, tokenizer, weights)
         self.abilities = Abilities(
             pauses=frozenset(("abort", "wait", "keep", "recompute")),
             resumes=True,
@@ -83,44 +83,46 @@ class VllmEngine(ServedEngine):
 
 
 def _is_tied(folder: Path) -> bool:
-    """Whether the scores are computed with the embedding. Some such checkpoints hold it twice, under two names."""
+    """Whether the output head is tied to the embedding. Some such checkpoints contain it twice, under two names."""
     config = folder / "config.json"
     return config.is_file() and bool(json.loads(config.read_text()).get("tie_word_embeddings"))
 
 
 def memory_options(kv_gb: float | None, gpus: int = 1, *, alone: bool) -> dict[str, Any]:
-    """Engine arguments of vLLM that size its KV cache. Alone on its GPUs, vLLM measures its activations and takes the
+    """vLLM engine arguments that size its KV cache. Alone on its GPUs, vLLM measures its activations and takes the
     rest by itself; beside a trainer or another engine it is told a size. vLLM does not start if less memory is free
     than `gpu_memory_utilization`, also where that sizes nothing, so it is never more than is free."""
     wanted = int(kv_gb * 2**30) if kv_gb else None
     if not torch.cuda.is_available():
-        return {"kv_cache_memory_bytes": wanted or spare_memory(torch.device("cpu"))}
-    if (there := torch.cuda.device_count()) < gpus:
+        return {"kv_cache_memory_bytes": wanted or default_kv_cache_bytes(torch.device("cpu"))}
+    if (available := torch.cuda.device_count()) < gpus:
         raise ConfigError(
-            f"rollout.tensor_parallel_size={gpus} needs {gpus} GPUs, and there are {there} here; lower it, or use a "
-            "machine with more"
+            f"rollout.engine.tensor_parallel_size={gpus} needs {gpus} GPUs, and this machine has {available}; lower "
+            "it, or use a machine with more"
         )
     free, total = min((torch.cuda.mem_get_info(at) for at in range(gpus)), key=lambda found: found[0] / found[1])
-    # 1% less than is free: the processes of vLLM take some before they look.
+    # 1% less than is free: vLLM's processes allocate some before they measure.
     found: dict[str, Any] = {
         "gpu_memory_utilization": max(0.01, min(UTILIZATION, math.floor(100 * free / total - 1) / 100))
     }
     if wanted or not alone:
-        found["kv_cache_memory_bytes"] = wanted or min(spare_memory(torch.device("cuda", at)) for at in range(gpus))
+        found["kv_cache_memory_bytes"] = wanted or min(
+            default_kv_cache_bytes(torch.device("cuda", at)) for at in range(gpus)
+        )
     return found
 
 
 def _parallel_options(size: int) -> dict[str, Any]:
-    """Processes of this machine: in a Ray actor vLLM would otherwise ask Ray for workers, in a place that is full."""
+    """Run workers as processes of this machine: in a Ray actor vLLM would ask Ray for workers on a full node."""
     return {"tensor_parallel_size": size, "distributed_executor_backend": "mp"} if size > 1 else {}
 
 
-class _Local:
-    """vLLM's asynchronous engine, which belongs to one event loop, for callers in any."""
+class _InProcessVllm:
+    """vLLM's AsyncLLM, bound to its own event loop, for callers in any loop."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._numbers = itertools.count()
-        self._asked: set[str] = set()
+        self._request_ids: set[str] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
         self._thread.start()
@@ -132,30 +134,30 @@ class _Local:
                 raise
             raise ModelError(f"vLLM could not start {options['model']} ({error}); its log says more") from error
         config = self._llm.model_config
-        self._facts = Facts(int(config.max_model_len), int(config.get_vocab_size()), 0)
+        self._facts = ModelInfo(int(config.max_model_len), int(config.get_vocab_size()), 0)
 
-    async def ready(self) -> Facts:
+    async def ready(self) -> ModelInfo:
         return self._facts
 
-    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
-        return await self._do(self._draw(prompt, wanted, salt()))
+    async def generate(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> VllmOutput:
+        return await self._do(self._generate(prompt, wanted, salt()))
 
-    async def _draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: str) -> Drawn:
+    async def _generate(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: str) -> VllmOutput:
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
         params = SamplingParams(**wanted, output_kind=RequestOutputKind.FINAL_ONLY)
         name = str(next(self._numbers))
-        self._asked.add(name)
+        self._request_ids.add(name)
         try:
             inputs = tokens_input(list(prompt), cache_salt=salt)
             answers = [answer async for answer in self._llm.generate(inputs, params, name)]
         finally:
-            self._asked.discard(name)
+            self._request_ids.discard(name)
         [output] = answers[-1].outputs
         tokens = tuple(output.token_ids)
-        return Drawn(
+        return VllmOutput(
             tokens=tokens,
             logprobs=tuple(at[token].logprob for at, token in zip(output.logprobs or (), tokens, strict=True)),
             finish=str(output.finish_reason),
@@ -166,8 +168,8 @@ class _Local:
         await self._do(self._abort())
 
     async def _abort(self) -> None:
-        doomed = set(self._asked)
-        while doomed := doomed & self._asked:  # some may not have arrived when they are first aborted
+        doomed = set(self._request_ids)
+        while doomed := doomed & self._request_ids:  # some requests may arrive after the first abort
             await self._llm.abort(list(doomed))
             await asyncio.sleep(0.01)
 
@@ -226,18 +228,18 @@ class _Local:
         if not self._thread.is_alive():
             self._loop.close()
 
-    async def _do(self, what: Coroutine[Any, Any, T]) -> T:
-        """In vLLM's loop. Cancelled here, it is cancelled there."""
+    async def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in vLLM's loop. Cancelling cancels it there too."""
         from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(what, self._loop))
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
         except EngineDeadError as error:
             raise RuntimeError("vLLM's engine process has died; its log says why") from error
         except VLLMClientError as error:
-            raise ValueError(f"vLLM refuses the request: {error}") from error
-        except Exception as error:  # what fails in its processes comes as a bare exception
+            raise ValueError(f"vLLM rejected the request: {error}") from error
+        except Exception as error:  # failures of its processes arrive as bare exceptions
             raise RuntimeError(f"vLLM failed: {error}") from error
 
 
@@ -249,7 +251,7 @@ async def _start(options: Mapping[str, Any]) -> Any:
     except ImportError as error:
         raise ConfigError(f"vLLM is not installed here ({error}): pip install dojang[vllm]") from error
     fixed = {
-        "logprobs_mode": "processed_logprobs",  # those of the distribution that is drawn from
+        "logprobs_mode": "processed_logprobs",  # log-probs of the distribution sampled from
         "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
         "disable_log_stats": True,
     }
@@ -278,12 +280,12 @@ def register() -> None:
         keep: bool = False
 
     class Files(WeightTransferEngine):  # type: ignore[misc]
-        """Weights from a safetensors file, whole or what has changed."""
+        """Loads weights from a safetensors file, full or delta."""
 
         init_info_cls = Init
         update_info_cls = Update
         supports_draft_weight_update = False
-        kept: Kept | None = None
+        receiver: DeltaReceiver | None = None
 
         def init_transfer_engine(self, init_info: Init) -> None:
             pass
@@ -295,8 +297,8 @@ def register() -> None:
             self.receive_weights(self.parse_update_info(update_info))
 
         def receive_weights(self, update_info: Update) -> None:
-            self.kept = self.kept or Kept()
-            tensors = self.kept.take(
+            self.receiver = self.receiver or DeltaReceiver()
+            tensors = self.receiver.receive(
                 Path(update_info.path),
                 update_info.checksum,
                 base=update_info.base,
@@ -316,7 +318,7 @@ def register() -> None:
 
 
 def _load(model: Any, config: Any, tensors: Mapping[str, Tensor]) -> None:
-    """By layers, each rearranged for its kernels when it is complete: vLLM's own tensors cannot be written to."""
+    """Load layer by layer; vLLM rearranges each complete layer for its kernels, so its tensors cannot be written."""
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
     expected = {name for name, _ in model.named_parameters()}
@@ -330,19 +332,19 @@ def _load(model: Any, config: Any, tensors: Mapping[str, Tensor]) -> None:
             layer.quant_method.process_weights_after_loading(layer)
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
-    # A layer that got nothing keeps its old weights without a word. Quantised models have parameters of their own.
+    # A layer without new weights silently keeps its old ones. Quantized models have additional parameters.
     missing = sorted(expected - set(loaded)) if loaded is not None and config.quantization is None else []
     if missing:
         raise ValueError(f"{len(missing)} weights were not in the update, first {missing[0]}")
 
 
 def _tied(model: Any) -> list[Any]:
-    """Layers whose weights belong to another layer. vLLM does not load these, and so would not rearrange them anew."""
+    """Layers that share another layer's weights. vLLM does not load these, and so would not rearrange them again."""
     seen: set[int] = set()
     tied = []
     for layer in model.modules():
-        own = {id(each) for each in layer._parameters.values() if each is not None}
-        if own & seen and hasattr(layer, "quant_method"):
+        ids = {id(each) for each in layer._parameters.values() if each is not None}
+        if ids & seen and hasattr(layer, "quant_method"):
             tied.append(layer)
-        seen |= own
+        seen |= ids
     return tied

@@ -1,8 +1,8 @@
-"""A ServingEngine that has vLLM draw for it, wherever vLLM runs: base of vllm.py and remote.py.
+"""Base of the vLLM engines: requests, pauses and weight updates, over any connection to vLLM (vllm.py, remote.py).
 
-Every sample is a request of its own, with a seed of its own. Requests that come during a pause are held back here, so
-vLLM is never asked for anything while it stands still. Keys and values of prompts are shared between requests
-(`salt`), but not across an update: what other weights have computed is not used for new requests.
+Every sample is one vLLM request with its own seed. Requests that arrive during a pause are held back here, so vLLM gets
+none while it is paused. Requests share prefix-cached keys and values (`salt`), but not across a weight update: keys and
+values of older weights are not used for new requests.
 """
 
 import asyncio
@@ -15,97 +15,101 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from dojang.engine.stop_criteria import Stopper
+from dojang.engine.stop_criteria import StopCriteria
 from dojang.engine.validate import check_clean, check_request
-from dojang.engine.weight_update import StagedUpdate, bring
-from dojang.inference.vllm_protocol import FIRST, Drawn, completed, parameters
+from dojang.engine.weight_update import StagedUpdate, send_and_commit
+from dojang.inference.vllm_protocol import INITIAL, VllmOutput, completed, parameters
 from dojang.protocols import Abilities, EngineState, Pause, WeightStore
 from dojang.types import Completion, Metrics, Sampling
-from dojang.weight_sync.weight_files import Parcels
+from dojang.weight_sync.weight_files import WeightFiles
 
-__all__ = ["Facts", "Line", "ServedEngine"]
+__all__ = ["ModelInfo", "VllmBaseEngine", "VllmConnection"]
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What an engine must know of the model it has."""
+class ModelInfo:
+    """Properties of the served model."""
 
     context: int
     vocabulary: int | None
-    """None if it does not tell; it refuses tokens that it does not know."""
+    """Vocabulary size; None if unknown (the server rejects unknown tokens)."""
     version: int | None
-    """None if an update was begun and not ended."""
+    """Version of the weights; None if an update was started and never finished."""
 
 
-class Line(Protocol):
-    """A way to reach vLLM. What fails raises RuntimeError; what vLLM refuses, ValueError."""
+class VllmConnection(Protocol):
+    """A connection to vLLM. Failures raise RuntimeError, rejected requests ValueError."""
 
-    async def ready(self) -> Facts:
-        """Answers when it can be asked; quickly from the second time on."""
+    async def ready(self) -> ModelInfo:
+        """Wait until vLLM accepts requests; immediate after the first call."""
 
-    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
-        """One sample. Cancelled, it ends in vLLM as well. The salt is asked for when vLLM is."""
+    async def generate(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> VllmOutput:
+        """Sample one completion. Cancelling also aborts it in vLLM. `salt` is called when the request is sent."""
 
     async def abort(self) -> None:
-        """End all samples being drawn, and answer when they have been delivered."""
+        """Abort all running samples, and return when they have been delivered."""
 
     async def pause(self) -> None:
-        """Stop between two tokens, and keep all that is under way."""
+        """Stop between two tokens, keeping running requests."""
 
     async def resume(self) -> None:
-        """Go on."""
+        """Continue after a pause."""
 
     async def forget(self) -> None:
-        """Drop all keys and values; what is under way will compute them anew."""
+        """Drop all keys and values; running requests recompute them."""
 
     async def update(self, info: Mapping[str, Any], label: str) -> None:
-        """Take over the weights in a file while paused."""
+        """Load the weights of a file while paused."""
 
     async def sleep(self) -> None: ...
 
     async def wake(self) -> None: ...
 
     async def state(self) -> int | None:
-        """The version of the weights, None within an update. Raises if vLLM cannot be reached."""
+        """Return the version of the weights, None during an update. Raises if vLLM cannot be reached."""
 
     async def close(self) -> None: ...
 
 
-class ServedEngine:
-    """All of an engine but the line to vLLM."""
+class VllmBaseEngine:
+    """A ServingEngine over a connection to vLLM."""
 
     abilities: Abilities
 
     def __init__(
-        self, line: Line, parcels: Parcels, tokenizer: PreTrainedTokenizerBase, weights: WeightStore | None
+        self,
+        connection: VllmConnection,
+        weight_files: WeightFiles,
+        tokenizer: PreTrainedTokenizerBase,
+        weights: WeightStore | None,
     ) -> None:
-        self._line, self._parcels, self._weights = line, parcels, weights
-        self._stopper = Stopper(tokenizer, frozenset((tokenizer.eos_token_id,)))
+        self._connection, self._weight_files, self._weights = connection, weight_files, weights
+        self._stop_criteria = StopCriteria(tokenizer, frozenset((tokenizer.eos_token_id,)))
         self._version: int | None = None
-        """None until vLLM has been asked, and within an update that somebody else has begun."""
+        """None before the first contact with vLLM, and during an update by another client."""
         self._known = False
-        """Whether it has been asked."""
+        """Whether the version was read from vLLM."""
         self._loaded = False
-        """Whether its weights are others than those vLLM was started with."""
+        """Whether weights were loaded since vLLM was started."""
         self._salt = secrets.token_hex(8)
-        self._asked: set[asyncio.Task[Completion]] = set()
+        self._tasks: set[asyncio.Task[Completion]] = set()
         self._running = 0
         self._gate: asyncio.Event | None = None
-        """What new requests wait for; None if they need not."""
+        """Event that new requests wait for; None if the gate is open."""
         self._stopped = False
-        """Whether vLLM stands still because it was asked to, not for an update only."""
+        """Whether vLLM is paused by `pause` or `sleep`, not only for an update."""
         self._closing = 0
-        """How many pauses and updates are under way."""
+        """Number of pauses and updates in progress."""
         self._resumes = 0
         self._managing = asyncio.Lock()
-        """Pauses, updates and their ends come one after the other."""
+        """Serializes pauses, resumes and updates."""
         self._aborts = 0
         self._update: StagedUpdate | None = None
         self._dirty = ""
         self._sent: Metrics = {}
-        """Of the last update."""
+        """Metrics of the last update."""
         self._closed = False
 
     async def generate(
@@ -120,16 +124,16 @@ class ServedEngine:
             asyncio.create_task(self._sample(facts, tuple(prompt), index, sampling, past.get(index)))
             for index in range(n)
         ]
-        self._asked.update(tasks)
+        self._tasks.update(tasks)
         try:
             return await asyncio.gather(*tasks)
         finally:
             for task in tasks:
-                task.cancel()  # those that are done do not mind
-            self._asked.difference_update(tasks)
+                task.cancel()  # no effect on finished tasks
+            self._tasks.difference_update(tasks)
 
     async def _sample(
-        self, facts: Facts, prompt: tuple[int, ...], index: int, sampling: Sampling, past: Completion | None
+        self, facts: ModelInfo, prompt: tuple[int, ...], index: int, sampling: Sampling, past: Completion | None
     ) -> Completion:
         if past and past.finish != "abort":
             return past
@@ -137,110 +141,110 @@ class ServedEngine:
         left = min(sampling.max_tokens, facts.context - len(prompt)) - len(done)
         if past and left <= 0:
             return replace(past, finish="length")
-        if not await self._may_go():
-            return completed(past, Drawn((), (), "abort"), self._version or 0, sampling, self._stopper)
+        if not await self._wait_for_gate():
+            return completed(past, VllmOutput((), (), "abort"), self._version or 0, sampling, self._stop_criteria)
         check_clean(self._dirty)
         version, loaded = self._version or 0, self._loaded
         self._running += 1
         try:
-            drawn = await self._line.draw(
+            output = await self._connection.generate(
                 prompt + done, parameters(sampling, index, len(done), left), lambda: self._salt
             )
         finally:
             self._running -= 1
-        if loaded and any(label == FIRST for label, _, _ in drawn.versions):
-            self._dirty = "vLLM was restarted, and has the weights it was started with"
+        if loaded and any(label == INITIAL for label, _, _ in output.versions):
+            self._dirty = "vLLM was restarted and holds its initial weights"
         check_clean(self._dirty)
-        return completed(past, drawn, version, sampling, self._stopper)
+        return completed(past, output, version, sampling, self._stop_criteria)
 
     async def load(self, version: int) -> Metrics:
         self._check_open()
         weights = self._weights
         if weights is None:
-            raise ValueError("the engine was given no weight store to load from")
-        if not (self._parcels.deltas and self._parcels.known and await self._load_changes(weights, version)):
-            await bring(await self.begin(version), lambda: weights.fetch(version))
+            raise ValueError("the engine has no weight store to load from")
+        if not (self._weight_files.deltas and self._weight_files.known and await self._load_changes(weights, version)):
+            await send_and_commit(await self.begin(version), lambda: weights.fetch(version))
         return self._sent
 
     async def _load_changes(self, weights: WeightStore, version: int) -> bool:
-        """Whether all is well with only what has changed; if not, whole weights have to be sent."""
+        """Load a delta; False if full weights must be sent instead."""
         base = self._version
         try:
-            if (held := await self._line.state()) != base or base is None:
+            if (held := await self._connection.state()) != base or base is None:
                 raise ValueError(f"vLLM holds version {held}, not {base}")
             if (changes := weights.changes(base, version)) is None:
-                raise ValueError(f"what has changed since version {base} is not known")
-            await bring(
+                raise ValueError(f"the changes since version {base} are not available")
+            await send_and_commit(
                 await self.begin(version, base=base), lambda: changes.tensors, changes.patches, changes.checksum
             )
         except (RuntimeError, ValueError) as error:
-            logger.warning("weights of version %d are sent whole: %s", version, error)
+            logger.warning("sending the full weights of version %d instead of a delta: %s", version, error)
             return False
         return True
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         self._check_open()
         if not self.abilities.patches:
-            raise NotImplementedError("this server cannot be sent weights")
+            raise NotImplementedError("this server does not accept weights")
         await self._ready()
         if self._update is not None:
-            raise ValueError(f"an update to version {self._update.version} is under way")
+            raise ValueError(f"an update to version {self._update.version} is in progress")
         if base is not None:
-            trouble = self._dirty or ("" if base == self._version else f"it holds version {self._version}")
-            if not trouble and not self._parcels.known:
-                trouble = "what it began with cannot be read from here"
-            if trouble:
-                raise ValueError(f"the engine cannot be updated from version {base}: {trouble}; send whole weights")
+            reason = self._dirty or ("" if base == self._version else f"it holds version {self._version}")
+            if not reason and not self._weight_files.known:
+                reason = "its initial weights cannot be read here"
+            if reason:
+                raise ValueError(f"the engine cannot be updated from version {base}: {reason}; send full weights")
 
-        def forget() -> None:
+        def on_end() -> None:
             self._update = None
 
-        self._update = self._parcels.begin(version, base, self._take_over, forget)
+        self._update = self._weight_files.begin(version, base, self._apply_update, on_end)
         return self._update
 
-    async def _take_over(self, update: StagedUpdate, expected: str | None) -> None:
-        path = await asyncio.to_thread(self._parcels.write, update)
+    async def _apply_update(self, update: StagedUpdate, expected: str | None) -> None:
+        path = await asyncio.to_thread(self._weight_files.write, update)
         async with self._gate_closed(), self._managing:
             try:
-                told = await asyncio.to_thread(self._parcels.seal, update, path, expected)
+                info = await asyncio.to_thread(self._weight_files.update_info, update, path, expected)
                 if not self._stopped:
-                    await self._line.pause()
-                await self._line.update(told, str(update.version))
+                    await self._connection.pause()
+                await self._connection.update(info, str(update.version))
             except BaseException as error:
-                # vLLM may hold some of the new weights by now. It stays paused, so that nobody draws with them.
-                self._dirty = f"the update to version {update.version} broke off ({type(error).__name__}: {error})"
-                self._parcels.drop(path)
+                # vLLM may hold some of the new weights by now. It stays paused, so that nothing is sampled with them.
+                self._dirty = f"the update to version {update.version} failed ({type(error).__name__}: {error})"
+                self._weight_files.discard(path)
                 with suppress(Exception):
-                    await self._line.abort()
+                    await self._connection.abort()
                 raise
             self._sent = {"weights/bytes": path.stat().st_size, "weights/whole": float(update.base is None)}
-            self._parcels.keep(path)
+            self._weight_files.mark_loaded(path)
             self._version, self._loaded, self._dirty, self._salt = update.version, True, "", secrets.token_hex(8)
             if not self._stopped:
-                await self._line.resume()
+                await self._connection.resume()
 
     async def checksum(self) -> str:
-        """Of the weights that were last sent."""
-        if not self._parcels.known:
+        """Checksum of the weights last sent."""
+        if not self._weight_files.known:
             raise RuntimeError(
-                "no weights have been sent to the engine yet, and those it began with are not known here"
+                "no weights have been sent to the engine yet, and its initial weights are not known here"
             )
-        return await asyncio.to_thread(self._parcels.checksum)
+        return await asyncio.to_thread(self._weight_files.checksum)
 
     async def state(self) -> EngineState:
         self._check_open()
-        held = await self._line.state()
+        held = await self._connection.state()
         version = held if held is not None else self._version or 0
-        waiting = sum(not task.done() for task in self._asked) - self._running
+        waiting = sum(not task.done() for task in self._tasks) - self._running
         return EngineState(version, self._running, waiting, self._gate is not None, self._dirty)
 
     async def abort(self) -> None:
         self._check_open()
         self._aborts += 1
-        if self._gate is not None:  # those who wait for the end of a pause look up
+        if self._gate is not None:  # wake requests that wait for the end of a pause
             self._gate.set()
             self._gate = asyncio.Event()
-        await self._line.abort()
+        await self._connection.abort()
 
     async def pause(self, mode: Pause) -> None:
         self._check_open()
@@ -249,52 +253,52 @@ class ServedEngine:
             while mode == "wait" and self._running:
                 await asyncio.sleep(0.01)
                 if self._resumes != resumes:
-                    raise RuntimeError("the engine was resumed before all had ended")
+                    raise RuntimeError("the engine was resumed before all requests had finished")
             async with self._stopping():
-                await self._line.pause()
+                await self._connection.pause()
                 if mode == "abort":
-                    await self._line.abort()
+                    await self._connection.abort()
                 if mode == "recompute":
-                    await self._line.forget()
+                    await self._connection.forget()
 
     async def resume(self) -> None:
         self._check_open()
         async with self._managing:
             if not self._dirty:
-                await self._line.resume()
-            self._go_on()
+                await self._connection.resume()
+            self._open_gate()
 
     async def sleep(self) -> None:
         self._check_open()
         async with self._gate_closed(), self._stopping():
-            await self._line.sleep()
+            await self._connection.sleep()
 
     async def wake(self) -> None:
         self._check_open()
         async with self._managing:
-            await self._line.wake()
-            self._go_on()
+            await self._connection.wake()
+            self._open_gate()
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        for task in self._asked:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._asked, return_exceptions=True)
-        await self._line.close()
-        self._parcels.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._connection.close()
+        self._weight_files.close()
 
-    async def _ready(self) -> Facts:
-        facts = await self._line.ready()
+    async def _ready(self) -> ModelInfo:
+        facts = await self._connection.ready()
         if not self._known:
             self._version, self._known = facts.version, True
             if facts.version is None:
-                self._dirty = "an update of vLLM was begun by somebody, and not ended"
+                self._dirty = "an update of vLLM was started and never finished"
         return facts
 
-    async def _may_go(self) -> bool:
-        """Once nothing is paused; False if all requests were aborted before."""
+    async def _wait_for_gate(self) -> bool:
+        """Wait until nothing is paused; False if all requests were aborted meanwhile."""
         aborts = self._aborts
         while self._gate is not None and self._aborts == aborts:
             await self._gate.wait()
@@ -302,7 +306,7 @@ class ServedEngine:
 
     @asynccontextmanager
     async def _gate_closed(self) -> AsyncIterator[None]:
-        """New requests wait meanwhile."""
+        """Hold back new requests inside this context."""
         self._closing += 1
         self._set_gate()
         try:
@@ -313,27 +317,27 @@ class ServedEngine:
 
     @asynccontextmanager
     async def _stopping(self) -> AsyncIterator[None]:
-        """vLLM stands still from here on, unless this fails."""
+        """Leave vLLM paused after this context, unless it fails."""
         async with self._managing:
             try:
                 yield
             except BaseException:
                 if not self._stopped:
                     with suppress(Exception):
-                        await self._line.resume()
+                        await self._connection.resume()
                 raise
             self._stopped = True
 
-    def _go_on(self) -> None:
+    def _open_gate(self) -> None:
         self._stopped = False
         self._resumes += 1
         self._set_gate()
 
     def _set_gate(self) -> None:
-        shut = self._stopped or self._closing
-        if shut and self._gate is None:
+        closed = self._stopped or self._closing
+        if closed and self._gate is None:
             self._gate = asyncio.Event()
-        elif not shut and self._gate is not None:
+        elif not closed and self._gate is not None:
             self._gate.set()
             self._gate = None
 

@@ -1,1 +1,4 @@
-"""Adapters to other trainers: dojang's tasks as TRL and veRL reward functions."""
+"""Adapters to other trainers.
+
+reward_functions   dojang's tasks as TRL and veRL reward functions
+"""

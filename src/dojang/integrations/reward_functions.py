@@ -1,17 +1,17 @@
-"""dojang's rewards for other trainers: as a TRL reward function, and as a veRL `compute_score`.
+"""Provides dojang's rewards to other trainers: as a TRL reward function, and as a veRL `compute_score`.
 
     trainer = GRPOTrainer(reward_funcs=as_trl_reward("maths", reference="solution"), ...)
     custom_reward_function:
         {path: pkg://dojang.integrations.reward_functions, name: compute_score, reward_kwargs: {task: maths}}
 
-A task is named, or described as in a recipe ({"name": "maths", "boxed": 0.1}), or an object with the methods of
-dojang.protocols.Task. Its processes start with the first completion, serve all that follow, and end with the program or
-with `close()`. A fork has its own.
+A task is a name, a section as in a recipe ({"name": "maths", "boxed": 0.1}), or an object with the methods of
+dojang.protocols.Task. Its processes start with the first completion, serve all later ones, and end with the program or
+with `close()`. A forked process starts its own.
 
-What cannot be judged is tried again, as in a run of dojang's own. If it still has no verdict, TRL is told None, which
-it leaves out of the group; veRL knows nothing like it, so there it is an error: a 0 would be learned from.
+Completions that cannot be judged are retried, as in a dojang run. If a completion still has no verdict, TRL gets None,
+and drops it from the group; veRL has no such value, so it gets an error: it would train on a 0.
 
-This file can be loaded by its path, as veRL does; it needs no torch. Not covered: reward models.
+veRL loads this file by its path; it does not need torch. Not covered: reward models.
 """
 
 import json
@@ -33,23 +33,23 @@ __all__ = ["TrlReward", "VerlReward", "as_trl_reward", "as_verl_reward", "comput
 
 _MAKING = threading.Lock()
 _TRL_ONLY = {"completion_ids", "prompt_ids"}
-"""Lists that TRL passes beside the dataset's columns."""
+"""Lists that TRL passes in addition to the dataset's columns."""
 
 
 def as_trl_reward(
     task: Described, *, reference: str = "", name: str = "", judge: Mapping[str, Any] | JudgeConfig | None = None
 ) -> "TrlReward":
-    """A function for TRL's `reward_funcs`.
+    """Returns a function for TRL's `reward_funcs`.
 
-    `reference` is the dataset's column that completions are checked against; without it the dataset has the columns
-    that `dojang data prepare` writes. `name` is what TRL's metrics call it. `judge` is the section of a recipe.
+    `reference` is the dataset column with the reference answers; empty: the columns that `dojang data prepare` writes.
+    `name` is the name in TRL's metrics. `judge` is the judge section of a recipe.
     """
     grader = Grader(task, judge)
     return TrlReward(grader, reference, name or grader.name)
 
 
 def as_verl_reward(task: Described, *, judge: Mapping[str, Any] | JudgeConfig | None = None) -> "VerlReward":
-    """A function to be called as veRL calls `compute_score`."""
+    """Returns a function with the signature of veRL's `compute_score`."""
     return VerlReward(Grader(task, judge))
 
 
@@ -63,19 +63,19 @@ def compute_score(
     judge: Mapping[str, Any] | None = None,
     **_: Any,
 ) -> dict[str, float]:
-    """veRL's function; `task` and `judge` come from custom_reward_function.reward_kwargs."""
+    """Computes veRL's score; `task` and `judge` come from custom_reward_function.reward_kwargs."""
     if not task:
         raise ConfigError(
-            "which task? Set custom_reward_function.reward_kwargs.task to the name of one (answer_line, maths, code, "
+            "no task given; set custom_reward_function.reward_kwargs.task to a name (answer_line, maths, code, "
             "keywords) or to a mapping, as the task section of a recipe"
         )
-    with _MAKING:  # veRL calls from many threads, and all are to share the same processes
+    with _MAKING:  # veRL calls from many threads, which share the processes
         score = _verl(json.dumps(_plain(task)), json.dumps(_plain(judge)))
     return score(data_source, solution_str, ground_truth, extra_info)
 
 
 class TrlReward:
-    """Grades completions for TRL: `__call__` has its signature."""
+    """Grades completions with TRL's signature of reward functions."""
 
     def __init__(self, grader: Grader, reference: str, name: str) -> None:
         self.__name__ = name
@@ -84,26 +84,25 @@ class TrlReward:
     def __call__(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any
     ) -> list[float | None]:
-        """A reward for each completion; None for one that could not be judged."""
-        asked = prompts if prompts is not None else [""] * len(completions)
+        """Returns a reward for each completion; None for one that could not be judged."""
+        given = prompts if prompts is not None else [""] * len(completions)
         rows = self._rows(columns, len(completions))
-        problems = [self._problem(prompt, row) for prompt, row in zip(asked, rows, strict=True)]
-        attempts = list(zip(problems, map(_text, completions), strict=True))
-        verdicts = self._grader.verdicts(attempts)
+        problems = [self._problem(prompt, row) for prompt, row in zip(given, rows, strict=True)]
+        verdicts = self._grader.verdicts(list(zip(problems, map(_text, completions), strict=True)))
         self._report(verdicts, columns.get("log_metric"))
         return [verdict.reward for verdict in verdicts]
 
     def close(self) -> None:
-        """End the processes that grade. A later call starts others."""
+        """Ends the grading processes. A later call starts new ones."""
         self._grader.close()
 
     def _rows(self, columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-        """Of the columns those that matter, one row for each completion."""
+        """Returns the relevant columns as one row per completion."""
         wanted = self._reference or "reward_model"
         if wanted not in columns:
             raise ConfigError(
-                f"{self.__name__}: the dataset has no column {wanted!r}; name the one with the answers, as in "
-                f"as_trl_reward(..., reference='solution'). There is {', '.join(sorted(columns)) or 'none'}"
+                f"{self.__name__}: the dataset has no column {wanted!r}; name the column with the answers, as in "
+                f"as_trl_reward(..., reference='solution'). Columns: {', '.join(sorted(columns)) or 'none'}"
             )
         lists = {key for key, value in columns.items() if isinstance(value, list) and len(value) == count}
         kept = [key for key in columns if key in lists - _TRL_ONLY or key in (wanted, "data_source", "extra_info")]
@@ -116,7 +115,7 @@ class TrlReward:
         return _problem(_messages(prompt), truth, source, row.get("extra_info"), columns)
 
     def _report(self, verdicts: Sequence[Verdict], log_metric: Any) -> None:
-        """In TRL's own metrics: how many were accepted, and the parts of the reward."""
+        """Logs to TRL's metrics: the share of accepted completions, and the parts of the reward."""
         judged = [verdict for verdict in verdicts if verdict.reward is not None]
         if len(judged) < len(verdicts):
             first = next(verdict for verdict in verdicts if verdict.reward is None)
@@ -136,7 +135,7 @@ class TrlReward:
 
 
 class VerlReward:
-    """Grades completions for veRL: `__call__` has its signature."""
+    """Grades completions with the signature of veRL's `compute_score`."""
 
     __name__ = "compute_score"
 
@@ -146,7 +145,7 @@ class VerlReward:
     def __call__(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None, **_: Any
     ) -> dict[str, float]:
-        """The reward as `score`, and whether it was accepted as `acc`. JudgeError if that cannot be said."""
+        """Returns the reward as `score`, and whether it was accepted as `acc`. Raises JudgeError without a verdict."""
         problem = _problem((), ground_truth, data_source, extra_info)
         (verdict,) = self._grader.verdicts([(problem, solution_str)])
         if verdict.reward is None:
@@ -154,13 +153,13 @@ class VerlReward:
         return {"score": verdict.reward, "acc": float(verdict.outcome is Outcome.ACCEPTED)}
 
     def close(self) -> None:
-        """End the processes that grade. A later call starts others."""
+        """Ends the grading processes. A later call starts new ones."""
         self._grader.close()
 
 
 @cache
 def _verl(task: str, judge: str) -> VerlReward:
-    """One for each way it is called, with the processes it has."""
+    """Returns one instance, with its processes, for each combination of settings."""
     return as_verl_reward(json.loads(task), judge=json.loads(judge))
 
 
@@ -170,12 +169,12 @@ def _problem(
     known = info if isinstance(info, Mapping) else {}
     plain = truth if isinstance(truth, str) else _plain(truth)
     try:
-        # Other than text it may be anything a task understands, and tests the way CodeFu's rows have them.
+        # Text and CodeFu's tests are parsed; anything else goes to the task as it is.
         foreign = isinstance(plain, str) or (isinstance(plain, dict) and "private_tests" in plain)
         reference = reference_in(plain) if foreign else plain
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"a ground truth of {source} cannot be read ({type(error).__name__}: {error})") from error
-    # Which tests are drawn goes by the id, so that it must be the same for all completions of a problem.
+    # The id determines which tests are drawn, so it must be the same for all completions of a problem.
     name = known.get("id") or sha256(repr((messages, plain)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     own = {"extra_info": info, **(columns or {})}
     return Problem(str(name), str(source), messages, reference, str(known.get("tier") or ""), own)
@@ -188,7 +187,7 @@ def _messages(prompt: Any) -> tuple[Message, ...]:
 
 
 def _text(completion: Any) -> str:
-    """What the model said: a text, or the last of its turns in a conversation."""
+    """Returns the text of a completion; of a conversation, the last assistant turn."""
     if isinstance(completion, str):
         return completion
     said = [_words(turn.get("content")) for turn in completion if turn.get("role") == "assistant"]
@@ -196,14 +195,15 @@ def _text(completion: Any) -> str:
 
 
 def _words(content: Any) -> str:
-    """A turn's text, which may be in pieces."""
+    """Joins the text parts of a turn."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(str(piece.get("text") or "") for piece in content)
 
 
 def _plain(value: Any) -> Any:
-    """Without the containers that tables and configurations are read into (NumPy's, OmegaConf's)."""
+    """Converts containers of NumPy and OmegaConf to plain Python."""
+
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if hasattr(value, "tolist"):

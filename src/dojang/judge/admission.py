@@ -1,8 +1,8 @@
-"""Who may come in: the judge service's bounded queue, its way of closing down, and its figures for Prometheus.
+"""Admission control of the judge service (bounded queue, draining), and its Prometheus metrics.
 
-    admitted = waiting (uploading, or for a slot) + running (handed to the judge)
+    admitted = waiting (uploading, or for a slot) + running (sent to the judge)
 
-What is asked and what is answered is `service.py`'s business.
+The routes are in `service.py`.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from dojang.types import Outcome
 
-__all__ = ["Figures", "Full", "Gate"]
+__all__ = ["AdmissionControl", "QueueFull", "ServiceMetrics"]
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
-class Full(Exception):
-    """There is no room; try again later."""
+class QueueFull(Exception):
+    """The queue is full; the client must retry later."""
 
 
-class Gate:
-    """Lets in at most `queue` requests, and hands at most `slots` of them at a time to the judge."""
+class AdmissionControl:
+    """Admits at most `queue` requests and sends at most `slots` of them to the judge at a time."""
 
     def __init__(self, queue: int, slots: int) -> None:
         self.queue = queue
@@ -41,9 +41,9 @@ class Gate:
 
     @contextmanager
     def admit(self) -> Iterator[None]:
-        """A place in the queue while the block lasts. Raises Full."""
+        """Hold a place in the queue for the duration of the block. Raises QueueFull."""
         if self.admitted >= self.queue:
-            raise Full
+            raise QueueFull
         self.admitted += 1
         self._empty.clear()
         try:
@@ -55,7 +55,7 @@ class Gate:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """The judge's attention while the block lasts."""
+        """Hold one of the judge's slots for the duration of the block."""
         async with self._slots:
             self.running += 1
             try:
@@ -64,14 +64,14 @@ class Gate:
                 self.running -= 1
 
     async def empty(self) -> None:
-        """Returns once nobody is inside."""
+        """Wait until no request is admitted."""
         await self._empty.wait()
 
 
-class Figures:
-    """What Prometheus is told. The registry is its own: other figures of the process are none of its business."""
+class ServiceMetrics:
+    """Prometheus metrics of the service, in a separate registry: other metrics of the process are not exported."""
 
-    def __init__(self, gate: Gate, languages: Sequence[str]) -> None:
+    def __init__(self, admission: AdmissionControl, languages: Sequence[str]) -> None:
         self._languages = frozenset(languages)
         self._registry = registry = CollectorRegistry()
         self._submissions = Counter(
@@ -90,19 +90,19 @@ class Figures:
             "dojang_judge_machinery_failures_total", "Programs the judge could not judge.", registry=registry
         )
         waiting = Gauge("dojang_judge_waiting", "Requests waiting for the judge.", registry=registry)
-        waiting.set_function(lambda: gate.waiting)
+        waiting.set_function(lambda: admission.waiting)
         running = Gauge("dojang_judge_running", "Programs the judge is working on.", registry=registry)
-        running.set_function(lambda: gate.running)
+        running.set_function(lambda: admission.running)
 
-    def judged(self, language: str, outcome: Outcome, isolation: str, started: float) -> None:
-        """Count a reply; `started` is time.monotonic() at the request."""
-        known = language if language in self._languages else "other"  # a client could invent names without end
+    def count_judged(self, language: str, outcome: Outcome, isolation: str, started: float) -> None:
+        """Count a reply. `started` is time.monotonic() when the request arrived."""
+        known = language if language in self._languages else "other"  # a client could invent any number of names
         self._submissions.labels(known, str(outcome), isolation).inc()
         self._seconds.observe(time.monotonic() - started)
         if outcome is Outcome.JUDGE_ERROR:
             self._failures.inc()
 
-    def rejected(self, reason: str) -> None:
+    def count_rejected(self, reason: str) -> None:
         self._rejected.labels(reason).inc()
 
     def text(self) -> bytes:

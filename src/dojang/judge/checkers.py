@@ -1,27 +1,26 @@
-"""Comparing what a program wrote with what was expected.
+"""Compares a program's output with the expected output.
 
-    tokens      the same words; blanks and line ends between them do not matter
-    exact       the same bytes, but for one newline at the end
-    caseless    tokens, in whatever case
-    unordered   the same lines (each read as tokens) in any order; empty lines do not matter
-    floats      tokens, and numbers may be off by the tolerance
-    contest     tokens as contests compare them: where the expected word is a decimal, a number within the tolerance;
-                where it is yes or no, that word in any case; otherwise the same word
+    tokens      equal words; blanks and line ends between them do not matter
+    exact       equal bytes, except for one newline at the end
+    caseless    tokens, ignoring case
+    unordered   equal lines (each read as tokens) in any order; empty lines do not matter
+    floats      tokens, and numbers may differ by the tolerance
+    contest     tokens as contests compare them: if the expected word is a decimal, a number within the tolerance;
+                if it is yes or no, that word in any case; otherwise the same word
 
-A word is what ASCII blanks separate. Under floats, two numbers that are both written as integers must be the
-same text, because a double cannot tell 9007199254740993 from its neighbour; if either has a point or an
-exponent, the tolerance decides. So "5.0" for an expected "5" is accepted under floats, and refused under
-tokens. Only plain decimals are numbers: nan, inf, 1e999, 0x10, 1_000 and numbers of more than LONGEST characters are
-words like any other.
+Words are separated by ASCII blanks. Under floats, two numbers that are both written as integers must be the same
+text, because a double cannot tell 9007199254740993 from its neighbour; if either has a point or an exponent, the
+tolerance decides. So "5.0" for an expected "5" is accepted under floats and rejected under tokens. Only plain
+decimals are numbers: nan, inf, 1e999, 0x10, 1_000 and numbers of more than LONGEST characters are ordinary words.
 
-Under contest, a decimal has a point or an exponent. An expected integer stays exact: "5.0" for "5" is refused, "5" for
-"5.0" is accepted.
+Under contest, a decimal has a point or an exponent. An expected integer stays exact: "5.0" for "5" is rejected, "5"
+for "5.0" is accepted.
 
-An output is a stranger's: it may be 16 MB of anything. All of this takes time proportional to the length (sorting
-lines aside), never raises because of the bytes, and splits them piece by piece so that millions of tiny words do
-not cost their many times larger weight in Python objects.
+Outputs are untrusted and may be 16 MB of anything. Comparing takes linear time (except for sorting lines), never
+raises because of the bytes, and splits them piece by piece: millions of tiny words would take many times their size
+as Python objects.
 
-Not covered: running a checker program. What its exit code and output mean is said by `reads_score`.
+Checker programs run elsewhere; `parse_checker_score` interprets their exit code and output.
 """
 
 import math
@@ -33,18 +32,18 @@ from itertools import product, zip_longest
 
 from dojang.programs import Checker, CheckerName
 
-__all__ = ["compare", "complete", "normal_form", "reads_score"]
+__all__ = ["compare", "digest_decides", "normalize", "parse_checker_score"]
 
 PIECE = 1 << 16
-"""Bytes that are split into words at a time."""
+"""Bytes split into words at a time."""
 LONGEST = 10_000
-"""Characters of a number: reading one takes time that grows with the square of its length."""
+"""Maximum length of a number: parsing one takes quadratic time."""
 SHOWN = 40
-"""Characters of a word or line that a message quotes."""
+"""Characters of a word or line quoted in a message."""
 
-_BLANK = re.compile(rb"[ \t\n\r\x0b\x0c]")  # what bytes.split() splits at
+_BLANK = re.compile(rb"[ \t\n\r\x0b\x0c]")  # the blanks of bytes.split()
 _NEWLINE = re.compile(rb"\n")
-# No two neighbouring repetitions share characters: reading takes time proportional to the length.
+# Adjacent repetitions share no characters, so matching takes linear time.
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _DECIMAL = rb"[+-]?(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
@@ -53,20 +52,20 @@ _HAS_DECIMAL = re.compile(rb"(?<![^ \t\n\r\x0b\x0c])" + _DECIMAL + rb"(?![^ \t\n
 _YES_NO: Mapping[bytes, bytes] = {
     bytes(each): word for word in (b"yes", b"no") for each in product(*zip(word, word.upper(), strict=True))
 }
-"""The two words in every case, each with its lower case."""
+"""yes and no in every case, each with its lower case."""
 
 
-def normal_form(checker: Checker, data: bytes) -> bytes:
-    """Outputs with the same normal form are equally good; `complete` says whether others are always refused.
+def normalize(checker: Checker, data: bytes) -> bytes:
+    """Normalize an output: outputs with equal normal forms are equally accepted; see `digest_decides` for others.
 
-    A keyed digest of it lets an output be recognised where the expected one must not be known. For a checker
-    program it is the data itself: whether even the expected output is accepted, only the program can say.
+    A keyed digest of the normal form recognises a correct output without knowing the expected one. For a checker
+    program it is the data itself: only the program can tell whether even the expected output is accepted.
     """
     return _FORMS[checker.name](data)
 
 
-def complete(checker: Checker, expected: bytes) -> bool:
-    """Whether every output with another normal form than the expected one is refused."""
+def digest_decides(checker: Checker, expected: bytes) -> bool:
+    """Whether every output with a different normal form (and so a different digest) is rejected."""
     if checker.name == "contest":
         maybe = any(mark in expected for mark in (b".", b"e", b"E"))
         return not (maybe and _HAS_DECIMAL.search(expected))
@@ -74,12 +73,12 @@ def complete(checker: Checker, expected: bytes) -> bool:
 
 
 def compare(checker: Checker, expected: bytes, actual: bytes) -> str | None:
-    """None if the actual output is accepted, else a sentence about the first difference.
+    """Return None if the actual output is accepted, otherwise a sentence about the first difference.
 
-    ValueError for a checker program: it has to be run.
+    Raises ValueError for a checker program, which must be run.
     """
     if checker.name == "program":
-        raise ValueError("a checker program has to be run; there is nothing to compare without it")
+        raise ValueError("the checker is a program: run it instead of comparing here")
     if expected == actual:
         return None
     if checker.name == "exact":
@@ -96,8 +95,8 @@ def compare(checker: Checker, expected: bytes, actual: bytes) -> str | None:
     return _tokens_differ(expected, actual, same)
 
 
-def reads_score(exit_code: int, stdout: bytes) -> bool | None:
-    """What a checker program says of an output: accepted, refused, or (None) nothing, because it failed itself."""
+def parse_checker_score(exit_code: int, stdout: bytes) -> bool | None:
+    """Verdict of a checker program: accepted, rejected, or None if the checker failed."""
     if exit_code in (1, 2):
         return False
     if exit_code != 0:
@@ -107,7 +106,7 @@ def reads_score(exit_code: int, stdout: bytes) -> bool | None:
 
 
 def _pieces(data: bytes, cut: re.Pattern[bytes]) -> Iterator[bytes]:
-    """The data in pieces of about PIECE bytes, each ending where `cut` matches."""
+    """Split the data into pieces of about PIECE bytes, each ending at a match of `cut`."""
     start = 0
     while start < len(data):
         found = cut.search(data, start + PIECE)
@@ -122,7 +121,7 @@ def _tokens(data: bytes) -> Iterator[bytes]:
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
-    """Every line that is not empty, with one space between words. No line contains a newline."""
+    """Every non-empty line, with one space between words and no newline."""
     for piece in _pieces(data, _NEWLINE):
         for line in piece.split(b"\n"):
             if words := line.split():
@@ -139,7 +138,7 @@ def _joined(data: bytes) -> bytes:
 
 
 def _caseless(data: bytes) -> bytes:
-    """Folding works character by character and makes no blanks, so a text can be folded whole or in words."""
+    """Case folding works per character and creates no blanks, so whole texts and words fold alike."""
     if data.isascii():
         return data.lower()
     return data.decode("utf-8", "surrogateescape").casefold().encode("utf-8", "surrogateescape")
@@ -193,7 +192,7 @@ def _close(tolerance: float, expected: bytes, actual: bytes) -> bool:
     if not (math.isfinite(wanted) and math.isfinite(got)):
         return False
     scale = max(1.0, abs(wanted))
-    # Reading rounds both numbers; the doubles of 0.333333 and 0.333334 are a little more than 1e-6 apart.
+    # Parsing rounds both numbers; the doubles of 0.333333 and 0.333334 are a little more than 1e-6 apart.
     rounding = 2 * math.ulp(scale) if tolerance else 0.0
     return abs(wanted - got) <= tolerance * scale + rounding
 
@@ -220,7 +219,7 @@ def _several(number: int, noun: str) -> str:
 
 
 def _lines_differ(expected: bytes, actual: bytes) -> str | None:
-    # Only the expected lines, whose number is the dataset's choice, are ever held all at once.
+    # Only the expected lines, whose number the dataset chooses, are held in memory at once.
     left = Counter(_lines(expected))
     for line in _lines(actual):
         if line not in left:
@@ -252,7 +251,7 @@ def _line_at(data: bytes, start: int, place: int) -> bytes:
 
 
 def _first_difference(one: bytes, other: bytes) -> int:
-    """Where two byte strings part. Halving lets the comparison run at the speed of memory."""
+    """Index of the first difference. Halving compares at memory speed."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -264,7 +263,7 @@ def _first_difference(one: bytes, other: bytes) -> int:
 
 
 def _quoted(data: bytes, other: bytes = b"") -> tuple[str, str]:
-    """Both as short printable text. Of long ones, the part around their first difference."""
+    """Both as short printable text; for long ones, the part around their first difference."""
     place = _first_difference(data, other) if max(len(data), len(other)) > SHOWN else 0
     start = max(0, place - SHOWN // 2)
     return _excerpt(data, start), _excerpt(other, start)

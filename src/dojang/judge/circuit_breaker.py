@@ -1,23 +1,23 @@
-"""Which judge service to ask: the least busy one of those that work.
+"""Circuit breaker: chooses the least busy judge service among those that work.
 
-A service that failed several times in a row is left alone for a while (its circuit is open). Then one submission
-tries it; if that goes well, the others follow. What is asked, and when to give up, is `client.py`'s business.
+After several failures in a row the circuit of a service opens, and the service is skipped for a while. Then one
+submission probes it; if that succeeds, the circuit closes. Requests and retries are in `client.py`.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ["Circuit", "pick"]
+__all__ = ["CircuitBreaker", "pick"]
 
 
 @dataclass(eq=False)
-class Circuit:
-    """One service, and how it has been doing."""
+class CircuitBreaker:
+    """State of one service."""
 
     url: str
     limit: int
-    """Failures in a row after which it is left alone."""
+    """Failures in a row that open the circuit."""
     cool_down_s: float
     load: int = 0
     failures: int = 0
@@ -28,7 +28,7 @@ class Circuit:
         return self.opened_at is None or (not self.probing and self.wait(now) == 0)
 
     def wait(self, now: float) -> float:
-        """Seconds until it may be tried."""
+        """Seconds until the service may be probed."""
         return 0.0 if self.opened_at is None else max(0.0, self.opened_at + self.cool_down_s - now)
 
     @contextmanager
@@ -53,7 +53,7 @@ class Circuit:
             self.opened_at = now
 
 
-def pick(circuits: Sequence[Circuit], tried: Collection[Circuit], now: float) -> Circuit | None:
-    """The one to ask next, if any is left. One to be probed comes first: nobody would ever return to it otherwise."""
+def pick(circuits: Sequence[CircuitBreaker], tried: Collection[CircuitBreaker], now: float) -> CircuitBreaker | None:
+    """Choose the next service, None if none is left. A service to be probed comes first: it is tried no other way."""
     ready = [each for each in circuits if each not in tried and each.ready(now)]
     return min(ready, key=lambda each: (each.opened_at is None, each.load), default=None)

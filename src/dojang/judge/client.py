@@ -1,8 +1,8 @@
-"""A Judge that asks others: judge services over HTTP, several of them if need be.
+"""RemoteJudge: sends submissions to judge services over HTTP and retries until one of them judges.
 
-Whatever happens to the services, a submission ends with a judgement, in bounded time; when nobody could judge it,
-that is a JUDGE_ERROR which says why. Which service is asked, and which are left alone for a while, is
-`circuit_breaker.py`'s business. Proxies named in the environment are not used: judges are neighbours.
+Every submission ends with a judgement in bounded time. If no service could judge it, the outcome is JUDGE_ERROR and
+the detail says why. `circuit_breaker.py` chooses the service. Proxies from the environment are ignored: judge
+services are on the same network.
 """
 
 import asyncio
@@ -19,45 +19,45 @@ import httpx
 
 from dojang.core.errors import ConfigError
 from dojang.core.keepalive import KEEPALIVE
-from dojang.judge.circuit_breaker import Circuit, pick
+from dojang.judge.circuit_breaker import CircuitBreaker, pick
 from dojang.judge.json_schema import JudgeRequest, SchemaError, dump_exam, dump_request, parse_exam, parse_judgement
 from dojang.programs import Exam, Isolation, Judgement, Submission
 from dojang.types import Outcome
 
-__all__ = ["Patience", "RemoteJudge"]
+__all__ = ["RemoteJudge", "RetryPolicy"]
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-MOST_REMEMBERED = 100_000
-KEPT_S = 30.0
-"""An idle connection is given up before the service does it."""
-LONGEST_PAUSE_S = 60.0
-"""However long a service asks to be left alone."""
+MAX_CACHED = 100_000
+KEEPALIVE_EXPIRY_S = 30.0
+"""Idle connections are closed before the service closes them."""
+MAX_PAUSE_S = 60.0
+"""Upper bound of a pause, whatever Retry-After asks for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait for what."""
+class RetryPolicy:
+    """Timeouts and retries."""
 
     total_s: float = 900.0
-    """For a judgement, with all that is tried on the way."""
+    """Timeout of a judgement, all retries included."""
     answer_s: float = 300.0
-    """For one answer."""
+    """Timeout of one reply."""
     connect_s: float = 5.0
     retries: int = 6
-    """How often to try all services again after failures. Being told to come back later is no failure."""
+    """Rounds over all services after a failed one. Status 429 (busy) does not count as a failure."""
     first_delay_s: float = 0.5
-    """Before the first retry; doubled each time."""
-    longest_delay_s: float = 15.0
+    """Delay before the first retry; doubles each time."""
+    max_delay_s: float = 15.0
 
 
-class Final(Exception):
-    """Trying again would not help."""
+class PermanentError(Exception):
+    """An error that no retry can fix."""
 
 
-class Failed(Exception):
-    """The service did not do its work; it, or another one, may do it later."""
+class RetryableError(Exception):
+    """The service failed; it or another one may succeed later."""
 
     def __init__(self, problem: str, after_s: float = 0.0, busy: bool = False) -> None:
         super().__init__(problem)
@@ -66,30 +66,30 @@ class Failed(Exception):
 
 
 @dataclass
-class Round:
-    """One turn around the services."""
+class RetryRound:
+    """One round over all services."""
 
-    tried: list[Circuit] = field(default_factory=list)
+    tried: list[CircuitBreaker] = field(default_factory=list)
     after_s: float = 0.0
     busy: bool = False
 
-    def add(self, problem: Failed) -> None:
+    def add(self, problem: RetryableError) -> None:
         self.after_s = max(self.after_s, problem.after_s)
         self.busy = self.busy or problem.busy
 
 
-class Lines:
-    """Connections to one service, each a client of its own: httpx's pool takes time that grows with the square of
-    the number of its connections."""
+class ConnectionPool:
+    """Connections to one service, one httpx client each: the time httpx's pool takes grows with the square of the
+    number of its connections."""
 
     def __init__(self, most: int, make: Callable[[], httpx.AsyncClient]) -> None:
-        self._room = asyncio.Semaphore(most)
+        self._permits = asyncio.Semaphore(most)
         self._make = make
         self._free: list[httpx.AsyncClient] = []
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[httpx.AsyncClient]:
-        async with self._room:
+        async with self._permits:
             client = self._free.pop() if self._free else self._make()
             try:
                 yield client
@@ -103,32 +103,31 @@ class Lines:
 
 @dataclass
 class Session:
-    """The connections of one event loop. They last as long as it has something to judge, so that none is left
-    behind when a loop ends."""
+    """Connections of one event loop. They close when its last submission ends, so that none outlives the loop."""
 
     loop: asyncio.AbstractEventLoop
     users: int = 0
-    lines: dict[str, "Lines"] = field(default_factory=dict)
+    pools: dict[str, "ConnectionPool"] = field(default_factory=dict)
     uploads: dict[tuple[str, str], asyncio.Lock] = field(default_factory=dict)
     pending: set[asyncio.Timeout] = field(default_factory=set)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self) -> None:
-        """All that is pending runs out of time now."""
+        """Time out everything that is pending."""
         for timeout in self.pending:
             if not timeout.expired():
                 timeout.reschedule(self.loop.time())
 
 
 class RemoteJudge:
-    """Judges by asking services; usable from any event loop, or several."""
+    """Judge that sends submissions to services; usable from several event loops."""
 
     def __init__(
         self,
         urls: Sequence[str],
         token: str | None = None,
         *,
-        patience: Patience | None = None,
+        policy: RetryPolicy | None = None,
         connections: int = 64,
         failures: int = 3,
         cool_down_s: float = 10.0,
@@ -136,14 +135,14 @@ class RemoteJudge:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         uniform: Callable[[], float] = random.random,
     ) -> None:
-        """`connections` are per service; after `failures` in a row it is left alone for `cool_down_s`."""
-        self._circuits = [Circuit(url, failures, cool_down_s) for url in dict.fromkeys(map(_checked, urls))]
+        """`connections` is per service. After `failures` in a row a service is skipped for `cool_down_s`."""
+        self._circuits = [CircuitBreaker(url, failures, cool_down_s) for url in dict.fromkeys(map(_check_url, urls))]
         if not self._circuits:
             raise ConfigError("a remote judge needs at least one URL; give the one `dojang judge serve` prints")
         if token is not None and not re.fullmatch(r"[!-~]+", token):
             raise ConfigError("the judge's token must be printable ASCII without spaces, and not empty")
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        self._patience = patience or Patience()
+        self._policy = policy or RetryPolicy()
         self._connections = connections
         self._clock = clock
         self._sleep = sleep
@@ -156,23 +155,23 @@ class RemoteJudge:
 
     async def judge(self, submission: Submission) -> Judgement:
         started = self._clock()
-        said: dict[str, str] = {}  # the last problem with each service
+        last_errors: dict[str, str] = {}  # last error of each service
         try:
             if self._closed:
-                raise Final("the remote judge was closed")
-            async with self._session() as session, asyncio.timeout(self._patience.total_s) as timeout:
+                raise PermanentError("the remote judge was closed")
+            async with self._session() as session, asyncio.timeout(self._policy.total_s) as timeout:
                 session.pending.add(timeout)
                 try:
-                    judgement = await self._persist(session, submission, said)
+                    judgement = await self._judge_with_retries(session, submission, last_errors)
                 finally:
                     session.pending.discard(timeout)
         except TimeoutError:
-            late = "the remote judge was closed" if self._closed else f"no judgement in {self._patience.total_s:g} s"
-            judgement = _unjudged(submission, _explained(late, said))
-        except Final as error:
-            judgement = _unjudged(submission, str(error))
-        except Exception as error:  # the promise is a judgement, whatever happens
-            judgement = _unjudged(submission, _explained(f"{type(error).__name__}: {error}", said))
+            late = "the remote judge was closed" if self._closed else f"no judgement in {self._policy.total_s:g} s"
+            judgement = _judge_error(submission, _with_errors(late, last_errors))
+        except PermanentError as error:
+            judgement = _judge_error(submission, str(error))
+        except Exception as error:  # every submission must end with a judgement
+            judgement = _judge_error(submission, _with_errors(f"{type(error).__name__}: {error}", last_errors))
         return replace(judgement, seconds=self._clock() - started)
 
     async def close(self) -> None:
@@ -185,52 +184,55 @@ class RemoteJudge:
             elif not session.loop.is_closed():
                 session.loop.call_soon_threadsafe(session.end)
 
-    async def _persist(self, session: Session, submission: Submission, said: dict[str, str]) -> Judgement:
-        """Ask one service after the other, and all of them again after a pause."""
+    async def _judge_with_retries(
+        self, session: Session, submission: Submission, last_errors: dict[str, str]
+    ) -> Judgement:
+        """Try one service after the other, and all of them again after a pause."""
         failures = 0
-        turn = Round()
+        round_ = RetryRound()
         while True:
-            circuit = pick(self._circuits, turn.tried, self._clock())
+            circuit = pick(self._circuits, round_.tried, self._clock())
             if circuit is not None:
-                turn.tried.append(circuit)
+                round_.tried.append(circuit)
                 try:
                     return await self._ask(session, circuit, submission)
-                except Failed as problem:
-                    said[circuit.url] = str(problem)
-                    turn.add(problem)
+                except RetryableError as problem:
+                    last_errors[circuit.url] = str(problem)
+                    round_.add(problem)
                 continue
-            failures += not turn.busy
-            if failures > self._patience.retries:
-                raise Final(_explained("no judge service could do it", said))
-            await self._sleep(self._pause(turn, failures))
-            turn = Round()
+            failures += not round_.busy
+            if failures > self._policy.retries:
+                raise PermanentError(_with_errors("no judge service could judge it", last_errors))
+            await self._sleep(self._pause(round_, failures))
+            round_ = RetryRound()
 
-    def _pause(self, turn: Round, failures: int) -> float:
-        """Never shorter than a service asked for; spread out, so that those turned away do not all return at once."""
-        if turn.busy:
-            return min(max(turn.after_s, self._patience.first_delay_s), LONGEST_PAUSE_S) * (1 + self._uniform())
-        delay = min(self._patience.longest_delay_s, self._patience.first_delay_s * 2.0 ** (failures - 1))
-        asked = max(turn.after_s, min(circuit.wait(self._clock()) for circuit in self._circuits))
-        return max(delay * (1 + self._uniform()) / 2, min(asked, LONGEST_PAUSE_S))
+    def _pause(self, round_: RetryRound, failures: int) -> float:
+        """Seconds until the next round: at least what a service asked for, with jitter so that clients do not return
+        at once."""
+        if round_.busy:
+            return min(max(round_.after_s, self._policy.first_delay_s), MAX_PAUSE_S) * (1 + self._uniform())
+        delay = min(self._policy.max_delay_s, self._policy.first_delay_s * 2.0 ** (failures - 1))
+        asked = max(round_.after_s, min(circuit.wait(self._clock()) for circuit in self._circuits))
+        return max(delay * (1 + self._uniform()) / 2, min(asked, MAX_PAUSE_S))
 
-    async def _ask(self, session: Session, circuit: Circuit, submission: Submission) -> Judgement:
+    async def _ask(self, session: Session, circuit: CircuitBreaker, submission: Submission) -> Judgement:
         with circuit.attempt():
             try:
-                judgement = await self._converse(session, circuit.url, submission)
-            except Failed as problem:
+                judgement = await self._judge_on(session, circuit.url, submission)
+            except RetryableError as problem:
                 if problem.busy:
                     circuit.succeeded()
                 else:
                     circuit.failed(self._clock())
                 raise
-            except Final:
-                circuit.succeeded()  # it works; what was asked is the problem
+            except PermanentError:
+                circuit.succeeded()  # the service works; the request is the problem
                 raise
             circuit.succeeded()
             return judgement
 
-    async def _converse(self, session: Session, url: str, submission: Submission) -> Judgement:
-        """Name the exam; send it if the service does not know it; put it into the request if that does not help."""
+    async def _judge_on(self, session: Session, url: str, submission: Submission) -> Judgement:
+        """Send the exam's digest only. Upload the exam if the service does not know it; inline it if that fails."""
         digest = self._digest(submission.exam)
         named = JudgeRequest(submission.language, submission.source, submission.stop, exam_digest=digest)
         stored = self._stored.get((url, digest), 0)
@@ -243,28 +245,30 @@ class RemoteJudge:
         try:
             return parse_judgement(reply or b"")
         except SchemaError as error:
-            raise Failed(f"its answer is no judgement ({error}); is it a judge service of this version?") from None
+            raise RetryableError(
+                f"the reply is not a judgement ({error}); is it a judge service of this version?"
+            ) from None
 
     async def _upload(self, session: Session, url: str, exam: Exam, digest: str, stored: int) -> bool:
-        """Store the exam, once for all who wait for it: `stored` is how often that was done before they asked."""
+        """Upload the exam once for all submissions that wait for it. `stored` counts the uploads before they asked."""
         place = (url, digest)
         async with session.uploads.setdefault(place, asyncio.Lock()):
             if self._stored.get(place, 0) != stored:
                 return True
             reply = await self._send(session, url, "PUT", f"/v1/exams/{digest}", dump_exam(exam), "wrong_digest")
             if reply is not None:
-                _remember(self._stored, place, stored + 1)
+                _cache_put(self._stored, place, stored + 1)
             return reply is not None
 
     async def _send(
         self, session: Session, url: str, method: str, path: str, body: bytes, expected: str = ""
     ) -> bytes | None:
-        """The reply's body; None if it is the error that was expected."""
+        """Return the reply's body; None if it is the `expected` error."""
         try:
-            async with self._lines(session, url).one() as client:
+            async with self._connection_pool(session, url).one() as client:
                 response = await client.request(method, path, content=body)
         except httpx.HTTPError as error:
-            raise Failed(_in_words(error)) from None
+            raise RetryableError(_describe_error(error)) from None
         if response.is_success:
             return response.content
         code, detail = _error(response)
@@ -272,15 +276,15 @@ class RemoteJudge:
             return None
         words = f"HTTP {response.status_code}: {detail}"
         if response.status_code == 429:
-            raise Failed(words, _retry_after(response), busy=True)
+            raise RetryableError(words, _retry_after(response), busy=True)
         if response.status_code >= 500:
-            raise Failed(words, _retry_after(response) if response.status_code == 503 else 0.0)
-        raise Final(f"{url} refused the submission ({words}){_advice(response.status_code)}")
+            raise RetryableError(words, _retry_after(response) if response.status_code == 503 else 0.0)
+        raise PermanentError(f"{url} refused the submission ({words}){_advice(response.status_code)}")
 
     def _digest(self, exam: Exam) -> str:
-        """As the service will see it: JSON does not carry every difference (2 and 2.0, lone surrogates)."""
+        """Digest of the exam after a JSON round trip: JSON loses some differences (2 and 2.0, lone surrogates)."""
         if exam.digest not in self._digests:
-            _remember(self._digests, exam.digest, parse_exam(dump_exam(exam)).digest)
+            _cache_put(self._digests, exam.digest, parse_exam(dump_exam(exam)).digest)
         return self._digests[exam.digest]
 
     @asynccontextmanager
@@ -294,29 +298,29 @@ class RemoteJudge:
             session.users -= 1
             if not session.users:
                 self._sessions.pop(loop, None)
-                for lines in session.lines.values():
-                    await lines.close()
+                for pools in session.pools.values():
+                    await pools.close()
                 session.idle.set()
 
-    def _lines(self, session: Session, url: str) -> Lines:
-        if url not in session.lines:
-            session.lines[url] = Lines(self._connections, lambda: self._client(url))
-        return session.lines[url]
+    def _connection_pool(self, session: Session, url: str) -> ConnectionPool:
+        if url not in session.pools:
+            session.pools[url] = ConnectionPool(self._connections, lambda: self._client(url))
+        return session.pools[url]
 
     def _client(self, url: str) -> httpx.AsyncClient:
-        if self._tls is None:  # made once: reading the certificates takes a while
+        if self._tls is None:  # created once: reading the certificates takes a while
             secure = any(circuit.url.startswith("https:") for circuit in self._circuits)
             self._tls = httpx.create_ssl_context(verify=secure)
         transport = httpx.AsyncHTTPTransport(
             verify=self._tls,
-            limits=httpx.Limits(max_connections=1, keepalive_expiry=KEPT_S),
+            limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE_EXPIRY_S),
             socket_options=KEEPALIVE,
         )
-        timeout = httpx.Timeout(self._patience.answer_s, connect=self._patience.connect_s)
+        timeout = httpx.Timeout(self._policy.answer_s, connect=self._policy.connect_s)
         return httpx.AsyncClient(base_url=url, headers=self._headers, timeout=timeout, transport=transport)
 
 
-def _checked(url: str) -> str:
+def _check_url(url: str) -> str:
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, TypeError):
@@ -326,21 +330,21 @@ def _checked(url: str) -> str:
     return url.rstrip("/")
 
 
-def _unjudged(submission: Submission, detail: str) -> Judgement:
+def _judge_error(submission: Submission, detail: str) -> Judgement:
     return Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, detail)
 
 
-def _explained(what: str, said: dict[str, str]) -> str:
-    trouble = "; ".join(f"{url}: {problem}" for url, problem in said.items())
-    advice = "see that the services run (their /health says) and can be reached from here"
-    return f"{what} ({trouble}); {advice}" if said else what
+def _with_errors(what: str, last_errors: dict[str, str]) -> str:
+    trouble = "; ".join(f"{url}: {problem}" for url, problem in last_errors.items())
+    advice = "check that the services run (GET /health) and are reachable from here"
+    return f"{what} ({trouble}); {advice}" if last_errors else what
 
 
 def _error(response: httpx.Response) -> tuple[str, str]:
     try:
         body = response.json()
         return str(body["error"]), str(body["detail"])
-    except (ValueError, KeyError, TypeError):  # not from a judge service: a proxy, say
+    except (ValueError, KeyError, TypeError):  # not from a judge service, but from a proxy for example
         return "", response.text[:200] or response.reason_phrase
 
 
@@ -352,18 +356,18 @@ def _advice(status: int) -> str:
     }.get(status, "")
 
 
-def _in_words(error: httpx.HTTPError) -> str:
+def _describe_error(error: httpx.HTTPError) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _retry_after(response: httpx.Response) -> float:
     try:
         return max(0.0, float(response.headers.get("Retry-After", "1")))
-    except ValueError:  # a date
+    except ValueError:  # a date instead of seconds
         return 1.0
 
 
-def _remember(memory: dict[K, V], key: K, value: V) -> None:
-    if len(memory) >= MOST_REMEMBERED:
-        memory.clear()  # costs a few uploads that were not needed
+def _cache_put(memory: dict[K, V], key: K, value: V) -> None:
+    if len(memory) >= MAX_CACHED:
+        memory.clear()  # costs a few unnecessary uploads
     memory[key] = value

@@ -1,4 +1,4 @@
-"""Where and how programs are judged: the `judge` section of a configuration."""
+"""The `judge` section of a configuration."""
 
 import os
 from pathlib import Path
@@ -18,31 +18,31 @@ __all__ = ["JudgeConfig"]
 
 
 class JudgeConfig(Section):
-    """Judging programs; used by tasks that run some."""
+    """Judge settings, used by tasks that run programs."""
 
     isolation: Literal["auto", "namespaces", "landlock", "seccomp", "none"] = "auto"
-    """What keeps judged programs from the machine. auto takes the strongest it offers and refuses to run without
-    any; none runs them with limits only."""
+    """Isolation of judged programs. auto takes the strongest level this machine supports and refuses to run without
+    any; none applies resource limits only."""
     workers: int = Field(default=0, ge=0, le=4096)
-    """Programs judged at a time, in a Ray cluster on each machine; 0 is one per core, or what trainers and engines
-    leave of the cluster's."""
+    """Number of worker processes (programs judged at a time), in a Ray cluster on each machine. 0 means one per core;
+    in a Ray cluster, the cores that trainers and engines leave free."""
     python: str = ""
-    """Path of an interpreter for Python programs, which may then import its packages; the one dojang runs on, without
-    its packages, if empty."""
+    """Path to the Python interpreter that runs judged programs, which may import its packages. Empty uses dojang's
+    interpreter without its packages."""
     packages: list[str] = Field(default_factory=list)
-    """Packages that Python programs may import, by the names they are imported by, from the judging interpreter or the
-    one dojang runs on; with judge.python, packages it must have."""
+    """Packages that judged Python programs may import, by import name, taken from the judging interpreter or from
+    dojang's. With judge.python, packages it must have."""
     url: list[str] = Field(default_factory=list)
-    """Judge services to send programs to, instead of judging on this machine; several share the work."""
+    """URLs of judge services to send programs to, instead of judging on this machine. Several share the load."""
     token_env: str = "DOJANG_JUDGE_TOKEN"
-    """Environment variable that holds the token for them."""
+    """Name of the environment variable that holds the services' token."""
 
     @field_validator("url")
     @classmethod
     def _are_urls(cls, urls: list[str]) -> list[str]:
         for url in urls:
             if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{url!r} is no address of a judge service; it looks like http://HOST:8642")
+                raise ValueError(f"{url!r} is not the URL of a judge service; write it like http://HOST:8642")
         return urls
 
     @field_validator("packages")
@@ -50,11 +50,11 @@ class JudgeConfig(Section):
     def _are_names(cls, packages: list[str]) -> list[str]:
         for name in packages:
             if not name.isidentifier():
-                raise ValueError(f"{name!r} is no name of a package as `import` takes it, such as sortedcontainers")
+                raise ValueError(f"{name!r} is not a package's import name such as sortedcontainers")
         return packages
 
-    def make(self, cache: Path, *, impatient: bool = False) -> Judge:
-        """The judge. It costs nothing until it is used."""
+    def make(self, cache: Path, *, fail_fast: bool = False) -> Judge:
+        """Create the judge. It starts nothing until it is used."""
         if not self.url:
             return JudgePool(
                 cache=cache,
@@ -63,23 +63,23 @@ class JudgeConfig(Section):
                 python=self.python,
                 packages=self.packages,
             )
-        from dojang.judge.client import Patience, RemoteJudge
+        from dojang.judge.client import RemoteJudge, RetryPolicy
 
-        patience = Patience(total_s=30.0, retries=1) if impatient else Patience()
-        return RemoteJudge(self.url, os.environ.get(self.token_env) or None, patience=patience)
+        policy = RetryPolicy(total_s=30.0, retries=1) if fail_fast else RetryPolicy()
+        return RemoteJudge(self.url, os.environ.get(self.token_env) or None, policy=policy)
 
     async def check(self, judge: Judge, language: str) -> None:
-        """Judge a trivial program: a machine that cannot is better known before a run than during it."""
+        """Judge a trivial program before the run starts, to find a machine that cannot judge."""
         imports = "".join(f"import {name}\n" for name in self.packages) if language == "python3" else ""
         program = Submission(language, imports + LANGUAGES[language].trivial, Exam((IoTest("", ""),)))
         if isinstance(judge, SpreadJudge):
             found = [(f"on {address}", judgement) for address, judgement in await judge.everywhere(program)]
         elif isinstance(judge, JudgePool):
-            judge.premises.how_to_run(language, "")  # says in one sentence what is missing
+            judge.host.launch_spec(language, "")  # its error names what is missing
             found = [("here", await judge.judge(program))]
         else:
-            hasty = self.make(Path(), impatient=True)  # a service that is not there need not be waited for
-            found = [(f"at {', '.join(self.url)}", await hasty.judge(program))]
+            client = self.make(Path(), fail_fast=True)  # do not wait long for a service that is down
+            found = [(f"at {', '.join(self.url)}", await client.judge(program))]
         for where, judgement in found:
             if judgement.outcome is not Outcome.ACCEPTED:
                 raise ConfigError(

@@ -1,7 +1,6 @@
-"""One plain run of a program: what it wrote and how it ended, with nothing to compare it with.
+"""Result of one run of a program without tests: its output and how it ended.
 
-This is what a service for strangers' clients needs; whether an output is right is their business. Judging
-against tests is `dojang.protocols.Judge`.
+For services whose clients compare outputs themselves. Judging against tests is `dojang.protocols.Judge`.
 """
 
 from dataclasses import dataclass
@@ -15,23 +14,23 @@ __all__ = ["Execution", "Runner"]
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What became of a program that was run once."""
+    """Result of running a program once."""
 
     compiled: bool
-    """True for a language that needs no compiler, unless its program could not even be read (a syntax error)."""
+    """True also for languages without a compiler, unless the program has a syntax error."""
     compile_log: str
-    """What the compiler said; a failure of the machinery is explained here when nothing ran."""
+    """The compiler's messages, or the judge's error if nothing ran."""
     ran: Ran | None
     """None if the program never started."""
     stdout: bytes
-    """All of it, up to the output limit."""
+    """Complete output, up to the output limit."""
     stderr: bytes
     outcome: Outcome
-    """ACCEPTED: it ended by itself with exit code 0. TIME_LIMIT without `compiled`: the compiler took too long."""
+    """ACCEPTED: exit code 0. TIME_LIMIT without `compiled`: the compiler took too long."""
 
 
 class Runner(Protocol):
     """Runs programs without tests."""
 
     async def run(self, language: str, source: str, stdin: str, limits: Limits) -> Execution:
-        """Run a program once. A failure of the machinery is a JUDGE_ERROR execution, not an exception."""
+        """Run a program once. A failure of the judge is returned as JUDGE_ERROR, not raised."""

@@ -1,13 +1,12 @@
-"""Precompiled headers: which there are, and which of them a program can be given without its noticing.
+"""Precompiled C++ headers, and the choice of the ones that fit a program.
 
-Most of what judging a C++ program costs is compiling it, and most of that are the standard headers. A program that
-includes <bits/stdc++.h> is given one of two versions of it, which are compiled once per machine: all of it, or one
-without what is rarely used and costs the most. Which one is decided by the words of the program: if it has no name that
-only the whole version declares, it cannot tell the difference. Members of a class mean nothing to who cannot name the
-class. A program that does not compile with the short version is tried again with the whole.
+Compiling is most of the cost of judging a C++ program, and the standard headers are most of that. For <bits/stdc++.h>
+two versions are precompiled once per machine: the whole header, and a short one without expensive, rarely used parts.
+A program gets the short one if it contains no name that only the whole one declares; members of a class do not count,
+because they need the class's name. If it does not compile with the short version, the whole one is tried.
 
-Programs that include headers one by one are given exactly these. A set of headers is precompiled when it is met for the
-second time; there are not many, for writers of programs have habits.
+Programs that include single headers get exactly those. A set of headers is precompiled when it appears for the second
+time; few sets are in common use.
 """
 
 import fcntl
@@ -28,7 +27,7 @@ from dojang.core.errors import ConfigError
 __all__ = ["FLAGS", "LEFT_OUT", "Headers", "run"]
 
 FLAGS = ("-O2", "-pthread", "-DONLINE_JUDGE", "-w", "-fmax-errors=3")
-"""Headers serve only compilations with the same flags."""
+"""A precompiled header works only with the same flags."""
 EVERYTHING = "bits/stdc++.h"
 LEFT_OUT = """
     barrier charconv codecvt condition_variable coroutine execution filesystem format future latch memory_resource
@@ -42,11 +41,11 @@ _ONE_BY_ONE = """
 """
 _SET = "set.h"
 _SETS = 24
-"""How many sets are kept for a standard; each takes some tens of megabytes."""
-_met: Counter[tuple[str, str]] = Counter()
-"""How often a set that is not precompiled was asked for, by the folder and its place there."""
+"""Maximum number of sets per standard; each takes tens of megabytes."""
+_requested: Counter[tuple[str, str]] = Counter()
+"""Requests for sets that are not precompiled yet, by folder and set."""
 _WITHOUT_BESSEL = "#include <bits/c++config.h>\n#undef _GLIBCXX_USE_STD_SPEC_FUNCS\n"
-"""The special functions of C++17 take a quarter of the time of compiling a program that does nothing."""
+"""The special math functions of C++17 take a quarter of the compile time of an empty program."""
 _KEYWORDS = """
     alignas alignof and asm auto bool break case catch char char16_t char32_t char8_t class concept const const_cast
     consteval constexpr constinit continue decltype default delete do double dynamic_cast else enum explicit export
@@ -55,7 +54,7 @@ _KEYWORDS = """
     struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile
     wchar_t while
 """
-"""Words that mean the same with any header."""
+"""Names that mean the same with any header."""
 _BLANK = r"(?:\s++|//[^\n]*+\n|/\*(?:[^*]++|\*(?!/))*+\*/)*+"
 _INCLUDE = re.compile(_BLANK + r'#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][ \t]*(?=\n|//|/\*|\r\n|\Z)')
 _LINE_GOES_ON = re.compile(r"\\[ \t]*\r?\n")
@@ -68,48 +67,50 @@ _BUILD_S = 600
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """The headers of one compiler, in a folder that outlives us."""
+    """Precompiled headers of one compiler, in a persistent folder."""
 
     compiler: str
     folder: str
 
-    def ways(self, source: str, standard: str, place: str) -> tuple[list[list[str]], list[str]]:
-        """The flags with which to try to compile this program, in turn; `place` is where the folder appears.
+    def flag_sets(self, source: str, standard: str, place: str) -> tuple[list[list[str]], list[str]]:
+        """Flags to try in turn to compile this program; `place` is the folder's path in the jail.
 
-        And the words of the program that none of its headers knows: an error about one of these is final.
+        Also returns the program's names that none of its headers declares: an error about one of these is final.
         """
         source = _LINE_GOES_ON.sub("", source)
         names = _included(source)
-        if not names or "%:" in source:  # another way to write #
+        if not names or "%:" in source:  # another spelling of #
             return [[]], []
         if names[0] == EVERYTHING:
             self._prepare(standard)
             words = set(_WORD.findall(source)).difference(_KEYWORDS.split())
-            ways = [[f"-I{place}/{standard}/whole"]]
-            if "##" not in source and _are_alike(self._names(standard, "whole"), self._names(standard, "short"), words):
-                ways.insert(0, [f"-I{place}/{standard}/short"])
-            return ways, sorted(words - self._names(standard, "words")[""])
+            flag_sets = [[f"-I{place}/{standard}/whole"]]
+            if "##" not in source and _same_meaning(
+                self._names(standard, "whole"), self._names(standard, "short"), words
+            ):
+                flag_sets.insert(0, [f"-I{place}/{standard}/short"])
+            return flag_sets, sorted(words - self._names(standard, "words")[""])
         header = self._set(standard, names)
         return [["-include", f"{place}/{header}"]] if header else [[]], []
 
     def _names(self, standard: str, name: str) -> "Names":
-        """What a version declares, by namespace; or all the words there are in the whole one."""
+        """Names that a version declares, by namespace; or all words of the whole version."""
         return _read_names(f"{self.folder}/{standard}/names/{name}")
 
     def _set(self, standard: str, names: Sequence[str]) -> str:
-        """Where below the folder exactly these headers are, precompiled; empty if they are not."""
+        """Path below the folder of exactly these headers, precompiled; empty if they are not."""
         if not set(names) <= set(_ONE_BY_ONE.split()):
             return ""
         chosen = " ".join(sorted(set(names)))
         place = f"{standard}-sets/{hashlib.sha256(chosen.encode()).hexdigest()[:16]}"
         folder = Path(self.folder, place)
         if not folder.is_dir():
-            _met[self.folder, place] += 1
-            if _met[self.folder, place] < 2 or len(list(folder.parent.glob("*"))) > _SETS:
+            _requested[self.folder, place] += 1
+            if _requested[self.folder, place] < 2 or len(list(folder.parent.glob("*"))) > _SETS:
                 return ""
             try:
                 self._make(folder, lambda making: self._precompile_set(making, standard, chosen))
-            except (OSError, ConfigError):  # a cache that is only to be read; a header that this standard does not know
+            except (OSError, ConfigError):  # a read-only cache, or a header that this standard lacks
                 return ""
         return f"{place}/{_SET}"
 
@@ -120,7 +121,7 @@ class Headers:
             self._make(folder, lambda making: self._precompile(making, standard))
 
     def _make(self, folder: Path, fill: Callable[[Path], None]) -> None:
-        """Make a folder, once per machine; others wait for whoever is at it."""
+        """Create a folder once per machine; other processes wait for the lock."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         with open(folder.parent / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -165,20 +166,20 @@ class Headers:
 
 
 def _included(source: str) -> list[str]:
-    """The headers a program includes before anything else, if these are all; none if in doubt."""
+    """Headers included at the top of a program, if these are all; empty if in doubt."""
     names, end = [], 0
     while found := _INCLUDE.match(source, end):
         names.append(found[1])
         end = found.end()
-    # <bits/stdc++.h> may be followed by anything; of others the set must be known.
+    # Anything may follow <bits/stdc++.h>; for other headers, the whole set must be known.
     return [] if names[:1] != [EVERYTHING] and _ANOTHER.search(source, end) else names
 
 
 def _declared(text: str) -> dict[str, set[str]]:
-    """The words of a preprocessed text outside of classes and functions, by namespace.
+    """Words of a preprocessed text outside classes and functions, by namespace.
 
-    A class that has a body is there a second time, with a brace; so is what is taken over from another namespace, with
-    an equals sign.
+    A class with a body is listed twice, the second time with a brace. A name imported from another namespace is
+    listed twice, with an equals sign.
     """
     found: dict[str, set[str]] = defaultdict(set)
     spaces, open_ones, head, inside, before = [""], set[str](), list[str](), 0, ""
@@ -197,9 +198,9 @@ def _declared(text: str) -> dict[str, set[str]]:
             if token == "}":
                 spaces.pop()
             head = []
-        elif token == ":":  # behind it are bases of a class, or members that are initialised
+        elif token == ":":  # base classes or member initialisers follow
             head.append(token)
-        elif token == "::":  # what is before it says where; what is behind it has been declared there
+        elif token == "::":  # the namespace is before it; the name after it was declared there
             head = head if head[:1] == ["using"] else [*head[:-1], token]
         elif ":" not in head and (before != "::" or head[:1] == ["using"]):
             head.append(token)
@@ -209,14 +210,14 @@ def _declared(text: str) -> dict[str, set[str]]:
 
 
 def _class_names(head: Sequence[str]) -> list[str]:
-    """What is called class, struct or union here; the last one has the body, those before are parameters."""
+    """Names of the class, struct or union; the last has the body, those before are parameters."""
     return [name for key, name in pairwise(head) if key in ("class", "struct", "union")][-1:]
 
 
 def _opened(head: Sequence[str], space: str, open_ones: set[str]) -> str | None:
-    """The namespace in which the names behind a brace are; None for those that are nowhere to be seen.
+    """Namespace of the names after a brace; None if they are not visible.
 
-    An inline namespace is part of the one around it, also when it is opened again.
+    An inline namespace is part of the enclosing one, also when it is opened again.
     """
     if "namespace" in head:
         name = next(iter(head[head.index("namespace") + 1 :]), "__attribute__")
@@ -233,8 +234,8 @@ def _opened(head: Sequence[str], space: str, open_ones: set[str]) -> str | None:
 Names = Mapping[str, frozenset[str]]
 
 
-def _are_alike(one: Names, other: Names, words: set[str]) -> bool:
-    """Whether these words mean the same with both."""
+def _same_meaning(one: Names, other: Names, words: set[str]) -> bool:
+    """Whether these words mean the same with both headers."""
     marked = words.union(*({word + mark for word in words} for mark in "{="))
     none = frozenset[str]()
     spaces = [space for space in one.keys() | other.keys() if space in ("", "std") or space in words]
@@ -251,7 +252,7 @@ def _write_names(path: Path, found: Mapping[str, set[str]]) -> None:
 
 
 def run(command: Sequence[str]) -> str:
-    """What a command of the toolchain prints; ConfigError if it fails."""
+    """Run a command of the toolchain and return its output. Raises ConfigError if it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=True, cwd="/").stdout
     except subprocess.CalledProcessError as error:

@@ -1,4 +1,4 @@
-"""What a pool finds on its machine: how programs can be kept in, what compiles them, what runs them."""
+"""Capabilities of this machine as a judge: isolation levels, C++ toolchain, Python interpreter."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from typing import Any
 import dojang
 from dojang.core.errors import ConfigError
 from dojang.judge.interpreter import Python, find_python, is_public
-from dojang.judge.languages import language, refuse_mismatch
+from dojang.judge.languages import check_language, language
 from dojang.judge.sandbox.jail import HEADERS
 from dojang.judge.sandbox.syscall_policy import EXEC_FD
 from dojang.judge.toolchain import Toolchain, find_toolchain
 from dojang.programs import Isolation, Submission
 
-__all__ = ["REMEDIES", "Premises", "bare_python", "probe"]
+__all__ = ["REMEDIES", "HostCapabilities", "bare_python", "probe"]
 
 _ROOT = str(Path(dojang.__file__).parents[1])
 _STRONGEST_FIRST = (Isolation.NAMESPACES, Isolation.LANDLOCK, Isolation.SECCOMP)
@@ -30,19 +30,19 @@ REMEDIES: Mapping[str, str] = {
     "in a container: run it with CAP_SYS_ADMIN, or without the default seccomp profile)",
     "landlock": "a kernel from 5.13 on with landlock in its lsm= list",
     "seccomp": "a Linux kernel with CONFIG_SECCOMP_FILTER on x86-64 or aarch64",
-    "cgroups": "not needed; a writable cgroup would bound memory a second time",
+    "cgroups": "optional: a writable cgroup adds a second memory limit",
 }
 
 
 def bare_python(entry: str, *arguments: str) -> list[str]:
-    """A command that runs `module:function` of dojang in an interpreter with nothing else loaded."""
+    """Return a command that runs `module:function` of dojang in an interpreter with nothing else loaded."""
     module, _, function = entry.partition(":")
     code = f"import sys; sys.path.insert(0, {_ROOT!r}); from {module} import {function}; {function}()"
     return [sys.executable, "-I", "-S", "-B", "-c", code, *arguments]
 
 
 def probe() -> dict[str, str]:
-    """What works here: name -> empty, or why it does not."""
+    """Try each isolation feature. Maps its name to an empty string, or to the reason it does not work."""
     command = bare_python("dojang.judge.sandbox.isolation_probe:main")
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -53,49 +53,49 @@ def probe() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Premises:
-    """Looked up when first needed: Python programs can be judged where there is no compiler."""
+class HostCapabilities:
+    """Everything the pool needs to know about its machine. Found on first use: judging Python needs no compiler."""
 
-    asked: str
+    requested: str
     chosen_python: str
     cache: Path
     packages: tuple[str, ...] = ()
 
     @cached_property
-    def offers(self) -> dict[str, str]:
+    def features(self) -> dict[str, str]:
         return probe()
 
     @cached_property
     def isolation(self) -> Isolation:
-        """The strongest there is, or the one that was asked for; never none unless that was."""
+        """The requested isolation, or with "auto" the strongest available. Never `none` unless requested."""
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if hard != resource.RLIM_INFINITY and hard <= EXEC_FD:
             raise ConfigError(
-                f"the judge needs {EXEC_FD + 1} open files per process, but ulimit -Hn says {hard}; raise it"
+                f"the judge needs {EXEC_FD + 1} open files per process, but ulimit -Hn is {hard}; raise it"
             )
-        if self.asked == Isolation.NONE:
+        if self.requested == Isolation.NONE:
             return Isolation.NONE
-        if self.asked == "auto":
+        if self.requested == "auto":
             for each in _STRONGEST_FIRST:
-                if not self.offers[each]:
+                if not self.features[each]:
                     return each
             raise ConfigError(
-                "this machine offers nothing to keep judged programs in: "
-                + "; ".join(f"{name}: {self.offers[name]}" for name in _STRONGEST_FIRST)
-                + ". Judge elsewhere (`dojang judge serve` there, judge.url here), or, if every program is to be "
-                "trusted, set judge.isolation=none"
+                "this machine has no isolation for judged programs: "
+                + "; ".join(f"{name}: {self.features[name]}" for name in _STRONGEST_FIRST)
+                + ". Judge on another machine (`dojang judge serve` there, judge.url here), or, if you trust every "
+                "program, set judge.isolation=none"
             )
-        wanted = Isolation(self.asked)
-        if why := self.offers[wanted]:
+        wanted = Isolation(self.requested)
+        if why := self.features[wanted]:
             raise ConfigError(
-                f"judge.isolation={wanted} is not to be had here: {why}. Remedy: {REMEDIES[wanted]}. "
-                "judge.isolation=auto takes the strongest there is"
+                f"judge.isolation={wanted} is not available here: {why}. Remedy: {REMEDIES[wanted]}. "
+                "judge.isolation=auto takes the strongest available"
             )
         return wanted
 
     @cached_property
     def toolchain(self) -> Toolchain | None:
-        inside = self.isolation is Isolation.NAMESPACES  # mounted before the user changes
+        inside = self.isolation is Isolation.NAMESPACES  # mounted there before the user changes
         return find_toolchain(self.cache if inside or os.geteuid() != 0 else _reachable(self.cache))
 
     @cached_property
@@ -105,12 +105,12 @@ class Premises:
 
     @cached_property
     def key(self) -> bytes:
-        """Makes digests of expected outputs useless to whoever sees one."""
+        """Secret key of the digests of expected outputs: without it a digest does not help to guess an output."""
         return secrets.token_bytes(32)
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """What a worker is told when it starts."""
+        """Settings sent to a worker when it starts."""
         tools = self.toolchain
         return {
             "isolation": self.isolation,
@@ -121,21 +121,21 @@ class Premises:
             "scripts": self.python.scripts,
             "paths": {"path": self.python.path, "packages": self.python.packages},
             "key": self.key.hex(),
-            "cgroup": not self.offers["cgroups"],
+            "cgroup": not self.features["cgroups"],
         }
 
-    def refuse_unfit(self, submission: Submission) -> None:
-        """ConfigError for what cannot be judged here, whatever the program does."""
+    def check_supported(self, submission: Submission) -> None:
+        """Raise ConfigError if this machine cannot judge the submission, whatever the program does."""
         exam = submission.exam
-        refuse_mismatch(submission.language, exam)
+        check_language(submission.language, exam)
         if exam.checker.source and self.isolation is Isolation.SECCOMP:
             raise ConfigError(
-                "a checker program reads files, which isolation seccomp lets no program do; judge where there are "
+                "a checker program reads files, which isolation seccomp forbids; judge on a machine with "
                 "namespaces or Landlock"
             )
 
-    def how_to_run(self, name: str, source: str) -> dict[str, Any]:
-        """What a worker must know to run a program of this language."""
+    def launch_spec(self, name: str, source: str) -> dict[str, Any]:
+        """Build the settings a worker needs to compile and run a program in this language."""
         row = language(name)
         if row.kind == "python":
             return asdict(row)
@@ -144,25 +144,30 @@ class Premises:
         if self.toolchain.static is None and self.isolation is Isolation.SECCOMP:
             raise ConfigError(
                 f"judging {name} with isolation seccomp needs static libraries (libc.a, libstdc++.a), "
-                "for its programs may open no file; install them"
+                "because its programs may open no files; install them"
             )
         shared = self.toolchain.is_shared(source) and self.isolation is not Isolation.SECCOMP
         inside = self.isolation is Isolation.NAMESPACES
-        commands, strange = self.toolchain.commands(
+        commands, undeclared = self.toolchain.commands(
             source,
             row.standard,
             HEADERS if inside else self.toolchain.headers,
             shared=shared,
             audit=self.isolation in (Isolation.SECCOMP, Isolation.NONE),
         )
-        return {**asdict(row), "commands": commands, "strange": strange, "shared": shared}
+        return {**asdict(row), "commands": commands, "undeclared": undeclared, "shared": shared}
 
 
 def _made(folder: str) -> str:
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the judge cannot write to its cache {folder}: {error.strerror}; set DOJANG_CACHE for another"
+        ) from error
     return folder
 
 
 def _reachable(cache: Path) -> Path:
-    """Root's programs run as other users, who cannot look into every folder."""
+    """Choose a cache other users can read: as root, programs run under other user ids."""
     return cache if is_public(str(cache)) else Path("/var/cache/dojang")

@@ -1,4 +1,4 @@
-"""Which Python runs judged programs, and which files it needs for that."""
+"""Finds the Python interpreter for judged programs and the files it needs."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dojang.core.errors import ConfigError
-from dojang.judge.libraries import libraries_of
+from dojang.judge.libraries import shared_libraries
 
 __all__ = ["Python", "find_python", "is_public"]
 
@@ -58,30 +58,32 @@ print(json.dumps({
 """
 _OLDEST = (3, 10)
 _LOCALES = ("/usr/lib/locale/C.utf8", "/usr/lib/locale/C.UTF-8")
-"""What the C library reads for the locale C.UTF-8, which programs run in."""
+"""Files that the C library reads for the locale C.UTF-8, in which programs run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """An interpreter."""
+    """An interpreter for judged programs."""
 
     command: tuple[str, ...]
     readable: tuple[str, ...]
     """Files and folders it must be able to read."""
     version: str
     scripts: Mapping[str, str]
-    """The code of zygote.py and its parts for this interpreter. Compiling them where programs are forked from would
-    leave holes in its memory, for which every fork pays."""
+    """Bytecode of zygote.py and its parts for this interpreter. Compiling them in the zygote would fragment its
+    memory, at a cost for every fork."""
     path: tuple[str, ...]
-    """`sys.path` of its programs, after the directory they are in."""
+    """`sys.path` of its programs, after their directory."""
     packages: Mapping[str, Sequence[str]]
-    """By folder, the packages in it that programs may import, as files are named; other folders are open to them."""
+    """Folder -> files of the packages that programs may import from it; other folders are unrestricted."""
 
 
 def find_python(chosen: str, *, private_user: bool, packages: Sequence[str] = ()) -> Python:
-    """The interpreter at the path `chosen`, with its packages; or, if none is, the one dojang runs on, with `packages`.
+    """Find the interpreter at path `chosen` with all its packages, or by default dojang's interpreter with
+    `packages`.
 
-    `private_user`: it will be run by a user who can only reach what everybody can."""
+    `private_user`: a user runs it who can only read public files.
+    """
     if chosen:
         return _describe(chosen, packages, every=True, private_user=private_user)
     candidates = [str(getattr(sys, "_base_executable", sys.executable)), "/usr/bin/python3", "/usr/local/bin/python3"]
@@ -95,7 +97,7 @@ def find_python(chosen: str, *, private_user: bool, packages: Sequence[str] = ()
 
 
 def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: bool) -> Python:
-    """`every`: its programs may import all of its packages."""
+    """Describe an interpreter. `every`: its programs may import all of its packages."""
     flags = ("-s",) if every else ("-S", "-s")
     folders = [] if every else _own_folders()
     asked = {"scripts": _SCRIPTS, "packages": packages, "folders": folders, "version": sys.version_info[:2]}
@@ -116,12 +118,12 @@ def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: 
         raise ConfigError(f"{path!r} is Python {version[0]}.{version[1]}; judged programs need 3.10 or newer")
     real = os.path.realpath(path)
     shown = _shown(path, packages, answer["found"], version, private_user=private_user)
-    readable = [path, real, *answer["paths"], *libraries_of([real, *answer["extensions"]]), *shown, *_LOCALES]
+    readable = [path, real, *answer["paths"], *shared_libraries([real, *answer["extensions"]]), *shown, *_LOCALES]
     if every:
         readable += [os.path.join(answer["home"], "pyvenv.cfg"), answer["customize"]]
     found = tuple(sorted({each for each in readable if each and os.path.exists(each)}))
     if hidden := [each for each in found if each.startswith("/tmp/")]:
-        raise ConfigError(f"{hidden[0]} cannot be shown to judged programs, whose /tmp is their own; move it")
+        raise ConfigError(f"{hidden[0]} cannot be used by judged programs, which have a private /tmp; move it")
     allowed: dict[str, list[str]] = {} if every else {folder: [] for folder in answer["added"]}
     for each in answer["found"].values():
         if not every:
@@ -132,14 +134,14 @@ def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: 
 
 
 def _own_folders() -> list[str]:
-    """Where the packages of the Python that runs dojang are: a virtual environment, say."""
+    """Package folders of dojang's interpreter, for example those of a virtual environment."""
     return [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
 
 
 def _shown(
     path: str, packages: Sequence[str], found: Mapping[str, Any], version: tuple[int, ...], *, private_user: bool
 ) -> list[str]:
-    """The files of the packages that programs may import. ConfigError if one cannot be had."""
+    """Files of the packages that programs may import. Raises ConfigError if one is missing."""
     places = path if path == sys.executable or version[:2] != sys.version_info[:2] else f"{path} or {sys.executable}"
     if missing := [name for name in packages if name not in found]:
         raise ConfigError(
@@ -156,6 +158,6 @@ def _shown(
 
 
 def is_public(path: str) -> bool:
-    """Whether any user may get there, by the path as written and where its links lead; or as far as it exists."""
+    """Whether every user can read the path, as written and after following links, as far as it exists."""
     way = [place for start in (Path(path).absolute(), Path(path).resolve()) for place in (start, *start.parents)]
     return all(place.stat().st_mode & 0o001 for place in way if place.exists())

@@ -1,8 +1,8 @@
-"""Submissions, exams and judgements as JSON: what travels between a judge service and its clients.
+"""JSON of submissions, exams and judgements, between a judge service and its clients.
 
-Reading reports every problem at once, each with its place ("exam.tests.0.output: Field required"), and never
-quotes a program. Writing replaces lone surrogates, which JSON cannot carry, by '?': a program with one cannot be
-right. Problem files written by people are `problem_file.py`'s business.
+Parsing reports all problems at once, each with its path ("exam.tests.0.output: Field required"), and never quotes a
+program. Writing replaces lone surrogates, which JSON cannot represent, by '?': a program with one cannot be right.
+Problem files are in `problem_file.py`.
 """
 
 import json
@@ -34,12 +34,12 @@ T = TypeVar("T")
 Place = tuple[int | str, ...]
 
 MOST_LINES = 20
-UNION_MEMBERS = ("IoTest", "CallTest", "Calls")  # pydantic puts these names into the place of an error
+UNION_MEMBERS = ("IoTest", "CallTest", "Calls")  # pydantic puts these names into an error's path
 UNKNOWN_FIELD = ("unexpected_keyword_argument", "extra_forbidden")
 
 
 class SchemaError(ValueError):
-    """JSON that is not of the expected shape."""
+    """JSON that does not match the schema."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems))
@@ -48,7 +48,7 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class JudgeRequest:
-    """A submission whose exam is either part of it or was stored before under its digest."""
+    """A submission with its exam, or with the digest of an exam stored before."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -102,13 +102,13 @@ def dump_request(request: JudgeRequest) -> bytes:
 
 
 def parse(adapter: TypeAdapter[T], data: bytes | str) -> T:
-    """Read JSON of the adapter's type; raises SchemaError."""
+    """Parse JSON as the adapter's type; raises SchemaError."""
     try:
         return adapter.validate_json(data)
     except ValidationError as error:
         if error.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid":
             raise SchemaError(problem_errors(error)) from None
-        # Python's own json writes lone surrogates as escapes that a strict reader refuses.
+        # Python's json module writes lone surrogates as escapes that a strict parser rejects.
         problems = problem_errors(error)
     try:
         return adapter.validate_python(_without_surrogates(json.loads(data)))
@@ -119,8 +119,8 @@ def parse(adapter: TypeAdapter[T], data: bytes | str) -> T:
 
 
 def problem_errors(error: ValidationError) -> list[str]:
-    """A line per problem: its place and what is wrong there."""
-    details = _of_best_members(error.errors(include_url=False, include_input=False))
+    """One line per problem: its path and the error."""
+    details = _best_union_members(error.errors(include_url=False, include_input=False))
     lines = [_line(each) for each in details]
     return lines if len(lines) <= MOST_LINES else [*lines[:MOST_LINES], f"... and {len(lines) - MOST_LINES} more"]
 
@@ -135,15 +135,15 @@ def _line(detail: ErrorDetails) -> str:
     return f"{place}: {text}" if place else text
 
 
-def _of_best_members(details: Iterable[ErrorDetails]) -> list[ErrorDetails]:
-    """Of a value that could have been one of several types, the problems with the type it most looks like."""
+def _best_union_members(details: Iterable[ErrorDetails]) -> list[ErrorDetails]:
+    """For a value of a union type, keep the problems with the type it most resembles."""
     found: dict[Place, dict[str, list[ErrorDetails]]] = {}
     for detail in details:
         before, member, after = _split(detail["loc"])
         found.setdefault(before if member else detail["loc"], {}).setdefault(member, []).append(
             {**detail, "loc": (*before, *after)}
         )
-    return [detail for members in found.values() for detail in min(members.values(), key=_strangeness)]
+    return [detail for members in found.values() for detail in min(members.values(), key=_unknown_fields)]
 
 
 def _split(place: Place) -> tuple[Place, str, Place]:
@@ -153,8 +153,8 @@ def _split(place: Place) -> tuple[Place, str, Place]:
     return place, "", ()
 
 
-def _strangeness(details: Sequence[ErrorDetails]) -> int:
-    """What was written says more about the writer's mind than what is missing."""
+def _unknown_fields(details: Sequence[ErrorDetails]) -> int:
+    """Number of unknown fields: what is written identifies the type better than what is missing."""
     return sum(each["type"] in UNKNOWN_FIELD for each in details)
 
 

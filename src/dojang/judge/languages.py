@@ -1,4 +1,4 @@
-"""The languages programs may be written in: one row each."""
+"""Languages of judged programs."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,20 +6,20 @@ from typing import Literal
 from dojang.core.errors import ConfigError
 from dojang.programs import CallTest, Exam
 
-__all__ = ["LANGUAGES", "OTHER_NAMES", "Language", "language", "refuse_mismatch"]
+__all__ = ["LANGUAGES", "OTHER_NAMES", "Language", "check_language", "language"]
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """One row."""
+    """One language."""
 
     kind: Literal["native", "python"]
-    """Compiled to a program that runs by itself, or run by the warm interpreter."""
+    """Compiled to a native binary, or run by the warm interpreter."""
     file: str = ""
-    """What the compiler expects a source to be called."""
+    """File name of the source for the compiler."""
     standard: str = ""
     trivial: str = ""
-    """A program that does nothing, and shows that programs can be judged."""
+    """Program that does nothing, to check that the language can be judged."""
 
 
 LANGUAGES = {
@@ -28,21 +28,18 @@ LANGUAGES = {
     "python3": Language("python"),
 }
 OTHER_NAMES = {"cpp": "cpp17", "python": "python3"}
-"""What clients of a judge service that know SandboxFusion call them."""
+"""Names that SandboxFusion's clients use."""
 
 
 def language(name: str) -> Language:
-    """The row of this name."""
+    """Find a language by name. Raises ConfigError if it is unknown."""
     try:
         return LANGUAGES[OTHER_NAMES.get(name, name)]
     except KeyError:
-        raise ConfigError(f"language {name!r} cannot be judged; there is {', '.join(LANGUAGES)}") from None
+        raise ConfigError(f"language {name!r} is not supported; choose one of {', '.join(LANGUAGES)}") from None
 
 
-def refuse_mismatch(name: str, exam: Exam) -> None:
-    """ConfigError for a language that there is not, or that cannot take such an exam."""
+def check_language(name: str, exam: Exam) -> None:
+    """Raise ConfigError for an unknown language, or one that cannot run this exam's tests."""
     if language(name).kind != "python" and any(isinstance(test, CallTest) for test in exam.tests):
-        raise ConfigError(
-            "the problem's tests call functions, which is for Python; a test by function call says nothing about a "
-            f"program in {name}"
-        )
+        raise ConfigError(f"the problem's tests call Python functions; they cannot judge a program in {name}")

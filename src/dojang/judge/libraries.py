@@ -1,7 +1,7 @@
-"""Which shared libraries programs need, as `ldd` says.
+"""Finds the shared libraries that programs need, with `ldd`.
 
-`ldd` starts several processes for each program, and an interpreter has dozens of extension modules. Most of them name
-the same libraries: of those, one is asked about.
+`ldd` starts several processes per program, and an interpreter has dozens of extension modules. Most of them need the
+same libraries, so `ldd` runs once for each distinct set.
 """
 
 import mmap
@@ -13,19 +13,19 @@ from functools import lru_cache
 
 from dojang.core.errors import ConfigError
 
-__all__ = ["libraries_of"]
+__all__ = ["shared_libraries"]
 
 _MAGIC = b"\x7fELF\x02\x01"
-"""Of files with 64-bit numbers, the smallest byte first."""
+"""Magic bytes of 64-bit little-endian ELF files."""
 _LOADED, _DYNAMIC = 1, 2
-"""Kinds of segments."""
+"""Segment types."""
 _NEEDED, _STRINGS, _SEARCHED = 1, 5, (15, 29)
-"""Kinds of dynamic entries: a library, where names are, where libraries are looked for."""
+"""Dynamic entry types: needed library, string table, library search paths."""
 
 
-def libraries_of(programs: Sequence[str]) -> list[str]:
-    """The folders of the shared libraries these programs need, and the loader."""
-    return list(_asked_of_ldd(tuple((path, _identity(path)) for path in programs)))
+def shared_libraries(programs: Sequence[str]) -> list[str]:
+    """Folders of the shared libraries these programs need, and the loader."""
+    return list(_run_ldd(tuple((path, _identity(path)) for path in programs)))
 
 
 def _identity(path: str) -> tuple[int, ...]:
@@ -37,20 +37,20 @@ def _identity(path: str) -> tuple[int, ...]:
 
 
 @lru_cache(16)
-def _asked_of_ldd(known: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[str, ...]:
-    """Files that have not changed are not asked about again."""
-    alike = {_wishes(path): path for path, _ in known}
+def _run_ldd(known: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[str, ...]:
+    """Run ldd, once per unchanged file."""
+    alike = {_library_key(path): path for path, _ in known}
     try:
         result = subprocess.run(["ldd", *alike.values()], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"ldd, which tells the libraries a program needs, does not run: {error}") from error
+        raise ConfigError(f"ldd, which lists a program's shared libraries, does not run: {error}") from error
     paths = [word for line in result.stdout.splitlines() if ":" not in line for word in line.split() if word[0] == "/"]
     loaders = [path for path in paths if os.path.basename(path).startswith("ld-")]
     return tuple(sorted({os.path.dirname(path) for path in paths if path not in loaders} | set(loaders)))
 
 
-def _wishes(path: str) -> tuple[object, ...]:
-    """What decides about the libraries of a program; its path if that cannot be told."""
+def _library_key(path: str) -> tuple[object, ...]:
+    """Key of a program's library set; its path if the file cannot be parsed."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if data[: len(_MAGIC)] != _MAGIC:
@@ -66,7 +66,7 @@ def _wishes(path: str) -> tuple[object, ...]:
 
 
 def _segments(data: mmap.mmap) -> Iterator[tuple[int, int, int, int]]:
-    """Kind, offset in the file, address and size in the file."""
+    """Type, offset in the file, address and size in the file."""
     (start,) = struct.unpack_from("<Q", data, 0x20)
     size, count = struct.unpack_from("<HH", data, 0x36)
     for number in range(count):
@@ -81,11 +81,11 @@ def _dynamic_entries(data: mmap.mmap) -> Iterator[tuple[int, int]]:
 
 
 def _place(data: mmap.mmap, address: int) -> int:
-    """Where in the file an address is."""
+    """File offset of an address."""
     for kind, offset, begin, length in _segments(data):
         if kind == _LOADED and begin <= address < begin + length:
             return offset + address - begin
-    raise ValueError("an address that is not in the file")
+    raise ValueError("the address is not in the file")
 
 
 def _text(data: mmap.mmap, place: int) -> bytes:

@@ -1,8 +1,7 @@
-"""Where an output differs from the expected one, on a screen: a few lines around the first place that matters.
+"""Shows how an output differs from the expected one: a few lines around the first difference.
 
-What the checker forgives (blanks, say) is no difference here either. Both texts are a stranger's and may be megabytes
-of anything: only lines near the first difference are matched with each other, and what a terminal would obey is
-shown as an escape.
+Differences that the checker ignores (whitespace, for example) are ignored here too. Both texts are untrusted and may
+have megabytes: only lines near the first difference are aligned, and control characters are escaped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,13 +10,13 @@ from difflib import SequenceMatcher
 
 from rich.cells import cell_len
 
-from dojang.judge.checkers import compare, normal_form
+from dojang.judge.checkers import compare, normalize
 from dojang.programs import Checker, encoded
 
-__all__ = ["Line", "abridged", "difference", "visible"]
+__all__ = ["Line", "difference", "escaped", "truncated"]
 
 MATCHED = 60
-"""Lines of each text, from the first difference on, that are matched with each other."""
+"""Lines of each text, from the first difference on, that are aligned."""
 SHOWN = 24
 BEFORE = 2
 """Equal lines shown before the first difference."""
@@ -30,18 +29,18 @@ class Line:
 
     text: str
     style: str = ""
-    """As rich names it."""
+    """Style as rich names it."""
 
 
-def visible(text: str) -> str:
-    """The text with everything a terminal would not show, or would obey, as an escape; blanks at the end as dots."""
+def escaped(text: str) -> str:
+    """Escape characters that a terminal would hide or interpret; show trailing blanks as dots."""
     body = text.rstrip(" ")
     safe = "".join(each if each.isprintable() else repr(each)[1:-1] for each in body)
     return safe + "\u00b7" * (len(text) - len(body))
 
 
-def abridged(text: str, most: int, width: int, *, end: bool = False) -> Iterator[Line]:
-    """The first lines of a text, or the last, none wider than `width`."""
+def truncated(text: str, most: int, width: int, *, end: bool = False) -> Iterator[Line]:
+    """First lines of a text, or with `end` the last, each at most `width` wide."""
     lines = _lines(text)
     left_out = len(lines) - most
     note = Line(f"... {_several(left_out, 'earlier line' if end else 'more line')}", "dim")
@@ -54,9 +53,9 @@ def abridged(text: str, most: int, width: int, *, end: bool = False) -> Iterator
 
 
 def difference(checker: Checker, expected: str, actual: str, width: int) -> Iterator[Line]:
-    """Lines marked - are expected, lines marked + were printed; a caret marks where the first two part."""
+    """Yield expected lines with -, printed lines with +, and a caret below the first difference."""
     if checker.name == "program":
-        checker = Checker()  # nobody but the program knows what it forgives
+        checker = Checker()  # only the checker program knows what it accepts
     wanted, got = _lines(expected), _lines(actual)
     if checker.name == "unordered":
         wanted, got = (sorted(" ".join(line.split()) for line in each if line.split()) for each in (wanted, got))
@@ -85,7 +84,7 @@ def _around(checker: Checker, wanted: Sequence[str], got: Sequence[str], width: 
 
 
 def _matched(checker: Checker, wanted: Sequence[str], got: Sequence[str], width: int) -> Iterator[Line]:
-    ours, theirs = ([normal_form(checker, encoded(line)) for line in each] for each in (wanted, got))
+    ours, theirs = ([normalize(checker, encoded(line)) for line in each] for each in (wanted, got))
     marked = False
     for kind, low, high, first, last in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
         if kind == "equal":
@@ -110,28 +109,28 @@ def _equal(lines: Sequence[str], width: int) -> Iterator[Line]:
 
 
 def _pair(expected: str, actual: str, width: int, *, mark: bool) -> Iterator[Line]:
-    """Two lines that stand for each other, cut so that the place where they part can be seen."""
+    """Two corresponding lines, cut so that their first difference is visible."""
     pairs = enumerate(zip(expected, actual, strict=False))
     place = next((at for at, (one, other) in pairs if one != other), min(len(expected), len(actual)))
     yield Line("- " + _cut(expected, place, width), "green")
     yield Line("+ " + _cut(actual, place, width), "red")
     if mark:
         start = _start(place, width)
-        before = ("..." if start else "") + visible(actual[start:place] + "|").removesuffix("|")
+        before = ("..." if start else "") + escaped(actual[start:place] + "|").removesuffix("|")
         yield Line("  " + " " * cell_len(before) + "^", "dim")
 
 
 def _start(place: int, width: int) -> int:
-    """From where on a line is shown, so that this place is on the screen."""
+    """First column to show, so that this position is visible."""
     return max(0, place - width // 2) if place > width * 3 // 4 else 0
 
 
 def _cut(line: str, place: int, width: int) -> str:
     start = _start(place, width)
-    text = visible(line[start : start + width])
+    text = escaped(line[start : start + width])
     if len(line) <= start + width:
         return ("..." if start else "") + text
-    text = visible(line[start : start + width] + "|").removesuffix("|")  # blanks where it is cut end nothing
+    text = escaped(line[start : start + width] + "|").removesuffix("|")  # blanks at a cut are not trailing
     return f"{'...' if start else ''}{text}... ({len(line)} characters)"
 
 
@@ -141,7 +140,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _common(checker: Checker, wanted: Sequence[str], got: Sequence[str]) -> int:
-    """How many lines agree before the first that do not."""
+    """Number of equal lines before the first difference."""
     pairs = enumerate(zip(wanted, got, strict=False))
     return next((at for at, pair in pairs if not _same(checker, *pair)), min(len(wanted), len(got)))
 
@@ -151,7 +150,7 @@ def _same(checker: Checker, expected: str, actual: str) -> bool:
 
 
 def _differ_in_layout(checker: Checker, wanted: Sequence[str], got: Sequence[str]) -> bool:
-    """Whether the first lines that differ would agree, as far as the shorter one goes, if they were broken alike."""
+    """Whether the first differing lines would agree, up to the shorter one, if they had the same line breaks."""
     at = _common(checker, wanted, got)
     if at >= min(len(wanted), len(got)):
         return False
@@ -161,7 +160,7 @@ def _differ_in_layout(checker: Checker, wanted: Sequence[str], got: Sequence[str
 
 
 def _laid_out(got: Sequence[str], like: Sequence[str]) -> list[str]:
-    """The same words, as many on each line as `like` has."""
+    """The same words, with as many on each line as `like` has."""
     words = [word for line in got for word in line.split()]
     lines, start = [], 0
     for line in like:

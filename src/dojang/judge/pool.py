@@ -1,12 +1,12 @@
-"""The judge of this machine: a few worker processes, one submission at a time each.
+"""The judge of this machine: a pool of worker processes that judge one submission at a time each.
 
-Submissions for one exam wait in a lane of their own, and lanes take turns: a problem whose programs all run into the
-time limit does not hold up the others. Identical submissions are judged once, and remembered; so are compiled
-programs. A worker that fails is replaced and the submission tried again on a fresh one; what keeps failing is a
-JUDGE_ERROR, never a verdict.
+Submissions for one exam (the tests of one problem) share a lane, and lanes are served round-robin: a problem whose
+programs all hit the time limit does not delay the others. Verdicts and compiled programs are cached, and identical
+submissions in flight are judged once. If a worker fails, a new worker retries the submission; after repeated failures
+the outcome is JUDGE_ERROR, never a verdict about the program.
 
-A caller waits for its judgement, so whoever submits faster than programs are judged is slowed down. Not covered:
-running the tests of one program on several workers.
+Each caller waits for its judgement, which is the back-pressure on fast submitters. The tests of one program run on
+one worker, never on several.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from typing import Self
 
 from dojang.core.errors import ConfigError
 from dojang.judge.execution import Execution
-from dojang.judge.host_capabilities import Premises
+from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.sandbox.cleanup import sweep
-from dojang.judge.worker_handle import CompileError, Link
-from dojang.judge.worker_pool import Crew, Work
+from dojang.judge.worker_handle import CompileError, WorkerHandle
+from dojang.judge.worker_pool import Work, WorkerPool
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Limits, Ran, Submission, encoded, fold
 from dojang.types import Outcome
 
@@ -38,14 +38,14 @@ _WORDS = 2000
 
 @dataclass(slots=True)
 class _Pending:
-    """A submission being judged, and how many wait for it."""
+    """A submission in flight, and the number of callers that wait for it."""
 
     work: Work
     waiters: int = 0
 
 
 class JudgePool:
-    """The Judge of this file. Workers start when they are first needed."""
+    """Judge on this machine's processors. Workers start on demand."""
 
     def __init__(
         self,
@@ -57,21 +57,21 @@ class JudgePool:
         packages: Sequence[str] = (),
     ) -> None:
         if isolation not in ("auto", *Isolation):
-            raise ConfigError(f"judge.isolation={isolation!r} is unknown; there is auto, {', '.join(Isolation)}")
-        self.premises = Premises(isolation, python, cache, tuple(packages))
+            raise ConfigError(f"judge.isolation={isolation!r} is unknown; choose auto, {', '.join(Isolation)}")
+        self.host = HostCapabilities(isolation, python, cache, tuple(packages))
         self.workers = workers or len(os.sched_getaffinity(0))
-        self._crew = Crew(self.workers, self._start)
-        self._lock = threading.RLock()  # work that is given up at once settles while it is being submitted
-        self._looking = threading.Lock()
-        self._looked = False
+        self._worker_pool = WorkerPool(self.workers, self._start)
+        self._lock = threading.RLock()  # reentrant: work that is given up at once settles inside put()
+        self._setup_lock = threading.Lock()
+        self._set_up = False
         self._verdicts: OrderedDict[str, Judgement] = OrderedDict()
         self._pending: dict[str, _Pending] = {}
         self._binaries = _Binaries()
 
     @property
     def isolation(self) -> Isolation:
-        """What programs are kept in by. ConfigError if what was asked for cannot be had."""
-        return self.premises.isolation
+        """Isolation level of judged programs. Raises ConfigError if the requested one is not available."""
+        return self.host.isolation
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,7 +81,7 @@ class JudgePool:
 
     async def judge(self, submission: Submission) -> Judgement:
         started = time.perf_counter()
-        name = await asyncio.to_thread(lambda: submission.digest)  # an exam may be many megabytes
+        name = await asyncio.to_thread(lambda: submission.digest)  # hashing an exam of many megabytes takes a while
         with self._lock:
             known = self._verdicts.get(name)
             work = known or self._join(name, submission)
@@ -91,35 +91,35 @@ class JudgePool:
     async def run(self, language: str, source: str, stdin: str, limits: Limits) -> Execution:
         """Run a program once and return everything it wrote."""
         submission = Submission(language, source, Exam((IoTest(stdin, ""),), limits))
-        work = Work(language, lambda link: self._execute(link, submission), _failed_execution)
-        self._crew.put(work)
+        work = Work(language, lambda worker: self._execute(worker, submission), _failed_execution)
+        self._worker_pool.put(work)
         execution: Execution = await asyncio.wrap_future(work.done)
         return execution
 
     async def close(self) -> None:
-        """Nothing is left running when this returns."""
-        await asyncio.to_thread(self._crew.close)
+        """Stop all workers; nothing runs any more when this returns."""
+        await asyncio.to_thread(self._worker_pool.close)
 
-    def _start(self) -> Link:
-        with self._looking:  # the machine is looked over, and cleaned up after others, once
-            if not self._looked:
+    def _start(self) -> WorkerHandle:
+        with self._setup_lock:  # once per pool: remove leftovers of dead supervisors and examine the machine
+            if not self._set_up:
                 sweep()
-                self.premises.spec  # noqa: B018
-                self._looked = True
-        return Link(self.premises)
+                self.host.spec  # noqa: B018
+                self._set_up = True
+        return WorkerHandle(self.host)
 
     def _join(self, name: str, submission: Submission) -> _Pending:
-        """Wait for the same submission of somebody else's, or start it."""
+        """Join an identical submission in flight, or start this one."""
         pending = self._pending.get(name)
         if pending is None:
             work = Work(
                 submission.exam.digest,
-                lambda link: self._judge(link, submission),
+                lambda worker: self._judge(worker, submission),
                 lambda reason: self._judgement(submission, Outcome.JUDGE_ERROR, detail=reason),
             )
             pending = self._pending[name] = _Pending(work)
             work.done.add_done_callback(lambda done: self._settle(name, done))
-            self._crew.put(work)
+            self._worker_pool.put(work)
         pending.waiters += 1
         return pending
 
@@ -131,7 +131,7 @@ class JudgePool:
             with self._lock:
                 pending.waiters -= 1
                 if pending.waiters == 0:
-                    pending.work.done.cancel()  # if it has not begun; under the lock, or another might just join
+                    pending.work.done.cancel()  # if not started; under the lock: no caller joins meanwhile
             raise
 
     def _settle(self, name: str, done: "Future[Judgement]") -> None:
@@ -143,32 +143,32 @@ class JudgePool:
             if len(self._verdicts) > _VERDICTS:
                 self._verdicts.popitem(last=False)
 
-    def _judge(self, link: Link, submission: Submission) -> Judgement:
-        self.premises.refuse_unfit(submission)
+    def _judge(self, worker: WorkerHandle, submission: Submission) -> Judgement:
+        self.host.check_supported(submission)
         try:
-            ran, _ = self._run(link, submission)
+            ran, _ = self._run(worker, submission)
         except CompileError as error:
             return self._judgement(submission, Outcome.COMPILE_ERROR, detail=str(error)[:_WORDS])
         judgement = self._judgement(submission, fold(ran), ran=tuple(ran))
         first = judgement.first_failure
         return replace(judgement, detail=f"test {first.test}: {first.detail}"[:_WORDS]) if first else judgement
 
-    def _execute(self, link: Link, submission: Submission) -> Execution:
+    def _execute(self, worker: WorkerHandle, submission: Submission) -> Execution:
         try:
-            ran, outputs = self._run(link, submission, whole=True)
+            ran, outputs = self._run(worker, submission, whole=True)
         except CompileError as error:
             return Execution(False, str(error), None, b"", b"", Outcome.COMPILE_ERROR)
         stdout, stderr = outputs[0]
         return Execution(True, "", ran[0], stdout, stderr, ran[0].outcome)
 
     def _run(
-        self, link: Link, submission: Submission, *, whole: bool = False
+        self, worker: WorkerHandle, submission: Submission, *, whole: bool = False
     ) -> tuple[list[Ran], list[tuple[bytes, bytes]]]:
         source = encoded(submission.source)
         key = (submission.language, submission.source)
         binary = self._binaries.get(key)
-        how = self.premises.how_to_run(submission.language, submission.source)
-        ran, made, outputs = link.judge(how, source, binary, submission.exam, submission.stop, whole=whole)
+        how = self.host.launch_spec(submission.language, submission.source)
+        ran, made, outputs = worker.judge(how, source, binary, submission.exam, submission.stop, whole=whole)
         if made:
             self._binaries.put(key, made)
         return ran, outputs
@@ -180,13 +180,13 @@ class JudgePool:
 
     def _level(self) -> Isolation:
         try:
-            return self.premises.isolation
+            return self.host.isolation
         except ConfigError:
             return Isolation.NONE  # nothing was run
 
 
 class _Binaries:
-    """Compiled programs by their sources, the least recently used forgotten first."""
+    """LRU cache of compiled programs, by source."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()

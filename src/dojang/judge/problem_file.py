@@ -1,12 +1,12 @@
-"""Problem files: the JSON people write for `dojang judge run FILE --problem P.json`.
+"""Reads problem files: the JSON that people write for `dojang judge run FILE --problem P.json`.
 
     {"tests": [{"input": "1 2", "output": "3"}], "limits": {"cpu_s": 1}, "checker": {"name": "tokens"}}
     {"public": [...], "private": [...]}
     {"function": "add", "calls": [{"args": [1, 2], "expected": 3}]}
 
-A test is text in and out, Python assertions ({"code", "function"}), or a function with a list of calls, each of
-which becomes one test. Results of calls are compared as JSON sees them: a tuple is a list, floats may differ by
-one part in a million, everything else must be equal. Whole datasets are the data room's business.
+A test is an input with its output, Python assertions ({"code", "function"}), or a function with a list of calls, each
+of which becomes one test. Results of calls are compared as JSON: a tuple equals a list, floats may differ by one part
+in a million, everything else must be equal. Datasets are read by `dojang.data`.
 """
 
 import json
@@ -24,7 +24,7 @@ __all__ = ["Which", "read_problem"]
 
 Which = Literal["private", "public", "all"]
 
-# The comparison stands in the test's own code: that code runs where the judged program cannot reach it.
+# The comparison is part of the test's code, which runs in a process the program cannot reach.
 SAME = """\
 def same(got, expected):
     if isinstance(expected, float) and isinstance(got, (int, float)):
@@ -46,7 +46,7 @@ EXPLANATION = (
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function and what it should return."""
+    """A function call and its expected result."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -69,7 +69,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Calls:
-    """A function and what its calls should return."""
+    """A function and its calls."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -82,7 +82,7 @@ Tests = list[IoTest | CallTest | Calls]
 
 @dataclass(frozen=True)
 class ProblemFile:
-    """The file as it is written."""
+    """The file's schema."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -99,7 +99,7 @@ class ProblemFile:
         if (self.tests is not None) + split + (self.calls is not None) != 1:
             raise ValueError("give either tests, or public and private, or function and calls")
         if (self.function is None) != (self.calls is None):
-            raise ValueError("function and calls go together")
+            raise ValueError("give function and calls together")
 
     def chosen(self, which: Which) -> Tests:
         if self.function is not None and self.calls is not None:
@@ -114,7 +114,7 @@ PROBLEM_FILE = TypeAdapter(ProblemFile)
 
 
 def read_problem(text: str, which: Which = "private") -> Exam:
-    """The exam in a problem file. Tests that are not marked as public are private."""
+    """Read the exam from a problem file. Tests are private unless marked as public."""
     try:
         problem = PROBLEM_FILE.validate_python(json.loads(text, parse_constant=_refuse, parse_float=_finite))
     except ValidationError as error:
@@ -140,7 +140,7 @@ def _unreadable(problems: list[str]) -> DataError:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a number JSON knows")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _finite(number: str) -> float:

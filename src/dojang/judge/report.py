@@ -1,9 +1,9 @@
-"""A judgement for people: the verdict in a line, what it took, and the first failing test as far as a screen goes."""
+"""Formats a judgement as text: verdict, resources used, and the first failing test, cut to the screen."""
 
 from collections import Counter
 from collections.abc import Iterator
 
-from dojang.judge.output_diff import Line, abridged, difference
+from dojang.judge.output_diff import Line, difference, truncated
 from dojang.programs import CallTest, Exam, Judgement, Ran
 from dojang.types import Outcome
 
@@ -17,13 +17,14 @@ CODE_LINES = 16
 
 
 def report(judgement: Judgement, exam: Exam, printed: str | None, width: int) -> Iterator[Line]:
-    """`printed` is all the first failing test printed, where that is more than the judgement keeps."""
+    """Yield the report's lines. `printed`: complete output of the first failing test, if the judgement keeps only
+    part."""
     style = "bold green" if judgement.outcome is Outcome.ACCEPTED else "bold red"
     yield Line(f"{words(judgement.outcome)}: {_counts(judgement)}", style)
     yield Line(_costs(judgement, exam))
     if not judgement.ran:
         yield Line("")
-        yield from _block("messages", abridged(judgement.detail, MESSAGE_LINES, 2 * width))
+        yield from _block("messages", truncated(judgement.detail, MESSAGE_LINES, 2 * width))
     elif failure := judgement.first_failure:
         yield Line("")
         yield Line(f"first failure: test {failure.test} (counting from 0): {_reason(failure)}", "bold")
@@ -31,13 +32,13 @@ def report(judgement: Judgement, exam: Exam, printed: str | None, width: int) ->
 
 
 def words(outcome: Outcome) -> str:
-    """An outcome as one would say it."""
+    """The outcome in words."""
     return outcome.replace("_", " ")
 
 
 def _counts(judgement: Judgement) -> str:
     if not judgement.ran:
-        return "no test was run"
+        return "no test ran"
     text = f"{judgement.passed} of {judgement.total} tests passed"
     failures = Counter(ran.outcome for ran in judgement.ran if ran.outcome is not Outcome.ACCEPTED)
     listed = [f"{count} {words(outcome)}" for outcome, count in failures.items()]
@@ -52,31 +53,31 @@ def _costs(judgement: Judgement, exam: Exam) -> str:
         most_time = max(ran.cpu_s for ran in judgement.ran)
         most_memory = max(ran.memory_mb for ran in judgement.ran)
         parts[:0] = [
-            f"processor time up to {most_time:.3f} s of {exam.limits.cpu_s:g} s",
+            f"CPU time up to {most_time:.3f} s of {exam.limits.cpu_s:g} s",
             f"memory up to {most_memory:.1f} MB of {exam.limits.memory_mb} MB",
         ]
     return ", ".join(parts)
 
 
 def _reason(ran: Ran) -> str:
-    reason = " ".join(line.text for line in abridged(ran.detail.replace("\n", " "), 1, 400))
+    reason = " ".join(line.text for line in truncated(ran.detail.replace("\n", " "), 1, 400))
     return f"{words(ran.outcome)}, {reason}" if reason else words(ran.outcome)
 
 
 def _shown(ran: Ran, exam: Exam, printed: str, width: int) -> Iterator[Line]:
     test = exam.tests[ran.test]
     if isinstance(test, CallTest):
-        # What a test is about stands at its end, after whatever it defines.
-        yield from _block("test", abridged(test.code, CODE_LINES, width, end=True))
+        # The assertion is at the end of a test, after its definitions.
+        yield from _block("test", truncated(test.code, CODE_LINES, width, end=True))
     else:
-        yield from _block("input", abridged(test.input, INPUT_LINES, width))
+        yield from _block("input", truncated(test.input, INPUT_LINES, width))
     if isinstance(test, CallTest) or ran.outcome is not Outcome.WRONG:
         if printed:
-            yield from _block("printed, at first", abridged(printed, OUTPUT_LINES, width))
+            yield from _block("printed (beginning)", truncated(printed, OUTPUT_LINES, width))
     else:
         yield from _block("difference (- expected, + printed)", difference(exam.checker, test.output, printed, width))
     if ran.errors:
-        yield from _block("standard error", abridged(ran.errors, ERROR_LINES, width, end=True))
+        yield from _block("standard error", truncated(ran.errors, ERROR_LINES, width, end=True))
 
 
 def _block(title: str, lines: Iterator[Line]) -> Iterator[Line]:

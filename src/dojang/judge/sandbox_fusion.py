@@ -1,8 +1,8 @@
-"""SandboxFusion's `/run_code`, spoken by this judge: its request, its reply, and what maps to what.
+"""SandboxFusion's `/run_code` protocol: request, reply, and their mapping to the judge.
 
 Its clients (veRL among them) send one program and one standard input at a time and compare the output themselves.
-Not spoken: files, command-line arguments, Jupyter, and languages the judge does not have; asking for them is
-answered with a SandboxError that says so, which clients count as a failure of the machinery.
+Files, command-line arguments, Jupyter and other languages are not supported: the reply is a SandboxError that says
+so, which clients count as an infrastructure error.
 """
 
 import json
@@ -20,7 +20,7 @@ from dojang.types import Outcome
 __all__ = ["RunCodeRequest", "parse_run_code", "run_code_reply", "sandbox_error"]
 
 UNLIMITED_MB = 2048
-"""What a client gets that asks for no memory limit: a machine's memory is not without limit either."""
+"""Memory limit for requests without one."""
 INTERPRETED = ("python", "python3")
 
 Seconds = Annotated[float, Field(ge=0.1, le=3600.0, allow_inf_nan=False)]
@@ -28,7 +28,7 @@ Seconds = Annotated[float, Field(ge=0.1, le=3600.0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class RunCodeRequest:
-    """SandboxFusion's request. Unknown fields are ignored, as it does."""
+    """SandboxFusion's request. Unknown fields are ignored, as SandboxFusion does."""
 
     code: str
     language: str
@@ -46,7 +46,7 @@ class RunCodeRequest:
 
     @property
     def limits(self) -> Limits:
-        """Its run time-out is wall time; here a program may compute that long, and sleep that long."""
+        """run_timeout is wall time there; here it limits CPU time and idle time separately."""
         return Limits(
             cpu_s=self.run_timeout,
             wall_s=self.run_timeout,
@@ -55,7 +55,7 @@ class RunCodeRequest:
         )
 
     def unsupported(self, languages: tuple[str, ...]) -> str:
-        """What is asked for that the judge cannot do; empty if nothing."""
+        """Unsupported features of the request; empty if none."""
         if self.language not in languages:
             return f"language {self.language!r} is not supported; this judge runs {', '.join(languages)}"
         asked = [name for name in ("files", "fetch_files", "args") if getattr(self, name)]
@@ -74,11 +74,11 @@ def sandbox_error(message: str) -> bytes:
 
 
 def run_code_reply(language: str, done: Execution) -> bytes:
-    """An execution in SandboxFusion's words."""
+    """Convert an execution to SandboxFusion's reply."""
     if done.outcome is Outcome.JUDGE_ERROR:
         why = done.ran.detail if done.ran is not None else ""
         return sandbox_error(why or done.compile_log or "the judge failed")
-    if language in INTERPRETED:  # has no compilation there: a program that cannot be read fails when it is run
+    if language in INTERPRETED:  # no compile step there: a syntax error is a failed run
         if done.compiled:
             return _reply(_status(done), "", None, _run_result(done))
         return _reply("Failed", "", None, _result("Finished", 0.0, 1, b"", done.compile_log.encode("utf-8", "replace")))
@@ -90,7 +90,7 @@ def _status(done: Execution) -> str:
 
 
 def _ended_well(done: Execution) -> bool:
-    return done.outcome in (Outcome.ACCEPTED, Outcome.WRONG)  # the output is not ours to judge
+    return done.outcome in (Outcome.ACCEPTED, Outcome.WRONG)  # the client compares the output
 
 
 def _compile_result(done: Execution) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _run_result(done: Execution) -> dict[str, Any] | None:
 
 
 def _failure_code(ran: Ran) -> int:
-    """As subprocess counts: minus the signal that ended it. Never 0, which would look like success."""
+    """Exit code as in subprocess: minus the signal's number. Never 0, which would mean success."""
     if ran.signal is not None:
         return -Signals[ran.signal] if ran.signal in Signals.__members__ else -Signals.SIGKILL
     return ran.exit_code or 1

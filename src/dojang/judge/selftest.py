@@ -1,7 +1,7 @@
-"""Whether the judge of this machine works: right verdicts, limits that hold, and no way out for what it judges.
+"""Self-test of this machine's judge: verdicts are right, limits hold, and programs cannot break out.
 
-Every program of the table goes through a real pool. Besides, the precompiled header must be there inside the jail, and
-the compiler must take it: without it everything works, at a multiple of the cost.
+Every program of the table runs through a real pool. The precompiled header must also be visible inside the jail and
+usable by the compiler: without it everything works, several times slower.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from dojang.judge.selftest_programs import CHECKS, ENVIRONMENT, Check, import_ch
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Submission
 from dojang.types import Outcome
 
-__all__ = ["Found", "selftest"]
+__all__ = ["CheckResult", "selftest"]
 
 State = Literal["ok", "failed", "skipped"]
 
@@ -30,23 +30,23 @@ _COMPILER_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What came of one check."""
+class CheckResult:
+    """Result of one check."""
 
     name: str
     language: str
     state: State
     found: str
-    """What happened; why, if it was skipped."""
+    """The outcome; the reason, if it was skipped."""
     meaning: str
-    """What it means if it failed."""
+    """Consequence if it failed."""
 
 
-async def selftest(pool: JudgePool) -> AsyncIterator[Found]:
-    """Try everything, and tell it in the order of the table. ConfigError if there is no isolation to be had."""
+async def selftest(pool: JudgePool) -> AsyncIterator[CheckResult]:
+    """Run all checks and yield results in the order of the table. Raises ConfigError without any isolation."""
     unjudgeable = await asyncio.to_thread(_cpp_problem, pool)
     with _secret():
-        checks = [*CHECKS, *map(import_check, pool.premises.packages)]
+        checks = [*CHECKS, *map(import_check, pool.host.packages)]
         trials = [asyncio.create_task(_try(pool, check, unjudgeable)) for check in checks]
         trials.append(asyncio.create_task(_precompiled(pool, unjudgeable)))
         try:
@@ -69,29 +69,33 @@ def _secret() -> Iterator[None]:
 
 
 def _cpp_problem(pool: JudgePool) -> str:
-    """Why C++ cannot be judged here; empty if it can. Builds the headers if need be."""
-    _ = pool.isolation  # without one, Python cannot be judged either
+    """Reason why C++ cannot be judged here; empty if it can. Builds the headers if needed."""
+    _ = pool.isolation  # without isolation, Python cannot be judged either
     try:
-        pool.premises.how_to_run("cpp17", _HEADER)
+        pool.host.launch_spec("cpp17", _HEADER)
     except ConfigError as error:
         return str(error)
     return ""
 
 
-async def _try(pool: JudgePool, check: Check, unjudgeable: str) -> Found:
+async def _try(pool: JudgePool, check: Check, unjudgeable: str) -> CheckResult:
     if check.language != "python3" and unjudgeable:
-        return Found(check.name, check.language, "skipped", unjudgeable, check.meaning)
+        return CheckResult(check.name, check.language, "skipped", unjudgeable, check.meaning)
     if check.escape and pool.isolation is Isolation.NONE:
-        return Found(check.name, check.language, "skipped", "isolation none keeps nobody in", check.meaning)
+        return CheckResult(
+            check.name, check.language, "skipped", "isolation none does not confine programs", check.meaning
+        )
     judgement = await pool.judge(Submission(check.language, check.source, check.exam))
     problem = _problem(check, judgement)
-    return Found(check.name, check.language, "failed" if problem else "ok", problem or _ended(judgement), check.meaning)
+    return CheckResult(
+        check.name, check.language, "failed" if problem else "ok", problem or _ended(judgement), check.meaning
+    )
 
 
 def _problem(check: Check, judgement: Judgement) -> str:
     told = [judgement.detail, *(text for ran in judgement.ran for text in (ran.detail, ran.output, ran.errors))]
     if check.hides and any(check.hides in text for text in told):
-        return f"the judgement tells what is in the file ({check.hides!r})"
+        return f"the judgement reveals the file's content ({check.hides!r})"
     killed = judgement.outcome is Outcome.RUNTIME_ERROR and all(ran.signal == "SIGSYS" for ran in judgement.ran)
     if judgement.outcome is check.outcome or (check.killed and killed):
         return ""
@@ -104,34 +108,34 @@ def _ended(judgement: Judgement) -> str:
     return f"{judgement.outcome}: {detail.strip().splitlines()[0][:200]}" if detail.strip() else str(judgement.outcome)
 
 
-async def _precompiled(pool: JudgePool, unjudgeable: str) -> Found:
+async def _precompiled(pool: JudgePool, unjudgeable: str) -> CheckResult:
     name = "precompiled header"
     if unjudgeable:
-        return Found(name, "cpp17", "skipped", unjudgeable, _SLOW)
-    command = (await asyncio.to_thread(pool.premises.how_to_run, "cpp17", _HEADER))["commands"][0]
+        return CheckResult(name, "cpp17", "skipped", unjudgeable, _SLOW)
+    command = (await asyncio.to_thread(pool.host.launch_spec, "cpp17", _HEADER))["commands"][0]
     folder = next((word.removeprefix("-I") for word in command if word.startswith("-I")), "")
     if not folder:
-        return Found(name, "cpp17", "failed", "the compiler is not told about it", _SLOW)
-    # Only the compiler inside the jail can say whether it is there; it has no words for whether it is used.
+        return CheckResult(name, "cpp17", "failed", "the compile command does not name it", _SLOW)
+    # Only the compiler inside the jail can tell that the header is visible; it does not tell whether it is used.
     source = f'{_HEADER}#if !__has_include("{folder}/bits/stdc++.h.gch")\n#error missing\n#endif\nint main() {{}}\n'
     judgement = await pool.judge(Submission("cpp17", source, Exam((IoTest("", ""),))))
     if judgement.outcome is not Outcome.ACCEPTED:
-        return Found(name, "cpp17", "failed", f"the compiler does not find it: {_ended(judgement)}", _SLOW)
+        return CheckResult(name, "cpp17", "failed", f"the compiler does not find it: {_ended(judgement)}", _SLOW)
     refusal = await asyncio.to_thread(_refusal, pool)
-    return Found(name, "cpp17", "failed" if refusal else "ok", refusal or "found and used", _SLOW)
+    return CheckResult(name, "cpp17", "failed" if refusal else "ok", refusal or "found and used", _SLOW)
 
 
 def _refusal(pool: JudgePool) -> str:
-    """Why the compiler, outside the jail, does not take the header; empty if it does."""
-    tools = pool.premises.toolchain
+    """Reason why the compiler, outside the jail, does not use the header; empty if it does."""
+    tools = pool.host.toolchain
     assert tools is not None
     (command, *_), _ = tools.commands(_HEADER, "gnu++17", tools.headers, shared=False, audit=False)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "a.cpp").write_text(_HEADER + "int main() {}\n")
         try:
-            # -H lists what is included, a precompiled header that is used with an exclamation mark.
+            # -H lists included files and marks a used precompiled header with "!".
             result = subprocess.run([*command, "-H"], capture_output=True, text=True, timeout=_COMPILER_S, cwd=folder)
         except (OSError, subprocess.SubprocessError) as error:
-            return f"the compiler cannot be asked: {error}"
+            return f"the compiler cannot be run: {error}"
     used = any(line.startswith("! ") and line.endswith(".gch") for line in result.stderr.splitlines())
-    return "" if used else "the compiler does not take it"
+    return "" if used else "the compiler does not use it"

@@ -1,8 +1,7 @@
-"""What the judge's self-test tries: one small program a row, with the ends that are right for it.
+"""Programs of the judge's self-test, one per row, each with its expected outcome.
 
-A program that tries to get out prints `kept in` when it was refused, and something else when it was not. A compiled
-one may also be killed for asking (SIGSYS). The corpus of the tests is far larger; this table is what can be tried in
-seconds on a machine that is to judge.
+A program that tries to break out prints `blocked` if it was stopped and something else if not. A compiled one may
+also be killed with SIGSYS. The tests' corpus is far larger; this table takes seconds on a new judge machine.
 """
 
 import secrets
@@ -14,14 +13,14 @@ from dojang.types import Outcome
 __all__ = ["CHECKS", "ENVIRONMENT", "Check", "import_check"]
 
 ENVIRONMENT = "DOJANG_SELFTEST", "7d1f-in-the-environment"
-"""A variable, and its value, that the self-test sets for itself and no program may see."""
+"""Environment variable and value that the self-test sets and no program may see."""
 SUM = Exam((IoTest("1 2\n", "3\n"), IoTest("20 22\n", "42\n")), Limits(cpu_s=1.0, memory_mb=64, output_mb=0.25))
 CALLS = Exam((CallTest("assert candidate(1, 2) == 3", "add"), CallTest("assert candidate(20, 22) == 42", "add")))
-KEPT_IN = Exam((IoTest("", "kept in"),))
+BLOCKED = Exam((IoTest("", "blocked"),))
 HASTE = Exam(SUM.tests[:1], Limits(cpu_s=0.2, wall_s=0.4))
 SECRET = Exam((IoTest("", "expected-output-5512"),))
-NOTE = f"dojang-selftest-{secrets.token_hex(8)}"  # so that what somebody else left is not taken for it
-TWICE = Exam((IoTest(f"leave {NOTE}", "kept in"), IoTest(f"look {NOTE}", "kept in")))
+NOTE = f"dojang-selftest-{secrets.token_hex(8)}"  # unique, so that files of other runs do not matter
+TWICE = Exam((IoTest(f"leave {NOTE}", "blocked"), IoTest(f"look {NOTE}", "blocked")))
 
 ACCEPTED, WRONG, COMPILE_ERROR = Outcome.ACCEPTED, Outcome.WRONG, Outcome.COMPILE_ERROR
 RUNTIME_ERROR, TIME_LIMIT = Outcome.RUNTIME_ERROR, Outcome.TIME_LIMIT
@@ -30,32 +29,32 @@ MEMORY_LIMIT, OUTPUT_LIMIT = Outcome.MEMORY_LIMIT, Outcome.OUTPUT_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One row."""
+    """One program and its expected outcome."""
 
     name: str
     language: str
     outcome: Outcome
     meaning: str
-    """What it means if the outcome is another."""
+    """Consequence of any other outcome."""
     exam: Exam
     source: str
     escape: bool = False
-    """Whether it tries what only isolation prevents."""
+    """The program tries something that only isolation prevents."""
     killed: bool = False
-    """Whether being killed by SIGSYS is as good."""
+    """Being killed by SIGSYS is also a pass."""
     hides: str = ""
-    """What must not appear anywhere in the judgement."""
+    """Text that must not appear anywhere in the judgement."""
 
 
 def import_check(package: str) -> Check:
-    """Whether programs can import a package they are allowed."""
-    return Check(f"import {package}", "python3", ACCEPTED, UNFAIR, KEPT_IN, f"import {package}\nprint('kept in')\n")
+    """Check that programs can import an allowed package."""
+    return Check(f"import {package}", "python3", ACCEPTED, UNFAIR, BLOCKED, f"import {package}\nprint('blocked')\n")
 
 
-UNFAIR = "right programs would go unrewarded"
-TOO_KIND = "wrong programs would be rewarded"
-MISTAKEN = "a failure would be called by the wrong name"
-UNBOUNDED = "a program could use up the machine"
+UNFAIR = "correct programs would get no reward"
+TOO_KIND = "wrong programs would get a reward"
+MISTAKEN = "failures would get the wrong outcome"
+UNBOUNDED = "a program could exhaust the machine"
 LEAKS = "programs could read this machine's files"
 CHEATS = "a program could look up the answers"
 REACHES = "programs could reach other machines and services"
@@ -73,20 +72,20 @@ def _cpp(name: str, outcome: Outcome, meaning: str, exam: Exam, source: str) -> 
     return Check(name, "cpp17", outcome, meaning, exam, source)
 
 
-def _python_escape(name: str, meaning: str, body: str, exam: Exam = KEPT_IN, outcome: Outcome = ACCEPTED) -> Check:
+def _python_escape(name: str, meaning: str, body: str, exam: Exam = BLOCKED, outcome: Outcome = ACCEPTED) -> Check:
     """`body` defines escaped(), which may also raise an OSError."""
-    source = f"{body}\ntry:\n    print('escaped' if escaped() else 'kept in')\nexcept OSError:\n    print('kept in')\n"
+    source = f"{body}\ntry:\n    print('escaped' if escaped() else 'blocked')\nexcept OSError:\n    print('blocked')\n"
     return Check(name, "python3", outcome, meaning, exam, source, escape=True, killed=True)
 
 
-def _cpp_escape(name: str, meaning: str, attempt: str, exam: Exam = KEPT_IN, outcome: Outcome = ACCEPTED) -> Check:
+def _cpp_escape(name: str, meaning: str, attempt: str, exam: Exam = BLOCKED, outcome: Outcome = ACCEPTED) -> Check:
     """`attempt` is an expression that is true if it succeeds."""
-    source = f'{CPP_HEADERS}\nint main() {{ puts(({attempt}) ? "escaped" : "kept in"); }}\n'
+    source = f'{CPP_HEADERS}\nint main() {{ puts(({attempt}) ? "escaped" : "blocked"); }}\n'
     return Check(name, "cpp17", outcome, meaning, exam, source, escape=True, killed=True)
 
 
 def _including(name: str, source: str) -> Check:
-    return Check(name, "cpp17", COMPILE_ERROR, LEAKS, KEPT_IN, source, escape=True, hides="root:")
+    return Check(name, "cpp17", COMPILE_ERROR, LEAKS, BLOCKED, source, escape=True, hides="root:")
 
 
 CPP_HEADERS = """\

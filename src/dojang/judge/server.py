@@ -1,8 +1,8 @@
-"""Runs the judge service until it is told to stop, and closes it down without losing what is being judged.
+"""Runs the judge service until a signal, then drains it.
 
-On SIGTERM or SIGINT: health turns to draining and new work is refused with 503, so that load balancers and clients
-go elsewhere; what was admitted is finished, for a limited time; the judge is closed; the server ends. A second
-signal ends the waiting. The routes are `service.py`'s business.
+On SIGTERM or SIGINT: /health reports draining and new requests get status 503, so that load balancers and clients go
+elsewhere. Admitted requests finish, for a limited time. Then the judge closes and the server ends. A second signal
+ends the draining at once. The routes are in `service.py`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from dojang.core.errors import ConfigError
-from dojang.judge.admission import Gate
+from dojang.judge.admission import AdmissionControl
 from dojang.judge.service import ServiceOptions, make_app
 from dojang.protocols import Judge
 
@@ -36,9 +36,9 @@ async def serve(
     announce: Callable[[str], None] = lambda url: None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve until a signal comes or `stop` is set, then drain, and close the judge.
+    """Serve until a signal comes or `stop` is set, then drain and close the judge.
 
-    `announce` is called with the service's address once it accepts requests; port 0 takes any free one.
+    `announce` is called with the service's URL once it accepts requests. Port 0 takes any free port.
     """
     stop = stop or asyncio.Event()
     try:
@@ -53,15 +53,15 @@ async def serve(
         try:
             announce(_address(listener))
             await _either(serving, stop)
-            await _drained(app.state.gate, stop, drain_s)
+            await _drained(app.state.admission, stop, drain_s)
         finally:
-            await judge.close()  # what is still pending ends as a failure of the judge, and is answered as such
+            await judge.close()  # pending requests end as JUDGE_ERROR and get a reply
             server.should_exit = True
             await serving
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals alone: uvicorn would stop listening before anything is drained, and die of the signal."""
+    """Handles no signals: uvicorn would stop listening before draining, and die of the signal."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -77,7 +77,7 @@ def _config(app: Starlette) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=75,  # longer than clients keep a connection, so that it is never closed under a request
+        timeout_keep_alive=75,  # longer than the clients' keep-alive, so that no connection closes during a request
         timeout_graceful_shutdown=2,
     )
 
@@ -85,7 +85,7 @@ def _config(app: Starlette) -> uvicorn.Config:
 def _listener(options: ServiceOptions, host: str, port: int) -> socket.socket:
     if options.token is None and host not in LOOPBACK:
         raise ConfigError(
-            f"host={host} is reachable from other machines, and without a token anybody there could run programs "
+            f"host={host} is reachable from other machines, and without a token any machine could run programs "
             "here; set a token, or use host=127.0.0.1"
         )
     try:
@@ -102,7 +102,7 @@ def _address(listener: socket.socket) -> str:
 
 @contextmanager
 def _signals(stop: asyncio.Event) -> Iterator[None]:
-    """Signals set `stop`, where they can be caught at all."""
+    """Set `stop` on a signal, if this thread can catch signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -116,11 +116,11 @@ def _signals(stop: asyncio.Event) -> Iterator[None]:
             loop.remove_signal_handler(each)
 
 
-async def _drained(gate: Gate, stop: asyncio.Event, seconds: float) -> None:
-    """Finish what was admitted. A second signal, or `stop` set once more, ends the waiting."""
-    gate.draining = True
+async def _drained(admission: AdmissionControl, stop: asyncio.Event, seconds: float) -> None:
+    """Wait until admitted requests finish. A second signal, or setting `stop` again, ends the wait."""
+    admission.draining = True
     stop.clear()
-    emptied = asyncio.create_task(gate.empty())
+    emptied = asyncio.create_task(admission.empty())
     try:
         await _either(emptied, stop, seconds)
     finally:

@@ -1,13 +1,13 @@
-"""The judge behind HTTP: for training machines that have no cores to spare, or must not run strangers' programs.
+"""The judge as an HTTP service, for trainers without spare cores or without permission to run untrusted programs.
 
-    GET  /health            open to all; 503 while closing down
-    GET  /metrics           open to all; Prometheus text
-    PUT  /v1/exams/DIGEST   store an exam, to be named by its digest from then on
-    POST /v1/judge          a submission in, a judgement out
-    POST /run_code          one plain run, as SandboxFusion's clients ask for it
+    GET  /health            no token needed; 503 while draining
+    GET  /metrics           no token needed; Prometheus text
+    PUT  /v1/exams/DIGEST   store an exam; later requests name it by its digest
+    POST /v1/judge          judge a submission, return a judgement
+    POST /run_code          run a program once (SandboxFusion's protocol)
 
-Every error is {"error": code, "detail": text}. Tokens and programs are never logged. Listening, signals and
-closing down are `server.py`'s business; encryption is left to a proxy in front.
+Every error is {"error": code, "detail": text}. Tokens and programs are never logged. Listening, signals and draining
+are in `server.py`. TLS is left to a reverse proxy.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dojang.core.errors import ConfigError
-from dojang.judge.admission import Figures, Full, Gate
+from dojang.judge.admission import AdmissionControl, QueueFull, ServiceMetrics
 from dojang.judge.execution import Execution, Runner
 from dojang.judge.json_schema import SchemaError, dump_judgement, parse_exam, parse_request
-from dojang.judge.languages import refuse_mismatch
+from dojang.judge.languages import check_language
 from dojang.judge.sandbox_fusion import RunCodeRequest, parse_run_code, run_code_reply, sandbox_error
 from dojang.programs import Exam, Isolation, Judgement, Submission
 from dojang.protocols import Judge
@@ -48,27 +48,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """What can be set about a service, and its usual values."""
+    """Options of the service, with their defaults."""
 
     token: str | None = None
-    """What clients must send as `Authorization: Bearer ...`; None lets everybody in."""
+    """Token that clients must send as `Authorization: Bearer ...`; None disables the check."""
     queue: int = 256
-    """Requests at a time; more are told to come back later."""
+    """Maximum number of admitted requests; the rest get status 429 and retry later."""
     slots: int | None = None
-    """Submissions the judge gets at a time; four per worker if not given, or all where workers are not known."""
+    """Submissions sent to the judge at a time. Default: four per worker, or `queue` if the number of workers is
+    unknown."""
     workers: int | None = None
-    """Told to who asks for /health."""
+    """Number of workers shown by /health."""
     isolation: Isolation | None = None
-    """Told to who asks for /health."""
+    """Isolation level shown by /health."""
     languages: tuple[str, ...] = ("cpp", "python")
     body_mb: float = 256.0
-    """The largest request."""
+    """Maximum size of a request in MiB."""
     exams_mb: float = 2048.0
-    """Exams kept, as bytes of JSON; those used longest ago are forgotten first."""
+    """Size of the exam cache in MiB of JSON; least recently used exams are evicted."""
     upload_s: float = 60.0
-    """A request must have arrived within this time."""
+    """Timeout for receiving a request."""
     retry_after_s: int = 1
-    """When those who are turned away should come back."""
+    """Value of the Retry-After header."""
 
     def __post_init__(self) -> None:
         if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
@@ -82,7 +83,7 @@ class ServiceOptions:
 
 
 class Refusal(Exception):
-    """A request that is answered with an error."""
+    """An error reply to a request."""
 
     def __init__(
         self,
@@ -100,12 +101,12 @@ class Refusal(Exception):
         self.problems = list(problems)
 
 
-class Exams:
-    """Exams by digest; the ones used longest ago make room for new ones."""
+class ExamCache:
+    """LRU cache of exams, by digest."""
 
-    def __init__(self, most_bytes: float) -> None:
-        self._most = most_bytes
-        self._held = 0
+    def __init__(self, max_bytes: float) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._exams: OrderedDict[str, tuple[Exam, int]] = OrderedDict()
 
     def get(self, digest: str) -> Exam | None:
@@ -118,33 +119,33 @@ class Exams:
         if self.get(digest) is not None:
             return
         self._exams[digest] = exam, size
-        self._held += size
-        while self._held > self._most and len(self._exams) > 1:
-            self._held -= self._exams.popitem(last=False)[1][1]
+        self._bytes += size
+        while self._bytes > self._max_bytes and len(self._exams) > 1:
+            self._bytes -= self._exams.popitem(last=False)[1][1]
 
 
 class Service:
-    """The routes."""
+    """Route handlers."""
 
     def __init__(self, judge: Judge, options: ServiceOptions) -> None:
-        self.gate = Gate(options.queue, options.slot_count)
+        self.admission = AdmissionControl(options.queue, options.slot_count)
         self._judge = judge
         self._options = options
-        self._exams = Exams(options.exams_mb * 2**20)
-        self._figures = Figures(self.gate, options.languages)
+        self._exams = ExamCache(options.exams_mb * 2**20)
+        self._metrics = ServiceMetrics(self.admission, options.languages)
 
     async def health(self, request: Request) -> Response:
         state = {
-            "status": "draining" if self.gate.draining else "ok",
+            "status": "draining" if self.admission.draining else "ok",
             "isolation": self._options.isolation,
             "workers": self._options.workers,
-            "waiting": self.gate.waiting,
-            "running": self.gate.running,
+            "waiting": self.admission.waiting,
+            "running": self.admission.running,
         }
-        return JSONResponse(state, 503 if self.gate.draining else 200)
+        return JSONResponse(state, 503 if self.admission.draining else 200)
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self._figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def put_exam(self, request: Request) -> Response:
         digest = request.path_params["digest"]
@@ -162,15 +163,15 @@ class Service:
         if exam is None:
             raise Refusal(404, "unknown_exam", "no exam is stored under this digest; PUT it to /v1/exams/DIGEST")
         try:
-            refuse_mismatch(asked.language, exam)
+            check_language(asked.language, exam)
         except ConfigError as error:
             raise Refusal(422, "unfit", str(error)) from None
         submission = Submission(asked.language, asked.source, exam, asked.stop)
-        judgement = await _unless_gone(request, self._judged(submission))
+        judgement = await _cancel_on_disconnect(request, self._judged(submission))
         judgement = replace(judgement, seconds=time.monotonic() - started)
-        self._figures.judged(asked.language, judgement.outcome, judgement.isolation, started)
-        if judgement.outcome is Outcome.JUDGE_ERROR and self.gate.draining:
-            raise self._closing()  # cut short by the end of the service; another one can do better
+        self._metrics.count_judged(asked.language, judgement.outcome, judgement.isolation, started)
+        if judgement.outcome is Outcome.JUDGE_ERROR and self.admission.draining:
+            raise self._closing()  # interrupted by the shutdown; another service can judge it
         return Response(dump_judgement(judgement), media_type="application/json")
 
     async def run_code(self, request: Request) -> Response:
@@ -180,30 +181,30 @@ class Service:
         if not hasattr(self._judge, "run"):
             problem = "this judge only judges against tests; use /v1/judge"
         if problem:
-            self._figures.rejected("unsupported")
+            self._metrics.count_rejected("unsupported")
             return Response(sandbox_error(problem), media_type="application/json")
-        done = await _unless_gone(request, self._ran(asked))
-        self._figures.judged(asked.language, done.outcome, self._options.isolation or "unknown", started)
+        done = await _cancel_on_disconnect(request, self._ran(asked))
+        self._metrics.count_judged(asked.language, done.outcome, self._options.isolation or "unknown", started)
         return Response(run_code_reply(asked.language, done), media_type="application/json")
 
     def guarded(self, endpoint: Endpoint, *, busy: int = 429, closing: int = 503) -> Endpoint:
-        """The endpoint for those who have the token, as long as there is room."""
+        """Wrap an endpoint in authorization, draining and admission control."""
 
         async def guard(request: Request) -> Response:
             try:
                 self._authorize(request)
-                if self.gate.draining:
+                if self.admission.draining:
                     raise self._closing(closing)
-                with self.gate.admit():
+                with self.admission.admit():
                     return await endpoint(request)
-            except Full:
-                refusal = Refusal(busy, "busy", f"{self.gate.queue} requests are being handled", self._later())
+            except QueueFull:
+                refusal = Refusal(busy, "busy", f"{self.admission.queue} requests are being handled", self._later())
             except Refusal as error:
                 refusal = error
             except ClientDisconnect:
-                self._figures.rejected("disconnected")
-                return Response(status_code=499)  # nobody reads it
-            self._figures.rejected(refusal.code)
+                self._metrics.count_rejected("disconnected")
+                return Response(status_code=499)  # the client is gone
+            self._metrics.count_rejected(refusal.code)
             if not await self._discarded(request):
                 refusal.headers["Connection"] = "close"
             return _refused(refusal)
@@ -211,21 +212,21 @@ class Service:
         return guard
 
     async def _judged(self, submission: Submission) -> Judgement:
-        async with self.gate.slot():
+        async with self.admission.slot():
             try:
                 return await self._judge.judge(submission)
             except Exception as error:
-                detail = _blame(error)
+                detail = _describe_error(error)
         nothing = self._options.isolation or Isolation.NONE
         return Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), nothing, detail)
 
     async def _ran(self, asked: RunCodeRequest) -> Execution:
-        async with self.gate.slot():
+        async with self.admission.slot():
             try:
                 runner = cast(Runner, self._judge)
                 return await runner.run(asked.language, asked.code, asked.stdin or "", asked.limits)
             except Exception as error:
-                return Execution(False, _blame(error), None, b"", b"", Outcome.JUDGE_ERROR)
+                return Execution(False, _describe_error(error), None, b"", b"", Outcome.JUDGE_ERROR)
 
     def _authorize(self, request: Request) -> None:
         if self._options.token is None:
@@ -237,9 +238,9 @@ class Service:
             )
 
     async def _body(self, request: Request) -> bytes:
-        """The request's body, counted while it arrives: its length is only what the client says."""
+        """Read the body and count bytes as they arrive: Content-Length is only a claim of the client."""
         most = self._options.body_mb * 2**20
-        too_large = Refusal(413, "too_large", f"a request may have {self._options.body_mb:g} MiB")
+        too_large = Refusal(413, "too_large", f"the request is larger than {self._options.body_mb:g} MiB")
         if int(request.headers.get("content-length", 0)) > most:
             raise too_large
         body = bytearray()
@@ -255,28 +256,28 @@ class Service:
         return bytes(body)
 
     async def _discarded(self, request: Request) -> bool:
-        """Let a refused client finish what it is sending, for a while: one that is cut off never reads why."""
+        """Read the rest of a refused request, for a while: a client that is cut off never sees the reason."""
         try:
             async with asyncio.timeout(DISCARD_S), aclosing(request.stream()) as stream:
                 async for _ in stream:
                     pass
         except (TimeoutError, ClientDisconnect):
             return False
-        except RuntimeError:  # starlette's way of saying that all of it was read
+        except RuntimeError:  # starlette raises it if the body was read completely
             return True
         return True
 
     def _closing(self, status: int = 503) -> Refusal:
-        return Refusal(status, "draining", "the judge is closing down; ask another one", self._later())
+        return Refusal(status, "draining", "the judge is shutting down; use another one", self._later())
 
     def _later(self) -> dict[str, str]:
         return {"Retry-After": str(self._options.retry_after_s)}
 
 
 def make_app(judge: Judge, options: ServiceOptions) -> Starlette:
-    """The application for an ASGI server. Its `state.gate` says who is inside; closing the judge is its owner's job."""
+    """Create the ASGI application. `state.admission` is its admission control. The caller closes the judge."""
     service = Service(judge, options)
-    # veRL's client tries again after a 504 only, and scores a program as wrong after any other refusal.
+    # veRL's client retries after status 504 only, and scores a program as wrong after any other error.
     run_code = service.guarded(service.run_code, busy=504, closing=504)
     app = Starlette(
         routes=[
@@ -286,9 +287,9 @@ def make_app(judge: Judge, options: ServiceOptions) -> Starlette:
             Route("/v1/judge", service.guarded(service.judge), methods=["POST"]),
             Route("/run_code", run_code, methods=["POST"]),
         ],
-        exception_handlers={HTTPException: _no_such_route, Exception: _our_fault},
+        exception_handlers={HTTPException: _http_error, Exception: _internal_error},
     )
-    app.state.gate = service.gate
+    app.state.admission = service.admission
     return app
 
 
@@ -299,10 +300,10 @@ def _read(parser: Callable[[bytes], T], body: bytes) -> T:
         raise Refusal(422, "invalid", str(error), problems=error.problems) from None
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result; the work is given up when the client hangs up."""
+async def _cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await the work; cancel it if the client disconnects."""
     working = asyncio.create_task(work)
-    gone = asyncio.create_task(_hung_up(request))
+    gone = asyncio.create_task(_wait_for_disconnect(request))
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -314,7 +315,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(working, gone, return_exceptions=True)
 
 
-async def _hung_up(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -326,16 +327,16 @@ def _refused(refusal: Refusal) -> Response:
     return JSONResponse(content, refusal.status, refusal.headers)
 
 
-async def _no_such_route(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
     return _refused(Refusal(error.status_code, code, error.detail, error.headers))
 
 
-async def _our_fault(request: Request, error: Exception) -> Response:
+async def _internal_error(request: Request, error: Exception) -> Response:
     return _refused(Refusal(500, "internal", f"the service failed ({type(error).__name__})"))
 
 
-def _blame(error: Exception) -> str:
-    logger.error("the judge raised %s", type(error).__name__)  # its message may quote the program
+def _describe_error(error: Exception) -> str:
+    logger.error("the judge raised %s", type(error).__name__)  # without its message, which may quote the program
     return f"the judge raised {type(error).__name__}: {str(error)[:500]}"

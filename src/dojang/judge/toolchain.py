@@ -1,7 +1,7 @@
-"""The C++ compiler: what it needs and how it is called.
+"""The C++ toolchain: finds g++, the files it needs and its commands.
 
-The linker is the fastest there is; linking is static where possible, so that a program opens no file when it starts.
-Programs that speak of locales or wide characters are linked dynamically: static C libraries are not up to those.
+Uses the fastest linker available. Linking is static where possible, so that a program opens no files when it starts.
+Programs that use locales or wide characters are linked dynamically: static C libraries do not support those.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from typing import Any
 
 from dojang.core.errors import ConfigError
 from dojang.judge.headers import FLAGS, LEFT_OUT, Headers, run
-from dojang.judge.libraries import libraries_of
+from dojang.judge.libraries import shared_libraries
 from dojang.judge.sandbox.compiling import BINARY, DEPENDENCIES
 
 __all__ = ["Toolchain", "find_toolchain"]
@@ -31,7 +31,7 @@ _LOCALE_WORDS = """
     wistringstream wostringstream wprintf wscanf wstringstream
 """
 _WORD = re.compile(r"\b[A-Za-z_]\w*")
-_LAYOUT = 12  # of the folder below; another number makes it anew
+_LAYOUT = 12  # version of the cache folder's layout; a new number rebuilds it
 _TRIAL = """
 #include <iostream>
 #include <stdexcept>
@@ -47,40 +47,40 @@ int main() {
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A compiler as found on this machine."""
+    """A C++ compiler on this machine."""
 
     compiler: str
     version: str
     readable: tuple[str, ...]
     listable: tuple[str, ...]
-    """Folders a linker wants to look through, without reading what is in them."""
+    """Folders that the linker must list but not read."""
     static: tuple[str, ...] | None
-    """Flags for linking statically; None if that does not work here."""
+    """Flags for static linking; None if that does not work here."""
     shared: tuple[str, ...]
-    """Flags for linking against shared libraries."""
+    """Flags for dynamic linking."""
     headers: str
-    """The folder that precompiled headers are kept in."""
+    """Folder of the precompiled headers."""
 
     def is_shared(self, source: str) -> bool:
-        """Whether this program is linked against shared libraries, which it will have to open."""
+        """Whether this program is linked dynamically, and so must open shared libraries."""
         return self.static is None or not set(_LOCALE_WORDS.split()).isdisjoint(_WORD.findall(source))
 
     def commands(
         self, source: str, standard: str, headers: str, *, shared: bool, audit: bool
     ) -> tuple[list[list[str]], list[str]]:
-        """How to compile this program, in the order to try; `headers` is where the folder of that name appears.
+        """Commands to try in turn to compile this program; `headers` is the folder's path in the jail.
 
-        And the words of it that no header knows.
+        Also returns the program's names that no header declares.
         """
         tail = ["a.cpp", "-o", BINARY, *(self.shared if shared or self.static is None else self.static)]
         if audit:
             tail += ["-MD", "-MF", DEPENDENCIES[0], f"-Wa,--MD,{DEPENDENCIES[1]}", "-fno-diagnostics-show-caret"]
-        ways, strange = Headers(self.compiler, self.headers).ways(source, standard, headers)
-        return [[self.compiler, f"-std={standard}", *FLAGS, *way, *tail] for way in ways], strange
+        flag_sets, undeclared = Headers(self.compiler, self.headers).flag_sets(source, standard, headers)
+        return [[self.compiler, f"-std={standard}", *FLAGS, *way, *tail] for way in flag_sets], undeclared
 
 
 def find_toolchain(folder: Path) -> Toolchain | None:
-    """The g++ on the path; None if there is none. What is found out about it is remembered in `folder`."""
+    """Find g++ on the path; None if missing. Results are cached in `folder`."""
     compiler = shutil.which("g++")
     if compiler is None:
         return None
@@ -106,7 +106,7 @@ def _explore(compiler: str, version: str, folder: str) -> Toolchain:
     with tempfile.TemporaryDirectory() as place:
         source, trial = Path(place, "a.cpp"), str(Path(place, "a.o"))
         source.write_text(_TRIAL)
-        with suppress(ConfigError):  # then no way to link works, either
+        with suppress(ConfigError):  # then no way of linking works
             run([compiler, "-pthread", "-c", str(source), "-o", trial])
         static, shared = (_how_to_link(compiler, trial, static=static) for static in (True, False))
     if shared is None:
@@ -117,7 +117,7 @@ def _explore(compiler: str, version: str, folder: str) -> Toolchain:
     programs = [path for part in parts if (path := shutil.which(part))]
     files = [run([compiler, f"-print-file-name={name}"]).strip() for name in _FILES]
     places = {os.path.dirname(os.path.realpath(path)) for path in files if os.path.isabs(path)}
-    # The compiler's own parts, plugins among them, lie beside these, and are looked for by paths with ".." in them.
+    # The compiler's parts and plugins are next to these, and found by paths with "..".
     own = [run([compiler, "-print-libgcc-file-name"]).strip(), parts[_PARTS.index("cc1plus")]]
     places |= {os.path.dirname(path) for path in own if os.path.isabs(path)}
     trace = subprocess.run(
@@ -125,7 +125,7 @@ def _explore(compiler: str, version: str, folder: str) -> Toolchain:
     ).stderr
     section = trace.partition("search starts here:")[2].partition("End of search list")[0]
     places |= {os.path.realpath(line.strip()) for line in section.splitlines() if line.startswith(" /")}
-    readable = {compiler, *programs, *places, *libraries_of([compiler, *programs])}
+    readable = {compiler, *programs, *places, *shared_libraries([compiler, *programs])}
     searched = run([compiler, "-print-search-dirs"]).partition("libraries: =")[2].strip().split(":")
     return Toolchain(
         compiler=compiler,
@@ -139,16 +139,16 @@ def _explore(compiler: str, version: str, folder: str) -> Toolchain:
 
 
 def _outermost(paths: set[str]) -> set[str]:
-    """Without those that lie inside another."""
+    """Remove paths that are inside another one."""
     real = {os.path.normpath(path) for path in paths if os.path.exists(path)}
     return {path for path in real if not any(path != other and path.startswith(other + "/") for other in real)}
 
 
 def _how_to_link(compiler: str, trial: str, *, static: bool) -> tuple[str, ...] | None:
     for linker in (*_LINKERS, ""):
-        # Without the table, exceptions in a static program cannot find their handlers; gold has to be told.
+        # Without the eh_frame header, exceptions in a static program do not find their handlers; gold needs the flag.
         flags: tuple[str, ...] = ("-static", "-Wl,--eh-frame-hdr") if static else ()
-        flags += ("-s", "-fno-use-linker-plugin")  # symbols and plugins serve nobody here, and take time
+        flags += ("-s", "-fno-use-linker-plugin")  # symbols and plugins are not needed and take time
         flags += (f"-fuse-ld={linker}",) if linker else ()
         flags += ("-Wl,--threads=1",) if linker == "lld" else ()
         if _works(compiler, trial, flags):
@@ -157,7 +157,7 @@ def _how_to_link(compiler: str, trial: str, *, static: bool) -> tuple[str, ...] 
 
 
 def _works(compiler: str, trial: str, flags: tuple[str, ...]) -> bool:
-    """Whether the trial, linked so, runs: a program with threads and exceptions, which a wrong linker breaks."""
+    """Whether the trial program, linked this way, runs: it has threads and exceptions, which a wrong linker breaks."""
     program = f"{trial}-{BINARY}"
     for command in ([compiler, "-pthread", trial, "-o", program, *flags], [program]):
         try:

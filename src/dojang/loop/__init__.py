@@ -1,1 +1,17 @@
-"""The drivers: pose, attempt, judge, credit, learn, publish."""
+"""The synchronous training loop: prompts -> rollout -> reward -> advantages -> update -> sync weights.
+
+sync                  the loop itself
+config                settings of rollout, loop, checkpoint and health
+prompt_sampler        draws prompts: a seeded shuffle per epoch
+kl_in_reward          KL penalty subtracted from rewards
+truncation_mask       masks truncated completions out of the loss
+evaluate, scores      held-out evaluation and its metrics
+statistics            pass@k, confidence intervals, paired comparison of two models
+exact_statistics      Clopper-Pearson interval, paired permutation test
+checkpoint_ranking    ranks checkpoints by a metric
+run_state             run state saved in a checkpoint
+pending_groups        rollouts that wait for their update, saved in a checkpoint
+health_check          stops a run whose rewards carry no signal
+parity_check          compares log-probs of engine and trainer before a run
+metrics               metrics of a training step
+"""

@@ -1,7 +1,7 @@
-"""Which checkpoints are the best, by any figure of metrics.jsonl.
+"""Checkpoint ranking by any metric of metrics.jsonl.
 
-A checkpoint holds the figures of its own step, so what is on disk says which are the best: there is nothing to lose
-in a crash, and the metric may be another one when a run is resumed.
+A checkpoint holds the metrics of its step, so the ranking is read from disk: a crash loses nothing, and a resumed
+run may rank by another metric.
 """
 
 import difflib
@@ -15,14 +15,14 @@ from dojang.core.run_dir import ACCURACY, EVALUATION, REWARD, SOURCE_ACCURACY, S
 from dojang.loop.run_state import State, load_figures
 from dojang.types import Metrics, Outcome
 
-__all__ = ["Best", "check_source"]
+__all__ = ["CheckpointRanking", "check_source"]
 
 _SOMETIMES = {f"judge/outcome/{outcome}" for outcome in Outcome}
-"""Figures that a step may be without, and the next not."""
+"""Metrics that only some steps have."""
 
 
 class Rank(NamedTuple):
-    """Sort key of a checkpoint, the best first; each field is negated where more is better."""
+    """Sort key of a checkpoint, best first; a field is negated where higher is better."""
 
     metric: float
     reward: float
@@ -30,7 +30,7 @@ class Rank(NamedTuple):
 
 
 def check_source(metric: str, names: Collection[str]) -> None:
-    """ConfigError if checkpoint.metric is of a data source or benchmark that the run does not evaluate on."""
+    """Raises ConfigError if checkpoint.metric names a data source or benchmark that the run does not evaluate on."""
     kind = next((each for each in (SOURCE_ACCURACY, SOURCE_REWARD) if metric.startswith(each)), None)
     if kind is not None and metric.removeprefix(kind) not in names:
         raise ConfigError(
@@ -40,7 +40,7 @@ def check_source(metric: str, names: Collection[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class CheckpointRanking:
     """Ranks checkpoints by `metric` and keeps the `count` best.
 
     A checkpoint whose step lacks the metric, or has NaN, is not ranked. Ties go to the higher held-out reward, then to
@@ -51,15 +51,15 @@ class Best:
     mode: Literal["max", "min"] = "max"
     count: int = 1
 
-    def kept(self, directory: RunDir) -> list[int]:
-        """Steps of the best checkpoints there are, the best first."""
+    def best_steps(self, directory: RunDir) -> list[int]:
+        """Steps of the best checkpoints on disk, best first."""
         return [-rank.latest for rank in self._ranks(directory)[: self.count]]
 
-    def admits(self, state: State, directory: RunDir) -> bool:
-        """Whether an evaluation found this state to be among the best, so that it must be saved now.
+    def is_among_best(self, state: State, directory: RunDir) -> bool:
+        """Whether an evaluation ranks this state among the best, so that it must be saved now.
 
-        Figures of training are no reason to: they come with every step, and a reward that rises would save each. A tie
-        is saved as the later of the two: at most one checkpoint per evaluation, and the earlier one is deleted for it.
+        Training metrics never trigger a save: they come with every step, and a rising reward would save each. In a tie
+        the later state is saved and the earlier checkpoint is deleted: at most one checkpoint per evaluation.
         """
         rank = self._rank(state.step, state.figures)
         if rank is None or not self._of_evaluation:
@@ -67,19 +67,19 @@ class Best:
         return sum(other < rank for other in self._ranks(directory)) < self.count
 
     def check(self, figures: Metrics, directory: RunDir) -> None:
-        """ConfigError if there is no such figure. `figures` were just recorded, and are all that an evaluation has, or
-        a step that learned."""
+        """Raises ConfigError if the run does not report the metric. `figures` are all metrics of an evaluation, or of a
+        step with an update, just recorded."""
         of_evaluation = any(name.startswith(EVALUATION) for name in figures)
         if self.metric in figures or self.metric in _SOMETIMES or of_evaluation != self._of_evaluation:
             return
         names = sorted(directory.figures() | figures.keys())
-        if self.metric in names:  # it was there in another step
+        if self.metric in names:  # another step has it
             return
         near = difflib.get_close_matches(self.metric, names, n=1)
         hint = f"Did you mean {near[0]}? " if near else ""
         raise ConfigError(
-            f"checkpoint.metric={self.metric} is no figure of this run, so it cannot say which checkpoints are "
-            f"the best; resume with another. {hint}There are: {', '.join(names)}"
+            f"checkpoint.metric={self.metric} is no metric of this run, so it cannot rank checkpoints; resume with "
+            f"another. {hint}This run reports: {', '.join(names)}"
         )
 
     @property
@@ -88,7 +88,7 @@ class Best:
 
     @property
     def _reward(self) -> str:
-        """The held-out reward that breaks ties: that of the same data source, where the metric is of one."""
+        """Held-out reward that breaks ties: of the same data source if the metric belongs to one."""
         source = self.metric.removeprefix(SOURCE_ACCURACY)
         return REWARD if source == self.metric else f"{SOURCE_REWARD}{source}"
 
@@ -97,7 +97,7 @@ class Best:
         return sorted(rank for rank in ranks if rank is not None)
 
     def _rank(self, step: int, figures: Metrics) -> Rank | None:
-        """Less is better. None if the figure is not known."""
+        """Returns the sort key (lower is better), or None without the metric."""
         value, reward = (figures.get(name, math.nan) for name in (self.metric, self._reward))
         if not math.isfinite(value):
             return None

@@ -1,10 +1,10 @@
-"""Evaluates the policy on held-out problems: accuracy and mean reward, over all and per data source.
+"""Evaluates the policy on held-out problems: accuracy and mean reward, in total and per data source.
 
-`dojang eval` counts the same way.
+`dojang eval` computes them the same way.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from dojang.core.run_dir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD
@@ -12,12 +12,12 @@ from dojang.loop.scores import Scores
 from dojang.protocols import Workflow
 from dojang.types import Group, Metrics, Problem
 
-__all__ = ["Benchmark", "Evaluation", "evaluate", "evaluate_benchmark", "examine"]
+__all__ = ["Benchmark", "Evaluation", "evaluate", "evaluate_benchmark", "run_all"]
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What an evaluation found."""
+    """Result of an evaluation."""
 
     score: float
     """Held-out accuracy, over the problems of all sources."""
@@ -36,22 +36,33 @@ class Benchmark:
     workflow: Workflow
 
 
-async def examine(
-    workflow: Workflow, problems: Sequence[Problem], told: Callable[[], None] = lambda: None
+async def run_all(
+    workflow: Workflow,
+    problems: Sequence[Problem],
+    on_done: Callable[[Group], None] = lambda group: None,
+    *,
+    skip: Container[int] = (),
 ) -> tuple[Group, ...]:
-    """Attempt every problem; `told` is called whenever one is done."""
+    """Runs the workflow on every problem whose index is not in `skip`; calls `on_done` with each group."""
 
-    async def attempt(place: int, problem: Problem) -> Group:
-        group = await workflow.run(problem, place)
-        told()
+    async def run_one(index: int, problem: Problem) -> Group:
+        group = await workflow.run(problem, index)
+        on_done(group)
         return group
 
-    return tuple(await asyncio.gather(*(attempt(place, problem) for place, problem in enumerate(problems))))
+    tasks = [
+        asyncio.ensure_future(run_one(index, problem)) for index, problem in enumerate(problems) if index not in skip
+    ]
+    try:
+        return tuple(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:  # after a failure, the others must not go on
+            task.cancel()
 
 
 async def evaluate(workflow: Workflow, problems: Sequence[Problem]) -> Evaluation:
-    """Attempt every problem and count what is accepted; HealthError if nothing could be judged."""
-    groups = await examine(workflow, problems)
+    """Samples every problem and computes accuracy and reward; raises HealthError if nothing could be judged."""
+    groups = await run_all(workflow, problems)
     scores = Scores.of(groups)
     metrics = {
         ACCURACY: scores.score,
@@ -67,8 +78,8 @@ async def evaluate(workflow: Workflow, problems: Sequence[Problem]) -> Evaluatio
 
 
 async def evaluate_benchmark(benchmark: Benchmark) -> Evaluation:
-    """Evaluate on a benchmark, all sources of which count as one; HealthError if nothing could be judged."""
-    groups = await examine(benchmark.workflow, benchmark.problems)
+    """Evaluates on a benchmark, all its sources as one; raises HealthError if nothing could be judged."""
+    groups = await run_all(benchmark.workflow, benchmark.problems)
     scores, name = Scores.of(groups), benchmark.name
     metrics = {
         f"{SOURCE_ACCURACY}{name}": scores.score,

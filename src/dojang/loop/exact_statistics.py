@@ -17,8 +17,8 @@ _FLIPS = 100_000
 
 
 def clopper_pearson(right: float, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper-Pearson interval of a proportion. `right` may be a sum of shares, one for each of `total` problems: the
-    variance of a share is at most that of a single answer, so the interval is conservative for it."""
+    """Clopper-Pearson interval of a proportion. `right` may be a sum of fractions, one per problem of `total`: the
+    variance of a fraction is at most that of a single answer, so the interval is conservative for it."""
     tail = (1 - confidence) / 2
     low = _beta_quantile(tail, right, total - right + 1) if right > 0 else 0.0
     high = _beta_quantile(1 - tail, right + 1, total - right) if right < total else 1.0
@@ -29,13 +29,15 @@ def sign_flip_p(gaps: Sequence[int], seed: int = 0) -> tuple[float, bool]:
     """Two-sided p-value of the paired permutation test, and whether it is exact.
 
     Under the null hypothesis the two models are exchangeable on each problem, so the sign of each gap is a fair coin.
-    For gaps of -1, 0 and 1 this is McNemar's exact test. Gaps are integers: shares times a common denominator.
+    For gaps of -1, 0 and 1 this is McNemar's exact test. Gaps are integers: fractions times a common denominator.
     """
     sizes, observed = [abs(gap) for gap in gaps if gap], abs(sum(gaps))
     total = sum(sizes)
     if total > _CELLS:
         return _sampled_p(np.array(sizes, float), observed, seed), False
-    chances = np.zeros(total + 1)  # of the sum of the positive gaps; the signed sum is twice that, less the total
+    chances = np.zeros(
+        total + 1
+    )  # probability of each sum of positive gaps; the signed sum is twice that, minus the total
     chances[0] = 1.0
     reached = 0
     for size in sizes:

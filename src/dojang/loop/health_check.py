@@ -1,7 +1,7 @@
-"""The reward-health gate: stops a run whose rewards cannot teach, and says why.
+"""Training health check: stops a run whose rewards carry no signal, and reports why.
 
-Equal rewards carry no signal, but there are two ways to get them: nothing works, or everything does. Only the
-first is a reason to stop.
+Equal rewards carry no signal. They come from groups that are all wrong or all right; only the first is a reason to
+stop.
 """
 
 from collections import deque
@@ -13,11 +13,11 @@ from dojang.core.errors import HealthError
 from dojang.loop.config import HealthConfig
 from dojang.types import Group, Outcome
 
-__all__ = ["HealthGate", "has_signal"]
+__all__ = ["HealthCheck", "has_signal"]
 
 
 def has_signal(group: Group) -> bool:
-    """Whether rewards of the same role and turn differ in a group, or a sample has an advantage anyway."""
+    """Whether rewards of the same role and turn differ within a group, or a sample has a non-zero advantage."""
     turns = {(each.role, each.turn) for each in group.samples}
     rewards = {(each.role, each.turn, each.reward) for each in group.samples}
     return len(rewards) > len(turns) or group.has_advantage
@@ -33,35 +33,35 @@ class _StepHealth:
     lowest: float
     highest: float
     complaint: str
-    """What the judge last said it could not do."""
+    """Last error of the judge."""
 
     @property
     def hopeless(self) -> bool:
         return self.mixed == 0 and self.accepted < self.judged
 
 
-class HealthGate:
-    """Remembers the last few steps; part of a checkpoint, so a resumed run remembers them too."""
+class HealthCheck:
+    """Checks the last `patience_steps` steps; they are saved in checkpoints, so a resumed run checks them too."""
 
     def __init__(self, config: HealthConfig, *, needs_signal: bool = True) -> None:
-        """`needs_signal` unless something else than rewards teaches (distillation)."""
+        """`needs_signal` is False where the run trains on more than rewards (distillation)."""
         self._config, self._needs_signal = config, needs_signal
         self._steps: deque[_StepHealth] = deque(maxlen=config.patience_steps)
 
     def check(self, groups: Sequence[Group]) -> None:
-        """Take note of a step; raise HealthError if the window shows no way to learn."""
-        self._steps.append(_examine(groups))
-        if len(self._steps) >= min(3, self._config.patience_steps):  # a broken judge need not be watched for long
+        """Adds a step; raises HealthError if the judge keeps failing or the rewards carry no signal."""
+        self._steps.append(_step_health(groups))
+        if len(self._steps) >= min(3, self._config.patience_steps):  # a broken judge is reported early
             self._check_judge()
         if self._needs_signal and len(self._steps) == self._config.patience_steps:
             self._check_signal()
 
     def state(self) -> list[dict[str, Any]]:
-        """For the checkpoint."""
+        """Returns the steps for a checkpoint."""
         return [asdict(step) for step in self._steps]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """From the checkpoint."""
+        """Restores the steps from a checkpoint."""
         self._steps.extend(_StepHealth(**step) for step in state)
 
     def _check_judge(self) -> None:
@@ -71,8 +71,8 @@ class HealthGate:
             complaint = next(step.complaint for step in reversed(self._steps) if step.complaint)
             raise HealthError(
                 f"{unjudged} of {total} samples in the last {len(self._steps)} steps could not be judged, so "
-                f"their rewards are unknown. The last failure was: {complaint}. Mend the judge, then continue "
-                "with --resume"
+                f"their rewards are unknown. The last failure was: {complaint}. Fix the judge, then continue "
+                "with `dojang resume`"
             )
 
     def _check_signal(self) -> None:
@@ -83,13 +83,13 @@ class HealthGate:
         seen = f"all {low:g}" if low == high else f"from {low:g} to {high:g}, but equal within each group"
         raise HealthError(
             f"in the last {len(self._steps)} steps no group had rewards that differ (they were {seen}), so "
-            "there was nothing to learn from. Look at what the model writes in rollouts/*.parquet first; then "
-            "resume with more rollout.group_size, a higher rollout.temperature or longer rollout.max_tokens, or start "
-            "again with easier problems"
+            "all advantages were zero and the policy did not change. Read the completions in rollouts/*.parquet first; "
+            "then resume with a larger rollout.group_size, a higher rollout.temperature or rollout.max_tokens, or "
+            "start again with easier problems"
         )
 
 
-def _examine(groups: Sequence[Group]) -> _StepHealth:
+def _step_health(groups: Sequence[Group]) -> _StepHealth:
     samples = [sample for group in groups for sample in group.samples]
     errors = [error for group in groups for error in group.judge_errors]
     rewards = [sample.reward for sample in samples] or [0.0]

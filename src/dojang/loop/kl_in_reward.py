@@ -1,4 +1,4 @@
-"""KL in the reward: log-probs of policy and reference for algorithms that subtract a penalty from rewards."""
+"""KL in the reward: log-probs under policy and reference for algorithms that subtract a KL penalty from rewards."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -11,22 +11,18 @@ __all__ = ["PenalisesRewards", "penalise"]
 
 @runtime_checkable
 class PenalisesRewards(Protocol):
-    """An Algorithm that may have a KL penalty in the reward."""
-
-    @property
-    def kl_in_reward(self) -> float:
-        """KL coefficient in the reward: if above 0, `penalise` is asked."""
+    """An Algorithm with a KL penalty in the reward (Requirements.kl_in_reward)."""
 
     def penalise(
         self, groups: Sequence[Group], logprobs: Sequence[Sequence[float]], ref_logprobs: Sequence[Sequence[float]]
     ) -> tuple[list[Group], Metrics]:
-        """The groups with the KL penalty as rewards of tokens, and figures. Log-probs are those of the policy and of
-        the reference, of all samples in order."""
+        """Returns the groups with the KL penalty as token rewards, and metrics. Log-probs under the policy and the
+        reference are given for all samples, in order."""
 
 
 async def penalise(algorithm: Algorithm, trainer: Trainer, groups: Sequence[Group]) -> tuple[Sequence[Group], Metrics]:
-    """The same groups with a KL penalty in the reward, if the algorithm has one."""
-    if not isinstance(algorithm, PenalisesRewards) or not algorithm.kl_in_reward:
+    """Returns the groups with the KL penalty in the reward, if the algorithm has one."""
+    if not algorithm.requirements.kl_in_reward or not isinstance(algorithm, PenalisesRewards):
         return groups, {}
     samples = [sample for group in groups for sample in group.samples]
     logprobs = await trainer.score(samples)

@@ -1,4 +1,4 @@
-"""The figures of a training step, under the names people in this field already chart."""
+"""Metrics of a training step, under veRL's names."""
 
 import time
 from collections import Counter, defaultdict
@@ -9,19 +9,19 @@ from statistics import fmean
 from dojang.loop.health_check import has_signal
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["Clock", "advantage_metrics", "rollout_metrics"]
+__all__ = ["StepTimer", "advantage_metrics", "rollout_metrics"]
 
 
-_FIRST = ("policy", "coder")
-"""Roles of the model a run is about; the figures of others are under the names of their roles."""
+_MAIN_ROLES = ("policy", "coder")
+"""Roles of the main policy; metrics of other roles are prefixed with the role's name."""
 
 
 def rollout_metrics(groups: Sequence[Group]) -> Metrics:
-    """Rewards, lengths, verdicts and how many groups can teach."""
-    played = dict.fromkeys(sample.role for group in groups for sample in (*group.samples, *group.unjudged))
+    """Rewards, lengths, verdicts, and the number of groups without a reward signal."""
+    roles = dict.fromkeys(sample.role for group in groups for sample in (*group.samples, *group.unjudged))
     return {
-        name if role in _FIRST else f"{role}/{name}": value
-        for role in played or _FIRST[:1]
+        name if role in _MAIN_ROLES else f"{role}/{name}": value
+        for role in roles or _MAIN_ROLES[:1]
         for name, value in _role_metrics([group.of(role) for group in groups]).items()
     }
 
@@ -39,23 +39,19 @@ def _role_metrics(groups: Sequence[Group]) -> Metrics:
 
 
 def advantage_metrics(groups: Sequence[Group]) -> Metrics:
-    """Where each token has an advantage of its own."""
+    """Advantages per token (critic, distillation)."""
     tokens = [
-        advantage
-        for group in groups
-        for sample in group.samples
-        for advantage, mine in zip(sample.advantages, sample.mask, strict=True)
-        if mine
+        advantage for group in groups for sample in group.samples for advantage in sample.sampled(sample.advantages)
     ]
-    return dict(_spread("critic/advantages", tokens))
+    return dict(_mean_min_max("critic/advantages", tokens))
 
 
 def _sample_metrics(samples: Sequence[Sample]) -> Iterator[tuple[str, float]]:
     if not samples:
         return
-    yield from _spread("critic/rewards", [sample.reward for sample in samples])
-    yield from _spread("critic/advantages", [sample.advantage for sample in samples])
-    yield from _spread("response_length", [float(sample.response_length) for sample in samples])
+    yield from _mean_min_max("critic/rewards", [sample.reward for sample in samples])
+    yield from _mean_min_max("critic/advantages", [sample.advantage for sample in samples])
+    yield from _mean_min_max("response_length", [float(sample.response_length) for sample in samples])
     yield "response_length/clip_ratio", fmean(sample.finish == "length" for sample in samples)
     parts: defaultdict[str, list[float]] = defaultdict(list)
     for sample in samples:
@@ -67,27 +63,27 @@ def _sample_metrics(samples: Sequence[Sample]) -> Iterator[tuple[str, float]]:
         yield f"judge/outcome/{outcome}", count / len(samples)
 
 
-def _spread(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
+def _mean_min_max(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
     yield f"{name}/mean", fmean(values)
     yield f"{name}/min", min(values)
     yield f"{name}/max", max(values)
 
 
-class Clock:
-    """Where the time of a step goes."""
+class StepTimer:
+    """Times the stages of a step."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
-        self.spent: dict[str, float] = {}
+        self.seconds_by_stage: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         started = time.monotonic()
         yield
-        self.spent[f"timing_s/{name}"] = time.monotonic() - started
+        self.seconds_by_stage[f"timing_s/{name}"] = time.monotonic() - started
 
     def step_metrics(self, groups: Sequence[Group]) -> Metrics:
-        """The parts, the whole, and how many tokens were generated in it."""
-        whole = time.monotonic() - self._started
+        """Seconds of each stage and of the whole step, and generated tokens per second."""
+        total = time.monotonic() - self._started
         tokens = sum(sample.response_length for group in groups for sample in (*group.samples, *group.unjudged))
-        return {**self.spent, "timing_s/step": whole, "perf/tokens_per_s": tokens / whole}
+        return {**self.seconds_by_stage, "timing_s/step": total, "perf/tokens_per_s": tokens / total}

@@ -1,7 +1,8 @@
-"""Do the engine and the trainer hold the same policy?
+"""Parity check: do engine and trainer give the same log-probs?
 
-Everything after this rests on it: a loss that compares what the trainer thinks of a token with what the engine thought
-of it learns from the difference. So before anything runs, the engine draws a few words and the trainer scores them.
+Importance ratios compare the trainer's log-prob of a token with the engine's. If the two hold different weights or
+tokenizers, the loss trains on that difference. So before the first step the engine samples a few tokens and the trainer
+scores them.
 """
 
 import asyncio
@@ -12,14 +13,14 @@ from dojang.core.errors import TrainingError
 from dojang.protocols import Renderer, RolloutEngine, Trainer
 from dojang.types import Outcome, Problem, Sample, Sampling, Verdict
 
-__all__ = ["Agreement"]
+__all__ = ["ParityCheck"]
 
 _PROBLEMS, _TOKENS = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
-    """What must hold when a run starts."""
+class ParityCheck:
+    """Compares the log-probs of one model's engine and trainer."""
 
     engine: RolloutEngine
     trainer: Trainer
@@ -27,14 +28,14 @@ class Agreement:
     problems: Sequence[Problem]
     sampling: Sampling
     tolerance: float
-    """The mean difference of log-probs that is rounding."""
+    """Largest mean log-prob difference that counts as rounding."""
     role: str = "policy"
-    """Of the model, where there are several."""
+    """Role of the model in a multi-policy run."""
 
     async def check(self) -> None:
-        """TrainingError if the two do not agree."""
+        """Raises TrainingError if the log-probs differ by more than the tolerance."""
         most = min(_TOKENS, self.sampling.max_tokens)
-        # The trainer knows no truncated distribution, and this compares weights.
+        # The trainer scores the full distribution, so sample without truncation.
         sampling = replace(self.sampling, max_tokens=most, top_k=0, top_p=1.0, min_p=0.0)
         prompts = [self.renderer.render(problem.messages) for problem in self.problems[:_PROBLEMS]]
         drawn = await asyncio.gather(
@@ -42,19 +43,19 @@ class Agreement:
         )
         told = Verdict(Outcome.JUDGE_ERROR, None)
         samples = [
-            Sample.of(prompt, each, told, role=self.role) for prompt, (each,) in zip(prompts, drawn, strict=True)
+            Sample.of(prompt, each, told, role=self.role, temperature=sampling.temperature)
+            for prompt, (each,) in zip(prompts, drawn, strict=True)
         ]
         scores = await self.trainer.score(samples)
         gaps = [
             abs(mine - theirs)
             for sample, scored in zip(samples, scores, strict=True)
-            for mine, theirs, chosen in zip(scored, sample.logprobs, sample.mask, strict=True)
-            if chosen
+            for mine, theirs in zip(sample.sampled(scored), sample.sampled(sample.logprobs), strict=True)
         ]
         mean = sum(gaps) / len(gaps)
         if not mean <= self.tolerance:
             raise TrainingError(
-                f"the engine and the trainer do not hold the same {self.role}: over {len(gaps)} tokens their log-probs "
+                f"engine and trainer disagree on the {self.role}: over {len(gaps)} tokens their log-probs "
                 f"differ by {mean:.3g} on average and {max(gaps):.3g} at most, where {self.tolerance:g} is allowed. "
                 "Check that both read the same weights and the same tokenizer"
             )

@@ -1,31 +1,32 @@
-"""Groups that wait to be learned from, as they are kept in a checkpoint: so that a run goes on with the same ones.
+"""Serialises rollouts that wait for their update, so that a resumed run trains on the same groups.
 
-Problems are not written: which one it was follows from its ordinal.
+Problems are not written: the ordinal of a group identifies its problem.
 """
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from operator import methodcaller
 from typing import Any
 
-from dojang.types import Group, Outcome, Problem, Sample, Verdict
+from dojang.types import Group, Outcome, Problem, Sample, Span, Verdict
 
 __all__ = ["Batches", "dump", "load"]
 
 Batches = tuple[tuple[Group, ...], ...]
-"""What was attempted in each of some steps, oldest first."""
+"""Groups of several steps, oldest step first."""
 _LATER = ("values", "advantages", "returns")
-"""What a sample gets only when it is learned from."""
+"""Fields that a sample gets in its update."""
 
 
 def dump(batches: Batches) -> bytes:
-    """For a file."""
+    """Serialises to JSON."""
     rows = [[{"ordinal": group.ordinal, "samples": _rows(group.samples)} for group in batch] for batch in batches]
-    return json.dumps(rows, default=float).encode()  # rewards may be numbers of numpy's
+    return json.dumps(rows, default=methodcaller("tolist")).encode()  # arrays; rewards may be numpy numbers
 
 
 def load(text: bytes, problem: Callable[[int], Problem]) -> Batches:
-    """What `dump` wrote; `problem` knows which ordinal is which."""
+    """Reads what `dump` wrote; `problem` maps an ordinal to its problem."""
     return tuple(
         tuple(Group(problem(row["ordinal"]), row["ordinal"], tuple(map(_sample, row["samples"]))) for row in batch)
         for batch in json.loads(text)
@@ -40,5 +41,5 @@ def _sample(row: dict[str, Any]) -> Sample:
     told = row["verdict"]
     terms = {name: tuple(term) for name, term in told["terms"].items()}
     verdict = Verdict(**{**told, "outcome": Outcome(told["outcome"]), "terms": terms})
-    streams = {name: tuple(row[name]) for name in ("tokens", "mask", "logprobs", "token_rewards", "old_logprobs")}
-    return Sample(**{**row, **streams, "verdict": verdict})
+    spans = tuple(Span(**each) for each in row.get("spans", ()))
+    return Sample(**{**row, "verdict": verdict, "spans": spans})

@@ -1,7 +1,7 @@
-"""Which problem comes when: a seeded shuffle of the training split for every pass over it.
+"""Prompt sampler: a seeded shuffle of the training split for every epoch.
 
-The order is a function of the seed and of how many problems were posed before, so the data position of a run is
-one number.
+The order is a function of the seed and of the number of prompts drawn before, so the data position of a run is one
+number.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ import numpy as np
 
 from dojang.types import Problem
 
-__all__ = ["pose"]
+__all__ = ["draw_prompts"]
 
 
-def pose(problems: Sequence[Problem], seed: int, first: int, count: int) -> list[tuple[int, Problem]]:
-    """The problems of draws first, first + 1, ..., each with its ordinal."""
+def draw_prompts(problems: Sequence[Problem], seed: int, first: int, count: int) -> list[tuple[int, Problem]]:
+    """Draws `count` problems from position `first` on, each with its ordinal (the index of the draw)."""
     size = len(problems)
     return [
         (ordinal, problems[_shuffle(seed, ordinal // size, size)[ordinal % size]])
@@ -23,8 +23,8 @@ def pose(problems: Sequence[Problem], seed: int, first: int, count: int) -> list
     ]
 
 
-@lru_cache(maxsize=2)  # a step may straddle two passes
+@lru_cache(maxsize=2)  # a step may span two epochs
 def _shuffle(seed: int, epoch: int, size: int) -> tuple[int, ...]:
-    """Sorting by counter-based random numbers: numpy promises their bits, but not those of its shuffles."""
+    """Sorts by counter-based random numbers: numpy guarantees their bits, but not those of its shuffles."""
     raw = np.random.Philox(key=[seed, 1], counter=[0, epoch, 0, 0]).random_raw(size)
     return tuple(int(place) for place in np.argsort(raw, kind="stable"))

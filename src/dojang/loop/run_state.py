@@ -1,4 +1,4 @@
-"""Where a run stands: everything besides weights and optimizer that a checkpoint must hold."""
+"""Run state: everything in a checkpoint besides weights and optimizer."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 
 from dojang.core.errors import RunDirError
 from dojang.core.run_dir import ACCURACY, write_atomic
-from dojang.loop.health_check import HealthGate
+from dojang.loop.health_check import HealthCheck
 from dojang.loop.pending_groups import Batches, dump, load
 from dojang.types import Metrics, Problem
 
@@ -20,43 +20,43 @@ PENDING = "pending.json"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a run stands; saved with every checkpoint."""
+    """Progress of a run, saved with every checkpoint."""
 
     step: int = 0
     """Steps completed."""
     ordinal: int = 0
-    """Problems posed: the data position, and the counter every random stream starts from."""
+    """Prompts drawn so far: the data position, and the counter that seeds every random stream."""
     scores: dict[int, float] = field(default_factory=dict)
-    """Evaluation score by step."""
+    """Held-out accuracy by step."""
     benchmarks: dict[str, dict[int, float]] = field(default_factory=dict)
     """Accuracy by benchmark and step."""
     figures: Metrics = field(default_factory=dict, compare=False)
-    """What metrics.jsonl says of this step: of training, and of the evaluation if there was one."""
+    """Metrics of this step in metrics.jsonl: of training, and of the evaluation if one ran."""
     seconds: float = field(default=0.0, compare=False)
-    """Time spent, over all resumptions."""
+    """Wall-clock seconds of the run, over all resumptions."""
     pending: Batches = field(default=(), compare=False)
-    """Credited groups that wait to be learned from."""
+    """Groups with advantages that wait for their update."""
 
     def evaluated(self) -> dict[str, int]:
         """Last step evaluated on the held-out split (under "") and on each benchmark."""
         return {name: max(scores) for name, scores in {"": self.scores, **self.benchmarks}.items() if scores}
 
 
-def write_state(path: Path, state: State, gate: HealthGate) -> None:
-    """Put the state into a checkpoint directory."""
+def write_state(path: Path, state: State, health: HealthCheck) -> None:
+    """Writes the state into a checkpoint directory."""
     figures = asdict(replace(state, pending=()))
     del figures["pending"]
-    saved = {**figures, "health": gate.state()}
-    write_atomic(path / FILE, json.dumps(saved, default=float).encode())  # figures may be numbers of numpy's
+    saved = {**figures, "health": health.state()}
+    write_atomic(path / FILE, json.dumps(saved, default=float).encode())  # metrics may be numpy numbers
     if state.pending:
         write_atomic(path / PENDING, dump(state.pending))
 
 
-def load_state(path: Path, gate: HealthGate, problem: Callable[[int], Problem]) -> State:
-    """The state saved in a checkpoint; the gate gets its memory back. `problem` says which one an ordinal is."""
+def load_state(path: Path, health: HealthCheck, problem: Callable[[int], Problem]) -> State:
+    """Reads the state of a checkpoint and restores the health check. `problem` maps an ordinal to its problem."""
     try:
         saved: dict[str, Any] = json.loads((path / FILE).read_text())
-        gate.restore(saved.pop("health"))
+        health.restore(saved.pop("health"))
         saved["figures"] = _figures(saved)
         scores = _by_step(saved.pop("scores"))
         benchmarks = {name: _by_step(found) for name, found in saved.pop("benchmarks", {}).items()}
@@ -67,7 +67,7 @@ def load_state(path: Path, gate: HealthGate, problem: Callable[[int], Problem]) 
 
 
 def load_figures(path: Path) -> Metrics:
-    """What a checkpoint says of its own step; nothing if it cannot be read."""
+    """Metrics of a checkpoint's own step; empty if it cannot be read."""
     try:
         return _figures(json.loads((path / FILE).read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -75,12 +75,12 @@ def load_figures(path: Path) -> Metrics:
 
 
 def _by_step(scores: dict[str, float]) -> dict[int, float]:
-    """JSON has only string keys."""
+    """Converts step keys back to integers: JSON has only string keys."""
     return {int(step): score for step, score in scores.items()}
 
 
 def _figures(saved: dict[str, Any]) -> Metrics:
-    """Older checkpoints have the score alone."""
+    """Metrics of the step; older checkpoints have the score only."""
     score = saved["scores"].get(str(saved["step"]))
     figures: Metrics = saved.get("figures") or ({} if score is None else {ACCURACY: score})
     return figures

@@ -1,33 +1,67 @@
-"""Graded groups of an evaluation -> figures, and what chance allows to say about them.
+"""Accuracy, pass@k and mean reward of an evaluation, with confidence intervals.
 
-Every problem counts once, however many of its attempts could be judged.
+Every problem counts once, however many of its samples were judged.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
 
 from dojang.core.errors import HealthError
 from dojang.loop.statistics import interval, pass_at_k
 from dojang.types import Group, Outcome
 
-__all__ = ["Answered", "Estimate", "Scores"]
+__all__ = ["Answered", "Estimate", "Graded", "Scores"]
+
+
+class Graded(Protocol):
+    """A sample with its verdict: a line of samples.jsonl, or the sample of a group."""
+
+    @property
+    def prompt_index(self) -> int: ...
+    @property
+    def problem(self) -> str: ...
+    @property
+    def tier(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def reward(self) -> float | None: ...
+    @property
+    def parts(self) -> Mapping[str, float]: ...
+    @property
+    def completion_tokens(self) -> int: ...
+    @property
+    def detail(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _GradedSample:
+    prompt_index: int
+    problem: str
+    tier: str
+    outcome: str
+    reward: float | None
+    parts: Mapping[str, float]
+    completion_tokens: int
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of one problem."""
+    """Result of one problem."""
 
     id: str
     tier: str
     attempts: int
-    """Those that could be judged."""
+    """Judged samples."""
     right: int
     reward: float
-    """The mean of them."""
+    """Mean reward of the judged samples."""
     length: float
-    """Tokens, likewise."""
+    """Mean length in tokens of the judged samples."""
 
     @property
     def accuracy(self) -> float:
@@ -43,7 +77,7 @@ class Estimate:
     high: float
     problems: int
     method: str
-    """How the interval is computed."""
+    """Method of the interval."""
 
     @classmethod
     def of(cls, answers: Sequence[Answered], value: Callable[[Answered], float]) -> "Estimate":
@@ -58,25 +92,51 @@ class Scores:
 
     answers: tuple[Answered, ...]
     outcomes: Mapping[str, float]
-    """Share of the attempts."""
+    """Fraction of judged samples by outcome."""
     judge_errors: int
-    """Attempts that could not be judged, and do not count."""
+    """Samples that could not be judged; they do not count."""
+
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Mean of each part of the reward, over the judged samples that have it."""
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> "Scores":
-        """HealthError if nothing could be judged."""
-        answers = [_answered(group) for group in groups if group.samples]
-        outcomes = Counter(sample.verdict.outcome.value for group in groups for sample in group.samples)
-        errors = [error for group in groups for error in group.judge_errors]
-        if not answers:
-            raise HealthError(f"not one answer of the evaluation could be judged; the last failure was: {errors[-1]}")
+        """Computes the scores; raises HealthError if nothing could be judged."""
+        return cls.of_samples(
+            _GradedSample(
+                index,
+                group.problem.id,
+                group.problem.tier,
+                sample.verdict.outcome,
+                sample.verdict.reward,
+                sample.verdict.parts,
+                sample.response_length,
+                sample.verdict.detail,
+            )
+            for index, group in enumerate(groups)
+            for sample in (*group.samples, *group.unjudged)
+        )
+
+    @classmethod
+    def of_samples(cls, samples: Iterable[Graded]) -> "Scores":
+        """Computes the scores of samples; raises HealthError if none could be judged."""
+        every = sorted(samples, key=lambda each: each.prompt_index)
+        judged = [each for each in every if each.reward is not None]
+        if not judged:
+            failure = every[-1].detail if every else "there were no completions"
+            raise HealthError(f"no completion of the evaluation could be judged; the last failure was: {failure}")
+        outcomes = Counter(str(each.outcome) for each in judged)
+        names = dict.fromkeys(name for each in judged for name in each.parts)
         return cls(
-            tuple(answers), {name: count / outcomes.total() for name, count in outcomes.most_common()}, len(errors)
+            tuple(_answered(list(some)) for _, some in itertools.groupby(judged, lambda each: each.prompt_index)),
+            {name: count / outcomes.total() for name, count in outcomes.most_common()},
+            len(every) - len(judged),
+            {name: _mean(each.parts[name] for each in judged if name in each.parts) for name in names},
         )
 
     @property
     def score(self) -> float:
-        """How often an answer is right, over the problems."""
+        """Mean accuracy over the problems."""
         return _mean(each.accuracy for each in self.answers)
 
     @property
@@ -93,7 +153,7 @@ class Scores:
         return Estimate.of(self.answers, lambda each: each.accuracy)
 
     def pass_at(self, k: int) -> Estimate | None:
-        """Over the problems with at least k attempts, if there are any."""
+        """pass@k over the problems with at least k judged samples; None if there are none."""
         enough = [each for each in self.answers if each.attempts >= k]
         return Estimate.of(enough, lambda each: pass_at_k(each.attempts, each.right, k)) if enough else None
 
@@ -112,6 +172,7 @@ class Scores:
             "outcomes": dict(self.outcomes),
             "judge_errors": self.judge_errors,
             "reward": self.reward,
+            "parts": dict(self.parts),
             "length": self.length,
         }
 
@@ -121,13 +182,13 @@ def _mean(values: Iterable[float]) -> float:
     return sum(found) / len(found)
 
 
-def _answered(group: Group) -> Answered:
-    samples, count = group.samples, len(group.samples)
+def _answered(samples: Sequence[Graded]) -> Answered:
+    first = samples[0]
     return Answered(
-        group.problem.id,
-        group.problem.tier,
-        count,
-        sum(sample.verdict.outcome is Outcome.ACCEPTED for sample in samples),
-        _mean(sample.reward for sample in samples),
-        _mean(sample.response_length for sample in samples),
+        first.problem,
+        first.tier,
+        len(samples),
+        sum(each.outcome == Outcome.ACCEPTED for each in samples),
+        _mean(each.reward for each in samples if each.reward is not None),
+        _mean(each.completion_tokens for each in samples),
     )

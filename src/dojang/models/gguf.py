@@ -1,14 +1,14 @@
-"""Reads GGUF, llama.cpp's file of metadata and (quantised) tensors.
+"""Reads GGUF, llama.cpp's file of metadata and quantized tensors.
 
-The file is mapped, not loaded: a tensor is decoded to float32 when it is asked for. Covers GGUF 2 and 3,
-little endian, and the storage types F32, F16, Q8_0, Q4_0 and Q4_1. The K- and IQ-quantisations, writing, and
-running anything on packed weights are out of scope.
+The file is mapped, not loaded: a tensor is decoded to float32 when it is asked for, by llama.cpp's own `gguf` package,
+which knows every quantization. The header is read here: that package reads past the end of a truncated file, and takes
+a damaged count for a real one and loops on. Covers GGUF 2 and 3, little endian.
 """
 
 import math
 import mmap
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,52 +28,8 @@ _STRING, _ARRAY = 8, 9
 
 
 @dataclass(frozen=True, slots=True)
-class _Storage:
-    """How tensors of one type lie in the file: blocks of `block` numbers, each one `layout` record."""
-
-    block: int
-    layout: np.dtype[Any]
-    decode: Callable[[NDArray[Any]], Floats]
-
-
-def _column(blocks: NDArray[Any], field: str) -> Floats:
-    return blocks[field].astype(np.float32)[:, None]
-
-
-def _nibbles(blocks: NDArray[Any]) -> Floats:
-    """A block's 32 four-bit numbers: the low halves of its 16 bytes, then the high halves."""
-    packed = blocks["q"]
-    return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
-
-
-def _q4_0(blocks: NDArray[Any]) -> Floats:
-    return _column(blocks, "scale") * (_nibbles(blocks) - np.float32(8))
-
-
-def _q4_1(blocks: NDArray[Any]) -> Floats:
-    return _column(blocks, "scale") * _nibbles(blocks) + _column(blocks, "least")
-
-
-def _q8_0(blocks: NDArray[Any]) -> Floats:
-    return _column(blocks, "scale") * blocks["q"].astype(np.float32)
-
-
-def _plain(values: NDArray[Any]) -> Floats:
-    return values.astype(np.float32)
-
-
-_STORAGE = {
-    0: _Storage(1, np.dtype("<f4"), _plain),
-    1: _Storage(1, np.dtype("<f2"), _plain),
-    2: _Storage(32, np.dtype([("scale", "<f2"), ("q", "u1", 16)]), _q4_0),
-    3: _Storage(32, np.dtype([("scale", "<f2"), ("least", "<f2"), ("q", "u1", 16)]), _q4_1),
-    8: _Storage(32, np.dtype([("scale", "<f2"), ("q", "i1", 32)]), _q8_0),
-}
-
-
-@dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor is and how it is stored. `shape` is in numpy's order, the reverse of the file's."""
+    """Position and storage of a tensor. `shape` is in numpy's order, the reverse of the file's."""
 
     shape: tuple[int, ...]
     storage: int
@@ -82,7 +38,7 @@ class TensorInfo:
 
 
 class _Cursor:
-    """Reads forward through the header; running off the end is a truncated file."""
+    """Reads forward through the header; reading past the end means a truncated file."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path = path
@@ -93,13 +49,13 @@ class _Cursor:
         end = self.at + size
         if end > len(self.data):
             raise ModelError(
-                f"{self.path} is truncated: its header goes on after byte {len(self.data)}; fetch it again"
+                f"{self.path} is truncated: its header ends after byte {len(self.data)}; download it again"
             )
         taken, self.at = self.data[self.at : end], end
         return taken
 
     def numbers(self, code: str, count: int) -> tuple[Any, ...]:
-        # The bytes are taken before the format is compiled: an absurd count then is a truncated file.
+        # Take the bytes before compiling the format: an absurd count is then reported as a truncated file.
         taken = self.take(struct.calcsize(f"<{code}") * count)
         return struct.unpack(f"<{count}{code}", taken)
 
@@ -138,7 +94,7 @@ class Gguf:
         self._data = data
 
     def value(self, key: str, kind: type[T]) -> T:
-        """The metadata under `key`, which must be there and be a `kind`."""
+        """Returns the metadata `key`. Raises ModelError if it is missing or not a `kind`."""
         if key not in self.metadata:
             raise ModelError(f"{self.path} has no metadata {key!r}, which this model needs")
         found = self.metadata[key]
@@ -147,28 +103,33 @@ class Gguf:
         return found
 
     def tensor(self, name: str) -> Floats:
-        """The tensor `name`, decoded."""
+        """Returns the decoded tensor `name`."""
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+        from gguf.quants import dequantize
+
         info = self.tensors[name]
-        storage = _STORAGE.get(info.storage)
-        if storage is None:
+        if info.storage not in set(GGMLQuantizationType):
             raise ModelError(
-                f"{self.path}: tensor {name!r} has storage type {info.storage}, which is not supported: "
-                "use a file quantised as F32, F16, Q8_0, Q4_0 or Q4_1"
+                f"{self.path}: tensor {name!r} has the unknown storage type {info.storage}; upgrade the package gguf, "
+                "or use a file with another quantization, such as Q8_0 or Q4_K_M"
             )
-        if info.shape and info.shape[-1] % storage.block:
+        storage = GGMLQuantizationType(info.storage)
+        block, size = GGML_QUANT_SIZES[storage]
+        if info.shape and info.shape[-1] % block:
             raise ModelError(
                 f"{self.path}: tensor {name!r} has rows of {info.shape[-1]}, "
-                f"not a multiple of its storage's block of {storage.block}: the file is damaged"
+                f"not a multiple of the {block} numbers in a block of {storage.name}: the file is damaged"
             )
-        count = math.prod(info.shape) // storage.block
-        if info.offset + count * storage.layout.itemsize > len(self._data):
-            raise ModelError(f"{self.path} is truncated: tensor {name!r} ends after the file does; fetch it again")
-        blocks = np.frombuffer(self._data, storage.layout, count, info.offset)
-        return storage.decode(blocks).reshape(info.shape)
+        count = math.prod(info.shape) // block * size
+        if info.offset + count > len(self._data):
+            raise ModelError(f"{self.path} is truncated: tensor {name!r} ends past the file; download it again")
+        rows = np.frombuffer(self._data, np.uint8, count, info.offset).reshape(*info.shape[:-1], -1)
+        decoded = dequantize(rows, storage).astype(np.float32, copy=True)
+        return decoded.reshape(info.shape)
 
 
 def read(path: Path) -> Gguf:
-    """Map the file and read its header; the mapping goes when the result does."""
+    """Maps the file and reads its header; the mapping lives as long as the result."""
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":

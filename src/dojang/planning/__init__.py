@@ -1,1 +1,20 @@
-"""`dojang plan`: will this recipe run there, how long will it take, and what will it cost?"""
+"""`dojang plan`: checks a recipe and estimates its memory, time and cost on a machine.
+
+command.py          the command
+checks.py           checks of data, prompt lengths and rewards
+estimate.py         memory, time and cost of a configuration on machines
+advice.py           problems found, and settings that save memory
+plan_report.py      the report as text and JSON
+layout.py           which processes run on which machines
+gpu_split.py        splits GPUs between trainers and engines
+tokens_per_step.py  tokens of a step
+memory_use.py       bytes on each device
+activations.py      bytes of activations and logits
+kv_cache_memory.py  bytes of the KV cache
+speed.py            seconds of decoding and updates
+cost.py             seconds of a step; hours and USD of a run
+efficiency.py       measured constants of speed
+shapes.py           sizes of models, from config.json
+instances.py        instances with GPUs, memory and prices
+this_machine.py     this machine as an instance
+"""

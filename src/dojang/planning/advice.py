@@ -1,4 +1,4 @@
-"""What will not work, or not well, and what to do about it: each knob with what it would save."""
+"""Problems of a plan, their remedies, and settings that save memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,24 +13,24 @@ from dojang.planning.kv_cache_memory import GIB
 from dojang.planning.layout import Layout
 from dojang.trainer.config import LoraConfig
 
-__all__ = ["Finding", "Knob", "foresee", "knobs", "split_findings", "together", "too_many"]
+__all__ = ["Finding", "Knob", "knobs", "lacking_resources", "predict_problems", "split_findings", "together"]
 
 _WORTH = 0.01
-"""Of the device: what saves less is not worth naming."""
+"""Minimum saving worth listing, as a fraction of the device's memory."""
 _NOTICED = 1.0
-"""Seconds of a step that somebody would mind."""
+"""Seconds of judging per step below which no warning is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check has found."""
+    """Result of a check."""
 
     level: str
     """ok, note, warning, or failed: the run cannot work."""
     about: str
     said: str
     code: int = 0
-    """What a failure ends the command with."""
+    """Exit code of a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class Knob:
     saves: int
     """Bytes of the peak."""
     fits: bool
-    """Whether it suffices by itself."""
+    """Whether it suffices alone."""
 
 
 def knobs(subject: Subject, found: Estimate) -> list[Knob]:
-    """Those that save something here, cheapest first."""
+    """Settings that save memory, cheapest first."""
     layout = found.layout
     tried = [(setting, _again(subject, config, found)) for setting, config in _changes(subject.config, found)]
     gpus = layout.instance.gpus * layout.nodes
-    if gpus > layout.ranks and not layout.servers and not layout.apart:
+    if gpus > layout.ranks and not layout.servers and not layout.on_ray:
         tried.append((f"--ranks {gpus}", estimate(subject, layout.instance, layout.nodes, gpus)))
     if layout.gpu:
         more = estimate(subject, layout.instance, 2 * layout.nodes)
@@ -62,13 +62,13 @@ def knobs(subject: Subject, found: Estimate) -> list[Knob]:
 
 
 def _again(subject: Subject, config: RunConfig, found: Estimate) -> Estimate:
-    """On the same machines with another configuration; on a Ray cluster that says itself how many processes learn."""
-    ranks = None if found.layout.apart else found.layout.ranks
+    """Estimates another configuration on the same machines; on Ray it sets the number of trainers itself."""
+    ranks = None if found.layout.on_ray else found.layout.ranks
     return estimate(replace(subject, config=config), found.layout.instance, found.layout.nodes, ranks)
 
 
 def together(subject: Subject, found: Estimate) -> Knob | None:
-    """Several of them, the cheapest first, until it fits; None if it never does."""
+    """Combines settings, cheapest first, until the run fits; None if it never does."""
     now, chosen = found, list[str]()
     while now.fit != "yes":
         for setting, config in _changes(subject.config, now):
@@ -99,9 +99,10 @@ def _changes(config: RunConfig, found: Estimate) -> Iterator[tuple[str, RunConfi
     if train.optimizer == "adamw" and found.layout.ranks == 1:
         yield "train.optimizer=adamw8bit", _with(config, optimizer="adamw8bit")
     if found.cache is not None and found.cache.slots > 1:
-        less_kv = round((found.engine or found.needs).parts["keys and values"] / GIB / 2, 2)
-        rollout = config.rollout.model_copy(update={"kv_gb": max(less_kv, 0.01)})
-        yield f"rollout.kv_gb={max(less_kv, 0.01):g}", config.model_copy(update={"rollout": rollout})
+        less_kv = round((found.engine or found.needs).parts["KV cache"] / GIB / 2, 2)
+        engine = config.rollout.engine.model_copy(update={"kv_cache_gb": max(less_kv, 0.01)})
+        rollout = config.rollout.model_copy(update={"engine": engine})
+        yield f"rollout.engine.kv_cache_gb={max(less_kv, 0.01):g}", config.model_copy(update={"rollout": rollout})
     if train.lora is None:
         yield "train.lora={}", _with(config, lora=LoraConfig())
     if train.lora is None or train.lora.base_bits == 16:
@@ -113,8 +114,8 @@ def _with(config: RunConfig, **settings: Any) -> RunConfig:
     return config.model_copy(update={"train": config.train.model_copy(update=settings)})
 
 
-def foresee(subject: Subject, found: Estimate) -> Iterator[Finding]:
-    """Trouble that can be seen from here."""
+def predict_problems(subject: Subject, found: Estimate) -> Iterator[Finding]:
+    """Yields the problems of a planned run."""
     yield from _impossible(subject, found)
     yield from _memory(subject, found)
     yield from _judging(subject, found)
@@ -122,7 +123,7 @@ def foresee(subject: Subject, found: Estimate) -> Iterator[Finding]:
 
 
 def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
-    """What a run would refuse, or could not do for want of memory, whatever an estimate is worth."""
+    """Yields certain failures: settings that a run refuses, and memory that cannot suffice."""
     config, layout = subject.config, found.layout
     if config.model.device == "cuda" and layout.gpu is None:
         said = f"model.device=cuda, but {layout.instance.name} has no GPU"
@@ -134,21 +135,21 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if layout.ranks > 1 and (said := config.train.one_process):
         yield Finding("failed", "ranks", said, ConfigError.exit_code)
     if layout.lacks:
-        yield Finding("failed", "ranks", too_many(config, layout), ConfigError.exit_code)
+        yield Finding("failed", "ranks", lacking_resources(config, layout), ConfigError.exit_code)
     if found.certain > found.capacity:
         said = f"weights, gradients and optimizer alone take {_gib(found.certain)} of {_gib(found.capacity)}"
-        yield Finding("failed", "memory", f"{said}; `dojang plan` lists what helps", ModelError.exit_code)
+        yield Finding("failed", "memory", f"{said}; `dojang plan` lists settings that help", ModelError.exit_code)
     cache = found.cache
     if cache is not None and not cache.slots:
-        said = f"not one sequence's keys and values ({_gib(cache.needed)}) fit"
-        sure = config.rollout.kv_gb is not None
-        remedy = "raise rollout.kv_gb or lower rollout.max_tokens"
+        said = f"the KV cache of one sequence ({_gib(cache.needed)}) does not fit"
+        sure = config.rollout.engine.name != "remote" and config.rollout.engine.kv_cache_gb is not None
+        remedy = "raise rollout.engine.kv_cache_gb or lower rollout.max_tokens"
         code = ModelError.exit_code if sure else 0
         yield Finding("failed" if sure else "warning", "memory", f"{said}; {remedy}", code)
 
 
 def _by_model(subject: Subject) -> Iterator[Finding]:
-    """What the heads and the context of a model do not allow."""
+    """Yields settings that a model's attention heads or context length do not allow."""
     config = subject.config
     for role, shape in subject.shapes.items():
         own = config.train.sequence_parallel
@@ -157,8 +158,10 @@ def _by_model(subject: Subject) -> Iterator[Finding]:
                 f"train.sequence_parallel={own} does not go with the {role}'s {shape.heads} and {shape.kv_heads} heads"
             )
             yield Finding("failed", "ranks", said, ConfigError.exit_code)
-        if shape.heads % (size := config.rollout.tensor_parallel_size):
-            said = f"rollout.tensor_parallel_size={size} does not divide the {role}'s {shape.heads} attention heads"
+        if shape.heads % (size := config.rollout.engine.gpus()):
+            said = (
+                f"rollout.engine.tensor_parallel_size={size} does not divide the {role}'s {shape.heads} attention heads"
+            )
             yield Finding("failed", "engines", said, ConfigError.exit_code)
         if (most := config.roles()[role].rollout.max_tokens) >= shape.context:
             said = f"answers of {most} tokens leave no room for a prompt in the {role}'s context of {shape.context}"
@@ -169,26 +172,26 @@ def _by_model(subject: Subject) -> Iterator[Finding]:
 
 
 def _memory(subject: Subject, found: Estimate) -> Iterator[Finding]:
-    where = f"{_gib(found.peak)} of {_gib(found.capacity)} while it has to {found.fullest}"
+    where = f"{_gib(found.peak)} of {_gib(found.capacity)} in the {found.fullest} phase"
     if found.peak > found.capacity:
         yield Finding("warning", "memory", f"will probably not fit: {where}")
     elif found.fit == "tight" and found.peak > 0.92 * found.capacity:
         yield Finding("warning", "memory", f"may not fit: {where}")
     host = found.layout.instance.memory_gib * GIB
     if found.layout.gpu and found.host > 0.92 * host:
-        said = f"the machine's own memory may not suffice: {_gib(found.host)} of {_gib(host)}"
+        said = f"host memory may not suffice: {_gib(found.host)} of {_gib(host)}"
         yield Finding("warning", "memory", f"{said}; fewer processes on each, or less in train.offload")
     for role, shape in subject.shapes.items():
         config = subject.config.roles()[role]
         gpu = found.layout.gpu
-        if config.rollout.engine == "remote" and gpu and 2 * shape.parameters > 0.9 * gpu.memory_gib * GIB:
+        if config.rollout.engine.external and gpu and 2 * shape.parameters > 0.9 * gpu.memory_gib * GIB:
             said = f"the {role}'s weights ({_gib(2 * shape.parameters)}) do not fit one such GPU"
             yield Finding("warning", "servers", f"{said}; servers need --tensor-parallel-size")
 
 
 def _judging(subject: Subject, found: Estimate) -> Iterator[Finding]:
     times, layout = found.times, found.layout
-    others = times.generate + times.learn
+    others = times.generate + times.update
     if times.judge > max(others, _NOTICED):
         needed = found.work.sequences * judge_core_s(subject.config, subject.language) / max(others, 1e-9)
         yield Finding(
@@ -199,25 +202,27 @@ def _judging(subject: Subject, found: Estimate) -> Iterator[Finding]:
         )
 
 
-def too_many(config: RunConfig, layout: Layout) -> str:
-    """Sentence about processes of a Ray cluster that want more than there is, with counts that fit."""
+def lacking_resources(config: RunConfig, layout: Layout) -> str:
+    """Describes the resources that a Ray cluster's processes lack, with counts that fit."""
     said = f"the trainers and engines of a Ray cluster want {layout.lacks}; use more machines, or fewer processes"
     gpus = layout.instance.gpus * layout.nodes
-    settings = proposal(config, gpus) if layout.wanted > gpus else ""  # it counts GPUs, not places in machines
+    settings = (
+        proposal(config, gpus) if layout.wanted > gpus else ""
+    )  # it counts GPUs, not their distribution over machines
     return f"{said}, such as {settings}" if settings else said
 
 
 def split_findings(config: RunConfig, layout: Layout) -> Iterator[Finding]:
-    """Notes of the counts that were chosen for a Ray cluster, and of GPUs that no process uses."""
+    """Yields notes on the counts chosen for a Ray cluster, and on idle GPUs."""
     gpus = layout.instance.gpus * layout.nodes
-    if not layout.apart or not gpus:
+    if not layout.on_ray or not gpus:
         return
     if chosen := split_gpus(config, gpus):
         settings = " ".join(f"runtime.{name}={count:g}" for name, count in chosen.items())
         said = f"{settings} chosen for the {gpus} GPUs, since the recipe does not set them"
         yield Finding("note", "ranks", f"{said}; `dojang train` needs them typed")
     idle = gpus - layout.wanted
-    if idle > 0 and config.rollout.engine != "remote":
+    if idle > 0 and not config.rollout.engine.external:
         settings = "" if chosen else proposal(config, gpus)
         yield Finding(
             "warning", "ranks", f"{idle} of {gpus} GPUs stay idle" + (f"; try {settings}" if settings else "")
@@ -227,25 +232,32 @@ def split_findings(config: RunConfig, layout: Layout) -> Iterator[Finding]:
 def _idle(subject: Subject, found: Estimate) -> Iterator[Finding]:
     config, layout = subject.config, found.layout
     yield from split_findings(config, layout)
-    if layout.ranks > 1 and config.rollout.engine == "torch" and not layout.servers:
-        said = f"the engine torch attempts on one GPU while {layout.ranks - 1} wait"
+    if layout.ranks > 1 and config.rollout.engine.name == "torch" and not layout.servers:
+        said = f"the torch engine samples on one GPU while {layout.ranks - 1} wait"
         yield Finding("note", "ranks", f"{said}; rollout.engine=remote uses all")
-    if config.rollout.engine == "remote" and not layout.servers and layout.gpu:
+    if config.rollout.engine.external and not layout.servers and layout.gpu:
         said = "the rollout servers are taken to be elsewhere, on one GPU like this one; they are not in the price"
         yield Finding("note", "servers", said)
-    if config.rollout.engine == "remote" and layout.apart and "engines" in config.runtime.model_fields_set:
-        said = "runtime.engines counts for nothing with rollout.engine=remote; rollout.url names the servers"
+    if config.rollout.engine.external and layout.on_ray and "engines" in config.runtime.model_fields_set:
+        said = "runtime.engines has no effect with rollout.engine=remote; rollout.engine.url names the servers"
         yield Finding("note", "servers", said)
     if (rounds := getattr(config.algo, "max_resample_rounds", 0)) > 0:
-        said = f"algo.max_resample_rounds={rounds}: a step may draw up to {1 + rounds} times as many prompts; "
-        yield Finding("note", "max_resample_rounds", said + "reckoned without")
+        said = f"algo.max_resample_rounds={rounds}: a step may sample up to {1 + rounds} times as many prompts;  "
+        yield Finding("note", "max_resample_rounds", said + "not in the estimate")
     cache = found.cache
-    each = -(-found.work.sequences // max(1, layout.servers)) if layout.apart else found.work.sequences
-    wanted = min(config.rollout.slots, each)
-    if cache is not None and 0 < cache.slots < wanted:
-        said = f"keys and values leave room for {cache.slots} sequences at a time, not {wanted}"
-        grown = layout.alone and config.rollout.kv_gb is None  # the cache has what the GPU has
-        remedy = "more engines, or a smaller rollout.max_tokens, decode" if grown else "a larger rollout.kv_gb decodes"
+    each = -(-found.work.sequences // max(1, layout.servers)) if layout.on_ray else found.work.sequences
+    engine = config.rollout.engine
+    if engine.name == "remote" or cache is None:
+        return
+    wanted = min(engine.max_num_seqs, each)
+    if 0 < cache.slots < wanted:
+        said = f"the KV cache holds {cache.slots} sequences at a time, not {wanted}"
+        grown = layout.alone and engine.kv_cache_gb is None  # the cache already uses the whole GPU
+        remedy = (
+            "more engines, or a smaller rollout.max_tokens, decode"
+            if grown
+            else "a larger rollout.engine.kv_cache_gb decodes"
+        )
         yield Finding("note", "memory", f"{said}; {remedy} faster")
 
 

@@ -1,8 +1,8 @@
-"""What can be tried before a run: data load, prompts fit, and the task agrees with answers that are known.
+"""Checks before a run: data load, prompts fit, and the task accepts known answers.
 
-Rewards are tried as `dojang data audit` tries them, on a few training problems. Where rows carry an answer it must get
-full marks and others must not. Rows of programs carry tests and no solutions: there a program that solves nothing is
-judged, which shows that the judge works and not that a right program would be accepted.
+Rewards are checked as in `dojang data audit`, on a few training problems. A row's own answer must get full marks, and
+others must not. Rows of programs have tests but no solutions: a trivial program is judged instead, which shows that the
+judge works, not that it accepts a right program.
 """
 
 import asyncio
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from dojang import models
 from dojang.audit.answers import AnswerAudit
-from dojang.audit.findings import Attempt, Audited, Thoroughness
-from dojang.audit.grading import conclude
+from dojang.audit.findings import Audited, AuditSettings, GradedAnswer
+from dojang.audit.grading import add_grading_findings
 from dojang.audit.programs import ProgramAudit
 from dojang.config.run_config import RunConfig
+from dojang.core.error_list import SeveralErrors
 from dojang.core.errors import DojangError, HealthError, JudgeError, ModelError
-from dojang.data.prepare_rows import Known
+from dojang.data.prepare_rows import KnownAnswers
 from dojang.planning.advice import Finding
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Lengths
@@ -29,7 +30,7 @@ from dojang.tasks.code import CodeConfig
 from dojang.tasks.maths import MathsConfig
 from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
 from dojang.types import Message
-from dojang.workflows.grade_with_retries import graded
+from dojang.workflows.grade_with_retries import grade_with_retries
 
 if TYPE_CHECKING:
     from dojang.build.assemble import Prepared
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["Checked", "check_data"]
 
 _MEASURED = 200
-"""Prompts looked at, of all; and the longest ones."""
+"""Number of prompts to measure, besides the longest ones."""
 _LETTERS = 3.5
-"""Of a token, where there is no tokenizer to count with."""
+"""Characters per token, without a tokenizer."""
 _ASSUMED = 512
-"""Tokens of a prompt, where there are no data to look at."""
+"""Assumed prompt length in tokens, without data."""
 _GRAVE = {
     "unusable": "nothing can be judged by it",
     "refused": "its own answer is refused",
@@ -50,12 +51,12 @@ _GRAVE = {
     "trivial": "a program that solves nothing passes all tests",
 }
 _Try = Callable[[Audited], Coroutine[None, None, None]]
-_QUICK = Thoroughness(solutions=1, mutants=0, repeats=1)
+_QUICK = AuditSettings(solutions=1, mutants=0, repeats=1)
 
 
 @dataclass
 class Checked:
-    """What was found, and the lengths of prompts."""
+    """Findings, and lengths of prompts and completions."""
 
     findings: list[Finding] = field(default_factory=list)
     lengths: dict[str, Lengths] = field(default_factory=dict)
@@ -66,16 +67,17 @@ class Checked:
 
 
 def check_data(config: RunConfig, shapes: Mapping[str, Shape | None], answer: int | None, tried: int) -> Checked:
-    """Load the data, measure prompts, try `tried` problems; `answer` is the mean length to reckon with."""
+    """Loads the data, measures prompts and grades `tried` problems; `answer` is the assumed mean completion length."""
     from dojang.build import assemble  # loads torch
     from dojang.build.prompt_lengths import describe_dropped, describe_multiple_answers
 
     found = Checked(language=str(getattr(config.task, "language", "") or ""))
     try:
-        prepared = assemble.prepare(config, dry=True, measured=False)
+        prepared = assemble.prepare(config, dry=True, measured=False, packages=False)
     except DojangError as error:
-        found.findings.append(Finding("failed", "data", str(error), error.exit_code))
-        found.findings.append(Finding("note", "data", f"reckoned with prompts of {_ASSUMED} tokens"))
+        every = error.errors if isinstance(error, SeveralErrors) else [error]
+        found.findings += [Finding("failed", "data", str(each), each.exit_code) for each in every]
+        found.findings.append(Finding("note", "data", f"estimated with prompts of {_ASSUMED} tokens"))
         found.lengths = _lengths(config, _ASSUMED, _ASSUMED, answer)
         return found
     try:
@@ -98,7 +100,7 @@ def check_data(config: RunConfig, shapes: Mapping[str, Shape | None], answer: in
     said = f"{found.sizes['train']:,} training and {found.sizes['test']:,} held-out problems; {passes:.2f} passes"
     found.findings.append(Finding("ok", "data", said))
     found.findings += _prompts(config, prepared, shapes, answer, found)
-    if not found.language and isinstance(config.task, CodeConfig):
+    if not found.language and config.task.runs_programs:
         found.language = next(iter(sorted(getattr(prepared.task, "languages", ()))), "")
     found.findings += asyncio.run(_rewards(config, prepared, tried))
     return found
@@ -131,7 +133,7 @@ def _prompts(
 
 
 def _counter(config: RunConfig) -> tuple[bool, Callable[[Sequence[Message]], int]]:
-    """How many tokens a prompt has, and whether that is counted or guessed."""
+    """Whether tokens are counted (not estimated), and a function that counts a prompt's tokens."""
     source = models.local(config.model.name)
     if source is None:
         return False, lambda turns: round(sum(len(turn.content) for turn in turns) / _LETTERS) + 8 * len(turns)
@@ -144,7 +146,7 @@ def _counter(config: RunConfig) -> tuple[bool, Callable[[Sequence[Message]], int
 
 
 def _lengths(config: RunConfig, prompt: int, longest: int, answer: int | None) -> dict[str, Lengths]:
-    """A tester is shown a program beside the problem, another one each time."""
+    """Lengths by role; a tester's prompt also has a program, different for each sample."""
     found = {}
     before = 0
     for role, each in config.roles().items():
@@ -170,43 +172,43 @@ async def _rewards(config: RunConfig, prepared: "Prepared", tried: int) -> list[
 
 
 def _auditor(config: RunConfig, prepared: "Prepared") -> tuple[_Try | None, str]:
-    """Who tries a problem, and what its known answers are."""
+    """Function that audits a problem, and a description of its known answers."""
     task = config.task
     if isinstance(task, CodeConfig):
         programs = ProgramAudit(task, prepared.judge, _QUICK)
-        said = "gold answers are not in the rows, which carry tests only; a program that solves nothing was judged"
-        return lambda each: programs.audit(each, Known()), said
+        said = "the rows have tests but no solutions; a trivial program was judged"
+        return lambda each: programs.audit(each, KnownAnswers()), said
     if isinstance(task, AnswerLineConfig | MathsConfig):
         answers = AnswerAudit(prepared.task, task.name, task.timeout_s, _QUICK)
-        return lambda each: answers.audit(each, Known()), "their own answers get full marks, others do not"
+        return lambda each: answers.audit(each, KnownAnswers()), "their own answers get full marks, others do not"
     if isinstance(task, ReasoningGymTaskConfig):
         limit_s, asked = task.timeout_s, prepared.task
         return lambda each: _puzzle(each, asked, limit_s), "their own answers get full marks, an empty one does not"
-    return None, f"task.name={task.name} cannot be tried: nobody but you knows what its answers look like"
+    return None, f"task.name={task.name} cannot be checked: its answers are unknown here"
 
 
 async def _puzzle(audited: Audited, task: Task, limit_s: float) -> None:
-    """The answer that the generator gave, and none. Some puzzles have several, and name none."""
+    """Grades the generator's answer, and an empty one. Some puzzles have several answers and name none."""
     reference = audited.problem.reference
     answer = literal_eval(reference["entry"]).get("answer") if isinstance(reference, dict) else None
     if answer is not None:
         right = f"<answer>{answer}</answer>"
-        audited.attempts.append(Attempt("known-good", await graded(task, audited.problem, right)))
-    wrong = Attempt("perturbed", await graded(task, audited.problem, "<answer></answer>"))
-    audited.attempts.append(wrong)
+        audited.answers.append(GradedAnswer("known-good", await grade_with_retries(task, audited.problem, right)))
+    wrong = GradedAnswer("perturbed", await grade_with_retries(task, audited.problem, "<answer></answer>"))
+    audited.answers.append(wrong)
     if wrong.full:
         audited.find("accepts_wrong", "no answer at all")
-    conclude(audited, _QUICK, limit_s)
+    add_grading_findings(audited, _QUICK, limit_s)
 
 
 def _judged(audited: Sequence[Audited], said: str) -> Iterable[Finding]:
-    """A single problem that disagrees is a fault of the data; many are one of the task."""
+    """Turns audit results into findings."""
     grave = [(each, name) for each in audited for name in _GRAVE if name in each.names]
     for each, name in grave[:3]:
         detail = next(finding.detail for finding in each.findings if finding.name == name)
         code = JudgeError.exit_code if name in ("unusable", "unjudged") else HealthError.exit_code
         level = "warning" if name == "trivial" else "failed"
-        words = f"{each.problem.id}: {_GRAVE[name]} ({detail}); `dojang data audit` looks at all of them"
+        words = f"{each.problem.id}: {_GRAVE[name]} ({detail}); `dojang data audit` checks all of them"
         yield Finding(level, "rewards", words, code if level == "failed" else 0)
     if not grave:
         yield Finding("ok", "rewards", f"{len(audited)} problems tried: {said}")

@@ -1,4 +1,4 @@
-"""The command: check what can be checked, reckon the rest, say it."""
+"""`dojang plan`: runs the checks, estimates memory, time and cost, and prints the report."""
 
 import json
 import sys
@@ -6,20 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dojang import models
+from dojang.build.preflight import check_packages
 from dojang.config import recipe as recipes
+from dojang.config.run_config import RunConfig
+from dojang.core.error_list import ErrorList
 from dojang.core.errors import ConfigError, DojangError
-from dojang.planning.advice import Finding, foresee, knobs, together
+from dojang.planning.advice import Finding, knobs, predict_problems, together
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.instances import INSTANCES, Instance, find_instance
 from dojang.planning.plan_report import Report
 from dojang.planning.shapes import KNOWN, find_shape
 
-__all__ = ["Asked", "plan"]
+__all__ = ["PlanOptions", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked of a plan."""
+class PlanOptions:
+    """Command-line options of a plan."""
 
     instance: str = ""
     nodes: int = 1
@@ -29,18 +32,18 @@ class Asked:
     problems: int = 8
 
 
-def plan(recipe: str, overrides: Sequence[str], asked: Asked, *, as_json: bool) -> int:
-    """Print a plan; returns the exit code."""
+def plan(recipe: str, overrides: Sequence[str], asked: PlanOptions, *, as_json: bool) -> int:
+    """Prints a plan and returns the exit code."""
     found = _plan(recipe, overrides, asked)
     sys.stdout.write(json.dumps(found.as_json()) + "\n" if as_json else "\n".join(found.lines()) + "\n")
     return found.code
 
 
-def _plan(recipe: str, overrides: Sequence[str], asked: Asked) -> Report:
+def _plan(recipe: str, overrides: Sequence[str], asked: PlanOptions) -> Report:
     config = recipes.load(recipe, overrides)
-    instance = find_instance(asked.instance) if asked.instance else None  # a typo is answered before torch is loaded
+    instance = find_instance(asked.instance) if asked.instance else None  # reports a typo before torch is imported
     if asked.price is not None and instance is None:
-        raise ConfigError("--price is for the machine of --instance, and none is given")
+        raise ConfigError("--price needs --instance")
     shapes, findings = {}, [Finding("ok", "config", f"{recipe} with {len(overrides)} changes")]
     for role, each in config.roles().items():
         try:
@@ -50,6 +53,7 @@ def _plan(recipe: str, overrides: Sequence[str], asked: Asked) -> Report:
             findings.append(Finding("failed", "model", str(error), error.exit_code))
             shape = KNOWN.get(each.model.name)
             shapes[role] = shape, "the table of known shapes" if shape else "it cannot be found"
+    findings += _packages(config, here=instance is None)
     from dojang.planning.checks import check_data  # loads torch
 
     checked = check_data(config, {role: shape for role, (shape, _) in shapes.items()}, asked.length, asked.problems)
@@ -60,10 +64,20 @@ def _plan(recipe: str, overrides: Sequence[str], asked: Asked) -> Report:
         return Report(recipe, findings, shapes)
     subject = Subject(config, known, checked.lengths, checked.language)
     chosen = estimate(subject, _machine(instance, asked.price), asked.nodes, asked.ranks)
-    findings += foresee(subject, chosen)
+    findings += predict_problems(subject, chosen)
     helps = knobs(subject, chosen) if chosen.fit != "yes" else []
     both = together(subject, chosen) if helps and not any(each.fits for each in helps) else None
     return Report(recipe, findings, shapes, chosen, helps, both, _elsewhere(subject, asked))
+
+
+def _packages(config: RunConfig, *, here: bool) -> list[Finding]:
+    """Packages that are missing: an error if the run is planned for this machine."""
+    errors = ErrorList()
+    with errors.collect():
+        check_packages(config)
+    if here:
+        return [Finding("failed", "packages", str(each), each.exit_code) for each in errors.errors]
+    return [Finding("note", "packages", f"{each} (on the instance)") for each in errors.errors]
 
 
 def _machine(instance: Instance | None, price: float | None) -> Instance:
@@ -74,8 +88,8 @@ def _machine(instance: Instance | None, price: float | None) -> Instance:
     return this_machine()
 
 
-def _elsewhere(subject: Subject, asked: Asked) -> list[Estimate]:
-    """On all that is known; where as many processes as were asked for do not fit, on all GPUs."""
+def _elsewhere(subject: Subject, asked: PlanOptions) -> list[Estimate]:
+    """Estimates on all known instances; uses all GPUs if --ranks exceeds them."""
     found = []
     for each in INSTANCES.values():
         ranks = asked.ranks if asked.ranks is not None and asked.ranks <= each.gpus * asked.nodes else None

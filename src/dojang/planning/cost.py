@@ -1,4 +1,4 @@
-"""Hours and money of a whole run, from the seconds of its parts."""
+"""Seconds of a step, and hours and USD of a run."""
 
 import math
 from collections.abc import Mapping
@@ -8,12 +8,11 @@ from dojang.config.run_config import RunConfig
 from dojang.planning.efficiency import ANSWER_CORE_S, CPU_SAMPLE_S, DISK, HOST_LINK, PROGRAM_CORE_S, SAMPLE_S
 from dojang.planning.kv_cache_memory import Cache
 from dojang.planning.layout import Layout
-from dojang.planning.memory_use import Player
-from dojang.planning.speed import Machine, generate_s, learn_s, optimizer_s, server_slots
+from dojang.planning.memory_use import PlannedModel
+from dojang.planning.speed import Machine, generate_s, optimizer_s, server_slots, update_s
 from dojang.planning.tokens_per_step import Work
-from dojang.tasks.code import CodeConfig
 
-__all__ = ["Times", "judge_core_s", "reckon"]
+__all__ = ["Times", "estimate_times", "judge_core_s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,32 +22,32 @@ class Times:
     generate: float
     judge: float
     waves: int
-    """How often all slots are filled; what is judged meanwhile takes no time of its own."""
-    learn: float
+    """Number of times all slots are filled; judging overlaps with sampling except for the last wave."""
+    update: float
     publish: float
     evaluation: float
     evaluations: int
     steps: int
     answered: int
-    """Tokens a step draws."""
+    """Sampled tokens of a step."""
     usd_an_hour: float | None
     benchmarks: float = 0.0
     """Seconds of all evaluations on eval.benchmarks."""
     samples: bool = True
-    """Whether a step samples: SFT only does so in evaluations."""
+    """Whether a step samples; SFT samples only in evaluations."""
 
     @property
-    def attempt(self) -> float:
-        """The last to be written are judged when nothing is left to write."""
+    def rollout(self) -> float:
+        """Seconds of sampling and judging; the last completions are judged after sampling ends."""
         return max(self.generate + self.judge / self.waves, self.judge) if self.samples else 0.0
 
     @property
     def step(self) -> float:
-        return self.attempt + self.learn + self.publish
+        return self.rollout + self.update + self.publish
 
     @property
     def hours(self) -> float:
-        """Without starting up and saving."""
+        """Hours of the run, without start-up and checkpoints."""
         return (self.steps * self.step + self.evaluations * self.evaluation + self.benchmarks) / 3600
 
     @property
@@ -59,8 +58,8 @@ class Times:
         return {
             "generate_s": self.generate,
             "judge_s": self.judge,
-            "attempt_s": self.attempt,
-            "learn_s": self.learn,
+            "rollout_s": self.rollout,
+            "update_s": self.update,
             "publish_s": self.publish,
             "step_s": self.step,
             "evaluation_s": self.evaluation,
@@ -70,33 +69,40 @@ class Times:
         }
 
 
-def reckon(
-    config: RunConfig, players: Mapping[str, Player], layout: Layout, work: Work, cache: Cache | None, language: str
+def estimate_times(
+    config: RunConfig,
+    planned: Mapping[str, PlannedModel],
+    layout: Layout,
+    work: Work,
+    cache: Cache | None,
+    language: str,
 ) -> Times:
-    """What a run takes there; `cache` is what its own engine has room for."""
+    """Estimates the times of a run; `cache` is the KV cache of the torch engine."""
     generate, learn, publish = 0.0, list[float](), list[float]()
     waves = 1
-    for role, player in players.items():
-        itemsize = 4 if layout.gpu is None and player.config.model.dtype != "bfloat16" else 2
+    for role, model in planned.items():
+        itemsize = 4 if layout.gpu is None and model.config.model.dtype != "bfloat16" else 2
         machine = Machine(layout.device, itemsize)
         own = layout.of(role)
-        slots = _slots(machine, player, work, role, cache)
-        devices = max(1, own.servers if own.apart else layout.servers // len(players))  # each has one model
+        slots = _slots(machine, model, work, role, cache)
+        devices = max(1, own.servers if own.on_ray else layout.servers // len(planned))  # each has one model
         sequences = math.ceil(work.sequences / devices)
         waves = max(1, math.ceil(sequences / max(1, slots)))
         asked = math.ceil(work.asked(role) / devices)
-        engine = replace(machine, gpus=player.config.rollout.tensor_parallel_size)
-        generate += generate_s(engine, player.shape, work.lengths[role], sequences, asked, slots)
-        learned = player.shape.parameters if config.train.lora is None else 0
-        updates = work.updates * optimizer_s(machine, player, learned, own)
-        learn.append(player.config.train.ppo_epochs * (learn_s(machine, player, work, role, own) + updates))
-        publish.append(_publish_s(machine, player, own))
-    together = max if layout.apart else sum  # on a Ray cluster the roles update at the same time
+        engine = replace(machine, gpus=model.config.rollout.engine.gpus())
+        generate += generate_s(engine, model.shape, work.lengths[role], sequences, asked, slots)
+        learned = model.shape.parameters if config.train.lora is None else 0
+        updates = work.updates * optimizer_s(machine, model, learned, own)
+        learn.append(model.config.train.ppo_epochs * (update_s(machine, model, work, role, own) + updates))
+        publish.append(_publish_s(machine, model, own))
+    together = max if layout.on_ray else sum  # on a Ray cluster the roles update at the same time
     generate += (SAMPLE_S if layout.gpu else CPU_SAMPLE_S) * work.sequences
     judge = _judge_s(config, layout, work.sequences, language)
-    answer = (generate / len(players) + judge) / work.sequences
+    answer = (generate / len(planned) + judge) / work.sequences
     benchmarks = [
-        (2 + (config.steps - 1) // each.every) * (each.problems or 0) * each.samples  # all: how many is not known here
+        (2 + (config.steps - 1) // each.every)
+        * (each.problems or 0)
+        * each.samples  # 0 for all problems, whose number is unknown here
         for each in config.eval.benchmarks.values()
     ]
     return Times(
@@ -108,41 +114,42 @@ def reckon(
         config.eval.problems * config.eval.samples * answer,
         2 + (config.steps - 1) // config.eval.every,
         config.steps,
-        sum(work.answered(role) for role in players),
+        sum(work.answered(role) for role in planned),
         layout.usd,
         sum(benchmarks) * answer,
         samples=config.algo.name != "sft",
     )
 
 
-def _slots(machine: Machine, player: Player, work: Work, role: str, cache: Cache | None) -> int:
-    if player.config.rollout.engine == "remote":
-        return max(1, server_slots(machine, player.shape, work.lengths[role]))
-    return max(1, cache.slots) if cache else player.config.rollout.slots
+def _slots(machine: Machine, model: PlannedModel, work: Work, role: str, cache: Cache | None) -> int:
+    engine = model.config.rollout.engine
+    if engine.name == "remote":
+        return max(1, server_slots(machine, model.shape, work.lengths[role]))
+    return max(1, cache.slots) if cache else engine.max_num_seqs
 
 
 def judge_core_s(config: RunConfig, language: str) -> float:
     """Seconds of a core that an answer takes."""
-    if isinstance(config.task, CodeConfig):
+    if config.task.runs_programs:
         return PROGRAM_CORE_S.get(language, PROGRAM_CORE_S["cpp17"])
     return ANSWER_CORE_S.get(config.task.name, 1e-4)
 
 
 def _judge_s(config: RunConfig, layout: Layout, answers: int, language: str) -> float:
-    if isinstance(config.task, CodeConfig) and config.judge.url:
-        return 0.0  # elsewhere, and nobody knows how fast
-    machines = layout.nodes if layout.apart else 1
+    if config.task.runs_programs and config.judge.url:
+        return 0.0  # other machines of unknown speed
+    machines = layout.nodes if layout.on_ray else 1
     workers = min(config.judge.workers * machines or layout.cores, layout.cores)
     return answers * judge_core_s(config, language) / workers
 
 
-def _publish_s(machine: Machine, player: Player, layout: Layout) -> float:
-    size = machine.itemsize * player.shape.parameters
-    if layout.apart and layout.gpu and player.config.rollout.engine != "remote":  # by the memory of the machines
+def _publish_s(machine: Machine, model: PlannedModel, layout: Layout) -> float:
+    size = machine.itemsize * model.shape.parameters
+    if layout.on_ray and layout.gpu and not model.config.rollout.engine.external:  # through host memory
         between = size / (1e9 * layout.gpu.network) if layout.nodes > 1 else 0.0
         return 2 * size / HOST_LINK + between
-    if player.config.rollout.engine == "torch":
+    if model.config.rollout.engine.copies_trainer:
         return 4 * size / machine.bandwidth
-    if player.config.rollout.transfer == "delta":
+    if model.config.rollout.engine.takes_deltas():
         return 4 * size / machine.bandwidth + size / 30 / DISK
     return 2 * size / DISK

@@ -1,9 +1,8 @@
-"""What machines really reach, and where that was measured. All constants of time are here.
+"""Measured efficiency of machines: all constants of time, with their sources.
 
 GPU: one H200, torch 2.11. Decoding was fitted to the 57 steps of docs/performance.md (three models, 1 to 2048
-sequences, contexts of 256 to 1024), which it meets within 12%, 5.5% on average; learning to the six updates of
-docs/training.md, which it meets within 5%. Other GPUs are taken to reach the same shares of their vendors' figures:
-that has not been measured.
+sequences, contexts of 256 to 1024), within 12%, 5.5% on average; updates to the six of docs/training.md, within 5%.
+Other GPUs are assumed to reach the same fractions of their vendors' peaks: that has not been measured.
 
 CPU: two cores of a Neoverse N1, `bench/plan.py`.
 """
@@ -37,56 +36,56 @@ __all__ = [
 ]
 
 BANDWIDTH: Final = 4.25 / 4.8
-"""Of the memory's peak, for a plain copy."""
+"""Fraction of the peak memory bandwidth that a plain copy reaches."""
 DECODE_PRODUCTS: Final = 790 / 989 / 1.35
-"""Of the peak, for the products of a decoding step with many sequences. With few, weights take 1.35 times what reading
-them takes."""
+"""Fraction of peak FLOPs of matmuls in a decoding step with many sequences. With few, a step takes 1.35 times the time
+of reading the weights."""
 DECODE_STEP_S: Final = 25.5e-6
-"""Seconds a layer, for its kernels, however few sequences there are."""
+"""Minimum seconds per layer, for its kernels."""
 NORMS_ALSO: Final = 1.35
-"""Times that, where queries and keys have norms."""
+"""Factor of that minimum for models with query and key norms."""
 ROWS_MOVED: Final = 5.6
-"""How often a decoding step moves what is between the products of a layer, 8 bytes for each number of a token and 4 for
-each of its gated layer."""
+"""Number of times a decoding step moves the activations between a layer's matmuls: 8 bytes per hidden number of a token
+and 4 per MLP number."""
 LEARN_PRODUCTS: Final = 0.546
-"""Of the peak, for the products of an update."""
+"""Fraction of peak FLOPs of matmuls in an update."""
 ACTIVATIONS_MOVED: Final = 23.4
-"""How often an update moves what a layer keeps for its gradient."""
+"""Number of times an update moves a layer's saved activations."""
 SCORES_MOVED: Final = 20.2
-"""How often an update moves the scores of all words, in single precision."""
+"""Number of times an update moves the float32 logits."""
 LEARN_STEP_S: Final = 1.71e-3
-"""Seconds a layer and micro-batch, for Python and kernels, in both directions."""
+"""Seconds per layer and micro-batch for Python and kernels, forward and backward."""
 LAUNCH_S: Final = 3.3e-3
-"""Seconds a layer and micro-batch that it takes to launch its kernels, in both directions, where they are so short that
-the GPU waits: micro-batches of 2048 and 4096 tokens took 2.8 to 4.0 ms."""
+"""Seconds per layer and micro-batch to launch kernels, forward and backward, if they are so short that the GPU waits:
+micro-batches of 2048 and 4096 tokens took 2.8 to 4.0 ms."""
 HOST_LINK: Final = 8e9
-"""Bytes a second between a GPU and memory that is not pinned. Not measured."""
+"""Bytes per second between a GPU and unpinned host memory. Not measured."""
 DISK: Final = 1e9
-"""Bytes a second into the folder where weights are handed over, and out of it. Not measured on a GPU."""
+"""Bytes per second to and from the weights directory. Not measured on a GPU."""
 
 CPU_GFLOPS: Final = 35.0
-"""Of a core in single precision, where it was not measured: rollouts and updates of the 20M model on a Neoverse N1
+"""Default GFLOP/s of a core in float32: from rollouts and updates of the 20M model on a Neoverse N1
 (docs/performance.md, docs/training.md)."""
 CPU_BANDWIDTH: Final = 5e9
-"""Bytes a second from a processor's memory, for each of its cores. Not measured."""
+"""Bytes per second of memory bandwidth per core. Not measured."""
 CPU_LEARNING: Final = 0.95
-"""Of what the products of a decoding step reach, for an update, whose products are larger but not all of it."""
+"""Speed of an update relative to the matmuls of a decoding step."""
 CPU_BATCH_S: Final = 15e-3
-"""Seconds a layer and micro-batch, for Python and small operations, in both directions."""
+"""Seconds per layer and micro-batch for Python and small operations, forward and backward."""
 CPU_STEP_S: Final = 0.8e-3
-"""Seconds a layer of a decoding step, however few sequences there are."""
+"""Minimum seconds per layer of a decoding step."""
 CPU_ROW_S: Final = 60e-6
-"""Seconds for each sequence of a decoding step: drawing its token and looking after it."""
+"""Seconds per sequence of a decoding step: sampling its token and bookkeeping."""
 CPU_TOKEN_S: Final = 20e-6
-"""Seconds for each token of an update, beside products."""
+"""Seconds per token of an update, besides matmuls."""
 
 SAMPLE_S: Final = 0.2e-3
-"""Seconds for each sample of a step, beside a GPU: asking, texts, scheduling. What the rollouts of docs/performance.md
-take beyond their decoding steps."""
+"""Seconds per sample of a step besides the GPU's work: requests, detokenizing, scheduling. From the rollouts of
+docs/performance.md, less their decoding steps."""
 CPU_SAMPLE_S: Final = 1e-3
 """The same on a Neoverse N1, grading and recording included: the quickstart."""
 PROGRAM_CORE_S: Final = {"cpp17": 0.88, "python3": 0.13}
-"""Seconds of a core to judge a program on 20 tests, compiling included: `dojang bench judge` on two cores of a Neoverse
-N1 (docs/results)."""
+"""Core seconds to judge a program on 20 tests, with compilation: `dojang bench judge` on two cores of a Neoverse N1
+(docs/results)."""
 ANSWER_CORE_S: Final = {"maths": 0.01, "reasoning_gym": 0.01}
-"""Seconds of a core to compare an answer. Not measured on other cores than a Neoverse N1's."""
+"""Core seconds to grade an answer. Only measured on a Neoverse N1."""

@@ -1,47 +1,47 @@
-"""Memory, time and money of a configuration on some machines: everything else here in one call."""
+"""Estimates memory, time and cost of a configuration on machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ModelError
-from dojang.planning.cost import Times, reckon
+from dojang.planning.cost import Times, estimate_times
 from dojang.planning.gpu_split import with_split
 from dojang.planning.instances import Instance
 from dojang.planning.kv_cache_memory import GIB, Cache
-from dojang.planning.layout import Layout, lay_out
-from dojang.planning.memory_use import Needs, Player, engine_needs, host_bytes, needs
+from dojang.planning.layout import Layout, make_layout
+from dojang.planning.memory_use import Needs, PlannedModel, engine_needs, host_bytes, needs
 from dojang.planning.shapes import Shape, find_shape
 from dojang.planning.tokens_per_step import Lengths, Work, measure
 
 __all__ = ["Estimate", "Subject", "estimate"]
 
 _TIGHT = 0.92
-"""Allocators lose some memory between what they give out."""
+"""Fraction of the memory that is safe to use: allocators lose some to fragmentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is planned: settings, and what is known of models and data."""
+    """Input of a plan: settings, shapes of models and lengths of prompts."""
 
     config: RunConfig
     shapes: Mapping[str, Shape]
     lengths: Mapping[str, Lengths]
     language: str = ""
-    """Of the programs to judge, if there are any."""
+    """Language of the judged programs, if any."""
 
-    def players(self) -> dict[str, Player]:
-        """The models of the run."""
+    def planned_models(self) -> dict[str, PlannedModel]:
+        """Models of the run by role."""
         found = {}
         for role, each in self.config.roles().items():
             algorithm = each.algo.make(each.rollout.max_tokens)
-            found[role] = Player(
+            found[role] = PlannedModel(
                 each,
                 self.shapes[role],
-                reference=algorithm.needs_reference or _asks_reference(each),
+                reference=algorithm.requirements.reference or _asks_reference(each),
                 teacher=_teacher_parameters(each),
-                critic=getattr(algorithm, "needs_critic", False),
-                limit=algorithm.needs_limit,
+                critic=algorithm.requirements.critic,
+                limit=algorithm.requirements.limit,
             )
         return found
 
@@ -51,7 +51,7 @@ def _asks_reference(config: RunConfig) -> bool:
 
 
 def _teacher_parameters(config: RunConfig) -> int:
-    """Of the local teacher of a distillation; 0 if there is none, or its size is not known here."""
+    """Number of parameters of a local teacher; 0 without one, or if its size is unknown."""
     name = config.distillation.local_model if config.distillation is not None else ""
     try:
         shape, _ = find_shape(name) if name else (None, "")
@@ -62,15 +62,15 @@ def _teacher_parameters(config: RunConfig) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Of a subject, on some machines."""
+    """Memory, time and cost on given machines."""
 
     layout: Layout
     work: Work
     needs: Needs
     engine: Needs | None
-    """Of each engine, where they have devices of their own."""
+    """Memory of each engine, if engines have their own devices."""
     host: int
-    """Bytes of the processor's memory, on each machine with GPUs."""
+    """Bytes of host memory on each machine with GPUs."""
     times: Times
     sequence_parallel: int = 1
 
@@ -82,14 +82,14 @@ class Estimate:
 
     @property
     def cache(self) -> Cache | None:
-        """Of the first engine, if it is on these machines."""
+        """KV cache of the first engine, if it is on these machines."""
         return (self.engine or self.needs).cache
 
     @property
     def peak(self) -> int:
-        """Bytes of the fullest device. Processes on CPUs that are apart share what their machine has."""
+        """Peak bytes of the fullest device. On CPUs, separate processes share their machine's memory."""
         engine = self.engine.peak if self.engine else 0
-        if self.layout.gpu or not self.layout.apart:
+        if self.layout.gpu or not self.layout.on_ray:
             return max(self.needs.peak, engine)
         learning = self.layout.trainers * self.needs.peak
         return -(-(learning + self.layout.servers * engine) // self.layout.nodes)
@@ -106,24 +106,24 @@ class Estimate:
 
     @property
     def fullest(self) -> str:
-        """What the fullest device has to do then."""
+        """Phase in which the fullest device peaks."""
         engine = self.engine
         return self.needs.fullest if engine is None or engine.peak <= self.needs.peak else engine.fullest
 
     @property
     def certain(self) -> int:
-        """Bytes that a step of the optimizer cannot do without."""
+        """Bytes that an optimizer step needs in any case."""
         return sum(self.needs.parts.get(name, 0) for name in ("weights", "gradients", "optimizer"))
 
 
 def estimate(subject: Subject, instance: Instance, nodes: int = 1, ranks: int | None = None) -> Estimate:
-    """What it would take there; on a Ray cluster with GPUs split by `split_gpus` if the recipe does not say how."""
+    """Estimates a run on an instance type; on Ray, `split_gpus` chooses the counts that the recipe does not set."""
     subject = replace(subject, config=with_split(subject.config, instance.gpus * nodes))
-    config, players = subject.config, subject.players()
-    layout = lay_out(config, instance, nodes, ranks)
-    data_ranks = {role: max(1, layout.of(role).ranks // config.train.sequence_parallel) for role in players}
+    config, planned = subject.config, subject.planned_models()
+    layout = make_layout(config, instance, nodes, ranks)
+    data_ranks = {role: max(1, layout.of(role).ranks // config.train.sequence_parallel) for role in planned}
     work = measure(config, subject.lengths, gpu=layout.gpu is not None, data_ranks=data_ranks)
-    found, engine = needs(players, layout, work), engine_needs(players, layout, work)
-    host = host_bytes(players, layout) if layout.gpu else 0
-    times = reckon(config, players, layout, work, (engine or found).cache, subject.language)
+    found, engine = needs(planned, layout, work), engine_needs(planned, layout, work)
+    host = host_bytes(planned, layout) if layout.gpu else 0
+    times = estimate_times(config, planned, layout, work, (engine or found).cache, subject.language)
     return Estimate(layout, work, found, engine, host, times, config.train.sequence_parallel)

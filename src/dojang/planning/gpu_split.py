@@ -1,8 +1,8 @@
-"""Splits the GPUs of a Ray cluster between trainers and engines, where the recipe leaves the numbers open.
+"""Splits the GPUs of a Ray cluster between trainers and engines, if the recipe does not set the numbers.
 
 Half of the GPUs train and half sample. Trainers come in multiples of train.sequence_parallel, engines take
-rollout.tensor_parallel_size GPUs each, every model of the run gets the same share, adamw8bit trains in one process, and
-with rollout.engine=remote all GPUs train. On a single GPU one trainer and one engine share it.
+rollout.engine.tensor_parallel_size GPUs each, every model of the run gets the same share, adamw8bit trains in one
+process, and with rollout.engine=remote all GPUs train. On a single GPU one trainer and one engine share it.
 """
 
 from dojang.cluster.runtime_config import RayConfig
@@ -18,8 +18,8 @@ def with_split(config: RunConfig, gpus: int) -> RunConfig:
 
 
 def split_gpus(config: RunConfig, gpus: int) -> dict[str, int | float]:
-    """Chooses `trainers`, `engines` and (on a single GPU) `gpus` of the runtime section, as far as they are not set;
-    empty if nothing is to be chosen, or no choice fits."""
+    """Chooses `trainers`, `engines` and (on a single GPU) `gpus` of the runtime section, unless they are set; empty if
+    all are set, or no choice fits."""
     runtime = config.runtime
     if not isinstance(runtime, RayConfig) or not gpus or config.model.device == "cpu" or runtime.gpus == 0:
         return {}
@@ -27,7 +27,7 @@ def split_gpus(config: RunConfig, gpus: int) -> dict[str, int | float]:
     chosen = _counts(config, runtime, gpus * int(1 / own + 1e-9) if own < 1 else int(gpus / own))
     if chosen or runtime.model_fields_set & {"trainers", "engines", "gpus"}:
         return chosen
-    if config.train.sequence_parallel > 1 or config.rollout.tensor_parallel_size > 1:  # these need whole GPUs
+    if config.train.sequence_parallel > 1 or config.rollout.engine.gpus() > 1:  # these need whole GPUs
         return {}
     each = min(0.5, gpus / (2 * len(config.roles())))
     shared = _counts(config, runtime, int(gpus / each))
@@ -46,30 +46,30 @@ def proposal(config: RunConfig, gpus: int) -> str:
     return " ".join([*(f"runtime.{name}={count:g}" for name, count in chosen.items()), *cleared]) if chosen else ""
 
 
-def _counts(config: RunConfig, runtime: RayConfig, places: int) -> dict[str, int | float]:
-    """Counts of each model, with so many places of one GPU (or part of one). Counts of the tester that are set are
-    taken out first; where they are not, both models have the same."""
-    group, width, roles = config.train.sequence_parallel, config.rollout.tensor_parallel_size, len(config.roles())
+def _counts(config: RunConfig, runtime: RayConfig, gpu_slots: int) -> dict[str, int | float]:
+    """Counts of each model for a number of processes with one GPU (or a fraction) each. Set counts of the tester are
+    subtracted first; otherwise both models get the same."""
+    group, width, roles = config.train.sequence_parallel, config.rollout.engine.gpus(), len(config.roles())
     unset = {"trainers", "engines"} - runtime.model_fields_set
     tester = (config.tester.trainers, config.tester.engines) if config.tester else (None, None)
     trained, sampled = (roles - (count is not None) for count in tester)
-    remote = config.rollout.engine == "remote"
-    places -= (tester[0] or 0) + (0 if remote else width * (tester[1] or 0))
+    remote = config.rollout.engine.external
+    gpu_slots -= (tester[0] or 0) + (0 if remote else width * (tester[1] or 0))
     most = (
         max(1, config.rollout.prompts_per_step // config.train.minibatches) * group
-    )  # more would have no prompt to learn from
+    )  # more ranks would have no prompt to train on
     if config.train.one_process:
         most = 1
     if remote:
-        trainers = min(most, places // trained // group * group)
+        trainers = min(most, gpu_slots // trained // group * group)
         return {"trainers": trainers} if "trainers" in unset and trainers > 0 else {}
     if "trainers" not in unset:
         trainers = runtime.trainers
     elif "engines" not in unset:
-        trainers = min(most, (places - sampled * width * runtime.engines) // trained // group * group)
+        trainers = min(most, (gpu_slots - sampled * width * runtime.engines) // trained // group * group)
     else:
-        trainers = min(most, max(group, places // 2 // trained // group * group))
-    engines = (places - trained * trainers) // (sampled * width) if "engines" in unset else runtime.engines
+        trainers = min(most, max(group, gpu_slots // 2 // trained // group * group))
+    engines = (gpu_slots - trained * trainers) // (sampled * width) if "engines" in unset else runtime.engines
     if trainers < 1 or engines < 1:
         return {}
     counts: dict[str, int | float] = {"trainers": trainers, "engines": engines}

@@ -23,18 +23,18 @@ PRICES_NOTED = "us-east-1, on demand, as known in November 2026"
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One of them."""
+    """A GPU model."""
 
     name: str
     memory_gib: float
     tflops: float
-    """bfloat16, dense, as the vendor has it."""
+    """Vendor's peak TFLOP/s, dense bfloat16."""
     bandwidth: float
-    """Of its memory, TB/s."""
+    """Memory bandwidth, TB/s."""
     link: float
-    """To the others of its machine, GB/s: NVLink, or PCIe. What collectives may reach of it, roughly; not measured."""
+    """Bandwidth of collectives within a machine (NVLink or PCIe), GB/s; rough, not measured."""
     network: float
-    """To those of other machines, its share of their network, GB/s."""
+    """Its share of the machine's network bandwidth, GB/s."""
 
 
 GPUS: Mapping[str, Gpu] = {
@@ -56,20 +56,20 @@ class Instance:
     vcpus: int
     memory_gib: float
     usd: float | None = None
-    """An hour of it; None if it has no price."""
+    """USD per hour; None if unknown."""
     gpu: Gpu | None = None
     gpus: int = 0
     cpu_gflops: float = 0.0
-    """What its processor does in products, if that was measured here."""
+    """Measured GFLOP/s of the CPU; 0 if not measured."""
     arm: bool = False
-    """Where the engine packs weights in single precision, too."""
+    """Whether the CPU is ARM: the engine packs float32 weights there too."""
 
     def part(self, cpus: float) -> "Instance":
-        """So many of its processors."""
+        """A part of the machine with this many CPUs."""
         return replace(self, vcpus=max(1, round(cpus)), cpu_gflops=self.cpu_gflops * cpus / self.vcpus)
 
     def priced(self, usd: float | None) -> "Instance":
-        """At another price, if one is given."""
+        """The same instance at another price, if one is given."""
         return self if usd is None else replace(self, usd=usd)
 
 
@@ -115,10 +115,10 @@ INSTANCES: Mapping[str, Instance] = {
 
 
 def find_instance(name: str) -> Instance:
-    """By its name, with or without SageMaker's `ml.`."""
+    """Finds an instance by name, with or without SageMaker's `ml.`."""
     found = INSTANCES.get(name.removeprefix("ml."))
     if found is None:
         near = difflib.get_close_matches(name.removeprefix("ml."), INSTANCES, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"--instance {name} is not known here; {hint}there is {', '.join(INSTANCES)}")
+        raise ConfigError(f"--instance {name} is unknown; {hint}known: {', '.join(INSTANCES)}")
     return found

@@ -1,4 +1,4 @@
-"""Keys and values of the torch engine, by the arithmetic of engine/kv_cache.py."""
+"""KV cache size of the torch engine, computed as in engine/kv_cache.py."""
 
 from dataclasses import dataclass, replace
 
@@ -12,24 +12,24 @@ _GRAIN = 64
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Slots for sequences."""
+    """KV cache slots for sequences."""
 
     slots: int
-    """How many can be decoded at a time; 0 if not even one fits."""
+    """Number of sequences decoded at a time; 0 if not one fits."""
     length: int
-    """Tokens of each."""
+    """Tokens of each slot."""
     bytes: int
     needed: int
-    """Bytes of a single sequence as long as it may get."""
+    """Bytes of one sequence of maximum length."""
 
     def part(self, parts: int) -> "Cache":
-        """The share of one GPU, of so many that divide the heads."""
+        """Share of one GPU if `parts` tensor parallel GPUs divide the heads."""
         return replace(self, bytes=self.bytes // parts, needed=self.needed // parts)
 
 
 def key_value_cache(shape: Shape, itemsize: int, slots: int, budget: int, longest: int, *, all_at_once: bool) -> Cache:
-    """What is taken of the budget for sequences of so many tokens. On a GPU all of it is taken at once, for longer
-    slots, and one slot more."""
+    """KV cache within a budget in bytes, for sequences of up to `longest` tokens. On a GPU (`all_at_once`) the whole
+    budget is allocated at once: longer slots, and one more."""
     token = shape.kv_numbers * itemsize
     length = -(-min(longest, shape.context) // _GRAIN) * _GRAIN
     fitting = min(slots, budget // (length * token) - all_at_once)

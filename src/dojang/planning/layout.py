@@ -1,4 +1,4 @@
-"""Who works where: the processes that learn, the engine, and servers that attempt elsewhere."""
+"""Layout of a run on machines: trainer processes, engines and rollout servers."""
 
 import math
 from collections.abc import Mapping
@@ -9,28 +9,28 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.planning.instances import Gpu, Instance
 
-__all__ = ["Layout", "lay_out"]
+__all__ = ["Layout", "make_layout"]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """So many machines of one kind, and what is done on them."""
+    """Machines of one type, and the processes on them."""
 
     instance: Instance
     nodes: int
     ranks: int
-    """Processes that learn, each on a GPU if there are any."""
+    """Number of trainer processes, each on its own GPU if the machines have any."""
     servers: int
-    """GPUs left to rollout servers, or to engines of their own on a Ray cluster; 0 if the engine is beside the trainer,
-    or elsewhere."""
+    """GPUs of rollout servers, or of separate engines on a Ray cluster; 0 if the engine shares the trainer's process or
+    runs on other machines."""
     wanted: int = 0
-    """GPUs that the processes on a Ray cluster have for themselves, as the recipe says."""
-    apart: bool = False
-    """Whether each model's trainers and engines are processes of their own: on a Ray cluster."""
+    """GPUs that the recipe's processes on a Ray cluster need."""
+    on_ray: bool = False
+    """Whether trainers and engines are separate processes on a Ray cluster."""
     cpus: float = 0.0
-    """Processors of each of those."""
+    """CPUs of each of these processes."""
     busy: int = 0
-    """Of all of them; judges get the others."""
+    """CPUs of all of them; judges use the others."""
     alone: bool = False
     """Whether an engine shares its GPUs with nothing else."""
     roles: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Layout:
     """GPUs of an engine there; they are all in one machine."""
 
     def of(self, role: str) -> "Layout":
-        """The same machines, with the processes of one role alone."""
+        """The same machines with the processes of one role."""
         if role not in self.roles:
             return self
         ranks, engines = self.roles[role]
@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def trainers(self) -> int:
-        """Processes that learn, of all roles."""
+        """Number of trainer processes of all roles."""
         return sum(ranks for ranks, _ in self.roles.values()) or self.ranks
 
     @property
@@ -59,13 +59,13 @@ class Layout:
 
     @property
     def cores(self) -> int:
-        """To judge with: those of the first machine, or on a Ray cluster what is left of all."""
-        return max(1, self.instance.vcpus * self.nodes - self.busy) if self.apart else self.instance.vcpus
+        """CPUs for judging: those of the first machine, or on a Ray cluster all that are left."""
+        return max(1, self.instance.vcpus * self.nodes - self.busy) if self.on_ray else self.instance.vcpus
 
     @property
     def machines(self) -> int:
-        """On how many of them trainers are: Ray packs those of a model onto as few as it can."""
-        return min(self.nodes, -(-self.ranks // max(1, self.instance.gpus))) if self.apart and self.gpu else self.nodes
+        """Number of machines with trainers: Ray packs those of a model onto as few as possible."""
+        return min(self.nodes, -(-self.ranks // max(1, self.instance.gpus))) if self.on_ray and self.gpu else self.nodes
 
     @property
     def ranks_per_node(self) -> int:
@@ -73,25 +73,25 @@ class Layout:
 
     @property
     def device(self) -> Instance:
-        """What one process has of a machine."""
-        return self.instance.part(self.cpus) if self.apart and self.gpu is None else self.instance
+        """Share of a machine that one process has."""
+        return self.instance.part(self.cpus) if self.on_ray and self.gpu is None else self.instance
 
     @property
     def lacks(self) -> str:
-        """What there are fewer of than processes on a Ray cluster want; empty if nothing."""
+        """Resources that the processes on a Ray cluster lack; empty if none."""
         for wanted, there, what in (
             (self.wanted, self.instance.gpus, "GPUs"),
             (self.busy, self.instance.vcpus, "processors"),
         ):
             if wanted > there * self.nodes:
                 return f"{wanted} {what}, and there are {there * self.nodes}"
-        return self._unplaced() if self.apart and self.gpu else ""
+        return self._unplaced() if self.on_ray and self.gpu else ""
 
     def _unplaced(self) -> str:
-        """What finds no place though there are GPUs enough: a process has all its GPUs in one machine, and a share of
-        one GPU is of that GPU. Trainers are placed first, on as few machines as possible."""
+        """Processes that cannot be placed though the GPUs suffice in number: a process has all its GPUs on one machine,
+        and a fraction is of one GPU. Trainers are placed first, on as few machines as possible."""
         engines = sum(count for _, count in self.roles.values())
-        room = [_room(self.instance.gpus, self.each)] * self.nodes if self.each else []
+        room = [_fitting(self.instance.gpus, self.each)] * self.nodes if self.each else []
         if self.each and self.trainers > sum(room):
             return f"{self.trainers} trainers of {self.each:g} GPUs, and there is room for {sum(room)}"
         if not engines or not self.engine:
@@ -101,7 +101,7 @@ class Layout:
         else:
             full, more = divmod(self.trainers, room[0]) if room else (0, 0)
             left = [self.instance.gpus - math.ceil(more * self.each), *[self.instance.gpus] * self.nodes]
-            fits = sum(_room(gpus, self.engine) for gpus in left[: self.nodes - full])
+            fits = sum(_fitting(gpus, self.engine) for gpus in left[: self.nodes - full])
         if engines > fits:
             return (
                 f"{engines} engines of {self.engine:g} GPUs, each in one machine of {self.instance.gpus}, and beside "
@@ -111,31 +111,31 @@ class Layout:
 
     @property
     def usd(self) -> float | None:
-        """An hour of all of them."""
+        """USD per hour of all machines."""
         return None if self.instance.usd is None else self.instance.usd * self.nodes
 
 
-def lay_out(config: RunConfig, instance: Instance, nodes: int, ranks: int | None = None) -> Layout:
-    """All GPUs learn; with the engine remote half of them, and the others serve. Without a GPU there is one process. On
-    a Ray cluster the recipe says how many learn and how many sample."""
+def make_layout(config: RunConfig, instance: Instance, nodes: int, ranks: int | None = None) -> Layout:
+    """Chooses the layout. All GPUs train; with rollout.engine=remote half of them, and the others run servers. Without
+    GPUs, one process. On Ray the recipe sets the numbers of trainers and engines."""
     if config.model.device == "cpu" or (isinstance(config.runtime, RayConfig) and config.runtime.gpus == 0):
         instance = replace(instance, gpu=None, gpus=0)
     gpus = instance.gpus * nodes
-    remote = config.rollout.engine == "remote"
+    remote = config.rollout.engine.external
     if isinstance(config.runtime, RayConfig):
         if ranks is not None:
-            raise ConfigError("--ranks is for runs without Ray; runtime.trainers says how many processes learn")
-        return _lay_out_ray(config, config.runtime, instance, nodes)
+            raise ConfigError("--ranks is for runs without Ray; set runtime.trainers instead")
+        return _make_ray_layout(config, config.runtime, instance, nodes)
     if ranks is None:
         ranks = max(1, gpus // 2 if remote else gpus)
         ranks = max(ranks - ranks % config.train.sequence_parallel, 1)
     if gpus and ranks > gpus:
-        raise ConfigError(f"--ranks {ranks} are more than the {gpus} GPUs of {nodes} x {instance.name}")
+        raise ConfigError(f"--ranks {ranks} exceeds the {gpus} GPUs of {nodes} x {instance.name}")
     return Layout(instance, nodes, ranks, gpus - ranks if remote else 0)
 
 
-def _lay_out_ray(config: RunConfig, runtime: RayConfig, instance: Instance, nodes: int) -> Layout:
-    gpus, remote = instance.gpus * nodes, config.rollout.engine == "remote"
+def _make_ray_layout(config: RunConfig, runtime: RayConfig, instance: Instance, nodes: int) -> Layout:
+    gpus, remote = instance.gpus * nodes, config.rollout.engine.external
     own = [each.runtime for each in config.roles().values()]
     roles = {
         role: (each.trainers, 0 if remote else each.engines)
@@ -144,14 +144,14 @@ def _lay_out_ray(config: RunConfig, runtime: RayConfig, instance: Instance, node
     }
     trainers, engines = (sum(counts) for counts in zip(*roles.values(), strict=True))
     each = float(gpus > 0) if runtime.gpus is None or config.model.device == "cpu" else runtime.gpus
-    engine = engine_gpus(each, config.rollout.tensor_parallel_size)
+    engine = engine_gpus(each, config.rollout.engine.gpus())
     return Layout(
         instance,
         nodes,
         runtime.trainers,
         max(0, gpus - trainers) if remote else engines,
         math.ceil(each * trainers + engine * engines),
-        apart=True,
+        on_ray=True,
         cpus=runtime.cpus,
         busy=math.ceil(runtime.cpus * (trainers + engines)),
         alone=engine >= 1,
@@ -161,6 +161,6 @@ def _lay_out_ray(config: RunConfig, runtime: RayConfig, instance: Instance, node
     )
 
 
-def _room(gpus: float, each: float) -> int:
-    """How many processes with `each` GPUs the GPUs of a machine have room for."""
+def _fitting(gpus: float, each: float) -> int:
+    """Number of processes with `each` GPUs that fit the GPUs of a machine."""
     return int(gpus) * int(1 / each + 1e-9) if each < 1 else int(gpus // each)

@@ -1,7 +1,7 @@
-"""Bytes: what a run keeps on each device, by what it is for, and when most of it is there at once.
+"""Memory of a run on each device: bytes by purpose, and the phase in which they peak.
 
-The figures are those of the first rank, which has the engine as well unless that is apart. Everything follows what
-train/, engines/ and weights/ do; where torch is sharded (FSDP2) that has not been measured.
+Numbers are for the first rank, which also holds the engine unless that is a separate process. They follow the code of
+trainer/, engine/ and weight_sync/; sharded memory (FSDP2) has not been measured.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from dojang.planning.layout import Layout
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Work
 
-__all__ = ["Needs", "Player", "engine_needs", "host_bytes", "needs"]
+__all__ = ["Needs", "PlannedModel", "engine_needs", "host_bytes", "needs"]
 
 _CUDA = int(0.9 * GIB)
-"""What a process has on a GPU before its first tensor, libraries' workspaces included."""
+"""GPU memory of a process before its first tensor, with libraries' workspaces."""
 _PROCESS = GIB // 2
-"""What a process is with everything loaded that a run needs, before there is a model."""
+"""Host memory of a process with all imports, before a model is loaded."""
 _VLLM_WORK = 2 * GIB
 _NF4 = 0.5 + 1 / 127
 """Bytes of a weight in four bits: one scale for 64 of them, in 8 bits, and one for 256 scales."""
@@ -30,17 +30,17 @@ _BYTES = {"half": 2, "single": 4, "double": 8}
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
-    """One model of a run and what it is configured with."""
+class PlannedModel:
+    """One model of a run, its configuration and its requirements."""
 
     config: RunConfig
     shape: Shape
     reference: bool
     critic: bool
     teacher: int = 0
-    """Number of parameters of the local teacher model, if there is one."""
+    """Number of parameters of the local teacher model, or 0."""
     limit: bool = False
-    """Whether all tokens of a step are looked at before."""
+    """Whether a forward pass over all tokens precedes the update (M2PO)."""
 
     @property
     def precision(self) -> str:
@@ -49,12 +49,12 @@ class Player:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes of a process's device, by name, and which of them are there at the same time."""
+    """Bytes on a process's device by name, and the names that are present in each phase."""
 
     parts: Mapping[str, int]
     phases: Mapping[str, tuple[str, ...]]
     cache: Cache | None = None
-    """Of the first model's engine, if it is in this process."""
+    """KV cache of the first model's engine, if it is in this process."""
 
     def during(self, phase: str) -> int:
         return sum(self.parts[name] for name in self.phases[phase])
@@ -68,32 +68,32 @@ class Needs:
         return self.during(self.fullest)
 
 
-def needs(players: Mapping[str, Player], layout: Layout, work: Work) -> Needs:
-    """Of the first rank: of all models of a run together, or where they are apart of the one that needs most."""
-    if not layout.apart:
-        return _together(players, layout, work)
-    each_alone = (_together({role: each}, layout.of(role), work) for role, each in players.items())
+def needs(planned: Mapping[str, PlannedModel], layout: Layout, work: Work) -> Needs:
+    """Memory of the first rank: of all models together, or if they are separate, of the one that needs most."""
+    if not layout.on_ray:
+        return _together(planned, layout, work)
+    each_alone = (_together({role: each}, layout.of(role), work) for role, each in planned.items())
     return max(each_alone, key=attrgetter("peak"))
 
 
-def engine_needs(players: Mapping[str, Player], layout: Layout, work: Work) -> Needs | None:
-    """Of an engine that is apart, of the model that needs most. None if there is none here."""
-    found = [_Device(player, layout.of(role), work.of(role), engine=True) for role, player in players.items()]
-    alone = [_alone(each, layout) for each in found if each.player.config.rollout.engine != "remote"]
-    return max(alone, key=attrgetter("peak")) if layout.apart and alone else None
+def engine_needs(planned: Mapping[str, PlannedModel], layout: Layout, work: Work) -> Needs | None:
+    """Memory of a separate engine, for the model that needs most; None without separate engines."""
+    found = [_Device(model, layout.of(role), work.of(role), engine=True) for role, model in planned.items()]
+    alone = [_alone(each, layout) for each in found if not each.model.config.rollout.engine.external]
+    return max(alone, key=attrgetter("peak")) if layout.on_ray and alone else None
 
 
 def _alone(engine: "_Device", layout: Layout) -> Needs:
     held = {"process": _CUDA if layout.gpu else _PROCESS, "engine weights": int(engine.engine_weights)}
     (cache,) = _caches([engine], layout, held)
-    held |= {"engine work": int(engine.engine_work), "keys and values": cache.bytes}
+    held |= {"engine work": int(engine.engine_work), "KV cache": cache.bytes}
     parts = {name: size for name, size in held.items() if size}
-    return Needs(parts, {"attempt": tuple(parts)}, cache)
+    return Needs(parts, {"rollout": tuple(parts)}, cache)
 
 
-def _together(players: Mapping[str, Player], layout: Layout, work: Work) -> Needs:
-    """Only the model at work has activations."""
-    found = [_Device(player, layout, work.of(role)) for role, player in players.items()]
+def _together(planned: Mapping[str, PlannedModel], layout: Layout, work: Work) -> Needs:
+    """Memory of models in one process; only the active one has activations."""
+    found = [_Device(model, layout, work.of(role)) for role, model in planned.items()]
     held = {"process": _CUDA if layout.gpu else _PROCESS}
     for name in (
         "weights",
@@ -109,7 +109,7 @@ def _together(players: Mapping[str, Player], layout: Layout, work: Work) -> Need
     for name in ("visiting", "copies", "activations", "scores", "gathered", "new version", "engine work"):
         held[name] = max(int(getattr(each, name.replace(" ", "_"))) for each in found)
     caches = _caches(found, layout, held)
-    held["keys and values"] = sum(each.bytes for each in caches)
+    held["KV cache"] = sum(each.bytes for each in caches)
     return Needs({name: size for name, size in held.items() if size}, _phases(held, found[0], layout), _first(caches))
 
 
@@ -118,7 +118,7 @@ def _first(caches: list[Cache]) -> Cache | None:
 
 
 def _caches(found: "list[_Device]", layout: Layout, held: Mapping[str, int]) -> list[Cache]:
-    """Without rollout.kv_gb the KV cache takes a share of what is free when the engine is first asked."""
+    """KV caches; without kv_cache_gb each takes a share of the memory that is free at the first request."""
     taken = sum(
         held.get(name, 0) for name in ("process", "weights", "critic", "reference", "teacher", "engine weights")
     )
@@ -133,24 +133,24 @@ def _caches(found: "list[_Device]", layout: Layout, held: Mapping[str, int]) -> 
 
 
 def _spare(engine: "_Device", layout: Layout, free: int) -> int:
-    """Bytes for the KV cache out of those that are free, as the engines reckon."""
-    if layout.alone and layout.gpu and engine.rollout.engine == "vllm":  # it measures its own work, and takes the rest
+    """Bytes for the KV cache out of those that are free, as the engines compute them."""
+    if layout.alone and layout.gpu and engine.rollout.engine.name == "vllm":  # it measures its activations
         kept = int((1 - UTILIZATION) * layout.gpu.memory_gib * GIB)
         return max(0, free - kept - int(engine.engine_work))
     return kv_budget(free, alone=layout.alone)
 
 
 def _phases(held: Mapping[str, int], first: "_Device", layout: Layout) -> dict[str, tuple[str, ...]]:
-    away = first.player.config.train.offload if layout.gpu else ()
+    away = first.model.config.train.offload if layout.gpu else ()
     always = ["process", "weights", "critic", "weight store", "engine weights"]
     always += ["optimizer"] if "optimizer" not in away else []
     always += [name for name in ("reference", "teacher") if name not in away]
-    # On a GPU graphs know where the keys and values are, so the engine keeps their memory.
-    kept = [*always, "keys and values"] if layout.gpu else always
+    # On a GPU, CUDA graphs hold addresses of the KV cache, so the engine keeps its memory.
+    kept = [*always, "KV cache"] if layout.gpu else always
     phases = {
-        "attempt": [*always, "keys and values", "engine work"],
+        "rollout": [*always, "KV cache", "engine work"],
         "reference": [*kept, "visiting"],
-        "learn": [*kept, "gradients", "copies", "activations", "scores", "gathered"],
+        "update": [*kept, "gradients", "copies", "activations", "scores", "gathered"],
         "step": [*kept, "gradients", "optimizer"],
         "publish": [*kept, "new version"],
     }
@@ -161,24 +161,24 @@ class _Device:
     """One model on the first rank's device."""
 
     def __init__(
-        self, player: Player, layout: Layout, tokens: "tuple[int, int]", *, engine: bool | None = None
+        self, model: PlannedModel, layout: Layout, tokens: "tuple[int, int]", *, engine: bool | None = None
     ) -> None:
-        """`engine` says whether there is one; without it, if it is neither remote nor apart."""
-        self.player, self.layout = player, layout
+        """`engine`: whether the device has one; by default if it is neither remote nor on Ray."""
+        self.model, self.layout = model, layout
         self.micro, self.longest = tokens
-        config, shape = player.config, player.shape
+        config, shape = model.config, model.shape
         self.shape, self.train, self.rollout = shape, config.train, config.rollout
         default = "half" if layout.gpu else "single"
-        self.precision = default if player.precision == "auto" else player.precision
+        self.precision = default if model.precision == "auto" else model.precision
         self.compute = _BYTES[self.precision]
         self.master = 8 if self.precision == "double" else 4
-        beside = self.rollout.engine != "remote" and not layout.apart
+        beside = not self.rollout.engine.external and not layout.on_ray
         self.engine_here = beside if engine is None else engine
-        self.tensor_parallel = self.rollout.tensor_parallel_size if layout.gpu else 1
+        self.tensor_parallel = self.rollout.engine.gpus() if layout.gpu else 1
 
     @property
     def learned(self) -> int:
-        """Weights that have gradients."""
+        """Number of trainable weights."""
         lora = self.train.lora
         if lora is None:
             return self.shape.parameters
@@ -198,7 +198,7 @@ class _Device:
         if lora is None:
             return self.master * shape.parameters / ranks
         adapters = self.master * self.learned / ranks
-        if lora.base_bits == 4:  # packed ones stay whole on every rank
+        if lora.base_bits == 4:  # quantized weights are not sharded
             return _NF4 * shape.projected + self.compute * (shape.parameters - shape.projected) / ranks + adapters
         return self.compute * shape.parameters / ranks + adapters
 
@@ -213,8 +213,8 @@ class _Device:
 
     @property
     def critic(self) -> float:
-        """A whole model, with gradients and an optimizer, never adapted."""
-        if not self.player.critic:
+        """Critic: a whole model with gradients and optimizer states, without adapters."""
+        if not self.model.critic:
             return 0
         each = 2 * self.master + (_ADAM8 if self.train.optimizer == "adamw8bit" else 2 * self.master)
         decoder = self.shape.parameters - (0 if self.shape.tied else self.shape.vocabulary * self.shape.hidden)
@@ -222,25 +222,25 @@ class _Device:
 
     @property
     def reference(self) -> float:
-        """With adapters it is the model itself."""
-        wanted = self.player.reference and self.train.needs_reference_model
+        """Reference model; with adapters it is the policy itself without them."""
+        wanted = self.model.reference and self.train.needs_reference_model
         return self.compute * self.shape.parameters / self.layout.ranks if wanted else 0
 
     @property
     def teacher(self) -> float:
-        return self.compute * self.player.teacher / self.layout.ranks
+        return self.compute * self.model.teacher / self.layout.ranks
 
     @property
     def visiting(self) -> float:
-        """One of the frozen models that train.offload keeps elsewhere, while it is asked."""
+        """An offloaded frozen model while it is on the GPU."""
         if self.layout.ranks > 1 or self.layout.gpu is None:
             return 0
         return max([getattr(self, name) for name in ("reference", "teacher") if name in self.train.offload], default=0)
 
     @property
     def copies(self) -> float:
-        """Weights in half precision, made for the products and kept for their gradients; of the head even if the layers
-        are made again."""
+        """Half-precision copies of weights for the matmuls, kept for the backward pass; of the head even with gradient
+        checkpointing."""
         if self.precision != "half" or self.layout.ranks > 1 or self.train.lora is not None:
             return 0
         layers = (
@@ -270,8 +270,7 @@ class _Device:
 
     @property
     def gathered(self) -> float:
-        """Of spread weights, what is whole while it works: embedding and head all the time, layers one after the other;
-        and their gradients."""
+        """Gathered FSDP weights: embedding and head all the time, layers one by one; with their gradients."""
         if self.layout.ranks == 1:
             return 0
         layer = self.shape.projected // self.shape.layers
@@ -284,7 +283,7 @@ class _Device:
 
     @property
     def new_version(self) -> float:
-        """Beside the old one; where weights must be gathered or merged first, twice."""
+        """New version of published weights next to the old one; twice if they must be gathered or merged first."""
         lora = self.train.lora
         if lora is not None and lora.publish == "factors":
             return 0
@@ -302,43 +301,44 @@ class _Device:
 
     @property
     def engine_work(self) -> float:
-        """Reading a chunk of prompts, and the scores of all sequences."""
-        if not self.engine_here:
+        """Engine activations: a prefill chunk, and the logits of all sequences."""
+        engine = self.rollout.engine
+        if not self.engine_here or engine.name == "remote":
             return 0
-        if self.rollout.engine == "vllm":
+        if engine.name == "vllm":
             return _VLLM_WORK
         shape = self.shape
-        chunk = self.rollout.chunk or (8192 if self.layout.gpu else 512)
+        chunk = engine.prefill_chunk_tokens or (8192 if self.layout.gpu else 512)
         read = chunk * (4 * shape.hidden + 2 * shape.queries + 2 * shape.keys + 3 * shape.mlp) * self.compute
         turns = 2 * shape.context * shape.head * self.compute
-        rows = min(self.rollout.slots, self.rollout.prompts_per_step * self.rollout.group_size)
+        rows = min(engine.max_num_seqs, self.rollout.prompts_per_step * self.rollout.group_size)
         scores = rows * shape.vocabulary * self.compute
         drawn = 0 if self.layout.gpu else min(rows * shape.vocabulary, 1 << 20) * 24
         return read + turns + scores + drawn
 
     def cache(self, spare: int) -> Cache:
-        rollout = self.rollout
-        budget = int(rollout.kv_gb * GIB) if rollout.kv_gb else spare if self.layout.gpu else 4 * GIB
+        rollout, engine = self.rollout, self.rollout.engine
+        assert engine.name != "remote"
+        budget = int(engine.kv_cache_gb * GIB) if engine.kv_cache_gb else spare if self.layout.gpu else 4 * GIB
         wanted = rollout.prompts_per_step * rollout.group_size
-        slots = rollout.slots if self.layout.gpu else min(rollout.slots, wanted)
-        fused = self.layout.gpu is not None and rollout.engine == "torch"
-        # Tensor parallel workers divide the heads of keys and values; where these are fewer, some are kept twice.
+        slots = engine.max_num_seqs if self.layout.gpu else min(engine.max_num_seqs, wanted)
+        fused = self.layout.gpu is not None and engine.name == "torch"
+        # Tensor parallel workers divide the KV heads; if these are fewer, some are duplicated.
         parts = min(self.tensor_parallel, self.shape.kv_heads)
         return key_value_cache(self.shape, self.compute, slots, budget * parts, self.longest, all_at_once=fused).part(
             parts
         )
 
 
-def host_bytes(players: Mapping[str, Player], layout: Layout) -> int:
-    """Of a machine with GPUs, in the processor's memory: what is kept away from GPUs, and while several processes load
-    a model, all of it for each."""
+def host_bytes(planned: Mapping[str, PlannedModel], layout: Layout) -> int:
+    """Host memory of a machine with GPUs: offloaded parts, and the whole model for each process that loads it."""
     kept = loading = 0.0
-    for role, player in players.items():
-        device = _Device(player, layout.of(role), (1, 1))
-        away = player.config.train.offload
+    for role, model in planned.items():
+        device = _Device(model, layout.of(role), (1, 1))
+        away = model.config.train.offload
         kept += device.optimizer if "optimizer" in away else 0
         kept += sum(getattr(device, name) for name in ("reference", "teacher") if name in away)
-        whole = device.master if player.config.train.lora is None else device.compute
+        whole = device.master if model.config.train.lora is None else device.compute
         whole += device.compute if device.reference else 0
-        loading += whole * player.shape.parameters if layout.ranks > 1 else 0
+        loading += whole * model.shape.parameters if layout.ranks > 1 else 0
     return int(layout.ranks_per_node * (_PROCESS + max(kept, loading)))

@@ -1,4 +1,4 @@
-"""A plan as text and as JSON."""
+"""Formats a plan as text and as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,7 +18,7 @@ _ROW = "  {:<15} {:<10} {:>9} {:>5} {:>9} {:>9} {:>10} {:>9}"
 
 @dataclass
 class Report:
-    """All that is said of a recipe."""
+    """Findings and estimates of a recipe."""
 
     recipe: str
     findings: list[Finding]
@@ -26,12 +26,12 @@ class Report:
     chosen: Estimate | None = None
     knobs: Sequence[Knob] = ()
     together: Knob | None = None
-    """Knobs that suffice if none does alone."""
+    """Combination of settings that suffices if none does alone."""
     others: Sequence[Estimate] = field(default_factory=list)
 
     @property
     def code(self) -> int:
-        """What the command ends with: the first failure's."""
+        """Exit code: that of the first failure."""
         return next((each.code or 1 for each in self.findings if each.level == "failed"), 0)
 
     def as_json(self) -> dict[str, Any]:
@@ -51,16 +51,16 @@ class Report:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yields the report as lines of text."""
         yield f"plan of {self.recipe}"
         for role, (shape, by) in self.shapes.items():
-            yield f"  {role:<10} {_words(shape)} ({by})"
+            yield f"  {role:<10} {_shape_text(shape)} ({by})"
         yield from (f"  {each.level:<8} {each.about}: {each.said}" for each in self.findings)
         if self.chosen is None:
             return
         yield from _memory(self.chosen)
         if self.knobs:
-            yield "  what would save memory:"
+            yield "  settings that save memory:"
             yield from (
                 f"    {each.setting:<32} {each.saves / GIB:6.2f} GiB{'   and then it fits' if each.fits else ''}"
                 for each in self.knobs
@@ -78,16 +78,16 @@ def _parameters(shape: Shape | None) -> int | None:
     return None if shape is None else shape.parameters
 
 
-def _words(shape: Shape | None) -> str:
+def _shape_text(shape: Shape | None) -> str:
     if shape is None:
-        return "of unknown shape: memory and time cannot be reckoned"
+        return "unknown shape: memory and time cannot be estimated"
     return f"{shape.parameters / 1e6:,.4g}M parameters, {shape.layers} layers, context {shape.context:,}"
 
 
 def _memory(found: Estimate) -> Iterator[str]:
     layout, gpu = found.layout, found.layout.gpu
     where = f"on {layout.nodes} x {layout.instance.name}, {found.capacity / GIB:.4g} GiB"
-    if layout.apart:
+    if layout.on_ray:
         where += f" a {'GPU' if gpu else 'machine'}"
         device = f"each of {layout.trainers} trainers"
     else:
@@ -100,26 +100,26 @@ def _memory(found: Estimate) -> Iterator[str]:
         if not gpu:
             yield f"memory of all of them, on each machine: {found.peak / GIB:.3f} GiB"
     if found.host:
-        yield f"    {found.host / GIB:.3g} GiB of the machine's own memory"
+        yield f"    {found.host / GIB:.3g} GiB of host memory"
 
 
 def _parts(needs: Needs) -> Iterator[str]:
     full = set(needs.phases[needs.fullest])
     for name, size in needs.parts.items():
         yield f"  {'*' if name in full else ' '} {name:<20} {size / GIB:8.3f} GiB"
-    yield f"  = {'at most, to ' + needs.fullest:<20} {needs.peak / GIB:8.3f} GiB   (what counts then has a *)"
+    yield f"  = {'peak, in ' + needs.fullest:<20} {needs.peak / GIB:8.3f} GiB   (parts of the peak have a *)"
     if needs.cache is not None:
-        yield f"    room for {needs.cache.slots} sequences of {needs.cache.length} tokens at a time"
+        yield f"    {needs.cache.slots} sequences of {needs.cache.length} tokens at a time"
 
 
 def _time(found: Estimate) -> Iterator[str]:
     times, lengths = found.times, found.work.lengths
     each = ", ".join(f"{role} {own.answer}" for role, own in lengths.items())
     cost = _usd(times.usd) if times.usd is None else f"{_usd(times.usd)} USD"
-    yield f"time of a step, with answers of {each} tokens:"
+    yield f"time of a step, with completions of {each} tokens:"
     yield (
-        f"  attempt {_s(times.attempt)} (generate {_s(times.generate)}, judge {_s(times.judge)}), "
-        f"learn {_s(times.learn)}, publish {_s(times.publish)}: {_s(times.step)}"
+        f"  rollout {_s(times.rollout)} (generate {_s(times.generate)}, judge {_s(times.judge)}), "
+        f"update {_s(times.update)}, publish {_s(times.publish)}: {_s(times.step)}"
     )
     yield (
         f"  {times.answered / times.generate:,.0f} tokens/s while generating; {times.steps:,} steps and "

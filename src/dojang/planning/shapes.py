@@ -1,7 +1,7 @@
-"""The numbers a model is made of, from its config.json alone: no weights, no torch.
+"""Sizes of a model from its config.json alone, without weights or torch.
 
-Models that shipped recipes name are in a table, since a hub cannot be reached everywhere. Covered are decoders like
-Llama, Qwen2 and Qwen3; the shape of anything else is not known here, and said to be so.
+A table has the models of shipped recipes, for machines without the hub. Decoders like Llama, Qwen2 and Qwen3 are
+supported; other shapes are reported as unknown.
 """
 
 import json
@@ -20,7 +20,7 @@ _FAMILIES = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What memory and time depend on."""
+    """Sizes of a model that memory and time depend on."""
 
     hidden: int
     layers: int
@@ -31,13 +31,13 @@ class Shape:
     vocabulary: int
     context: int
     tied: bool = False
-    """Whether the scores are made with the embedding."""
+    """Whether the output head shares the embedding's weights."""
     qkv_bias: bool = False
     qk_norm: bool = False
 
     @property
     def queries(self) -> int:
-        """Numbers of all heads together."""
+        """Size of all query heads together."""
         return self.heads * self.head
 
     @property
@@ -46,30 +46,30 @@ class Shape:
 
     @property
     def projections(self) -> tuple[tuple[int, int], ...]:
-        """Numbers in and out of each projection of a layer: q, k, v, o, gate, up, down."""
+        """Input and output sizes of each projection of a layer: q, k, v, o, gate, up, down."""
         e, a, k, f = self.hidden, self.queries, self.keys, self.mlp
         return (e, a), (e, k), (e, k), (a, e), (e, f), (e, f), (f, e)
 
     @property
     def projected(self) -> int:
-        """Weights of the projections of all layers."""
+        """Number of weights in the projections of all layers."""
         return self.layers * sum(given * made for given, made in self.projections)
 
     @property
     def embedded(self) -> int:
-        """Weights of the embedding; and of the head, if it has its own."""
+        """Number of weights of the embedding, and of an untied head."""
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """Number of all parameters."""
         biases = self.queries + 2 * self.keys if self.qkv_bias else 0
         norms = 2 * self.hidden + (2 * self.head if self.qk_norm else 0)
         return self.embedded + self.projected + self.layers * (biases + norms) + self.hidden
 
     @property
     def kv_numbers(self) -> int:
-        """Keys and values of one token."""
+        """KV cache numbers of one token."""
         return 2 * self.layers * self.keys
 
 
@@ -81,13 +81,13 @@ KNOWN: Mapping[str, Shape] = {
     "Qwen/Qwen2.5-0.5B-Instruct": _QWEN25_05B,
     "Qwen/Qwen3-8B": Shape(4096, 36, 32, 8, 128, 12288, 151936, 40960, qk_norm=True),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": _DISTILL_7B,
-    "models/codefu-7b-stage1": _DISTILL_7B,  # what `dojang export` makes of it, where codefu-7b-stage2 looks for it
+    "models/codefu-7b-stage1": _DISTILL_7B,  # exported from stage 1 for codefu-7b-stage2
 }
-"""By what recipes call them."""
+"""Shapes by the names in recipes."""
 
 
 def find_shape(name: str) -> tuple[Shape | None, str]:
-    """The shape of a model, if it can be known, and where it is from."""
+    """Shape of a model, if known, and its source."""
     try:
         directory = models.local(name)
     except ModelError:
@@ -113,7 +113,7 @@ def _read(path: Path) -> Shape | None:
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape | None:
-    """What a config.json says; None if that is no decoder of the known families."""
+    """Shape from a config.json; None for an unsupported family."""
     if config.get("model_type") not in _FAMILIES:
         return None
     kind, heads = config["model_type"], config["num_attention_heads"]
@@ -133,7 +133,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape | None:
 
 
 def _cached(name: str) -> Path | None:
-    """Its config.json, if transformers has fetched the model before."""
+    """Path of the model's config.json in the hub's cache, if it is there."""
     from huggingface_hub import try_to_load_from_cache  # takes a while to load
 
     found = try_to_load_from_cache(name, "config.json")

@@ -1,5 +1,4 @@
-"""Seconds of a step: attempting, judging, learning, publishing. Bounds by memory and arithmetic, times what machines
-have been seen to reach (efficiency.py)."""
+"""Seconds of decoding, updates and optimizer steps: memory and FLOP bounds with measured efficiency (efficiency.py)."""
 
 import math
 from dataclasses import dataclass
@@ -28,25 +27,25 @@ from dojang.planning.efficiency import (
 from dojang.planning.instances import Instance
 from dojang.planning.kv_cache_memory import GIB
 from dojang.planning.layout import Layout
-from dojang.planning.memory_use import Player
+from dojang.planning.memory_use import PlannedModel
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Lengths, Work
 
-__all__ = ["Machine", "generate_s", "learn_s", "optimizer_s", "server_slots"]
+__all__ = ["Machine", "generate_s", "optimizer_s", "server_slots", "update_s"]
 
 _SERVED = 256
-"""Sequences that a server decodes at a time."""
+"""Number of sequences that a server decodes at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One device, with what it reaches."""
+    """One device and its speed."""
 
     instance: Instance
     itemsize: int = 2
-    """Bytes of a number in its arithmetic."""
+    """Bytes of a number in its compute dtype."""
     gpus: int = 1
-    """GPUs that work as one (tensor parallelism); what they exchange is left out."""
+    """Number of tensor parallel GPUs; their communication is not counted."""
 
     @property
     def bandwidth(self) -> float:
@@ -55,14 +54,14 @@ class Machine:
 
     @property
     def flops(self) -> float:
-        """A GPU's peak; what products reach on a processor."""
+        """Peak FLOP/s of a GPU; reached FLOP/s of a CPU."""
         gpu = self.instance.gpu
         if gpu:
             return self.gpus * gpu.tflops * 1e12
         return 1e9 * (self.instance.cpu_gflops or CPU_GFLOPS * self.instance.vcpus)
 
     def decode_s(self, shape: Shape, rows: int, context: float) -> float:
-        """A token more for each of so many sequences, of so many tokens on average."""
+        """Seconds of a decoding step for `rows` sequences with a mean context length."""
         cache = rows * context * shape.kv_numbers * self.itemsize / self.bandwidth
         read, products = self.itemsize * shape.parameters / self.bandwidth, 2 * shape.parameters * rows / self.flops
         if self.instance.gpu is None:
@@ -72,13 +71,14 @@ class Machine:
         return floor + max(1.35 * read, products / DECODE_PRODUCTS) + cache + between
 
     def read_s(self, shape: Shape, tokens: int) -> float:
-        """Prompts."""
+        """Seconds of prefilling prompts."""
         reached = DECODE_PRODUCTS if self.instance.gpu else 1
         return 2 * shape.parameters * tokens / (self.flops * reached)
 
 
 def generate_s(machine: Machine, shape: Shape, lengths: Lengths, sequences: int, asked: int, slots: int) -> float:
-    """All answers of a step on one device. Where lengths differ, the longest are written in small company."""
+    """Seconds to sample all completions of a step on one device. With different lengths, the longest decode last, in
+    small batches."""
     rows = max(1, min(slots, sequences))
     context = lengths.prompt + lengths.answer / 2
     reading = machine.read_s(shape, asked * lengths.prompt)
@@ -92,7 +92,7 @@ def generate_s(machine: Machine, shape: Shape, lengths: Lengths, sequences: int,
 
 
 def server_slots(machine: Machine, shape: Shape, lengths: Lengths) -> int:
-    """How many sequences fit beside the weights on a server's GPU; 0 if not one."""
+    """Number of sequences that fit next to the weights on a server's GPU; 0 if not one."""
     gpu = machine.instance.gpu
     if gpu is None:
         return _SERVED
@@ -101,20 +101,20 @@ def server_slots(machine: Machine, shape: Shape, lengths: Lengths) -> int:
     return max(0, min(_SERVED, int(free // (token * (lengths.longest_prompt + lengths.longest_answer)))))
 
 
-def learn_s(machine: Machine, player: Player, work: Work, role: str, layout: Layout) -> float:
-    """All gradients of a step, and what has to be known before: the reference's log-probs, M2PO's budget."""
-    shape, train = player.shape, player.config.train
+def update_s(machine: Machine, model: PlannedModel, work: Work, role: str, layout: Layout) -> float:
+    """Seconds of all gradients of a step, with the passes before: reference log-probs, M2PO's budget."""
+    shape, train = model.shape, model.config.train
     tokens, answers = work.read(role), work.answered(role)
     again = 4 / 3 if train.gradient_checkpointing else 1.0
-    weights = 6 if train.lora is None else 4  # frozen ones have no gradient
+    weights = 6 if train.lora is None else 4  # frozen weights have no gradient
     head = shape.vocabulary * shape.hidden * answers
     attention = shape.layers * shape.queries * work.contexts(role)
     flops = again * (weights * shape.projected * tokens + 14 * attention) + 8 * head
-    looks = int(player.reference) + int(player.limit)
+    looks = int(model.reference) + int(model.limit)
     flops += looks * (2 * shape.projected * tokens + 4 * attention + 2 * head)
-    if player.critic:
-        flops += again * (8 * shape.projected * tokens + 18 * attention)  # asked once, taught once
-    passes = again * (2 if player.critic else 1) + looks / 3
+    if model.critic:
+        flops += again * (8 * shape.projected * tokens + 18 * attention)  # one forward pass for values, one update
+    passes = again * (2 if model.critic else 1) + looks / 3
     data = max(1, layout.ranks // train.sequence_parallel)
     batches = max(work.updates, math.ceil(work.batches(role) / data))
     if machine.instance.gpu is None:
@@ -124,21 +124,21 @@ def learn_s(machine: Machine, player: Player, work: Work, role: str, layout: Lay
     moved = passes * ACTIVATIONS_MOVED * tokens * shape.layers * layer + SCORES_MOVED * answers * shape.vocabulary * 4
     own = (flops / (machine.flops * LEARN_PRODUCTS) + moved / machine.bandwidth) / layout.ranks
     kernels = passes * batches * shape.layers
-    return max(max(own, batches * _exchange_s(player, layout)) + kernels * LEARN_STEP_S, kernels * LAUNCH_S)
+    return max(max(own, batches * _exchange_s(model, layout)) + kernels * LEARN_STEP_S, kernels * LAUNCH_S)
 
 
-def _exchange_s(player: Player, layout: Layout) -> float:
-    """Weights gathered twice in half precision, and gradients spread in single, while others compute."""
+def _exchange_s(model: PlannedModel, layout: Layout) -> float:
+    """Seconds of FSDP communication: two all-gathers of half-precision weights, one reduce-scatter of gradients."""
     gpu = layout.gpu
     if layout.ranks == 1 or gpu is None:
         return 0.0
     link = 1e9 * (gpu.link if layout.machines == 1 else min(gpu.link, gpu.network))
-    size = player.shape.parameters * (8 if player.config.train.lora is None else 4)
+    size = model.shape.parameters * (8 if model.config.train.lora is None else 4)
     return size * (layout.ranks - 1) / layout.ranks / link
 
 
-def optimizer_s(machine: Machine, player: Player, learned: float, layout: Layout) -> float:
-    """The optimizer's step, for so many weights, and what is moved for it."""
+def optimizer_s(machine: Machine, model: PlannedModel, learned: float, layout: Layout) -> float:
+    """Seconds of the optimizer step for a number of trained weights, with offloading."""
     moved = 28 * learned / layout.ranks
-    away = 16 * learned / layout.ranks / HOST_LINK if "optimizer" in player.config.train.offload else 0.0
+    away = 16 * learned / layout.ranks / HOST_LINK if "optimizer" in model.config.train.offload else 0.0
     return moved / machine.bandwidth + (away if machine.instance.gpu else 0.0)

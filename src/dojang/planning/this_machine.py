@@ -1,4 +1,4 @@
-"""The machine that this runs on, as one that could be rented."""
+"""Describes this machine as an Instance."""
 
 import os
 import platform
@@ -13,11 +13,11 @@ __all__ = ["HERE", "this_machine"]
 HERE = "this machine"
 _SIZE = 1024
 _NAMES = {"A100": "A100-80GB", "H200": "H200", "H100": "H100", "A10G": "A10G", "L40S": "L40S", "L4": "L4"}
-"""How CUDA's names begin to be ours; the first that is in one counts."""
+"""Our names of GPUs by a part of CUDA's names; the first match counts."""
 
 
 def this_machine() -> Instance:
-    """Its GPUs, if torch sees any and they are known; the speed of its processor otherwise."""
+    """Instance with this machine's GPUs if torch sees any, else with its measured CPU speed."""
     import torch
 
     cores = len(os.sched_getaffinity(0))
@@ -32,12 +32,12 @@ def this_machine() -> Instance:
 
 
 def _gpu(name: str) -> Gpu:
-    """One that is not known is taken for the slowest."""
+    """GPU by CUDA's name; an unknown one counts as the slowest."""
     return GPUS[next((ours for theirs, ours in _NAMES.items() if theirs in name), "L4")]
 
 
 def _allowed() -> float:
-    """GiB that a container may take."""
+    """Memory limit of the container in GiB."""
     try:
         text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     except OSError:
@@ -46,7 +46,7 @@ def _allowed() -> float:
 
 
 def _gflops() -> float:
-    """Of products like those of a decoding step, in single precision, on all cores."""
+    """Measured GFLOP/s of float32 matmuls like those of a decoding step, on all cores."""
     import torch
 
     x, weight = torch.rand(64, _SIZE), torch.rand(_SIZE, _SIZE)

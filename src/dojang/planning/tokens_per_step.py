@@ -1,4 +1,4 @@
-"""How much there is to do in a step: tokens to draw, to read and to learn from."""
+"""Tokens of a step: sampled, prefilled and trained on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ __all__ = ["Lengths", "Work", "measure"]
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Tokens of prompts and answers of one model."""
+    """Lengths of prompts and completions of one model, in tokens."""
 
     prompt: int
-    """The mean."""
+    """Mean prompt length."""
     longest_prompt: int
     answer: int
-    """The mean that is reckoned with."""
+    """Assumed mean completion length."""
     longest_answer: int
     shared: bool = True
     """Whether the samples of a problem have the same prompt."""
@@ -24,13 +24,13 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A step of the loop."""
+    """Work of one training step."""
 
     prompts: int
     samples: int
     updates: int
     micro: Mapping[str, int]
-    """Most tokens read at a time when learning, by role."""
+    """Tokens of a micro-batch, by role."""
     lengths: Mapping[str, Lengths]
 
     @property
@@ -38,24 +38,24 @@ class Work:
         return self.prompts * self.samples
 
     def of(self, role: str) -> tuple[int, int]:
-        """Most tokens read at a time, and those of the longest sequence."""
+        """Tokens of a micro-batch, and of the longest sequence."""
         lengths = self.lengths[role]
         return self.micro[role], lengths.longest_prompt + lengths.longest_answer
 
     def read(self, role: str) -> int:
-        """Tokens a step learns from, and their prompts, each once."""
+        """Trained tokens of a step, with each distinct prompt once."""
         return self.asked(role) * self.lengths[role].prompt + self.answered(role)
 
     def asked(self, role: str) -> int:
-        """How many different prompts there are."""
+        """Number of distinct prompts."""
         return self.prompts if self.lengths[role].shared else self.sequences
 
     def answered(self, role: str) -> int:
-        """Tokens of all answers."""
+        """Tokens of all completions."""
         return self.sequences * self.lengths[role].answer
 
     def batches(self, role: str) -> int:
-        """Micro-batches of a step, on one of them that learn: samples of a problem stay together where they fit."""
+        """Number of micro-batches of a step on one rank: samples of a group stay together if they fit."""
         lengths, most = self.lengths[role], self.micro[role]
         group = lengths.prompt + self.samples * lengths.answer
         if lengths.shared and group <= most:
@@ -63,14 +63,14 @@ class Work:
         return max(self.updates, -(-self.read(role) // most))
 
     def contexts(self, role: str) -> int:
-        """How many tokens each of those sees, in all."""
+        """Sum of the context lengths of all trained tokens (attention work)."""
         prompt, answer = self.lengths[role].prompt, self.lengths[role].answer
         return self.asked(role) * prompt * prompt // 2 + self.sequences * (prompt * answer + answer * answer // 2)
 
 
 def measure(config: RunConfig, lengths: Mapping[str, Lengths], *, gpu: bool, data_ranks: Mapping[str, int]) -> Work:
-    """What is asked of each model in a step; micro-batches are no larger than all there is. `data_ranks` are the parts
-    the samples of each role are divided into."""
+    """Computes the work of a step; a micro-batch is never larger than the batch. `data_ranks` is the number of data
+    parallel ranks of each role."""
     rollout, micro = config.rollout, dict[str, int]()
     samples = 1 if config.algo.name == "sft" else rollout.group_size  # SFT trains on one completion per row
     for role, each in config.roles().items():

@@ -1,21 +1,34 @@
-"""What a configuration would do, in words: the second half of `dojang train --dry-run`."""
+"""Describes a run without training: `dojang train --dry-run`."""
 
 import asyncio
 import os
 
 from dojang import models
 from dojang.build import assemble
+from dojang.build.preflight import check_hub, engine_support
 from dojang.build.prompt_lengths import describe_dropped, describe_multiple_answers
 from dojang.cluster.runtime_config import engine_gpus
 from dojang.config.run_config import RunConfig
+from dojang.core.error_list import ErrorList
 
 __all__ = ["describe"]
 
 
 def describe(config: RunConfig) -> str:
-    """A few lines; data is loaded, names are resolved and prompts measured on the way, so mistakes show here."""
-    prepared = assemble.prepare(config, dry=True)
-    asyncio.run(prepared.judge.close())
+    """Describes a run in a few lines, after all checks of a run; raises all errors that they find together."""
+    errors = ErrorList()
+    where, prepared = "", None
+    with errors.collect():
+        where = _where(config)
+    notes: list[str] = []
+    for role in config.roles().values():
+        with errors.collect():
+            notes.append(check_hub(role.model.name))
+    with errors.collect():
+        prepared = assemble.prepare(config, dry=True)
+        asyncio.run(prepared.judge.close())
+    errors.raise_if_any()
+    assert prepared is not None
     config = prepared.config
     rollout = config.rollout
     passes = config.steps * rollout.prompts_per_step / len(prepared.train)
@@ -23,8 +36,10 @@ def describe(config: RunConfig) -> str:
     return "\n".join(
         [
             "would run:",
-            f"  model   {models.check(config.model.name)}; {_where(config)}",
-            *_second(config),
+            f"  model   {models.check(config.model.name)}; {where}",
+            *(f"          {note}" for note in filter(None, notes)),
+            *_slow_engine(config),
+            *_second_model(config),
             *_cluster(config),
             f"  data    {config.data.name}: {len(prepared.train):,} training and "
             f"{len(prepared.task.problems('test')) - prepared.dropped.get('test', 0):,} held-out problems",
@@ -47,7 +62,7 @@ def describe(config: RunConfig) -> str:
 
 
 def _batch(config: RunConfig) -> str:
-    """What a step trains on, and all steps together."""
+    """Batch of a step, and the total of all steps."""
     rollout, problems = config.rollout, config.steps * config.rollout.prompts_per_step
     if config.algo.name == "sft":
         return f"{rollout.prompts_per_step} completions ({problems:,} completions, "
@@ -59,7 +74,7 @@ def _batch(config: RunConfig) -> str:
 
 
 def _overlong(config: RunConfig, prepared: assemble.Prepared) -> list[str]:
-    """The number of prompts that are left out, where they are filtered."""
+    """Number of overlong prompts left out, if they are filtered."""
     if not config.data.filter_overlong_prompts:
         return []
     if not prepared.dropped:
@@ -74,35 +89,43 @@ def _multiple_answers(config: RunConfig, prepared: assemble.Prepared) -> list[st
 
 
 def _where(config: RunConfig) -> str:
-    """The device and precision here, or the numbers of processes on a Ray cluster."""
+    """Device and dtype, or the numbers of processes on a Ray cluster."""
     runtime = config.runtime
     if runtime.name == "ray":
-        engines = "" if config.rollout.engine == "remote" else f", runtime.engines={runtime.engines}"
+        engines = "" if config.rollout.engine.external else f", runtime.engines={runtime.engines}"
         return f"on a Ray cluster, runtime.trainers={runtime.trainers}{engines}"
     numeric = assemble.numerics(config)
     return f"{str(numeric.compute).removeprefix('torch.')} on {numeric.device}"
 
 
+def _slow_engine(config: RunConfig) -> list[str]:
+    """Warning for a model that the torch engine does not compute."""
+    if not config.rollout.engine.copies_trainer:
+        return []
+    found = [engine_support(each.model.name) for each in config.roles().values()]
+    return [f"          {each.message}" for each in found if each is not None and each.engine == "generate"]
+
+
 def _cluster(config: RunConfig) -> list[str]:
-    """The CPUs and GPUs that all trainers and engines ask of a Ray cluster; a dry run does not connect to one."""
+    """CPUs and GPUs that trainers and engines need on a Ray cluster; a dry run does not connect to it."""
     if config.runtime.name != "ray":
         return []
     cpus = gpus = 0.0
     for role in config.roles().values():
         runtime = role.runtime
         assert runtime.name == "ray"
-        engines = 0 if role.rollout.engine == "remote" else runtime.engines
+        engines = 0 if role.rollout.engine.external else runtime.engines
         each = 1.0 if runtime.gpus is None else runtime.gpus
         cpus += (runtime.trainers + engines) * runtime.cpus
-        gpus += runtime.trainers * each + engines * engine_gpus(each, role.rollout.tensor_parallel_size)
+        gpus += runtime.trainers * each + engines * engine_gpus(each, role.rollout.engine.gpus())
     address = config.runtime.address or os.environ.get("RAY_ADDRESS")
-    where = f"at {address}" if address else f"of this machine alone, which has {len(os.sched_getaffinity(0))} CPUs"
+    where = f"at {address}" if address else f"of this machine, which has {len(os.sched_getaffinity(0))} CPUs"
     needs = f"needs {cpus:g} CPUs" + (f", and {gpus:g} GPUs if it has any" if gpus else "")
-    return [f"  cluster {needs}; a dry run does not ask the cluster {where}"]
+    return [f"  cluster {needs}; a dry run does not connect to the cluster {where}"]
 
 
 def _teacher(config: RunConfig) -> list[str]:
-    """The teacher of a distillation, if there is one."""
+    """Teacher of a distillation run."""
     if (chosen := config.distillation) is None:
         return []
     who = f"on {', '.join(chosen.url)}" if chosen.url else chosen.teacher
@@ -112,8 +135,8 @@ def _teacher(config: RunConfig) -> list[str]:
     return [f"  teacher {who}; reverse KL x {chosen.coef:g}{reward}{', hinted' if chosen.hint else ''}"]
 
 
-def _second(config: RunConfig) -> list[str]:
-    """The other model, if there is one."""
+def _second_model(config: RunConfig) -> list[str]:
+    """Second model of a run with two."""
     return [
         f"  {role:<7} {models.check(each.model.name)}; learning rate {each.train.lr:g}, replies of up to "
         f"{each.rollout.max_tokens} tokens"

@@ -1,4 +1,4 @@
-"""The end of a run: summary.json, the chart, and what a person reads last."""
+"""The end of a run: summary.json, the chart and the closing report."""
 
 import json
 import textwrap
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dojang.config.recipe import shipped
 from dojang.core.run_dir import (
     ACCURACY,
     REWARD,
@@ -22,32 +23,32 @@ from dojang.core.run_dir import (
 __all__ = ["Ending", "finish"]
 
 NEXT = {
-    "train {recipe} seed=1": "the same with other random numbers",
-    "train {recipe} rollout.group_size=16": "compare more answers to each problem",
-    "train --keys": "every setting there is",
+    "train {recipe} seed=1": "the same with another random seed",
+    "train {recipe} rollout.group_size=16": "a larger group size",
+    "train --keys": "list all settings",
     "train smollm2-gsm8k data.path=DIR --dry-run": "a real model on grade-school maths",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What the summary needs to know besides what is in the run directory."""
+    """Inputs of the summary that are not in the run directory."""
 
     recipe: str
     steps: int
     program: str
-    """How to call dojang."""
+    """Command that calls dojang."""
     command: str
-    """How to resume the run."""
+    """Command that resumes the run."""
     directory: RunDir
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Number of overlong prompts that were left out, by split."""
+    """Number of overlong prompts left out, by split."""
     multiple_answers: int | None = None
-    """Number of training problems left out by data.filter_multiple_answers, where it is set."""
+    """Number of training problems left out by data.filter_multiple_answers, if it is set."""
 
 
 def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> None:
-    """Write summary.json and the chart; tell a person how a finished run went."""
+    """Writes summary.json and the chart; prints the report of a finished run."""
     directory = ending.directory
     rows = list(_read_metrics(directory.metrics)) if directory.metrics.exists() else []
     scores, rewards = ({int(row["step"]): row[name] for row in rows if name in row} for name in (ACCURACY, REWARD))
@@ -86,9 +87,11 @@ def _report(
     yield f"\nchart        {directory.chart}"
     yield f"metrics      {directory.metrics}"
     yield f"rollouts     {directory.path / 'rollouts'} (Parquet, every sample)"
-    best = directory.checkpoints / "best"  # not there where its metric was missing from every step that was saved
+    best = directory.checkpoints / "best"  # missing if no saved step had its metric
     if best.exists():
-        yield f"best model   {best} (a Hugging Face directory; `{ending.program} export` makes one to pass on)"
+        yield f"best model   {best} (a Hugging Face directory; `{ending.program} export` writes a copy to share)"
+    if ending.recipe not in shipped():
+        return
     yield "\nnext:"
     for command, what in NEXT.items():
         yield f"  {ending.program} {command.format(recipe=ending.recipe):<45}{what}"
@@ -117,8 +120,8 @@ def _benchmarks(rows: Sequence[Mapping[str, float]]) -> Iterator[str]:
 
 
 def _example(directory: RunDir, last: int) -> list[str]:
-    """One held-out problem before and after: one that was learned, if there is one."""
-    import pyarrow.parquet as pq  # slow to import, and needed once, at the very end
+    """A held-out problem with its answers before and after training; preferably one that became right."""
+    import pyarrow.parquet as pq  # slow to import
 
     paths = [directory.rollouts("test", step) for step in (0, last)]
     if not all(path.exists() for path in paths):
@@ -146,5 +149,5 @@ def _read_metrics(path: Path) -> Iterator[dict[str, float]]:
 
 
 def _block(text: str) -> str:
-    """Several lines, indented under the first."""
+    """Indents all lines but the first."""
     return textwrap.indent(text.strip()[:600], " " * 13).strip()

@@ -1,11 +1,10 @@
-"""One training run, from what the user typed to the summary: the life of a run directory.
+"""Runs one training run: checks the configuration, locks the run directory, trains, writes the summary.
 
-Importing this is cheap; torch is loaded only once the configuration has been found right.
+Importing this module is cheap; torch is imported after the configuration is checked.
 """
 
 import asyncio
 import gc
-import json
 import os
 import shlex
 import shutil
@@ -21,93 +20,114 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from dojang.build.preflight import check_usable
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
-from dojang.core.errors import ConfigError, DojangError, Interrupted, RanksLost, RunDirError
-from dojang.core.run_dir import RunDir, write_atomic
+from dojang.core.error_list import ErrorList
+from dojang.core.errors import DojangError, Interrupted, RanksLost
+from dojang.core.interrupt import exit_at_once
+from dojang.core.run_dir import RunDir
 from dojang.protocols import Judge
+from dojang.runs.resume import Settings, check_directory, choose_directory, settings_of, step_of, write_settings
+from dojang.runs.stop import STOP_SIGNALS, StopRequest, in_main_thread
 from dojang.runs.summary import Ending, finish
-from dojang.track.console import speaker
+from dojang.track.console import console_printer
 
 if TYPE_CHECKING:
     from dojang.build.assemble import Prepared
     from dojang.loop.run_state import State
     from dojang.loop.sync import Run
-    from dojang.track.exporter import Couriers
+    from dojang.track.exporter import Exporters
 
-__all__ = ["dry_run", "load_rooms", "run"]
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-RESUMABLE = (
-    *("steps", "epochs", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.", "track", "runtime"),
-    *("distillation.url", "distillation.timeout_s", "distillation.attempts", "distillation.concurrency"),
-    *("distillation.max_errors", "distillation.token_env"),
-    *("tester.max_tokens", "tester.lr", "tester.url", "tester.engines", "tester.trainers"),
-)
-"""Keys that may change when a run is resumed: the finished steps keep their meaning."""
-KEPT = ("train.lora", "train.optimizer", "train.ref_model_sync_steps")
-"""But not these of them, which say what a checkpoint holds."""
+__all__ = ["dry_run", "import_build", "resume", "run", "start"]
 
 
 def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: bool) -> None:
-    """Train, and leave a summary behind whatever happens."""
-    config = recipes.load(recipe, overrides)
-    if os.environ.get("RANK", "0") != "0":  # torchrun's: the first process runs the loop, the others help it train
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a word: the first one has them
+    """Trains, and writes a summary however the run ends. With `resume`, continues the run in the directory."""
+    directory = choose_directory(recipe, run_dir, resume=resume)
+    start(directory, settings_of(recipe, overrides, directory, resume=resume), resume=resume)
+
+
+def resume(run_dir: Path, overrides: Sequence[str]) -> None:
+    """Continues the run in a directory, with its settings and further overrides."""
+    directory = RunDir(run_dir)
+    start(directory, settings_of(None, overrides, directory, resume=True), resume=True)
+
+
+def start(
+    directory: RunDir,
+    settings: Settings,
+    *,
+    resume: bool,
+    console: Console | None = None,
+    stop: StopRequest | None = None,
+) -> None:
+    """Starts or resumes a run, and returns at its end.
+
+    In the main thread SIGINT, SIGTERM and SIGHUP stop it after a checkpoint; `stop` does from any thread.
+    """
+    config = settings.config
+    if os.environ.get("RANK", "0") != "0":  # set by torchrun: rank 0 runs the loop, the others only train
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # end silently: rank 0 reports
         from dojang.build import assemble
 
-        assemble.follow(config)
+        assemble.run_worker_rank(config)
         return
-    directory = _choose_directory(recipe, run_dir, resume)
-    _check_directory(directory, config, resume=resume)
-    console = Console()
-    console.print(f"run directory: {directory.path}", highlight=False, soft_wrap=True)
+    check_directory(directory, config, resume=resume)
+    console, stop = console or Console(), stop or StopRequest()
+    again = shlex.join([*(_torchrun() or _program()), "resume", str(directory.path)])
+    for line in (f"run directory: {directory.path}", *settings.notes):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     with ExitStack() as running:
         running.callback(directory.unlock)
         if directory.path.is_dir():
-            directory.lock()  # now rather than later: a directory in use is known before torch is loaded
-        load_rooms()
-        again = [*(_torchrun() or _program()), "train", recipe, *overrides, "--run-dir", str(directory.path)]
-        ending = Ending(recipe, config.steps, shlex.join(_program()), shlex.join([*again, "--resume"]), directory)
+            directory.lock()  # before torch is imported, to report a directory in use at once
+        import_build()
+        ending = Ending(settings.recipe, config.steps, shlex.join(_program()), again, directory)
 
-        def settle(config: RunConfig) -> None:
+        def claim_directory(config: RunConfig) -> None:
             directory.lock()
-            _check_directory(directory, config, resume=resume)  # somebody may have been here in the meantime
-            write_atomic(directory.run, json.dumps({"recipe": recipe, "overrides": list(overrides)}).encode())
-            write_atomic(directory.config, recipes.to_yaml(config).encode())
+            check_directory(directory, config, resume=resume)  # another process may have used it meanwhile
+            write_settings(directory, settings, config)
+            console.print(f"to resume: {again}", highlight=False, markup=False, soft_wrap=True)
 
         failures = config.runtime.max_failures if config.runtime.name == "ray" else 0
         started = time.monotonic()
         try:
-            while not _once(config, console, ending, settle, may_fail=failures > 0):
+            while not _once(config, console, ending, claim_directory, stop, may_fail=failures > 0):
                 failures -= 1
-                settle = _nothing
+                claim_directory = _keep_directory
         except DojangError as error:
-            if settle is not _nothing or directory.summary.exists():
+            if claim_directory is not _keep_directory or directory.summary.exists():
                 raise
-            # It has begun, and could not begin again: a machine is gone, and there is no other.
+            # The run has started but could not restart: a node is gone, without a replacement.
             config = recipes.load(str(directory.config))  # with epochs resolved to steps
             ending = replace(ending, steps=config.steps)
             finish(ending, console, status="failed", seconds=time.monotonic() - started)
-            with closing(_open_trackers(config, console, ending, live=False)) as couriers:
-                couriers.start()
-                couriers.finish("failed", hurry=True)
+            with closing(_open_trackers(config, console, ending, live=False)) as exporters:
+                exporters.start()
+                exporters.finish("failed", hurry=True)
             raise type(error)(f"{error}\nresume with: {ending.command}") from error
 
 
 def _once(
-    config: RunConfig, console: Console, ending: Ending, settle: Callable[[RunConfig], None], *, may_fail: bool
+    config: RunConfig,
+    console: Console,
+    ending: Ending,
+    claim_directory: Callable[[RunConfig], None],
+    stop: StopRequest,
+    *,
+    may_fail: bool,
 ) -> bool:
-    """Train to the end; False if trainers on other machines were lost, and it `may_fail`: then it can begin again where
-    it was saved, with everything made anew. `settle` takes the directory once nothing is wrong with the data."""
+    """Trains to the end. Returns False if trainers on Ray were lost and it `may_fail`: the caller then restarts from
+    the last checkpoint. Calls `claim_directory` after the data are checked."""
     from dojang.build import assemble
     from dojang.build.prompt_lengths import describe_dropped, describe_multiple_answers
 
     on_ray = config.runtime.name == "ray"
     if on_ray:
-        _leave_when_told()
-    prepared = assemble.prepare(config)  # before a directory is made: a mistake here leaves none behind
+        _exit_on_signal()
+    prepared = assemble.prepare(config)  # before the directory is made: an error leaves none behind
     config = prepared.config
     ending = replace(ending, steps=config.steps, dropped=prepared.dropped)
     if config.data.filter_multiple_answers:
@@ -117,60 +137,71 @@ def _once(
         said = describe_dropped(list(prepared.dropped.items()))
         console.print(f"overlong prompts left out: {said}", highlight=False, soft_wrap=True)
     if on_ray:
-        _leave_when_told()  # Ray has its own idea of signals
-    with closing(_open_trackers(config, console, ending)) as couriers:
-        settle(config)
+        _exit_on_signal()  # Ray replaced the signal handlers
+    with closing(_open_trackers(config, console, ending)) as exporters:
+        claim_directory(config)
         try:
-            _train(config, prepared, console, ending, couriers, may_fail=may_fail)
+            _train(config, prepared, console, ending, exporters, stop, may_fail=may_fail)
         except RanksLost as error:
             if not may_fail:
                 raise
-            asyncio.run(prepared.judge.close())  # they may have been lost before the loop began
-            console.print(f"{error}; beginning again where the run was saved last", highlight=False, soft_wrap=True)
+            asyncio.run(prepared.judge.close())  # the loop, which closes it, may not have started
+            console.print(f"{error}; restarting from the last checkpoint", highlight=False, soft_wrap=True)
             return False
     return True
 
 
-def _open_trackers(config: RunConfig, console: Console, ending: Ending, *, live: bool = True) -> "Couriers":
+def _open_trackers(config: RunConfig, console: Console, ending: Ending, *, live: bool = True) -> "Exporters":
     later = shlex.join([*_program(), "track", str(ending.directory.path)])
     on_ray = config.runtime.name == "ray"
-    say = speaker(console)
+    say = console_printer(console)
     return config.track.open(ending.directory, say, later, steps=config.steps, live=live, on_ray=live and on_ray)
 
 
-def _leave_when_told() -> None:
-    """Until the loop listens to signals itself. Ray has handlers of its own, which break its calls, and the process,
-    apart; to leave at once costs nothing that was saved, and Ray's processes end with this one."""
+def _exit_on_signal() -> None:
+    """Exits at once on a stop signal until the loop handles signals. Ray's own handlers would crash the process;
+    checkpoints are safe, and Ray's processes end with this one."""
 
     def leave(number: int, _: object) -> None:
-        os.write(2, b"dojang: told to stop while processes were starting; what was saved before can be resumed\n")
+        os.write(2, b"dojang: told to stop during start-up; resume from the last checkpoint if there is one\n")
         os._exit(Interrupted.exit_code)
 
-    for number in STOP_SIGNALS:
+    for number in STOP_SIGNALS if in_main_thread() else ():
         signal.signal(number, leave)
 
 
-def _nothing(config: RunConfig) -> None:
-    """The directory is this run's already."""
+def _keep_directory(config: RunConfig) -> None:
+    """Does nothing: this run has claimed its directory already."""
 
 
-def dry_run(recipe: str, overrides: Sequence[str]) -> None:
-    """Check the configuration, the model's name and the data; print what would run."""
-    config = recipes.load(recipe, overrides)
-    load_rooms()
+def dry_run(recipe: str, overrides: Sequence[str], run_dir: Path | None = None, *, resume: bool = False) -> None:
+    """Checks all that a run checks before its first step; prints a description of the run. Raises all errors that it
+    finds together. Writes nothing."""
+    directory = choose_directory(recipe, run_dir, resume=resume)
+    config = settings_of(recipe, overrides, directory, resume=resume).config
+    errors = ErrorList()
+    with errors.collect():
+        check_directory(directory, config, resume=resume)
+        check_usable(directory)
+    import_build()
     from dojang.runs.dry_run import describe
 
-    sys.stdout.write(f"{recipes.to_yaml(config)}\n{describe(config)}\n")
+    text = ""
+    with errors.collect():
+        text = describe(config)
+    errors.raise_if_any()
+    sys.stdout.write(f"{recipes.to_yaml(config)}\n{text}\n")
 
 
-def load_rooms() -> None:
-    """Import what a run is composed of, torch and transformers with it. That makes some hundred thousand objects that
-    stay: to look for garbage among them, as Python would do again and again, takes a seventh of the time."""
+def import_build() -> None:
+    """Imports the builder, with torch and transformers. Pauses the garbage collector meanwhile: scanning the hundred
+    thousand new objects again and again would take a seventh of the time."""
     if "dojang.build.assemble" in sys.modules:
         return
     gc.disable()
     try:
-        import_module("dojang.build.assemble")
+        with exit_at_once():
+            import_module("dojang.build.assemble")
     finally:
         gc.enable()
     gc.freeze()
@@ -181,7 +212,8 @@ def _train(
     prepared: "Prepared",
     console: Console,
     ending: Ending,
-    couriers: "Couriers",
+    exporters: "Exporters",
+    stop: StopRequest,
     *,
     may_fail: bool,
 ) -> None:
@@ -191,26 +223,26 @@ def _train(
     started = time.monotonic()
     directory = ending.directory
     found = directory.last_checkpoint()
-    wired = assemble.build(config, prepared, directory, console, first=_step(found))
-    state = load_state(found, wired.gate, wired.problem) if found else State()
+    wired = assemble.build(config, prepared, directory, console, first=step_of(found))
+    state = load_state(found, wired.health, wired.problem) if found else State()
     directory.rewind(state.step if found else -1, state.evaluated())
     if found:
         asyncio.run(wired.trainer.restore(found))
         console.print(f"resuming after step {state.step}", highlight=False)
 
-    couriers.start()
+    exporters.start()
 
     def conclude(status: str) -> None:
-        _ignore_signals()  # an impatient second Ctrl-C must not cost the last words
+        _ignore_signals()  # a second Ctrl-C must not interrupt the summary
         finish(ending, console, status=status, seconds=state.seconds + time.monotonic() - started)
-        couriers.finish(status, hurry=status != "finished")
+        exporters.finish(status, hurry=status != "finished")
 
     try:
-        asyncio.run(_loop(wired, state, prepared.judge))
+        asyncio.run(_loop(wired, state, prepared.judge, stop))
     except BaseException as error:
         if may_fail and isinstance(error, RanksLost):
-            raise  # this is not the end
-        with suppress(DojangError):  # a full disk may refuse the summary too; the first error is the one to tell
+            raise  # the caller restarts
+        with suppress(DojangError):  # a full disk may refuse the summary too; report the first error
             conclude("interrupted" if isinstance(error, Interrupted) else "failed")
         if isinstance(error, DojangError):
             raise type(error)(f"{error}\nresume with: {ending.command}") from error
@@ -218,8 +250,8 @@ def _train(
     conclude("finished")
 
 
-async def _loop(wired: "Run", state: "State", judge: Judge) -> None:
-    """Run the loop with Ctrl-C, SIGTERM and a lost terminal turned into a request to stop and save."""
+async def _loop(wired: "Run", state: "State", judge: Judge, request: StopRequest) -> None:
+    """Runs the loop; Ctrl-C, SIGTERM, SIGHUP and `request` stop it after a checkpoint."""
     from dojang.loop.sync import train
 
     stop = asyncio.Event()
@@ -227,92 +259,45 @@ async def _loop(wired: "Run", state: "State", judge: Judge) -> None:
 
     def ask_to_stop(number: signal.Signals) -> None:
         loop.remove_signal_handler(number)
-        if _torchrun():  # which sends it again
+        if _torchrun():  # torchrun sends it again
             signal.signal(number, signal.SIG_IGN)
         stop.set()
 
-    for number in STOP_SIGNALS:
+    for number in STOP_SIGNALS if in_main_thread() else ():
         loop.add_signal_handler(number, ask_to_stop, number)
+    request.connect(loop, stop)
     try:
         await train(wired, state, stop)
     except RanksLost as error:
-        if stop.is_set():  # then to begin again is not what was asked for
+        if stop.is_set():  # do not restart a run that was told to stop
             raise Interrupted(
-                f"stopped, but {error}: what came after the last checkpoint is to be done again"
+                f"stopped, but {error}: steps after the last checkpoint are lost and repeat on resume"
             ) from error
         raise
     finally:
-        async with AsyncExitStack() as closing_up:  # all of it, whatever fails
-            closing_up.callback(wired.tracker.close)
+        request.disconnect()
+        async with AsyncExitStack() as cleanup:  # closes all of them, even if one fails
+            cleanup.callback(wired.tracker.close)
             for each in (judge, wired.trainer, wired.engine, wired.distiller):
                 if each is not None:
-                    closing_up.push_async_callback(each.close)
+                    cleanup.push_async_callback(each.close)
 
 
 def _ignore_signals() -> None:
-    for number in STOP_SIGNALS:
+    for number in STOP_SIGNALS if in_main_thread() else ():
         signal.signal(number, signal.SIG_IGN)
 
 
-def _choose_directory(recipe: str, run_dir: Path | None, resume: bool) -> RunDir:
-    if run_dir is not None:
-        return RunDir(run_dir)
-    name = Path(recipe).stem
-    taken = {
-        int(path.name.removeprefix(f"{name}-")): RunDir(path)
-        for path in Path("runs").glob(f"{name}-*")
-        if path.name.removeprefix(f"{name}-").isdecimal()
-    }
-    if not resume:
-        return RunDir(Path("runs") / f"{name}-{max(taken, default=0) + 1}")
-    begun = {number: directory for number, directory in taken.items() if directory.holds_a_run()}
-    if not begun:
-        raise RunDirError(f"there is no run of {recipe!r} under runs/ to resume; say which with --run-dir")
-    return begun[max(begun)]
-
-
-def _check_directory(directory: RunDir, config: RunConfig, *, resume: bool) -> None:
-    """A used directory must be resumed, and with what it was started with."""
-    if directory.is_foreign():
-        raise RunDirError(f"{directory.path} is not empty, and what is in it is no run; choose another --run-dir")
-    if resume and not directory.path.is_dir():
-        raise RunDirError(f"there is no run in {directory.path} to resume; leave --resume out to start one")
-    if not directory.holds_a_run():  # with --resume too: a run may die before its first checkpoint
-        return
-    if not resume:
-        raise RunDirError(
-            f"{directory.path} already holds a run; continue it with --resume, or choose another --run-dir"
-        )
-    done = _step(directory.last_checkpoint())
-    if config.epochs is None and config.steps < done:
-        raise ConfigError(f"the run in {directory.path} has done {done} steps already; steps={config.steps} is fewer")
-    changed = {
-        key: values
-        for key, values in recipes.differences(recipes.load(str(directory.config)), config).items()
-        if not key.startswith(RESUMABLE) or (key.startswith(KEPT) and key != "train.lora.publish")
-    }
-    if changed:
-        listing = "\n".join(f"  - {key}: was {old!r}, now {new!r}" for key, (old, new) in changed.items())
-        raise ConfigError(
-            f"these settings differ from those the run was started with, and are part of what it is:\n{listing}\n"
-            "change them back, or start a new run"
-        )
-
-
-def _step(checkpoint: Path | None) -> int:
-    return int(checkpoint.name.removeprefix("step-")) if checkpoint else 0
-
-
 def _torchrun() -> list[str]:
-    """How to start as many processes again, if there are several; on several machines there is more to say."""
+    """Command that starts the same number of torchrun processes on this machine; empty for one process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return []
     return ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "dojang"]
 
 
 def _program() -> list[str]:
-    """How to call dojang again: by its name if the shell finds it, else as it was called now."""
+    """Command that calls dojang again: its name if the shell finds it, else as it was called now."""
     if shutil.which("dojang"):
         return ["dojang"]
-    called = Path(sys.argv[0])
-    return [sys.executable, "-m", "dojang"] if called.name == "__main__.py" else [os.path.relpath(called)]
+    called = Path(sys.argv[0])  # a script of the user's, if the Python API was called
+    return [os.path.relpath(called)] if called.name == "dojang" else [sys.executable, "-m", "dojang"]

@@ -1,7 +1,7 @@
-"""Problems whose answer is one number, given on a line of its own: GSM8K, arithmetic.
+"""Task with one number as answer, on a separate line: GSM8K, arithmetic.
 
-The outcome says whether the answer is right; the reward is what the weighted rewards make of the attempt. The
-two are computed apart, so an accuracy can be reported whatever the policy is being paid for.
+The outcome says whether the answer is correct; the reward is the weighted sum of the reward functions. They are
+computed independently, so accuracy does not depend on the choice of rewards.
 """
 
 import time
@@ -10,25 +10,25 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from dojang.core.section import Section
 from dojang.tasks.answers import answer_line, is_correct, read_number
 from dojang.tasks.reward_settings import Weighted, check_names, labels
 from dojang.tasks.rewards import BUILT_IN, RewardFailure, WeightedRewards, columns_of
+from dojang.tasks.section import TaskSection
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["AnswerLineConfig", "AnswerLineTask"]
 
 
-class AnswerLineConfig(Section):
-    """The answer is one number on a line that begins with ####."""
+class AnswerLineConfig(TaskSection):
+    """Answer line: the answer is one number on a line that begins with ####."""
 
     name: Literal["answer_line"] = "answer_line"
     rewards: Weighted = Field(default={"format": 0.5, "correct": 1.0}, min_length=1)
-    """What is rewarded: `format`, `correct`, `gsm8k_post_format`, `gsm8k_post_correct`, a length, a pattern or a
-    package.module:function of yours, each with its weight (docs/rewards.md)."""
+    """Reward functions and their weights: `format`, `correct`, `gsm8k_post_format`, `gsm8k_post_correct`, a length, a
+    pattern, or a custom package.module:function (docs/rewards.md)."""
     timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds a package.module:function may take for one attempt."""
+    """Time limit of a package.module:function for one completion, in seconds."""
 
     @field_validator("rewards")
     @classmethod
@@ -41,12 +41,12 @@ class AnswerLineConfig(Section):
         return list(labels(self.rewards).values())
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "AnswerLineTask":
-        """The task with these settings."""
+        """Creates the task."""
         return AnswerLineTask(self, problems)
 
 
 class AnswerLineTask:
-    """The Task of this file."""
+    """Grades by the number on the answer line."""
 
     def __init__(self, config: AnswerLineConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
         self._problems = problems
@@ -56,8 +56,11 @@ class AnswerLineTask:
         return problems_of(self._problems, split)
 
     async def check_rewards(self, problem: Problem) -> None:
-        """Tries the reward functions on a problem: ConfigError if one cannot be called."""
+        """Tries the reward functions on a problem; raises ConfigError if one cannot be called."""
         await self._rewards.check(problem)
+
+    def extract(self, problem: Problem, text: str) -> str | None:
+        return answer_line(text)
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
@@ -65,7 +68,7 @@ class AnswerLineTask:
             outcome, detail = _outcome(problem, text)
             score = await self._rewards.score(problem, text)
             if not score.parts:
-                raise RewardFailure("none of the rewards applies to it")
+                raise RewardFailure("no reward function applies to it")
         except (RewardFailure, ValueError) as failure:
             return Verdict(
                 Outcome.JUDGE_ERROR,
@@ -85,7 +88,7 @@ class AnswerLineTask:
 
 
 def _outcome(problem: Problem, text: str) -> tuple[Outcome, str]:
-    """What became of the attempt, and why it was not accepted."""
+    """Returns the outcome of the completion, and why it was not accepted."""
     if is_correct(text, problem.reference):
         return Outcome.ACCEPTED, ""
     line = answer_line(text)

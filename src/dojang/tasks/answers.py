@@ -1,8 +1,7 @@
-"""Reading the answer out of a completion, and comparing it with the right one.
+"""Reads the numeric answer from a completion, and compares it with the reference.
 
-The answer line is the first line that begins with `####`, in the text before the next "Question:". Listing
-several answers, on one line or on many, therefore never helps, and neither does running on into an invented
-next question. Some consequences:
+The answer line is the first line that begins with `####`, in the text before the next "Question:". So it never helps
+to list several answers, on one line or on many, or to continue with an invented next question. Examples:
 
     #### The final answer is 1,080      counts for the format and as an answer
     #### 18, #### $18., #### So, 18     an answer, but not in the format
@@ -10,10 +9,10 @@ next question. Some consequences:
     #### Step 1                         the answer 1: a heading of this depth is read as the answer line
     ##### 18                            an answer: GSM8K's own pattern and veRL's find `#### 18` in it
 
-What surrounds the number (currency, percent sign, units, emphasis) is ignored: "50%" is 50, "18 thousand" is
-18. A sign adjoins its number; "1/2" and "1e3" are numbers. Values are compared as fractions, not as floats:
-two long numbers that differ in the last digit do differ. The tolerance is 1e-3, relative to references below 1 and
-absolute above: 0.333 is 1/3, and neither 0 nor 0.002 is 0.001.
+Text around the number (currency, percent sign, units, emphasis) is ignored: "50%" is 50, "18 thousand" is 18. A sign
+adjoins its number; "1/2" and "1e3" are numbers. Values are compared as fractions, not as floats: two long numbers that
+differ in the last digit do differ. The tolerance is 1e-3, relative to references below 1 and absolute above: 0.333 is
+1/3, and neither 0 nor 0.002 is 0.001.
 
 Not covered: symbolic answers (surds, intervals, units that matter), and decimal commas.
 """
@@ -24,19 +23,19 @@ from fractions import Fraction
 __all__ = ["NEXT_QUESTION", "answer_line", "follows_format", "is_correct", "read_number"]
 
 NEXT_QUESTION = "Question:"
-"""What a dataset with worked examples begins each question with."""
+"""Prefix of each question in datasets with few-shot examples."""
 TOLERANCE = Fraction(1, 1000)
 """Largest accepted error: relative for references below 1 in magnitude, absolute for larger ones."""
 LONGEST_NUMBER = 40
-"""Characters; a longer run of digits is noise, and must cost nothing to refuse."""
+"""Maximum characters of a number; a longer run of digits is noise, and must be cheap to reject."""
 
-# Both the dash people type and the ones typesetters do stand for minus.
+# Hyphen and typographic dashes stand for minus.
 _MINUS = "-\N{MINUS SIGN}\N{EN DASH}"
 _SIGN = rf"[{re.escape(_MINUS)}+]"
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
 
-# None of these patterns has a repetition inside a repetition that could share characters with it, and those that
-# span a line begin where it begins: reading takes time proportional to the length, whatever a model writes.
+# No pattern has nested repetitions that could match the same characters, and those that span a line start at its
+# beginning: parsing takes linear time on any text.
 _ANSWER_LINE = re.compile(r"^[ \t]*####(.*)$", re.MULTILINE)
 _FORMAT = re.compile(rf"^[ \t]*#### The final answer is (?P<number>{_SIGN}?\$?{_DIGITS})%?\.?[ \t\r]*$", re.MULTILINE)
 _NUMBER = re.compile(
@@ -51,22 +50,22 @@ _NUMBER = re.compile(
 
 
 def answer_line(text: str) -> str | None:
-    """What follows `####` on the first line that begins with it."""
-    found = _ANSWER_LINE.search(_attempt(text))
+    """Returns the text after `####` on the first line that begins with it."""
+    found = _ANSWER_LINE.search(_before_next_question(text))
     return found[1].strip() if found else None
 
 
 def follows_format(text: str) -> bool:
-    """Whether some line is `#### The final answer is N`.
+    """Returns whether some line is `#### The final answer is N`.
 
-    N may have a sign, a dollar sign, thousands commas, decimals and a percent sign. Blanks around the line
-    and a full stop at its end do no harm.
+    N may have a sign, a dollar sign, thousands commas, decimals and a percent sign. Blanks around the line and a full
+    stop at its end are allowed.
     """
-    return any(len(found["number"]) <= LONGEST_NUMBER for found in _FORMAT.finditer(_attempt(text)))
+    return any(len(found["number"]) <= LONGEST_NUMBER for found in _FORMAT.finditer(_before_next_question(text)))
 
 
 def is_correct(text: str, reference: object) -> bool:
-    """Whether the answer line holds the reference's number. ValueError if the reference is not a number."""
+    """Returns whether the answer line holds the reference's number. Raises ValueError if the reference is no number."""
     expected = read_number(str(reference))
     if expected is None:
         raise ValueError(f"the reference {str(reference)[:80]!r} is not a number; no answer can be judged")
@@ -76,7 +75,7 @@ def is_correct(text: str, reference: object) -> bool:
 
 
 def read_number(text: str) -> Fraction | None:
-    """The only number in the text; None if there is none, more than one, or one too long to be meant."""
+    """Returns the only number in the text; None if it has none, several, or one that is too long."""
     numbers = _NUMBER.finditer(text)
     first = next(numbers, None)
     if first is None or next(numbers, None) is not None or _has_foreign_numeral(text):
@@ -84,13 +83,13 @@ def read_number(text: str) -> Fraction | None:
     return _value(first)
 
 
-def _attempt(text: str) -> str:
-    """The text without what the model went on to ask itself."""
+def _before_next_question(text: str) -> str:
+    """Cuts off an invented next question."""
     return text.partition(NEXT_QUESTION)[0]
 
 
 def _has_foreign_numeral(text: str) -> bool:
-    """Whether there is a numeral the pattern does not know: in "2½" and "2²" the 2 is not the number."""
+    """Returns whether the text has a numeral that the pattern does not match: in "2½" and "2²" the 2 is no number."""
     return any(char.isnumeric() and not char.isascii() for char in text)
 
 

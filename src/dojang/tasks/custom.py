@@ -1,27 +1,30 @@
-"""Grading by the user's own code."""
+"""Custom task: grading by a user's class."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dojang.core.section import Section, make_object
+from dojang.core.section import make_object
 from dojang.protocols import Task
+from dojang.tasks.section import TaskSection
 from dojang.types import Problem
 
 __all__ = ["CustomTaskConfig"]
 
 
-class CustomTaskConfig(Section):
-    """The escape hatch of the task room."""
+class CustomTaskConfig(TaskSection):
+    """Custom task."""
 
+    grades_on_nodes: ClassVar[bool] = True
+    grades_with_problems: ClassVar[bool] = True
     name: Literal["custom"] = "custom"
     make_with: str
-    """package.module:Class, called with the problems by split and the options; has the methods of Task."""
+    """package.module:Class with the methods of Task; called with the problems by split and the options."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments for it."""
+    """Keyword arguments for the class."""
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> Task:
-        """The user's task."""
+        """Creates the user's task."""
         task: Task = make_object(self.make_with, "task.make_with", problems, **self.options)
         return task

@@ -1,33 +1,32 @@
-"""Taking the program out of what a model wrote.
+"""Extracts the program from a completion.
 
-A program stands in a `<code>` block or in a fenced block (``` or ~~~, three or more) of the language. The last
-one counts, by where it ends: a model that corrects itself means what it wrote last.
+A program is in a `<code>` block or in a fenced block (``` or ~~~, three or more) of the language. The block that ends
+last counts: a model that corrects itself means the later one.
 
-    both kinds             whichever ends last
-    a fence in <code>      is taken off: the last fence of the language, or an untagged one the block begins with;
-                           a <code> block that begins with a fence of another language does not count
-    <code> in a fence      of the language: taken off if it holds the whole program, else part of its text;
+    both kinds             the one that ends last
+    a fence in <code>      is removed: the last fence of the language, or an untagged one at the start of the block;
+                           a <code> block that starts with a fence of another language does not count
+    <code> in a fence      of the language: removed if it holds the whole program, else part of the program;
                            untagged: a <code> block like any other; of another language: never counts
-    an untagged fence      counts only if there is no block of the above; one that comes before such a block was
-                           opened does not count even if that block was never closed
-    <code> in a sentence   (it neither begins its line nor spans lines) counts only if there is nothing else
-    another language       never counts, whether the fence says so or <code language="...">
-    an empty block         is passed over, as one of another language is
-    an unclosed block      is no answer, and what follows an unclosed fence belongs to it. Half a program may compile
-                           and even pass tests; paying for it would teach the model to run into its token limit. An
-                           earlier block that was closed still counts
+    an untagged fence      counts only without any block of the above; an untagged fence before such a block does not
+                           count even if that block is never closed
+    <code> in a sentence   (not at the start of its line, and on one line) counts only without any other block
+    another language       never counts, whether the fence names it or <code language="...">
+    an empty block         is skipped, like a block of another language
+    an unclosed block      is no answer, and the text after an unclosed fence belongs to it. Half a program may compile
+                           and even pass tests; a reward would teach the model to run into its token limit. An
+                           earlier closed block still counts
 
-Fences are read as CommonMark reads them, so one that does not begin its line is none, and a closing one stands
-alone on its line. It is indented at most three columns more than the opening one: a fence in a docstring is text.
-Two things differ, because models forget to close: a fence of the language, or another <code>, begins anew
-inside an open block; and a fence may be indented as far as a list takes it. `vector<code>` and `<code>` between
-backticks are not tags.
+Fences follow CommonMark: a fence starts its line, and a closing fence is alone on its line and indented at most three
+columns more than the opening one (a fence in a docstring is text). Two rules differ, because models forget to close:
+a fence of the language, or another <code>, starts a new block inside an open block; and a fence may be indented as
+deep as its list. `vector<code>` and `<code>` between backticks are not tags.
 
-Only the model's answer counts. If it thought aloud, that is what follows the last </think>; while it is still
-thinking there is none. It ends where an invented next turn begins: at a chat template's token, wherever it
-stands, or at a line that begins with "User:" or "Human:", or [INST], outside of blocks; inside, they are text.
+Only the final answer counts: the text after the last </think>; none if the model is still thinking. It ends where an
+invented next turn starts: at a chat template's token anywhere, or, outside of blocks, at a line that begins with
+"User:" or "Human:", or at [INST].
 
-All of this takes time proportional to the length, whatever the model wrote.
+Extraction takes linear time on any text.
 
 Not covered: fences in block quotes, file names for a language (```main.cpp), &lt; for < in <code>, and programs
 that contain </code>, which only a fence can hold.
@@ -39,7 +38,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SPELLINGS", "answer_in", "extract_code"]
+__all__ = ["SPELLINGS", "extract_code", "final_answer"]
 
 _CPP = frozenset(
     {"cpp", "c++", "cc", "cxx"} | {f"{name}{year}" for name in ("cpp", "c++") for year in (11, 14, 17, 20, 23)}
@@ -50,13 +49,13 @@ SPELLINGS: Mapping[str, frozenset[str]] = {
     "cpp20": _CPP,
     "python3": frozenset({"python", "py", "python3", "py3"}),
 }
-"""Each language, and what models write after a fence for it, in lower case."""
+"""Language -> names that models write after a fence, in lower case."""
 
 _NEXT_TURN = re.compile(
     r"<\|(?:im_start|im_end|user|system|assistant|end|endoftext|end_of_text|eot_id|start_header_id)\|>"
     r"|<\uff5c(?:User|Assistant)\uff5c>|<(?:start|end)_of_turn>"
 )
-# No repetition can hand characters over to another one, and each begins with its line or stops at a bracket.
+# No two repetitions can match the same characters, and each starts at its line or stops at a bracket: linear time.
 _EVENT = re.compile(
     r"""
       ^ (?P<indent> [ \t]*+ (?: (?:[-*+]|[0-9]{1,9}[.)]) [ \t]++ )? )
@@ -77,11 +76,11 @@ _Kind = Literal["ours", "untagged", "inline", "other"]
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What has been opened: a fence, or (without a mark) <code>."""
+    """An open block: a fence, or (without a mark) <code>."""
 
     kind: _Kind
     start: int
-    """Where its text begins."""
+    """Position at which its text begins."""
     mark: str = ""
     indent: str = ""
 
@@ -90,20 +89,20 @@ class _Block:
         return len(self.indent.expandtabs(4))
 
     def heeds(self, event: re.Match[str]) -> bool:
-        """Whether a fence inside this one is more than text."""
+        """Returns whether a fence inside this one is a fence, not text."""
         return event["fence"].startswith(self.mark) and len(event["indent"].expandtabs(4)) <= self.width + 3
 
 
 def extract_code(text: str, language: str) -> str | None:
-    """The program in the text, without what surrounds it; None if there is none."""
+    """Returns the program in the text; None without one."""
     if language not in SPELLINGS:
-        raise ValueError(f"no language {language!r}; there is {', '.join(SPELLINGS)}")
-    answer = answer_in(text.replace("\r\n", "\n"))
+        raise ValueError(f"unknown language {language!r}; known: {', '.join(SPELLINGS)}")
+    answer = final_answer(text.replace("\r\n", "\n"))
     return None if answer is None else _Scan(answer, SPELLINGS[language]).program()
 
 
-def answer_in(text: str) -> str | None:
-    """What the model wrote for the user in this turn; None if it never stopped thinking."""
+def final_answer(text: str) -> str | None:
+    """Returns the text of this turn after the thinking; None if the model never stopped thinking."""
     found = _NEXT_TURN.search(text)
     turn = text[: found.start()] if found else text
     said = turn.rpartition("</think>")[2]
@@ -111,7 +110,7 @@ def answer_in(text: str) -> str | None:
 
 
 class _Scan:
-    """One pass over the text that finds every closed block."""
+    """Finds every closed block in one pass over the text."""
 
     def __init__(self, text: str, names: frozenset[str]) -> None:
         self._text = text
@@ -127,7 +126,7 @@ class _Scan:
             self._on(event)
 
     def program(self) -> str | None:
-        """The last block that holds one."""
+        """Returns the program of the last block that holds one."""
         for kind in ("ours", "untagged", "inline"):
             for block, text in reversed(self._found[kind]):
                 program = _unfenced(block, text) if block.mark else self._in_code(text)
@@ -171,7 +170,7 @@ class _Scan:
             kind = "other"
         if event.start() < self._last_close:
             self._code = _Block(kind, event.end())
-        elif kind == "ours":  # the beginning of a program that was cut off; in a sentence it is a mere mention
+        elif kind == "ours":  # start of a truncated program; in a sentence it is a mention
             self._found["untagged"].clear()
 
     def _kind(self, info: str) -> _Kind:
@@ -181,7 +180,7 @@ class _Scan:
         return "ours" if found[1].lower() in self._names else "other"
 
     def _in_code(self, text: str) -> str | None:
-        """The text of a <code> block, without a fence around the program in it."""
+        """Returns the text of a <code> block, without a fence around its program."""
         found = _Scan(text, self._names)._found
         if found["ours"]:
             return _unfenced(*found["ours"][-1])
@@ -190,12 +189,12 @@ class _Scan:
             return text
         if self._kind(first["info"]) == "other":
             return None
-        # A fence that was not closed does no harm here: the block was.
+        # An unclosed fence is fine here: the <code> block is closed.
         return _unfenced(*found["untagged"][0]) if found["untagged"] else text[first.end() :]
 
 
 def _unfenced(fence: _Block, text: str) -> str:
-    """The text of a fence, moved to the left as far as the fence is indented, without <code> around it."""
+    """Returns the text of a fence, dedented by the fence's indentation, without <code> around it."""
     if fence.width:
         text = "\n".join(_moved(line, fence) for line in text.split("\n"))
     inside = text.strip()
@@ -213,7 +212,7 @@ def _moved(line: str, fence: _Block) -> str:
 
 
 def _tidy(program: str) -> str:
-    """Without blank lines around it, and without an indentation that all its lines share."""
+    """Removes blank lines around the program, and the common indentation."""
     lines = program.rstrip().split("\n")
     first = next(number for number, line in enumerate(lines) if line.strip())
     text = "\n".join(lines[first:])

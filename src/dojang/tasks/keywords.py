@@ -1,15 +1,15 @@
-"""Texts on some subject, graded by what they say: terms, terms that stand together, ideas (keyword_rules.py).
+"""Keywords task: grades a text by the terms, term groups and ideas it contains (keyword_rules.py).
 
-    nothing was said                                        NO_ANSWER, 0
-    all rules are kept, or a share of `accept` of them      ACCEPTED
-    otherwise, or something forbidden was said              WRONG
-    a pattern takes too long                                JUDGE_ERROR: no reward at all
+    the text is empty                                       NO_ANSWER, 0
+    all rules are satisfied, or a share of `accept`         ACCEPTED
+    otherwise, or with a forbidden term                     WRONG
+    a pattern takes too long                                JUDGE_ERROR: no reward
 
-The reward is the share, by weight, of the rules kept, less what was forbidden; or 1 for an accepted text and 0 for
-another, if only that is paid. Only the answer is read, not what a model thought aloud before it. `passed` counts rules.
+The reward is the weighted share of satisfied rules, minus forbidden terms; with reward_shape=all_or_nothing, 1 for an
+accepted text and 0 otherwise. Only the final answer counts, not the thinking before it. `passed` counts rules.
 
-Each rule of the recipe is a part of the verdict. Rules that a problem brings along are one part, `own`, since every
-other name would be a figure that few samples have. Not covered: whether what is said is true.
+Each rule of the recipe is a part of the verdict. The rules of a problem's reference form one part, `own`: separate
+names would be metrics that few samples have. Not covered: whether the text is true.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from dojang.core.errors import DataError
-from dojang.tasks.extract import answer_in
-from dojang.tasks.keyword_rules import Checklist, Found, Rules, rules_in
-from dojang.tasks.phrases import Reading
-from dojang.tasks.reward_settings import Rewarded, labels
+from dojang.tasks.extract import final_answer
+from dojang.tasks.keyword_rules import Checklist, RuleResult, Rules, read_rules
+from dojang.tasks.phrases import TextMatcher
+from dojang.tasks.reward_settings import RewardedTaskConfig, labels
 from dojang.tasks.rewards import WeightedRewards, columns_of
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
@@ -31,28 +31,28 @@ from dojang.types import Outcome, Problem, Verdict
 __all__ = ["KeywordsConfig", "KeywordsTask"]
 
 SHOWN = 5
-"""Unusable problems that an error names, and rules that a verdict does."""
+"""Maximum number of unusable problems in an error, and of rules in a verdict's detail."""
 
 
-class KeywordsConfig(Rules, Rewarded):
-    """The answer is a text that must say certain things."""
+class KeywordsConfig(Rules, RewardedTaskConfig):
+    """Keywords: the answer is a text that must contain certain terms."""
 
     own_parts: ClassVar[tuple[str, ...]] = ("own",)
     name: Literal["keywords"] = "keywords"
     case: bool = False
-    """Whether capitals matter."""
+    """Whether matching is case-sensitive."""
     whole_words: bool = True
-    """Whether terms are whole words; false for languages that put no blanks between words."""
+    """Whether terms match whole words only; false for languages without blanks between words."""
     reward_shape: Literal["fraction", "all_or_nothing"] = "fraction"
-    """What is paid: the share of the rules kept, or 1 only if the text is accepted."""
+    """Reward: the share of satisfied rules, or 1 only if the text is accepted."""
     accept: float = Field(default=1.0, gt=0, le=1)
-    """The share from which on a text is accepted, if it says nothing forbidden."""
+    """Share of satisfied rules from which on a text without forbidden terms is accepted."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
         names = [*self.checklist().names, *labels(self.rewards).values(), *self.own_parts]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{', '.join(map(repr, twice))} would be two rules or rewards of the same name")
+            raise ValueError(f"{', '.join(map(repr, twice))}: two rules or rewards have the same name; rename one")
         return self
 
     def part_names(self) -> list[str]:
@@ -60,21 +60,21 @@ class KeywordsConfig(Rules, Rewarded):
         own = [*self.checklist().names, *self.own_parts] if self.reward_shape == "fraction" else ["accepted"]
         return [*own, *labels(self.rewards).values()]
 
-    def reading(self) -> Reading:
-        """How texts are read with these settings."""
-        return Reading(self.case, self.whole_words, self.timeout_s)
+    def reading(self) -> TextMatcher:
+        """Creates the matcher with these settings."""
+        return TextMatcher(self.case, self.whole_words, self.timeout_s)
 
     def checklist(self) -> Checklist:
-        """The rules that all problems have."""
+        """Compiles the recipe's rules."""
         return Checklist(self, self.reading())
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "KeywordsTask":
-        """The task with these settings."""
+        """Creates the task."""
         return KeywordsTask(self, problems)
 
 
 class KeywordsTask:
-    """The Task of this file."""
+    """Grades texts by rules."""
 
     def __init__(self, config: KeywordsConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
         self._config, self._problems = config, problems
@@ -91,18 +91,21 @@ class KeywordsTask:
         return problems_of(self._problems, split)
 
     async def check_rewards(self, problem: Problem) -> None:
-        """Tries the reward functions on a problem: ConfigError if one cannot be called."""
+        """Tries the reward functions on a problem; raises ConfigError if one cannot be called."""
         await self._rewards.check(problem)
 
+    def extract(self, problem: Problem, text: str) -> str | None:
+        return final_answer(text)
+
     async def grade(self, problem: Problem, text: str) -> Verdict:
-        return await self._rewards.added_to(await self._read(problem, text), problem, text)
+        return await self._rewards.add_to(await self._read(problem, text), problem, text)
 
     def _own(self, problem: Problem) -> Checklist:
-        """The rules of the problem itself; ValueError if there are none at all."""
-        own = Checklist(rules_in(problem.reference), self._reading)
-        if not (own.asks or self._common.asks):
+        """Returns the rules of the problem. Raises ValueError if neither it nor the recipe has rules."""
+        own = Checklist(read_rules(problem.reference), self._reading)
+        if not (own.has_requirements or self._common.has_requirements):
             raise ValueError(
-                f"neither the recipe nor the reference {problem.reference!r:.80} says what a text must say "
+                f"neither the recipe nor the reference {problem.reference!r:.80} has rules for the text "
                 "(required, groups, ideas)"
             )
         return own
@@ -117,7 +120,7 @@ class KeywordsTask:
     async def _read(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
         try:
-            # In a thread, for a pattern may take its time.
+            # In a thread, because a pattern may be slow.
             return await asyncio.to_thread(self._verdict, self._own(problem), text, started)
         except ValueError as error:
             why = str(error)
@@ -127,22 +130,22 @@ class KeywordsTask:
         return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {why}", seconds=seconds)
 
     def _verdict(self, own: Checklist, text: str, started: float) -> Verdict:
-        answer = self._reading.prepared(answer_in(text) or "")
-        common, brought = self._common.look(answer), own.look(answer)
-        found = [*common, *brought]
+        answer = self._reading.normalize(final_answer(text) or "")
+        common, specific = self._common.check(answer), own.check(answer)
+        found = [*common, *specific]
         said = bool(answer.strip())
         share = _share(found) if said else 0.0
-        forbidden = any(each.forbids and not each.kept for each in found)
+        forbidden = any(each.forbids and not each.satisfied for each in found)
         accepted = said and not forbidden and share >= self._config.accept - 1e-9
-        missed = [each.name for each in found if not each.kept]
-        parts = {each.name: float(each.kept and said) for each in common}
-        parts |= {"own": _share(brought) if said else 0.0} if brought else {}
-        weights = {each.name: each.weight for each in common} | {"own": _asked(brought)}
-        terms = {name: (weights[name] / (_asked(found) or 1.0), value) for name, value in parts.items()}
+        missed = [each.name for each in found if not each.satisfied]
+        parts = {each.name: float(each.satisfied and said) for each in common}
+        parts |= {"own": _share(specific) if said else 0.0} if specific else {}
+        weights = {each.name: each.weight for each in common} | {"own": _required_weight(specific)}
+        terms = {name: (weights[name] / (_required_weight(found) or 1.0), value) for name, value in parts.items()}
         return Verdict(
             Outcome.ACCEPTED if accepted else Outcome.WRONG if said else Outcome.NO_ANSWER,
             share if self._config.reward_shape == "fraction" else float(accepted),
-            passed=sum(each.kept for each in found) if said else 0,
+            passed=sum(each.satisfied for each in found) if said else 0,
             total=len(found),
             parts=parts,
             terms=terms if self._config.reward_shape == "fraction" else {"accepted": (1.0, float(accepted))},
@@ -151,21 +154,21 @@ class KeywordsTask:
         )
 
 
-def _asked(found: Sequence[Found]) -> float:
-    """Weight of the rules that ask for something."""
+def _required_weight(found: Sequence[RuleResult]) -> float:
+    """Sums the weights of the rules that require something."""
     return sum(each.weight for each in found if not each.forbids)
 
 
-def _share(found: Sequence[Found]) -> float:
-    """Of the rules that ask for something, by weight, those kept; less what is forbidden."""
-    asked = _asked(found)
-    kept = sum(each.weight for each in found if each.kept and not each.forbids)
-    broken = sum(each.weight for each in found if each.forbids and not each.kept)
-    if not asked:
-        return float(not broken)
-    return max(0.0, (kept - broken) / asked)
+def _share(found: Sequence[RuleResult]) -> float:
+    """Computes the weighted share of satisfied rules, minus the weight of forbidden terms."""
+    required = _required_weight(found)
+    satisfied = sum(each.weight for each in found if each.satisfied and not each.forbids)
+    violated = sum(each.weight for each in found if each.forbids and not each.satisfied)
+    if not required:
+        return float(not violated)
+    return max(0.0, (satisfied - violated) / required)
 
 
 def _detail(missed: Sequence[str]) -> str:
     more = f" and {len(missed) - SHOWN} more" if len(missed) > SHOWN else ""
-    return f"not kept: {', '.join(missed[:SHOWN])}{more}" if missed else ""
+    return f"not satisfied: {', '.join(missed[:SHOWN])}{more}" if missed else ""

@@ -1,10 +1,10 @@
-"""The process that asks math-verify whether two answers are the same (worker_pool.py).
+"""Worker process that compares two answers with math-verify (worker_pool.py).
 
     {"gold": "\\\\frac12", "text": "... \\\\boxed{0.5}"}  ->  {"correct": true, "answered": true, "boxed": true}
                                                       or  {"gold": false}, {"error": "..."}
 
-Of a text, the last box counts, or else a formula or number that is called the answer. math-verify's own time limits are
-off: they need signals, and whoever started this process kills it.
+In a text the last \\boxed{} counts, or else a formula or number that the text calls the answer. math-verify's time
+limits are off, because they need signals; the pool kills a process that hangs.
 """
 
 import logging
@@ -15,17 +15,17 @@ from typing import Any
 
 from dojang.tasks.worker_process import serve
 
-__all__ = ["verifier"]
+__all__ = ["last_box", "verifier"]
 
 REMEMBERED = 4096
 SHORT = 200
-"""Characters of an answer that is worth remembering."""
+"""Maximum characters of a cached answer."""
 
 _BOX = re.compile(r"\\boxed\s*\{")
 
 
 def verifier() -> Callable[[Any], dict[str, Any]]:
-    """Judges questions."""
+    """Returns a function that compares answers."""
     logging.disable(logging.CRITICAL)
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
@@ -34,7 +34,7 @@ def verifier() -> Callable[[Any], dict[str, Any]]:
         ExprExtractionConfig(try_extract_without_anchor=False),
     ]
 
-    @lru_cache(REMEMBERED)  # a group of attempts has one reference, and often one answer
+    @lru_cache(REMEMBERED)  # the samples of a group share one reference, and often one answer
     def right(gold: str) -> list[Any]:
         found: list[Any] = parse(f"\\boxed{{{gold}}}", fallback_mode="no_fallback", parsing_timeout=None) or parse(
             gold, fallback_mode="no_fallback", parsing_timeout=None
@@ -51,7 +51,7 @@ def verifier() -> Callable[[Any], dict[str, Any]]:
         gold, text = question["gold"], question["text"]
         if not right(gold):
             return {"gold": False}
-        box = _last_box(text)
+        box = last_box(text)
         short = box is not None and len(box) <= SHORT
         answered, correct = remembered(gold, box) if short else compared(gold, box or text)
         return {"correct": correct, "answered": answered, "boxed": box is not None}
@@ -59,8 +59,8 @@ def verifier() -> Callable[[Any], dict[str, Any]]:
     return judged
 
 
-def _last_box(text: str) -> str | None:
-    """With whatever is in it."""
+def last_box(text: str) -> str | None:
+    """Returns the last \\boxed{...} with its content."""
     found = list(_BOX.finditer(text))
     if not found:
         return None
@@ -69,7 +69,7 @@ def _last_box(text: str) -> str | None:
         depth += {"{": 1, "}": -1}.get(text[place], 0)
         if text[place] == "}" and not depth:
             return f"\\boxed{text[start : place + 1]}"
-    return None  # it was cut off
+    return None  # truncated
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Problems whose answer is a number or a formula, in LaTeX or plain, compared by what it means (math-verify).
+"""Maths task: the answer is a number or formula, in LaTeX or plain, compared symbolically (math-verify).
 
-the last \\boxed{}, or what is called the answer, equals the reference       correct
-none of it                                                                   NO_ANSWER
-the verifier hangs or fails, or cannot read the reference                    JUDGE_ERROR: no reward at all
+the last \\boxed{}, or the expression called the answer, equals the reference    ACCEPTED
+neither is present                                                              NO_ANSWER
+the verifier hangs or fails, or cannot parse the reference                      JUDGE_ERROR: no reward
 """
 
 import time
@@ -13,43 +13,48 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dojang.core.errors import ConfigError
-from dojang.tasks.reward_settings import Rewarded
+from dojang.tasks.math_verify_process import last_box
+from dojang.tasks.reward_settings import RewardedTaskConfig
 from dojang.tasks.rewards import WeightedRewards, columns_of
 from dojang.tasks.splits import problems_of
-from dojang.tasks.worker_pool import WorkerFailure, Workers
+from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["MathsConfig", "MathsTask"]
 
 
-class MathsConfig(Rewarded):
-    """The answer is a number or a formula."""
+class MathsConfig(RewardedTaskConfig):
+    """Maths: the answer is a number or formula, compared by math-verify."""
 
     own_parts: ClassVar[tuple[str, ...]] = ("correct", "boxed")
+    grades_on_nodes: ClassVar[bool] = True
     name: Literal["maths"] = "maths"
     correct: float = 1.0
-    """What a right answer is worth."""
+    """Reward of a correct answer."""
     boxed: float = 0.0
-    """What giving any answer in \\boxed{} is worth, right or not."""
+    """Reward of any answer in \\boxed{}, correct or not."""
     timeout_s: float = Field(default=5.0, gt=0)
-    """Seconds for one comparison, after which the process that hangs is killed; and for a pattern or a
+    """Time limit in seconds of one comparison, after which its process is killed; also of a pattern or a
     package.module:function in `rewards`."""
     workers: int = Field(default=0, ge=0, le=1024)
-    """Processes that compare; 0 for one a core."""
+    """Number of worker processes; 0: one per core."""
+
+    def worker_processes(self) -> int | None:
+        return self.workers
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "MathsTask":
-        """The task with these settings."""
+        """Creates the task."""
         if find_spec("math_verify") is None:
             raise ConfigError("task.name=maths needs math-verify: pip install 'dojang[maths]'")
         return MathsTask(self, problems)
 
 
 class MathsTask:
-    """The Task of this file."""
+    """Grades by symbolic comparison in worker processes."""
 
     def __init__(self, config: MathsConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
         self._config, self._problems = config, problems
-        self._workers = Workers("dojang.tasks.math_verify_process", count=config.workers, timeout_s=config.timeout_s)
+        self._workers = WorkerPool("dojang.tasks.math_verify_process", count=config.workers, timeout_s=config.timeout_s)
         self._rewards = WeightedRewards(
             config.rewards, timeout_s=config.timeout_s, built_in={}, columns=columns_of(problems)
         )
@@ -58,11 +63,14 @@ class MathsTask:
         return problems_of(self._problems, split)
 
     async def check_rewards(self, problem: Problem) -> None:
-        """Tries the reward functions on a problem: ConfigError if one cannot be called."""
+        """Tries the reward functions on a problem; raises ConfigError if one cannot be called."""
         await self._rewards.check(problem)
 
+    def extract(self, problem: Problem, text: str) -> str | None:
+        return last_box(text)
+
     async def grade(self, problem: Problem, text: str) -> Verdict:
-        return await self._rewards.added_to(await self._compare(problem, text), problem, text)
+        return await self._rewards.add_to(await self._compare(problem, text), problem, text)
 
     async def _compare(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
@@ -72,7 +80,7 @@ class MathsTask:
             found = {"error": str(failure)}
         seconds = time.perf_counter() - started
         if "correct" not in found:
-            why = found.get("error") or f"the reference {str(problem.reference)[:80]!r} cannot be read"
+            why = found.get("error") or f"the reference {str(problem.reference)[:80]!r} cannot be parsed"
             return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {why}", seconds=seconds)
         correct, boxed = float(found["correct"]), float(found["boxed"])
         worth = self._config

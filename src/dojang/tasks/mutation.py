@@ -1,9 +1,8 @@
-"""Small changes that make a right program wrong, more often than not: a mutated program that still passes all tests
-says that the tests are weak, or that the change changed nothing.
+"""Mutates correct programs, usually into wrong ones. A mutant that passes all tests means that the tests are weak, or
+that the mutation is equivalent.
 
-Python is changed by its syntax tree, in its functions, or everywhere if it has none. C++ is changed by its words: a few
-operators and numbers, outside of strings, comments, brackets and lines of the preprocessor. Some of what comes out does
-not compile.
+Python is mutated in its syntax tree: in functions, or everywhere without functions. C++ is mutated in its tokens: some
+operators and numbers, outside of strings, comments, brackets and preprocessor lines. Some mutants do not compile.
 """
 
 import ast
@@ -12,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["another", "mutants", "parsed"]
+__all__ = ["different_value", "mutants", "parsed"]
 
 _NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
@@ -36,15 +35,15 @@ _SWAPPED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Pow: ast.Mult,
 }
 _ORDER = (ast.Compare, ast.BinOp, ast.BoolOp, ast.Constant, ast.Return)
-"""The kinds of change, those that tell most first: a negated comparison, another operator, `or` for `and`, another
-constant, no result."""
+"""Kinds of mutation, most informative first: negated comparison, other operator, `or` for `and`, other constant, no
+result."""
 
 _CPP: tuple[Mapping[str, str], ...] = (
     {"==": "!=", "!=": "==", "<=": ">", ">=": "<", " < ": " >= ", " > ": " <= "},
     {"+=": "-=", "-=": "+=", " + ": " - ", " - ": " + ", " * ": " + ", "%": "/"},
     {"&&": "||", "||": "&&"},
 )
-"""The same for C++; numbers come after these."""
+"""Kinds of mutation for C++; numbers come last."""
 _SKIPPED = r"""^[ \t]*\#[^\n]*|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\[[^\[\]\n]*\]|<[\w:, *]*>"""
 _WORD = re.compile(
     rf"(?P<skipped>{_SKIPPED})|(?P<number>(?<![\w.])[0-9]{{1,18}}(?![\w.]))"
@@ -54,7 +53,7 @@ _WORD = re.compile(
 
 
 def mutants(source: str, language: str = "python3") -> Iterator[str]:
-    """The program with one place changed, for each place; always in the same order. None of one that is not Python."""
+    """Yields the program with one place mutated, for each place, in a fixed order. Yields none for invalid Python."""
     if language != "python3":
         yield from _cpp_mutants(source)
         return
@@ -68,14 +67,14 @@ def mutants(source: str, language: str = "python3") -> Iterator[str]:
 
 
 def parsed(source: str) -> ast.Module:
-    """The syntax tree."""
+    """Parses Python without warnings."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old code has odd escapes in its strings
+        warnings.simplefilter("ignore")  # old code has invalid escapes in strings
         return ast.parse(source)
 
 
-def another(value: Any) -> Any:
-    """Of the same kind, but not the same."""
+def different_value(value: Any) -> Any:
+    """Returns a different value of the same type."""
     match value:
         case bool():
             return not value
@@ -128,7 +127,7 @@ def _changed(node: ast.AST) -> ast.AST | None:
         case ast.BoolOp(op, values):
             return ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
         case ast.Constant(bool() | int() | float() | str() as value):
-            return ast.Constant(another(value))
+            return ast.Constant(different_value(value))
         case ast.Return(ast.expr()):
             return ast.Return(ast.Constant(None))
     return None

@@ -1,61 +1,74 @@
-"""Puzzles of reasoning-gym, scored by the generator that made them.
+"""reasoning-gym task: puzzles scored by the generator that made them.
 
-what stands in the last <answer></answer>     the generator's score, from 0 to 1; right if it is 1
+text in the last <answer></answer>            the generator's score, from 0 to 1; ACCEPTED if it is 1
 no such tags                                  NO_ANSWER, 0
-the generator hangs or raises                 JUDGE_ERROR: no reward at all
+the generator hangs or raises                 JUDGE_ERROR: no reward
 """
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from dojang.core.errors import ConfigError
-from dojang.core.section import Section
+from dojang.tasks.section import TaskSection
 from dojang.tasks.splits import problems_of
-from dojang.tasks.worker_pool import WorkerFailure, Workers
+from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["ReasoningGymTask", "ReasoningGymTaskConfig"]
 
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
-class ReasoningGymTaskConfig(Section):
-    """The answer is scored by the puzzle's own generator."""
 
+class ReasoningGymTaskConfig(TaskSection):
+    """reasoning-gym: the puzzle's generator scores the answer."""
+
+    grades_on_nodes: ClassVar[bool] = True
     name: Literal["reasoning_gym"] = "reasoning_gym"
     timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds for scoring one answer; after that the process that hangs is killed."""
+    """Time limit in seconds for scoring one answer, after which its process is killed."""
     workers: int = Field(default=0, ge=0, le=1024)
-    """Processes that score; 0 for one a core."""
+    """Number of worker processes; 0: one per core."""
 
     def part_names(self) -> list[str]:
         """Names of the terms of the reward."""
         return ["score"]
 
+    def worker_processes(self) -> int | None:
+        return self.workers
+
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "ReasoningGymTask":
-        """The task with these settings."""
+        """Creates the task."""
         if find_spec("reasoning_gym") is None:
             raise ConfigError("task.name=reasoning_gym needs reasoning-gym: pip install 'dojang[reasoning-gym]'")
         return ReasoningGymTask(self, problems)
 
 
 class ReasoningGymTask:
-    """The Task of this file."""
+    """Grades with reasoning-gym in worker processes."""
 
     def __init__(self, config: ReasoningGymTaskConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
         self._problems = problems
-        self._workers = Workers("dojang.tasks.reasoning_gym_process", count=config.workers, timeout_s=config.timeout_s)
+        self._workers = WorkerPool(
+            "dojang.tasks.reasoning_gym_process", count=config.workers, timeout_s=config.timeout_s
+        )
 
     def problems(self, split: str) -> Sequence[Problem]:
         return problems_of(self._problems, split)
+
+    def extract(self, problem: Problem, text: str) -> str | None:
+        found = _ANSWER.findall(text)
+        return found[-1].strip() if found else None
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
         try:
             if not isinstance(problem.reference, Mapping):
-                raise WorkerFailure("not a problem of reasoning-gym")
+                raise WorkerFailure("not a reasoning-gym problem")
             found = await self._workers.ask({**problem.reference, "text": text})
         except WorkerFailure as failure:
             found = {"error": str(failure)}

@@ -1,9 +1,9 @@
-"""The process that has answers scored by reasoning-gym (worker_pool.py).
+"""Worker process that scores answers with reasoning-gym (worker_pool.py).
 
     {"generator": "maze", "settings": {}, "entry": "{...}", "text": "... <answer>7</answer>"}  ->  {"score": 1.0}
                                                          or  {"score": null}: no answer in tags, {"error": "..."}
 
-The last answer in tags counts: the library's own rule.
+The last answer in tags counts: the library's rule.
 """
 
 import ast
@@ -19,7 +19,7 @@ __all__ = ["scorer"]
 
 
 def scorer() -> Callable[[Any], dict[str, Any]]:
-    """Scores answers."""
+    """Returns a function that scores answers."""
     from reasoning_gym.factory import create_dataset
     from reasoning_gym.utils import extract_answer
 

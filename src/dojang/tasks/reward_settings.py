@@ -1,12 +1,12 @@
-"""What a recipe may say of a reward: its weight, or a section with more.
+"""Settings of reward functions: a weight, or a section.
 
     rewards:
       correct: 1.0                                  built in, by its name
-      mine:politeness: 0.2                          a function of yours
-      tags: {weight: 0.3, pattern: '</think>'}      a regular expression, under a name of yours
-      length: {weight: 0.2, at_most: 200}           so many words, under a name of yours
+      mine:politeness: 0.2                          a custom function
+      tags: {weight: 0.3, pattern: '</think>'}      a regular expression, with a custom name
+      length: {weight: 0.2, at_most: 200}           a number of words, with a custom name
 
-A pattern that takes for ever is given up by the `regex` library, in whatever thread it runs; such a text has no reward.
+The `regex` library stops a slow pattern at a time limit, in any thread; such a text has no reward.
 """
 
 import re
@@ -26,13 +26,14 @@ from pydantic import (
 
 from dojang.core.section import Section, complaints
 from dojang.tasks.reward_signatures import Completions
+from dojang.tasks.section import TaskSection
 
 __all__ = [
     "FunctionReward",
     "Kind",
     "LengthReward",
     "PatternReward",
-    "Rewarded",
+    "RewardedTaskConfig",
     "Weighted",
     "check_names",
     "check_pattern",
@@ -46,8 +47,8 @@ _NAME = re.compile(r"\w[\w-]*")
 
 
 def check_pattern(pattern: str) -> str:
-    """ValueError if it is no regular expression."""
-    import regex  # not before there is a pattern: it takes a while to load
+    """Raises ValueError unless the pattern is a regular expression."""
+    import regex  # imported late: it takes a while to load
 
     try:
         regex.compile(pattern)
@@ -57,15 +58,15 @@ def check_pattern(pattern: str) -> str:
 
 
 class LengthReward(Section):
-    """1 for a text that is neither too short nor too long; beyond, less and less in a straight line."""
+    """Length reward: 1 within the bounds; outside it falls linearly to 0."""
 
     weight: float = 1.0
     unit: Literal["words", "characters"] = "words"
-    """What is counted; words are what blanks separate."""
+    """Unit of length; words are separated by white space."""
     at_least: int = Field(default=0, ge=0)
     at_most: int | None = Field(default=None, ge=1)
     fade: int | None = Field(default=None, ge=0)
-    """So many beyond a bound it is 0; without it, as many as the bound itself."""
+    """Distance beyond a bound at which the reward is 0; null: equal to the bound."""
 
     @model_validator(mode="after")
     def _bounds(self) -> Self:
@@ -74,7 +75,7 @@ class LengthReward(Section):
         return self
 
     def value(self, text: str) -> float:
-        """Between 0 and 1."""
+        """Returns the reward, between 0 and 1."""
         count = len(text.split()) if self.unit == "words" else len(text)
         if count < self.at_least:
             bound = self.at_least
@@ -82,33 +83,33 @@ class LengthReward(Section):
             bound = self.at_most
         else:
             return 1.0
-        room = bound if self.fade is None else self.fade
-        return max(0.0, 1 - abs(count - bound) / room) if room else 0.0
+        fade = bound if self.fade is None else self.fade
+        return max(0.0, 1 - abs(count - bound) / fade) if fade else 0.0
 
 
 class PatternReward(Section):
-    """1 if the pattern is found anywhere in the text."""
+    """Pattern reward: 1 if the pattern matches anywhere in the text, else 0."""
 
     weight: float = 1.0
     pattern: Annotated[str, Field(min_length=1)]
-    """A regular expression. (?s) in front lets a dot be a line break, \\A and \\Z are the ends of the text."""
+    """Regular expression. With a leading (?s) a dot matches line breaks; \\A and \\Z are the ends of the text."""
 
     _compiles = field_validator("pattern")(check_pattern)
 
     def value(self, text: str, timeout_s: float) -> float:
-        """0 or 1; TimeoutError if it takes longer."""
+        """Returns 0 or 1. Raises TimeoutError after `timeout_s`."""
         import regex
 
         return float(regex.search(self.pattern, text, timeout=timeout_s, concurrent=True) is not None)
 
 
 class FunctionReward(Section):
-    """A package.module:function, with more to say of it than its weight."""
+    """Settings of a package.module:function."""
 
     weight: float = 1.0
     completions: Completions | None = None
-    """Form of the completions a function with TRL's signature is given: messages or text. Without it, found by trying
-    both before the run begins."""
+    """Form of completions for a function with TRL's signature: messages or text. null: found by trying both before the
+    run starts."""
 
 
 Kind = float | LengthReward | PatternReward | FunctionReward
@@ -118,7 +119,7 @@ _WEIGHT: TypeAdapter[float] = TypeAdapter(FiniteFloat)
 
 
 def _read(tree: Any) -> Any:
-    """Sections, told apart by what is in them; ValueError with all that is wrong."""
+    """Parses the sections by their keys. Raises ValueError with all errors."""
     if not isinstance(tree, Mapping):
         return tree
     read: dict[Any, Any] = {}
@@ -154,10 +155,10 @@ Weighted = Annotated[dict[str, Kind], BeforeValidator(_read)]
 
 
 def check_names(rewards: Mapping[str, Kind], built_in: Sequence[str] = (), taken: Sequence[str] = ()) -> None:
-    """ValueError if a name leads nowhere, or is one of a task's own parts already."""
+    """Raises ValueError if a name is unknown, or equals one of the task's own parts."""
     wrong = [problem for name, kind in rewards.items() if (problem := _misnamed(name, kind, built_in))]
     wrong += [
-        f"{name!r} would be mixed up with the task's own part {label!r}; give it another name"
+        f"{name!r} has the name of the task's part {label!r}; give it another name"
         for name, label in labels(rewards).items()
         if label in taken
     ]
@@ -165,15 +166,15 @@ def check_names(rewards: Mapping[str, Kind], built_in: Sequence[str] = (), taken
         raise ValueError("; ".join(wrong))
 
 
-class Rewarded(Section):
-    """A task with a reward of its own, on top of which others may be earned."""
+class RewardedTaskConfig(TaskSection):
+    """Base of tasks with their own reward, to which reward functions may add."""
 
     own_parts: ClassVar[tuple[str, ...]] = ()
     rewards: Weighted = Field(default_factory=dict)
-    """What is rewarded besides: a length, a pattern or a package.module:function of yours, each with its weight
+    """Additional reward functions and their weights: a length, a pattern, or a custom package.module:function
     (docs/rewards.md)."""
     timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds a pattern or a package.module:function may take for one attempt."""
+    """Time limit of a pattern or a package.module:function for one completion, in seconds."""
 
     @field_validator("rewards")
     @classmethod
@@ -187,20 +188,20 @@ class Rewarded(Section):
 
 
 def weight_of(kind: Kind) -> float:
-    """However it was written."""
+    """Returns the weight."""
     return kind if isinstance(kind, int | float) else kind.weight
 
 
 def unknown_parts(unknown: Iterable[str], known: Iterable[str]) -> str:
-    """The error for weights in algo.reward_weights of parts that the task's reward does not have."""
+    """Returns the error message for algo.reward_weights with unknown parts."""
     return (
         f"algo.reward_weights has a weight for {', '.join(sorted(unknown))}, but the parts of the task's reward are "
-        f"{', '.join(sorted(known)) or 'not named'}; correct the name or leave it out"
+        f"{', '.join(sorted(known)) or 'not named'}; correct the name or remove it"
     )
 
 
 def labels(names: Mapping[str, object]) -> dict[str, str]:
-    """A short name for each reward: the function's, where no two share it."""
+    """Returns a short name for each reward: the function's name, if unique."""
     short = {name: name.rpartition(":")[2] for name in names}
     times = list(short.values())
     return {name: label if times.count(label) == 1 else name for name, label in short.items()}
@@ -208,7 +209,8 @@ def labels(names: Mapping[str, object]) -> dict[str, str]:
 
 def _misnamed(name: str, kind: Kind, built_in: Sequence[str]) -> str | None:
     if isinstance(kind, LengthReward | PatternReward):
-        return None if _NAME.fullmatch(name) else f"{name!r} is no name: letters, digits, _ and - make one"
+        return None if _NAME.fullmatch(name) else f"{name!r} is not a valid name; use letters, digits, _ and -"
+
     if name in built_in or _FUNCTION.fullmatch(name):
         return None
     near = get_close_matches(name.lower(), built_in, n=1)

@@ -1,15 +1,15 @@
-"""Reward functions of others, called the way they were written to be.
+"""Adapters for reward functions with the signatures of dojang, TRL and veRL.
 
-    (problem, text)                                          dojang's own; a number
+    (problem, text)                                          dojang's; a number
     (completions, prompts, solution, ..., **columns)         TRL's; a list with a number for each completion, or None
     (data_source, solution_str, ground_truth, extra_info)    veRL's; a number, or a mapping with `score`
 
-Which one it is shows in the names of the parameters. A TRL function gets one completion at a time, as messages or as
-text, and of columns those of the problem's row and COLUMNS; where both have a name, the row's. Its None says that the
-reward does not apply to a problem (NOT_APPLICABLE). A function of either kind may be async.
+The parameter names tell which one it is. A TRL function gets one completion at a time, as messages or as text, and the
+columns of the problem's row and COLUMNS; the row takes precedence. Its None means that the reward does not apply to the
+problem (NOT_APPLICABLE). Functions may be async.
 
-Not covered: what exists only inside those trainers (token ids, the trainer's state, its loggers). A function that
-cannot do without is refused.
+Not covered: arguments that exist only inside those trainers (token ids, the trainer's state, its loggers). A function
+that requires one is refused.
 """
 
 import inspect
@@ -19,16 +19,16 @@ from typing import Any, Literal
 from dojang.core.errors import ConfigError
 from dojang.types import Problem, plain_prompt
 
-__all__ = ["COLUMNS", "FORMS", "NOT_APPLICABLE", "Completions", "Reward", "adapted", "samples_of"]
+__all__ = ["COLUMNS", "FORMS", "NOT_APPLICABLE", "Completions", "Reward", "adapt_reward", "sample_completions"]
 
 Reward = Callable[[Problem, str], object]
-"""A number, NOT_APPLICABLE, or something to await that becomes either."""
+"""Returns a number, NOT_APPLICABLE, or an awaitable of either."""
 Completions = Literal["messages", "text"]
 FORMS: tuple[Completions, ...] = ("messages", "text")
-"""What completions look like to a TRL function."""
+"""Forms of completions for a TRL function."""
 
 NOT_APPLICABLE = object()
-"""What a reward is that has nothing to say about a problem."""
+"""Value of a reward that does not apply to a problem."""
 
 COLUMNS: Mapping[str, Callable[[Problem], object]] = {
     "solution": lambda problem: problem.reference,
@@ -41,14 +41,14 @@ COLUMNS: Mapping[str, Callable[[Problem], object]] = {
     "reward_model": lambda problem: {"style": "rule", "ground_truth": problem.reference},
     "extra_info": lambda problem: {"id": problem.id, "tier": problem.tier, **_own_info(problem)},
 }
-"""What a TRL function may ask for beside prompts and completions. The answer has several names because datasets do."""
+"""Columns for TRL functions beside prompts and completions. The answer has several names, as in datasets."""
 
 _OURS = ("problem", "text")
 _VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
-def samples_of(problem: Problem) -> tuple[str, ...]:
-    """Completions to try a reward function on: with the right answer in usual forms, and without one."""
+def sample_completions(problem: Problem) -> tuple[str, ...]:
+    """Returns sample completions to try a reward function on: with the correct answer in usual forms, and without."""
     answer = problem.reference if isinstance(problem.reference, str | int | float) else 42
     return (
         f"Let us think step by step.\n#### The final answer is {answer}",
@@ -57,15 +57,17 @@ def samples_of(problem: Problem) -> tuple[str, ...]:
     )
 
 
-def adapted(name: str, found: object, columns: Iterable[str] | None = None) -> Reward | Mapping[Completions, Reward]:
-    """The function as one of (problem, text), or as one for each form of completions it may take if it is TRL's or
-    veRL's. ConfigError if it cannot be called as any of the three. `columns` are those that the problems have, None if
-    they are not known."""
+def adapt_reward(
+    name: str, found: object, columns: Iterable[str] | None = None
+) -> Reward | Mapping[Completions, Reward]:
+    """Adapts a function to (problem, text); for TRL's or veRL's signature, one function for each possible form of
+    completions. Raises ConfigError if the signature is none of the three. `columns` are the problems' columns, None if
+    unknown."""
     if not callable(found):
         raise ConfigError(f"reward {name!r} is {type(found).__name__}, not a function of (problem, text)")
     try:
         signature = inspect.signature(found)
-    except ValueError:  # some functions written in C do not tell their parameters
+    except ValueError:  # some C functions have no signature
         return found
     names = set(signature.parameters)
     trl, verl = "completions" in names, "solution_str" in names
@@ -95,9 +97,10 @@ def _check_ours(name: str, signature: inspect.Signature) -> None:
 
 
 def _accepted(
-    name: str, signature: inspect.Signature, offered: tuple[str, ...] | None, whose: str
+    name: str, signature: inspect.Signature, offered: tuple[str, ...] | None, library: str
 ) -> frozenset[str] | None:
-    """Names of the arguments that the function takes, None for all; ConfigError if one it needs is not `offered`."""
+    """Returns the argument names that the function takes, None for all. Raises ConfigError if one it requires is not
+    `offered`."""
     kinds = inspect.Parameter
     parameters = signature.parameters.values()
     lacking = (
@@ -113,8 +116,8 @@ def _accepted(
     )
     if offered is not None and lacking:
         raise ConfigError(
-            f"reward {name!r} has {whose}'s signature {signature}, but there is nothing to call {', '.join(lacking)} "
-            f"with; there is {', '.join(offered)}"
+            f"reward {name!r} has {library}'s signature {signature}, but no value is available for "
+            f"{', '.join(lacking)}; available: {', '.join(offered)}"
         )
     if any(each.kind is kinds.VAR_KEYWORD for each in parameters):
         return None
@@ -150,7 +153,7 @@ def _taken(given: Mapping[str, object], accepted: frozenset[str] | None) -> dict
 
 
 def _own_info(problem: Problem) -> Mapping[str, object]:
-    """What the row itself says as extra_info."""
+    """Returns the row's extra_info."""
     info = problem.columns.get("extra_info")
     return info if isinstance(info, Mapping) else {}
 
@@ -165,9 +168,9 @@ def _prompt(problem: Problem, completions: Completions) -> object:
 
 
 def _only(value: Any) -> object:
-    """The reward of the one completion."""
+    """Returns the reward of the only completion."""
     if isinstance(value, str | Mapping) or not hasattr(value, "__len__") or len(value) != 1:
-        raise TypeError(f"it was asked about one completion and returned {value!r:.200}, not a list of one number")
+        raise TypeError(f"it was called with one completion and returned {value!r:.200}, not a list of one number")
     return NOT_APPLICABLE if value[0] is None else value[0]
 
 

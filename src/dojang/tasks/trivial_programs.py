@@ -1,8 +1,8 @@
-"""Programs that solve nothing: what they earn, a model can earn without thinking.
+"""Trivial programs: a model gets their reward without solving the problem.
 
-For tests of text they print nothing, the commonest answer, or some of their input; for tests that call a function they
-return None, the commonest result, or their first argument. All are in Python, whatever the problem wants: a test cannot
-tell. An answer counts as one that can be guessed if several tests expect it, or if it is a short word.
+For input/output tests they print nothing, the most common answer, or part of their input; for tests that call a
+function they return None, the most common result, or their first argument. All are in Python, whatever the problem's
+language: a test cannot tell. An answer is guessable if several tests expect it, or if it is a short word.
 """
 
 import ast
@@ -14,25 +14,25 @@ from dataclasses import dataclass
 from dojang.programs import CallTest, IoTest
 from dojang.tasks.mutation import parsed
 
-__all__ = ["Trivial", "checks", "trivial_programs"]
+__all__ = ["TrivialProgram", "checks", "trivial_programs"]
 
 _SHOWN = 30
 _WORD = 5
-"""Letters of a short word."""
+"""Maximum letters of a short word."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trivial:
-    """A program that solves nothing."""
+class TrivialProgram:
+    """A program that does not solve the problem."""
 
     name: str
     source: str
     output: Callable[[str], str] | None = None
-    """What it prints for an input, if that is known without running it."""
+    """Its output for an input, if known without running it."""
 
 
-def trivial_programs(tests: Sequence[IoTest | CallTest]) -> Iterator[Trivial]:
-    """Those that could pass such tests."""
+def trivial_programs(tests: Sequence[IoTest | CallTest]) -> Iterator[TrivialProgram]:
+    """Yields trivial programs that could pass such tests."""
     different = dict.fromkeys(tests)
     texts = [test for test in different if isinstance(test, IoTest)]
     if texts:
@@ -44,7 +44,7 @@ def trivial_programs(tests: Sequence[IoTest | CallTest]) -> Iterator[Trivial]:
 
 
 def checks(test: IoTest | CallTest) -> int:
-    """How many things a test asks: one, or as many as its code has assertions."""
+    """Counts the checks of a test: one, or the number of its assertions."""
     if isinstance(test, IoTest):
         return 1
     try:
@@ -53,34 +53,36 @@ def checks(test: IoTest | CallTest) -> int:
         return 1
 
 
-def _printing(constant: str | None) -> Iterator[Trivial]:
-    yield Trivial("prints nothing", "", lambda _: "")
+def _printing(constant: str | None) -> Iterator[TrivialProgram]:
+    yield TrivialProgram("prints nothing", "", lambda _: "")
     if constant is not None:
         source = f"import sys\nsys.stdout.write({constant!r})\n"
-        yield Trivial(f"always prints {_short(constant)}", source, lambda _: constant)
-    yield Trivial("echoes its input", "import sys\nsys.stdout.write(sys.stdin.read())\n", lambda given: given)
-    yield Trivial(
+        yield TrivialProgram(f"always prints {_short(constant)}", source, lambda _: constant)
+    yield TrivialProgram("echoes its input", "import sys\nsys.stdout.write(sys.stdin.read())\n", lambda given: given)
+    yield TrivialProgram(
         "prints the first word of its input",
         "import sys\nsys.stdout.write(' '.join(sys.stdin.read().split()[:1]))\n",
         lambda given: " ".join(given.split()[:1]),
     )
-    yield Trivial(
+    yield TrivialProgram(
         "prints the last word of its input",
         "import sys\nsys.stdout.write(' '.join(sys.stdin.read().split()[-1:]))\n",
         lambda given: " ".join(given.split()[-1:]),
     )
 
 
-def _returning(names: Sequence[str], expected: Sequence[str]) -> Iterator[Trivial]:
+def _returning(names: Sequence[str], expected: Sequence[str]) -> Iterator[TrivialProgram]:
     results = {"None": "returns None", "arguments[0] if arguments else None": "returns its first argument"}
     if (constant := _commonest(expected)) is not None:
         results.setdefault(constant, f"always returns {constant[:_SHOWN]}")
     for result, name in results.items():
-        yield Trivial(name, "".join(f"def {each}(*arguments, **named):\n    return {result}\n" for each in names))
+        yield TrivialProgram(
+            name, "".join(f"def {each}(*arguments, **named):\n    return {result}\n" for each in names)
+        )
 
 
 def _expected(code: str) -> Iterator[str]:
-    """The values that results are compared with, as they are written."""
+    """Yields the expected values of assertions, as source text."""
     try:
         tree = parsed(code)
     except (SyntaxError, ValueError, RecursionError):
@@ -106,7 +108,7 @@ def _expected(code: str) -> Iterator[str]:
 
 
 def _commonest(answers: Iterable[str]) -> str | None:
-    """Of those that can be guessed."""
+    """Returns the most common guessable answer."""
     for answer, times in Counter(answers).most_common():
         if times > 1 or (len(answer.strip()) <= _WORD and len(answer.split()) <= 1):
             return answer

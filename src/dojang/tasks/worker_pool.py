@@ -1,9 +1,9 @@
-"""Processes that answer questions one at a time, and are killed when they take too long.
+"""Worker processes that answer one request at a time, and are killed at a time limit.
 
-For verifiers that may hang or crash inside other people's code, where no thread could be stopped. A process writes
-READY when it is; then it reads lines of {number, ask} and answers each with {number, answer}. What else it writes is
-ignored. Each has a thread here that waits for it, so answers can be awaited from any event loop or thread. Processes
-start when they are first needed and end with the program.
+For verifiers that may hang or crash in library code, where a thread could not be stopped. A process writes READY when
+ready; then it reads lines of {number, ask} and answers each with {number, answer}. Other output is ignored. A thread
+waits for each process, so answers can be awaited from any event loop or thread. Processes start on demand and end with
+the program.
 """
 
 import asyncio
@@ -23,40 +23,40 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
 
-__all__ = ["READY", "WorkerFailure", "Workers"]
+__all__ = ["READY", "WorkerFailure", "WorkerPool"]
 
 READY = "dojang-worker-ready"
 Question = tuple[Any, "Future[Any]"]
 _STARTING_S = 60.0
-"""Until a process is ready, which has to import what it needs."""
+"""Time limit in seconds for the start of a process, including its imports."""
 
 
 class WorkerFailure(Exception):
-    """There is no answer; says why."""
+    """The worker gave no answer; the message has the reason."""
 
 
-class Workers:
-    """So many processes of a Python module. A copy of it, in another process, has processes of its own."""
+class WorkerPool:
+    """A pool of processes of a Python module. A copy in another process has separate processes."""
 
     def __init__(self, module: str, *, count: int = 0, timeout_s: float) -> None:
-        """`count` 0 means one for each core."""
-        self._module, self._timeout_s, self._asked_for = module, timeout_s, count
-        self._begin()
+        """`count` is the number of processes; 0: one per core."""
+        self._module, self._timeout_s, self._requested = module, timeout_s, count
+        self._reset()
 
-    def _begin(self) -> None:
-        self._count = self._asked_for or len(os.sched_getaffinity(0))
+    def _reset(self) -> None:
+        self._count = self._requested or len(os.sched_getaffinity(0))
         self._questions: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
         self._waiting = 0
         weakref.finalize(self, _end, self._questions, self._count)
-        _EVERY.add(self)
+        _POOLS.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Workers, count=self._asked_for, timeout_s=self._timeout_s), (self._module,)
+        return partial(WorkerPool, count=self._requested, timeout_s=self._timeout_s), (self._module,)
 
     async def ask(self, question: Any) -> Any:
-        """The answer; WorkerFailure if the process hangs, crashes or cannot be started."""
+        """Returns the answer. Raises WorkerFailure if the process hangs, crashes or cannot start."""
         answer: Future[Any] = Future()
         with self._lock:
             self._waiting += 1
@@ -75,16 +75,16 @@ class Workers:
         return found
 
 
-_EVERY: "weakref.WeakSet[Workers]" = weakref.WeakSet()
+_POOLS: "weakref.WeakSet[WorkerPool]" = weakref.WeakSet()
 
 
-def _begin_again() -> None:
-    """A fork has none of the threads, and only one of its own yet, so that nobody can come in between."""
-    for workers in list(_EVERY):
-        workers._begin()
+def _reset_after_fork() -> None:
+    """Resets all pools in a forked child, which has none of their threads. It has a single thread yet, so no race."""
+    for pool in list(_POOLS):
+        pool._reset()
 
 
-os.register_at_fork(after_in_child=_begin_again)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def _end(questions: "queue.SimpleQueue[Question | None]", count: int) -> None:
@@ -93,7 +93,7 @@ def _end(questions: "queue.SimpleQueue[Question | None]", count: int) -> None:
 
 
 def _serve(module: str, timeout_s: float, questions: "queue.SimpleQueue[Question | None]") -> None:
-    """What a thread does: one process after the other, one question after the other."""
+    """Serves questions with one process, replacing it after a failure. Runs in a thread."""
     worker: _Worker | None = None
     while (taken := questions.get()) is not None:
         question, answer = taken
@@ -115,8 +115,8 @@ def _serve(module: str, timeout_s: float, questions: "queue.SimpleQueue[Question
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Instead of an answer. An exception would know whoever asked, by its traceback, and with them the Workers; the
-    thread that holds its future until the next question would then keep them, and their processes."""
+    """Stands for an answer. An exception would reference its caller by its traceback, and so the WorkerPool; the thread
+    that holds its future until the next question would then keep the pool and its processes alive."""
 
     why: str
 
@@ -126,12 +126,12 @@ class _Worker:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],  # -P: what lies in the current directory is nobody's library
+            [sys.executable, "-P", "-m", module],  # -P: do not import from the current directory
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for the run, which ends this
+            start_new_session=True,  # Ctrl-C goes to the run, which ends this process
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -149,7 +149,7 @@ class _Worker:
         deadline = time.monotonic() + timeout_s
         self._write(json.dumps({"number": self._number, "ask": question}).encode() + b"\n", deadline, timeout_s)
         while True:
-            with suppress(ValueError):  # whatever it was, it is no answer
+            with suppress(ValueError):  # ignore other output
                 found = json.loads(self._line(deadline, timeout_s))
                 if isinstance(found, dict) and found.get("number") == self._number:
                     return found["answer"]
@@ -177,7 +177,7 @@ class _Worker:
             raise WorkerFailure(f"it took longer than timeout_s={timeout_s:g}")
 
     def _failure(self) -> WorkerFailure:
-        """It has ended, or will not answer any more."""
+        """Returns the failure of a process that ended or closed its pipe."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         self._process.kill()

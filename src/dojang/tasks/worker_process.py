@@ -1,4 +1,4 @@
-"""What a process of worker_pool.py does: get ready, then answer one question after the other."""
+"""Main loop of a worker process (worker_pool.py): gets ready, then answers one request after the other."""
 
 import ctypes
 import json
@@ -18,10 +18,10 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def serve(make: Callable[[], Callable[[Any], Any]]) -> None:
-    """Answer with what `make` returns, which may import whatever it needs. What an answer raises is its {"error"}."""
+    """Answers requests with the function that `make` returns. An exception becomes {"error": ...}."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is no answer
+    os.dup2(2, 1)  # output of libraries is not an answer
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     memory = _MEMORY if most == resource.RLIM_INFINITY else min(_MEMORY, most)
     resource.setrlimit(resource.RLIMIT_AS, (memory, most))

@@ -1,8 +1,7 @@
-"""Answers in the form a task wants them: the right one, and others that are not right.
+"""Formats answers for a task, and makes wrong ones.
 
-A number becomes its neighbour, its opposite or its tenfold. In a formula one number becomes another; where there is
-none, 1 is added. Not covered: a formula in which such a change changes nothing; whoever finds one accepted has to look
-at it.
+A number becomes its successor, its negative or its tenfold. In a formula one number is changed; without a number, 1 is
+added. Not covered: a formula whose value does not change; check accepted ones by hand.
 """
 
 import re
@@ -10,19 +9,20 @@ from collections.abc import Callable, Iterator, Mapping
 
 from dojang.tasks.answers import read_number
 
-__all__ = ["FORMS", "others"]
+__all__ = ["FORMS", "wrong_answers"]
 
 FORMS: Mapping[str, Callable[[str], str]] = {
     "maths": lambda answer: f"\\boxed{{{answer}}}",
     "answer_line": lambda answer: f"#### The final answer is {answer}",
 }
-"""By the name of the task."""
+"""Task name -> format of an answer."""
 _PLAIN = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _DIGITS = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")
 
 
-def others(answer: str) -> Iterator[str]:
-    """Answers that are not this one."""
+def wrong_answers(answer: str) -> Iterator[str]:
+    """Yields wrong answers."""
+
     plain = answer.replace(",", "").strip().lstrip("$")
     if _PLAIN.fullmatch(plain):
         value = read_number(plain)

@@ -1,1 +1,14 @@
-"""What happened, for people and programs: console, metrics.jsonl, rollouts in Parquet, a chart."""
+"""Trackers: record the metrics and rollouts of a run, show them, and export them to other services.
+
+registry        every metric: meaning, unit, dashboard panel
+file_tracker    writes metrics.jsonl and the rollouts in Parquet
+console         progress bar or plain lines in the terminal
+chart           reward.png
+multi_tracker   several trackers as one
+config          the `track` section
+exporter        background threads that export metrics.jsonl, with retry
+mlflow, wandb, tensorboard, prometheus, ray, custom    one exporter sink each
+dashboards      `dojang dashboards`: files for Grafana and Prometheus
+grafana         the Grafana dashboard
+alerts          the Prometheus alert rules
+"""

@@ -1,4 +1,5 @@
-"""Where else figures go: the `track` section of a configuration."""
+"""The `track` section of a configuration: exporters of metrics to MLflow, Weights & Biases, TensorBoard,
+Prometheus and custom code."""
 
 import json
 import os
@@ -14,7 +15,8 @@ from dojang.core.errors import ConfigError
 from dojang.core.run_dir import RunDir
 from dojang.core.section import Section, complaints
 from dojang.track.custom import CustomSink, check_custom
-from dojang.track.exporter import Couriers, Sink
+from dojang.track.exporter import Exporters, Sink
+from dojang.track.wandb import WandbConfig, WandbSink
 
 __all__ = ["MlflowConfig", "PrometheusConfig", "TrackConfig"]
 
@@ -23,37 +25,37 @@ _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class MlflowConfig(Section):
-    """A run of an MLflow experiment."""
+    """Export to a run in an MLflow experiment."""
 
     uri: str = ""
     """Address of the MLflow server: http://HOST:5000, a database (sqlite:///PATH), or the ARN of an MLflow server or
-    app of Amazon SageMaker. Without it MLFLOW_TRACKING_URI."""
+    app of Amazon SageMaker. Empty: MLFLOW_TRACKING_URI."""
     experiment: str = ""
-    """Name of the experiment, which is created if it does not exist. Without it MLFLOW_EXPERIMENT_NAME, or dojang."""
+    """Name of the experiment; created if missing. Empty: MLFLOW_EXPERIMENT_NAME, or dojang."""
     run_name: str = ""
-    """The name of the run directory if empty."""
+    """Name of the MLflow run. Empty: the name of the run directory."""
     tags: dict[str, str] = Field(default_factory=dict)
-    """Tags of the run, beside those of MLFLOW_TAGS (a JSON object)."""
+    """Tags of the MLflow run, in addition to those of MLFLOW_TAGS (a JSON object)."""
     model: bool = True
-    """Whether a finished run sends its best model."""
+    """Whether to upload the best model when the run finishes."""
 
     @field_validator("uri")
     @classmethod
     def _is_no_folder(cls, uri: str) -> str:
         if uri and not uri.startswith(("http://", "https://", "sqlite:///")) and not _ARN.fullmatch(uri):
             raise ValueError(
-                f"{uri!r} is no place of MLflow's; it looks like http://HOST:5000 or sqlite:///mlflow.db, or "
+                f"{uri!r} is not an MLflow tracking URI; it looks like http://HOST:5000 or sqlite:///mlflow.db, or "
                 "arn:aws:sagemaker:REGION:ACCOUNT:mlflow-tracking-server/NAME (or mlflow-app/ID)"
             )
         return uri
 
     @property
     def on_sagemaker(self) -> bool:
-        """Whether the server is one of Amazon SageMaker's."""
+        """Whether the server is an Amazon SageMaker MLflow server."""
         return self.uri.startswith("arn:")
 
     def completed(self, environment: Mapping[str, str]) -> "MlflowConfig":
-        """These settings, with MLflow's environment variables in the place of empty ones."""
+        """Returns a copy with empty settings filled in from MLflow's environment variables."""
         experiment = self.experiment or environment.get("MLFLOW_EXPERIMENT_NAME") or "dojang"
         tags = {**_tags(environment.get("MLFLOW_TAGS", "")), **self.tags}
         update = {"experiment": experiment, "tags": tags}
@@ -67,7 +69,7 @@ class MlflowConfig(Section):
 
 
 def _tags(text: str) -> dict[str, str]:
-    """Tags in MLFLOW_TAGS, written as the Hugging Face trainers want them."""
+    """Parses MLFLOW_TAGS in the format of the Hugging Face trainers."""
     if not text:
         return {}
     try:
@@ -75,40 +77,42 @@ def _tags(text: str) -> dict[str, str]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigError(f'MLFLOW_TAGS={text!r} is no JSON object; it looks like {{"project": "gsm8k"}}')
+        raise ConfigError(f'MLFLOW_TAGS={text!r} is not a JSON object; it looks like {{"project": "gsm8k"}}')
     return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 
 class PrometheusConfig(Section):
-    """Figures for Prometheus to fetch while the run lasts."""
+    """HTTP exporter for Prometheus to scrape during the run."""
 
     port: int = Field(default=9464, ge=0, le=65535)
-    """Where to listen; 0 takes any free one."""
+    """Port to listen on; 0 takes any free port."""
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 lets other machines ask."""
+    """Address to listen on; 0.0.0.0 accepts other machines."""
 
 
 class TrackConfig(Section):
-    """Trackers outside of the run directory, which has everything anyway. None of them can hold up a run."""
+    """Exporters to services outside the run directory. The run directory holds everything; no exporter blocks a run."""
 
     mlflow: MlflowConfig | None = None
-    """A run in MLflow; also without this section if MLFLOW_TRACKING_URI is set."""
+    """Export to MLflow; also enabled by the environment variable MLFLOW_TRACKING_URI."""
+    wandb: WandbConfig | None = None
+    """Export to Weights & Biases; `track.wandb={}` for the defaults."""
     tensorboard: str = ""
-    """Folder for TensorBoard's event files: a relative one is made in the run directory, in an absolute one each run
-    has a folder of its own. None if empty."""
+    """Folder for TensorBoard event files. Relative: inside the run directory. Absolute: one subfolder per run. Empty:
+    disabled."""
     prometheus: PrometheusConfig | None = None
-    """An exporter for Prometheus; `track.prometheus={}` for the defaults."""
+    """Exporter for Prometheus; `track.prometheus={}` for the defaults."""
     custom: str = ""
-    """Custom tracker, package.module:object: a class or function that is called with `custom_options`; its result has
-    `metrics(step, values)`, and `close()` if it wants to know of the end (docs/tracking.md). None if empty."""
+    """Custom tracker, package.module:object: a class or function called with `custom_options`; its result has
+    `metrics(step, values)` and optionally `close()` (docs/tracking.md). Empty: disabled."""
     custom_options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the custom tracker."""
     timeout_s: float = Field(default=60.0, ge=0, le=86400)
-    """How long a finished run waits, at most, for trackers that have not been told everything yet."""
+    """Seconds a finished run waits, at most, for exporters to deliver the rest."""
 
     def mlflow_settings(self, environment: Mapping[str, str] = os.environ) -> MlflowConfig | None:
-        """Settings of MLflow, completed from the environment; None if neither names a server. ConfigError if there is a
-        section without an address."""
+        """Returns MLflow's settings, completed from the environment; None if neither names a server. Raises ConfigError
+        if the section has no address."""
         if self.mlflow is None and not environment.get("MLFLOW_TRACKING_URI"):
             return None
         found = (self.mlflow or MlflowConfig()).completed(environment)
@@ -118,8 +122,12 @@ class TrackConfig(Section):
             )
         return found
 
+    @property
+    def _wandb(self) -> WandbConfig | None:
+        return self.wandb if self.wandb is not None and self.wandb.mode != "disabled" else None
+
     def check(self) -> None:
-        """ConfigError if a package that the trackers need is not installed."""
+        """Raises ConfigError if a package that an exporter needs is not installed."""
         mlflow = self.mlflow_settings()
         if mlflow is not None:
             needed = ("sqlalchemy", "alembic") if mlflow.uri.startswith("sqlite") else ()
@@ -131,6 +139,8 @@ class TrackConfig(Section):
                     f"{why} needs SageMaker's plugin for MLflow to reach {mlflow.uri}: "
                     "pip install 'dojang[sagemaker-mlflow]'"
                 )
+        if self._wandb is not None and find_spec("wandb") is None:
+            raise ConfigError("track.wandb needs wandb: pip install 'dojang[wandb]'")
         if self.tensorboard and find_spec("tensorboard") is None:
             raise ConfigError("track.tensorboard needs tensorboard: pip install 'dojang[tensorboard]'")
         if self.custom:
@@ -147,10 +157,12 @@ class TrackConfig(Section):
         steps: int,
         live: bool = True,
         on_ray: bool = False,
-    ) -> Couriers:
-        """Who brings figures to the trackers; `command` does so later. The run is to have so many steps. Not `live`:
-        what only serves a run that goes on is left out. `on_ray`: this process belongs to a Ray cluster, whose own
-        exporter is told as well."""
+    ) -> Exporters:
+        """Builds the exporters.
+
+        `command` delivers the rest later; `steps` is the total number of steps. `live=False` leaves out exporters that
+        only serve a running run (Prometheus, Ray). `on_ray` exports through the Ray cluster's exporter as well.
+        """
         self.check()
         sinks: list[Sink] = []
         if (mlflow := self.mlflow_settings()) is not None:
@@ -163,7 +175,9 @@ class TrackConfig(Section):
             )
             if self.mlflow is None:
                 where = _LOGIN.sub("***", mlflow.uri)
-                say(f"mlflow: MLFLOW_TRACKING_URI is set, so figures go to {where}, experiment {mlflow.experiment}")
+                say(f"mlflow: MLFLOW_TRACKING_URI is set, so metrics go to {where}, experiment {mlflow.experiment}")
+        if self._wandb is not None:
+            sinks.append(WandbSink(directory, self._wandb))
         if self.tensorboard:
             from dojang.track.tensorboard import TensorboardSink
 
@@ -180,4 +194,4 @@ class TrackConfig(Section):
             from dojang.track.ray import RaySink
 
             sinks.append(RaySink(directory.path.name, steps))
-        return Couriers(sinks, directory, say, command, self.timeout_s)
+        return Exporters(sinks, directory, say, command, self.timeout_s)

@@ -1,6 +1,6 @@
-"""What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere.
+"""Console output of a run: a progress bar in a terminal, plain lines elsewhere.
 
-A reader that goes away (`dojang train ... | head`) must not end the run: from then on nothing is printed.
+A closed pipe (`dojang train ... | head`) must not end the run: from then on nothing is printed.
 """
 
 import os
@@ -16,20 +16,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from dojang.core.run_dir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD, evaluation_name
 from dojang.types import Group, Metrics
 
-__all__ = ["ConsoleTracker", "speaker"]
+__all__ = ["ConsoleTracker", "console_printer"]
 
 NONE: Mapping[str, int] = MappingProxyType({})
 WIDE_ENOUGH = 80
-"""Columns from which on there is room for a bar beside the figures."""
+"""Terminal width, in columns, from which a progress bar fits beside the metrics."""
 
 
 class ConsoleTracker:
-    """A Tracker that shows step, reward, evaluation score, tokens/s and the time left."""
+    """A Tracker that shows step, reward, evaluation accuracy, tokens/s and ETA."""
 
     def __init__(
         self, console: Console, *, first: int, steps: int, eval_every: int, benchmarks: Mapping[str, int] = NONE
     ) -> None:
-        """`benchmarks` are the steps between evaluations on each."""
+        """`benchmarks` maps each benchmark to the number of steps between its evaluations."""
         self._console = console
         self._first = first
         self._steps = steps
@@ -54,11 +54,11 @@ class ConsoleTracker:
         else:
             self._last = values
             self._step_times.append(values.get("timing_s/step", 0.0))
-            line = self._figures(step)
+            line = self._format(step)
         if self._console.is_terminal and not self._console.is_dumb_terminal:
-            self._quietly(lambda: self._advance(step))
+            self._ignore_closed_pipe(lambda: self._advance(step))
         else:
-            self._quietly(
+            self._ignore_closed_pipe(
                 lambda: self._console.print(f"step {step}/{self._steps}  {line}", highlight=False, soft_wrap=True)
             )
 
@@ -67,19 +67,19 @@ class ConsoleTracker:
 
     def close(self) -> None:
         if self._progress is not None:
-            self._quietly(self._progress.stop)
+            self._ignore_closed_pipe(self._progress.stop)
 
     def _advance(self, step: int) -> None:
-        if self._progress is None:  # not earlier: a run that fails to start should leave the terminal alone
+        if self._progress is None:  # created late: a run that fails to start should leave the terminal alone
             columns: list[ProgressColumn] = [TextColumn("step"), MofNCompleteColumn(), TextColumn("{task.description}")]
             if self._console.width >= WIDE_ENOUGH:
                 columns.insert(2, BarColumn(bar_width=20))
             self._progress = Progress(*columns, console=self._console)
             self._bar = self._progress.add_task("", total=self._steps, completed=self._first)
             self._progress.start()
-        self._progress.update(self._bar, completed=step, description=self._figures(step))
+        self._progress.update(self._bar, completed=step, description=self._format(step))
 
-    def _figures(self, step: int) -> str:
+    def _format(self, step: int) -> str:
         parts = []
         if "actor/loss" in self._last and "actor/pg_loss" not in self._last:  # supervised fine-tuning
             parts.append(f"loss {self._last['actor/loss']:.4f}")
@@ -94,15 +94,15 @@ class ConsoleTracker:
         return "  ".join(parts)
 
     def _seconds_left(self, step: int) -> float:
-        """Steps and evaluations to come, at the pace of those seen."""
+        """Estimates the remaining time from the mean duration of past steps and evaluations."""
         left = fmean(self._step_times) * (self._steps - step)
         for name, every in self._every.items():
             due = (self._steps - 1) // every - step // every
-            evaluations = due + 1 if step < self._steps else 0  # there is always one at the end
+            evaluations = due + 1 if step < self._steps else 0  # the last step always evaluates
             left += evaluations * (fmean(self._eval_times[name]) if self._eval_times[name] else 0.0)
         return left
 
-    def _quietly(self, show: Callable[[], object]) -> None:
+    def _ignore_closed_pipe(self, show: Callable[[], object]) -> None:
         try:
             show()
         except (OSError, SystemExit):  # rich turns a broken pipe into an exit
@@ -111,8 +111,8 @@ class ConsoleTracker:
             os.close(silence)
 
 
-def speaker(console: Console) -> Callable[[str], None]:
-    """Prints a line, from any thread; to nobody, if nobody listens any more."""
+def console_printer(console: Console) -> Callable[[str], None]:
+    """Returns a function that prints a line from any thread and ignores a closed pipe."""
 
     def say(text: str) -> None:
         with suppress(OSError, SystemExit):  # rich turns a broken pipe into an exit

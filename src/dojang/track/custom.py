@@ -1,4 +1,4 @@
-"""A tracker by the user's own code: an object with `metrics(step, values)`, told by the background thread."""
+"""Custom tracker (`track.custom`): a user's object with `metrics(step, values)`, called by the exporter thread."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +14,7 @@ KEY = "track.custom"
 
 
 def check_custom(spec: str) -> None:
-    """ConfigError if `package.module:object` names nothing that makes a tracker. Nothing is made yet."""
+    """Raises ConfigError unless `package.module:object` names a class or function. Does not call it."""
     found = load_object(spec, KEY)
     if not callable(found):
         raise ConfigError(f"{KEY}={spec!r} is {found!r}, which cannot be called; name a class or a function")
@@ -23,7 +23,7 @@ def check_custom(spec: str) -> None:
 
 
 class CustomSink:
-    """A Sink that tells an object of the user's, which is made when the run starts."""
+    """A Sink that passes rows to the user's tracker, created when the run starts."""
 
     name = "custom"
 
@@ -32,28 +32,28 @@ class CustomSink:
         self._options = dict(options)
         self._tracker: Any = None
 
-    def begin(self, memory: dict[str, Any], keep: Callable[[], None]) -> None:
+    def start(self, state: dict[str, Any], save_state: Callable[[], None]) -> None:
         tracker = make_object(self.address, KEY, **self._options)
         if not callable(getattr(tracker, "metrics", None)):
             raise _lacks_metrics(self.address, type(tracker))
         self._tracker = tracker
 
-    def tell(self, rows: Sequence[Row]) -> None:
+    def write_rows(self, rows: Sequence[Row]) -> None:
         for row in rows:
             self._tracker.metrics(row.step, row.values)
 
-    def end(self, status: str) -> str:
+    def finish(self, status: str) -> str:
         tracker, self._tracker = self._tracker, None
         if callable(close := getattr(tracker, "close", None)):
             close()
         return ""
 
     def close(self) -> None:
-        with suppress(Exception):  # nobody tries again after this
-            self.end("")
+        with suppress(Exception):  # no retry after close
+            self.finish("")
 
 
 def _lacks_metrics(spec: str, found: type) -> ConfigError:
     return ConfigError(
-        f"{KEY}={spec!r}: {found.__name__} has no metrics(step, values), the method that gets the figures of a step"
+        f"{KEY}={spec!r}: {found.__name__} has no metrics(step, values), the method that receives the metrics of a step"
     )

@@ -1,4 +1,4 @@
-"""The record of a run: metrics.jsonl and one Parquet file per step or evaluation."""
+"""Records a run: metrics.jsonl, and rollouts in one Parquet file per step or evaluation."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class FileTracker:
         tokenizer: PreTrainedTokenizerBase,
         others: Mapping[str, PreTrainedTokenizerBase] = NONE,
     ) -> None:
-        """`others` are the tokenizers of roles that have one of their own."""
+        """`others` maps roles to their tokenizers, where they differ from `tokenizer`."""
         self._directory = directory
         self._tokenizer = tokenizer
         self._others = others
@@ -48,7 +48,7 @@ class FileTracker:
         return None
 
     def _row(self, step: int, group: Group, sample: Sample) -> dict[str, Any]:
-        prompt = [token for token, mine in zip(sample.tokens, sample.mask, strict=True) if not mine]
+        prompt = sample.tokens[~sample.mask].tolist()
         return {
             "step": step,
             "ordinal": group.ordinal,
@@ -58,9 +58,9 @@ class FileTracker:
             "question": group.problem.messages[-1].content,
             "prompt": self._others.get(sample.role, self._tokenizer).decode(prompt),
             "response": sample.text,
-            "tokens": sample.tokens,
-            "mask": sample.mask,
-            "logprobs": sample.logprobs,
+            "tokens": sample.tokens.tolist(),
+            "mask": sample.mask.tolist(),
+            "logprobs": sample.logprobs.tolist(),
             "version": sample.version,
             "finish": sample.finish,
             "role": sample.role,
@@ -77,7 +77,7 @@ class FileTracker:
 
 
 def rollout_schema() -> pa.Schema:
-    """ROLLOUT_COLUMNS in Arrow's terms."""
+    """Returns ROLLOUT_COLUMNS as an Arrow schema."""
     types = {
         "int32": pa.int32(),
         "int64": pa.int64(),

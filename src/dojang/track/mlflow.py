@@ -1,7 +1,7 @@
-"""A run in MLflow: its settings as parameters, its figures as metrics, its files and its best model as artifacts.
+"""Exports a run to MLflow: settings as parameters, metrics as metrics, files and the best model as artifacts.
 
-The client waits for its server in its own ways, for minutes; here it is told not to, since whoever calls this tries
-again anyway. Settings of MLflow's own in the environment (credentials above all) hold.
+The client's retries, which can take minutes, are disabled, because the exporter thread retries. MLflow's environment
+variables (credentials above all) apply.
 """
 
 import logging
@@ -27,16 +27,16 @@ ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 KEY = "dojang.key"
-"""A tag by which a run is found again whose making was not confirmed."""
+"""Tag by which to find a run whose creation was not confirmed."""
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 METRICS_AT_A_TIME, PARAMS_AT_A_TIME, LONGEST_PARAM, LONGEST_NAME = 1000, 100, 6000, 250
-"""What MLflow accepts."""
+"""MLflow's limits."""
 NOT_THE_MODEL = {"optimizer", "critic", "state.json", "pending.json", "files.json"}
-"""What a checkpoint holds to go on from it."""
+"""Files of a checkpoint that only serve to resume."""
 
 
 class MlflowSink:
-    """A Sink that is one run of an MLflow experiment, the same in all lives of ours."""
+    """A Sink that writes to one run of an MLflow experiment; a resumed run continues the same MLflow run."""
 
     name = "mlflow"
 
@@ -60,33 +60,33 @@ class MlflowSink:
         self._client: Any = None
         self._run = ""
         self._sent: dict[str, Any] = {}
-        self._keep: Callable[[], None] = lambda: None
+        self._save_state: Callable[[], None] = lambda: None
 
-    def begin(self, memory: dict[str, Any], keep: Callable[[], None]) -> None:
+    def start(self, state: dict[str, Any], save_state: Callable[[], None]) -> None:
         self._client = client = self._connect()
-        if "key" not in memory:
-            memory["key"] = uuid.uuid4().hex
-            keep()
-        if "run" not in memory:
-            memory["run"] = self._make_run(client, memory["key"])
-            keep()
-        self._run, self._sent, self._keep = memory["run"], memory.setdefault("files", {}), keep
+        if "key" not in state:
+            state["key"] = uuid.uuid4().hex
+            save_state()
+        if "run" not in state:
+            state["run"] = self._make_run(client, state["key"])
+            save_state()
+        self._run, self._sent, self._save_state = state["run"], state.setdefault("files", {}), save_state
         client.update_run(self._run, status="RUNNING")
         self._log_params(client)
         self._send_files(self._directory.config, self._directory.run)
 
-    def tell(self, rows: Sequence[Row]) -> None:
+    def write_rows(self, rows: Sequence[Row]) -> None:
         from mlflow.entities import Metric
 
         metrics = [
-            Metric(_name(figure), value, int(row.seen * 1000), row.step)
+            Metric(_name(metric), value, int(row.read_at * 1000), row.step)
             for row in rows
-            for figure, value in row.values.items()
+            for metric, value in row.values.items()
         ]
         for part in _parts(metrics, METRICS_AT_A_TIME):
             self._client.log_batch(self._run, metrics=part, synchronous=True)
 
-    def end(self, status: str) -> str:
+    def finish(self, status: str) -> str:
         directory = self._directory
         self._send_files(directory.summary, directory.chart, directory.metrics)
         if self._with_model and status == "finished":
@@ -100,7 +100,7 @@ class MlflowSink:
     def _connect(self) -> Any:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells how it makes the tables of a new database
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs every table of a new database
         from mlflow.tracking import MlflowClient
 
         return MlflowClient(tracking_uri=self._uri)
@@ -115,13 +115,13 @@ class MlflowSink:
         return str(client.create_run(experiment, tags=tags, run_name=self._run_name).info.run_id)
 
     def _artifacts(self) -> str | None:
-        """Beside a database of our own; a server knows for itself."""
+        """Returns the artifact location for a local database (next to it); a server has its own."""
         if not self._uri.startswith("sqlite:///"):
             return None
         return (Path(self._uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts").as_uri()
 
     def _log_params(self, client: Any) -> None:
-        """Those that are not there yet: MLflow does not let them change. config.yaml has those of a resumed run."""
+        """Logs parameters that are not logged yet: MLflow parameters cannot change. config.yaml has a resumed run's."""
         from mlflow.entities import Param
 
         known = client.get_run(self._run).data.params
@@ -150,19 +150,19 @@ class MlflowSink:
                 self._send(path, "")
 
     def _send(self, path: Path, folder: str) -> None:
-        """Unless it is there already; so a model of many files goes on where it was."""
+        """Uploads a file unless already uploaded, so that an interrupted upload of a model continues."""
         about, name = path.stat(), posixpath.join(folder, path.name)
         version = [str(path), about.st_size, about.st_mtime_ns]
         if self._sent.get(name) == version:
             return
         self._client.log_artifact(self._run, str(path), folder or None)
         self._sent[name] = version
-        self._keep()
+        self._save_state()
 
 
-def _name(figure: str) -> str:
-    """As MLflow allows it."""
-    return posixpath.normpath(re.sub(r"[^\w./\- ]", "_", figure)).lstrip("/.")[:LONGEST_NAME]
+def _name(metric: str) -> str:
+    """Replaces characters that MLflow does not allow."""
+    return posixpath.normpath(re.sub(r"[^\w./\- ]", "_", metric)).lstrip("/.")[:LONGEST_NAME]
 
 
 def _parts(items: list[Any], size: int) -> Iterator[list[Any]]:

@@ -1,15 +1,15 @@
-"""Several trackers as one."""
+"""Combines several trackers into one."""
 
 from collections.abc import Sequence
 
 from dojang.protocols import Tracker
 from dojang.types import Group, Metrics
 
-__all__ = ["Fanout"]
+__all__ = ["MultiTracker"]
 
 
-class Fanout:
-    """A Tracker that tells all of its trackers."""
+class MultiTracker:
+    """A Tracker that forwards each call to all of its trackers."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = trackers

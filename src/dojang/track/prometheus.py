@@ -1,7 +1,7 @@
-"""The newest figures for Prometheus to fetch: gauges behind HTTP, as long as the run lasts.
+"""Prometheus exporter: serves the newest metrics as gauges over HTTP during the run.
 
-Prometheus asks when it likes, so steps between two of its questions are not in it; it is for watching a run, and
-metrics.jsonl has the rest. Whether it asks, or what becomes of it, does not concern the run.
+Prometheus misses steps between two scrapes: it is for watching a run, and metrics.jsonl has every step. A Prometheus
+that is down does not affect the run.
 """
 
 import threading
@@ -14,23 +14,23 @@ from prometheus_client.registry import Collector
 
 from dojang.core.errors import ConfigError
 from dojang.track.exporter import Row
-from dojang.track.registry import GAUGES, about, gauge_name
+from dojang.track.registry import GAUGES, describe, gauge_name
 
 __all__ = ["PrometheusSink"]
 
 
 class PrometheusSink(Collector):
-    """A Sink that answers questions about the last row."""
+    """A Sink that serves the newest values to scrapes."""
 
     name = "prometheus"
     address = ""
 
     def __init__(self, host: str, port: int, run: str, steps: int) -> None:
-        """Listens from now on: a port that is taken is a mistake to be told before the run."""
+        """Listens at once, so that a port in use is an error before the run starts."""
         self._run = run
         self._steps = steps
         self._lock = threading.Lock()
-        self._figures: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
         self._step = 0
         self._seen = 0.0
         self._fetched = 0
@@ -45,11 +45,11 @@ class PrometheusSink(Collector):
         self.port = int(self._server.server_port)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Called for every question."""
+        """Returns the gauges; called for every scrape."""
         with self._lock:
-            figures, step, seen = dict(self._figures), self._step, self._seen
+            metrics, step, seen = dict(self._metrics), self._step, self._seen
             self._fetched = step
-        if not figures:
+        if not metrics:
             return
         values = (float(step), float(self._steps), seen)
         families = {
@@ -57,35 +57,35 @@ class PrometheusSink(Collector):
             for (name, text), value in zip(GAUGES.items(), values, strict=True)
         }
         named: dict[str, dict[str, float]] = {}
-        for figure, value in figures.items():
-            named.setdefault(gauge_name(figure), {})[figure] = value
+        for metric, value in metrics.items():
+            named.setdefault(gauge_name(metric), {})[metric] = value
         for name, members in named.items():
-            families.setdefault(name, self._family(name, about(next(iter(members))), members))
+            families.setdefault(name, self._family(name, describe(next(iter(members))), members))
         yield from families.values()
 
-    def begin(self, memory: dict[str, Any], keep: Callable[[], None]) -> None:
+    def start(self, state: dict[str, Any], save_state: Callable[[], None]) -> None:
         return None
 
-    def tell(self, rows: Sequence[Row]) -> None:
+    def write_rows(self, rows: Sequence[Row]) -> None:
         with self._lock:
             for row in rows:
-                self._figures.update(row.values)
-            self._step, self._seen = rows[-1].step, rows[-1].seen
+                self._metrics.update(row.values)
+            self._step, self._seen = rows[-1].step, rows[-1].read_at
 
-    def end(self, status: str) -> str:
+    def finish(self, status: str) -> str:
         with self._lock:
             missed = self._step - self._fetched
-        return f"nobody has fetched the figures of the last {missed} steps; metrics.jsonl has them" if missed else ""
+        return f"Prometheus did not scrape the last {missed} steps; metrics.jsonl has them" if missed else ""
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
-    def _family(self, name: str, about: str, members: dict[str, float]) -> GaugeMetricFamily:
-        """Figures whose names differ only in what Prometheus does not allow are told apart by a label."""
-        labels = ["run", "figure"] if any(members) else ["run"]
-        family = GaugeMetricFamily(name, about, labels=labels)
-        for figure, value in members.items():
-            family.add_metric([self._run, figure][: len(labels)], value)
+    def _family(self, name: str, description: str, members: dict[str, float]) -> GaugeMetricFamily:
+        """Builds a gauge. The label `metric` distinguishes names that become the same gauge name."""
+        labels = ["run", "metric"] if any(members) else ["run"]
+        family = GaugeMetricFamily(name, description, labels=labels)
+        for metric, value in members.items():
+            family.add_metric([self._run, metric][: len(labels)], value)
         return family

@@ -1,20 +1,19 @@
-"""The newest figures through Ray's own exporter, for a run on a Ray cluster: each node of one has an exporter already.
+"""Exports the newest metrics through the metrics exporter that every node of a Ray cluster has.
 
-Gauges are named as in track/prometheus.py; Ray puts `ray_` before that, and has labels of its own
-beside `run` and `figure`.
+Gauges are named as in track/prometheus.py; Ray adds the prefix `ray_`, and its labels beside `run` and `metric`.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dojang.track.exporter import Row
-from dojang.track.registry import GAUGES, about, gauge_name
+from dojang.track.registry import GAUGES, describe, gauge_name
 
 __all__ = ["RaySink"]
 
 
 class RaySink:
-    """A Sink that sets Ray's gauges. They are there as long as this process belongs to the cluster."""
+    """A Sink that sets Ray gauges. They exist as long as this process belongs to the cluster."""
 
     name = "ray"
     address = ""
@@ -24,21 +23,21 @@ class RaySink:
         self._steps = steps
         self._gauges: dict[str, Any] = {}
 
-    def begin(self, memory: dict[str, Any], keep: Callable[[], None]) -> None:
+    def start(self, state: dict[str, Any], save_state: Callable[[], None]) -> None:
         import ray
 
-        if not ray.is_initialized():  # values set now would silently go nowhere
+        if not ray.is_initialized():  # Ray would silently drop the values
             raise RuntimeError("this process does not belong to a Ray cluster (yet)")
 
-    def tell(self, rows: Sequence[Row]) -> None:
+    def write_rows(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            for name, value in zip(GAUGES, (row.step, self._steps, row.seen), strict=True):
+            for name, value in zip(GAUGES, (row.step, self._steps, row.read_at), strict=True):
                 self._gauge(name, GAUGES[name], ("run",)).set(value, {"run": self._run})
-            for figure, value in row.values.items():
-                gauge = self._gauge(gauge_name(figure), about(figure), ("run", "figure"))
-                gauge.set(value, {"run": self._run, "figure": figure})
+            for metric, value in row.values.items():
+                gauge = self._gauge(gauge_name(metric), describe(metric), ("run", "metric"))
+                gauge.set(value, {"run": self._run, "metric": metric})
 
-    def end(self, status: str) -> str:
+    def finish(self, status: str) -> str:
         return ""
 
     def close(self) -> None:

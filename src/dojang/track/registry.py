@@ -1,9 +1,8 @@
-"""Every figure a run can write to metrics.jsonl: what it means, its unit, and the panel of the dashboard it is in.
+"""Registry of metrics: meaning, unit and dashboard panel of every metric in metrics.jsonl.
 
-The rooms that write them do not know this file. Tests hold it to what real runs write and to the names in the source,
-so a new figure is a line here, too; docs/metrics.md, the dashboard and the help texts of the exporters are made from
-it. Figures of an algorithm of one's own (`algo.name=custom`) are recorded and exported like the others, but nothing is
-known of them.
+Packages that write metrics do not import this file. Tests compare it with real runs and with the names in the source,
+so a new metric needs an entry here; docs/metrics.md, the dashboard and the exporters' help texts are generated from
+it. Metrics of a custom algorithm (`algo.name=custom`) are recorded and exported without an entry.
 """
 
 import re
@@ -14,39 +13,39 @@ __all__ = [
     "GAUGES",
     "ROLES",
     "ROWS",
-    "Figure",
+    "Metric",
     "Panel",
     "Row",
-    "about",
-    "figures",
+    "describe",
     "find",
     "gauge_name",
     "gauge_pattern",
+    "metrics",
     "per_role",
 ]
 
 ROLES = ("tester",)
-"""Models beside the one a run is about. What they wrote and learned is recorded under the names of their roles."""
-_OF_ROLES = ("critic/", "actor/", "response_length/", "groups/", "judge/")
-"""What the figures begin with that each role has for itself."""
+"""Roles of further trained models; their metrics have the role as prefix."""
+_PER_ROLE = ("critic/", "actor/", "response_length/", "groups/", "judge/")
+"""Prefixes of metrics that every role has."""
 
 GAUGES = {
-    "dojang_step": "The newest step.",
-    "dojang_steps": "How many steps the run is to have.",
-    "dojang_step_time_seconds": "When the newest line of metrics.jsonl was seen, in seconds since 1970.",
+    "dojang_step": "Newest step.",
+    "dojang_steps": "Total number of steps of the run.",
+    "dojang_step_time_seconds": "Unix time at which the newest line of metrics.jsonl was read.",
 }
-"""What exporters say besides the figures."""
+"""Gauges that exporters add to the metrics."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A name of metrics.jsonl, or a family of them."""
+class Metric:
+    """A metric of metrics.jsonl, or a family of metrics."""
 
     name: str
-    """What is in angle brackets stands for a name of the run's own: val/accuracy/<source>."""
+    """Angle brackets mark a family; they stand for a name of the run: val/accuracy/<source>."""
     meaning: str
     unit: str = ""
-    """None if it is a number without one."""
+    """Empty for a number without a unit."""
 
     @property
     def is_family(self) -> bool:
@@ -55,26 +54,26 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Figures that are looked at together; all have the same unit."""
+    """Metrics drawn in one panel; all have the same unit."""
 
     title: str
-    figures: tuple[Figure, ...]
+    metrics: tuple[Metric, ...]
     stacked: bool = False
-    """Whether they are parts of a whole."""
+    """Whether to stack them, as parts of a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels side by side."""
+    """A dashboard row of panels."""
 
     title: str
     panels: tuple[Panel, ...]
 
 
-def _spread(name: str, what: str, unit: str = "") -> tuple[Figure, ...]:
+def _mean_min_max(name: str, what: str, unit: str = "") -> tuple[Metric, ...]:
     return tuple(
-        Figure(f"{name}/{which}", f"{word} {what}", unit)
-        for which, word in (("mean", "Mean"), ("min", "Least"), ("max", "Greatest"))
+        Metric(f"{name}/{which}", f"{word} {what}", unit)
+        for which, word in (("mean", "Mean"), ("min", "Minimum"), ("max", "Maximum"))
     )
 
 
@@ -82,28 +81,26 @@ ROWS = (
     Row(
         "Reward",
         (
-            Panel("Reward", _spread("critic/rewards", "reward of the samples of the step.")),
+            Panel("Reward", _mean_min_max("critic/rewards", "reward of the step's samples.")),
             Panel(
                 "Parts of the reward",
-                (Figure("critic/rewards/<part>/mean", "Mean of a named reward before it is weighted."),),
+                (Metric("critic/rewards/<part>/mean", "Mean of one reward function, before its weight."),),
             ),
             Panel(
                 "Advantage",
-                _spread(
+                _mean_min_max(
                     "critic/advantages",
-                    "advantage: of samples, after scaling within their groups; with a critic of the tokens learned "
-                    "from, whitened.",
+                    "advantage: per sample, normalized within its group; with a critic per trained token, whitened.",
                 ),
             ),
             Panel(
                 "Groups",
                 (
-                    Figure("groups/total", "Groups of the step.", "groups"),
-                    Figure(
+                    Metric("groups/total", "Number of groups in the step.", "groups"),
+                    Metric(
                         "groups/zero_variance",
-                        "Groups whose rewards are equal. They are trained on only if the loss has a term besides the "
-                        "advantage (KL, DPPO's pull, a critic). With a critic this counts those that are all at the "
-                        "mean of the step.",
+                        "Groups with zero advantage: all rewards equal (with a critic: all equal to the step's mean). "
+                        "They are trained on only if the loss has another term (KL, DPPO's pull, a critic).",
                         "groups",
                     ),
                 ),
@@ -116,30 +113,38 @@ ROWS = (
             Panel(
                 "Loss",
                 (
-                    Figure("actor/loss", "What is minimised: the loss of the policy and the weighted KL, per token."),
-                    Figure("actor/pg_loss", "Loss of the policy per token, without KL."),
+                    Metric("actor/loss", "Total loss per token: policy loss plus weighted KL."),
+                    Metric("actor/pg_loss", "Policy-gradient loss per token, without KL."),
                 ),
             ),
             Panel(
                 "KL",
                 (
-                    Figure("actor/ppo_kl", "How far the policy has moved since it drew the tokens, per token.", "nats"),
-                    Figure(
-                        "actor/kl_loss", "KL to the initial model, per token, unweighted; with `algo.kl_coef`.", "nats"
+                    Metric("actor/ppo_kl", "Approximate KL of the policy to the rollout policy, per token.", "nats"),
+                    Metric(
+                        "actor/kl_loss", "KL to the reference model, per token, unweighted (`algo.kl_coef`).", "nats"
                     ),
                 ),
             ),
             Panel(
                 "KL in the reward",
-                (Figure("actor/reward_kl_penalty", "KL in the reward, per token; with `algo.kl_in_reward`.", "nats"),),
+                (
+                    Metric(
+                        "actor/reward_kl_penalty",
+                        "KL penalty in the reward, per token; with `algo.kl_in_reward`.",
+                        "nats",
+                    ),
+                ),
             ),
-            Panel("Entropy", (Figure("actor/entropy", "How undecided the policy is, per token.", "nats"),)),
-            Panel("Entropy bonus", (Figure("actor/entropy_coef", "Coefficient of the entropy bonus in this step."),)),
-            Panel("Clipped", (Figure("actor/pg_clipfrac", "Share of tokens that were clipped.", "share"),)),
+            Panel("Entropy", (Metric("actor/entropy", "Entropy of the policy, per token.", "nats"),)),
+            Panel("Entropy bonus", (Metric("actor/entropy_coef", "Entropy bonus coefficient in this step."),)),
+            Panel(
+                "Clipped", (Metric("actor/pg_clipfrac", "Share of tokens whose importance ratio is clipped.", "share"),)
+            ),
             Panel(
                 "Distillation",
                 (
-                    Figure(
+                    Metric(
                         "distillation/reverse_kl",
                         "Reverse KL to the teacher per token: mean of log student - log teacher on sampled tokens.",
                         "nats",
@@ -149,23 +154,23 @@ ROWS = (
             Panel(
                 "Samples without a teacher signal",
                 (
-                    Figure(
+                    Metric(
                         "distillation/teacher_errors",
-                        "Samples left out of the step because the teacher could not score them.",
+                        "Samples dropped from the step because the teacher could not score them.",
                         "samples",
                     ),
                 ),
             ),
             Panel(
                 "Hinted",
-                (Figure("distillation/hinted", "Share of samples for which the teacher had a hint.", "share"),),
+                (Metric("distillation/hinted", "Share of samples for which the teacher had a hint.", "share"),),
             ),
-            Panel("Gradient", (Figure("actor/grad_norm", "Length of the gradient before it is cut."),)),
-            Panel("Learning rate", (Figure("actor/lr", "Learning rate of the step."),)),
+            Panel("Gradient", (Metric("actor/grad_norm", "Gradient norm before clipping."),)),
+            Panel("Learning rate", (Metric("actor/lr", "Learning rate of the step."),)),
             Panel(
                 "Tokens of probability zero",
                 (
-                    Figure(
+                    Metric(
                         "actor/zero_prob_tokens",
                         "Share of tokens whose behaviour log-prob is -inf; they are trained on with a ratio of 1.",
                         "share",
@@ -175,30 +180,24 @@ ROWS = (
             Panel(
                 "Engine and trainer",
                 (
-                    Figure("actor/logp_gap", "Mean distance between the log-probs of trainer and engine.", "nats"),
-                    Figure(
+                    Metric("actor/logp_gap", "Mean absolute log-prob difference of trainer and engine.", "nats"),
+                    Metric(
                         "actor/logprob_diff/mean",
-                        "Mean distance of trainer and engine where they had the same weights: rounding, one hopes.",
+                        "Mean absolute log-prob difference of trainer and engine at the same weights (rounding).",
                         "nats",
                     ),
-                    Figure(
-                        "actor/logprob_diff/max",
-                        "Greatest distance of trainer and engine where they had the same weights.",
-                        "nats",
-                    ),
+                    Metric("actor/logprob_diff/max", "Largest absolute difference at the same weights.", "nats"),
                 ),
             ),
             Panel(
                 "Corrections",
-                (Figure("actor/correction/<name>", "Mean weight that an entry of `algo.corrections` gives tokens."),),
+                (Metric("actor/correction/<name>", "Mean token weight of an entry of `algo.corrections`."),),
             ),
             Panel(
                 "Second moment",
                 (
-                    Figure("actor/m2/before", "With M2PO: second moment of the log-ratios it counts."),
-                    Figure(
-                        "actor/m2/after", "With M2PO: second moment of those log-ratios after its masking or clipping."
-                    ),
+                    Metric("actor/m2/before", "M2PO: second moment of the counted log-ratios."),
+                    Metric("actor/m2/after", "M2PO: second moment of those log-ratios after masking or clipping."),
                 ),
             ),
         ),
@@ -206,38 +205,37 @@ ROWS = (
     Row(
         "Critic",
         (
-            Panel("Loss of the critic", (Figure("critic/vf_loss", "With a critic: its loss per token."),)),
+            Panel("Loss of the critic", (Metric("critic/vf_loss", "With a critic: value loss per token."),)),
             Panel(
                 "Values and returns",
                 (
-                    Figure("critic/values/mean", "With a critic: what it expected before it learned from the tokens."),
-                    Figure("critic/returns/mean", "With a critic: what it should have expected."),
+                    Metric("critic/values/mean", "With a critic: mean value of the tokens, before the update."),
+                    Metric("critic/returns/mean", "With a critic: mean return of the tokens."),
                 ),
             ),
             Panel(
                 "Explained variance",
                 (
-                    Figure(
+                    Metric(
                         "critic/vf_explained_var",
-                        "With a critic: how much of the variance of the returns its values explain, 1 all of it; not "
-                        "there if the returns are all alike.",
+                        "With a critic: explained variance of the returns, at most 1; absent if all returns are equal.",
                     ),
                 ),
             ),
             Panel(
                 "Clipped values",
-                (Figure("critic/vf_clipfrac", "With a critic: share of tokens whose value was clipped.", "share"),),
+                (Metric("critic/vf_clipfrac", "With a critic: share of tokens with a clipped value.", "share"),),
             ),
-            Panel("Gradient of the critic", (Figure("critic/grad_norm", "With a critic: length of its gradient."),)),
+            Panel("Gradient of the critic", (Metric("critic/grad_norm", "With a critic: its gradient norm."),)),
         ),
     ),
     Row(
         "Lengths",
         (
-            Panel("Length of answers", _spread("response_length", "length of an answer.", "tokens")),
+            Panel("Completion length", _mean_min_max("response_length", "completion length.", "tokens")),
             Panel(
-                "Cut off",
-                (Figure("response_length/clip_ratio", "Share of answers cut off at `rollout.max_tokens`.", "share"),),
+                "Truncated",
+                (Metric("response_length/clip_ratio", "Share truncated at `rollout.max_tokens`.", "share"),),
             ),
         ),
     ),
@@ -246,35 +244,35 @@ ROWS = (
         (
             Panel(
                 "Outcomes",
-                (Figure("judge/outcome/<outcome>", "Share of an outcome among the samples judged.", "share"),),
+                (Metric("judge/outcome/<outcome>", "Share of one outcome among judged samples.", "share"),),
                 stacked=True,
             ),
             Panel(
                 "Share that could not be judged",
-                (Figure("judge/error_ratio", "Share of samples that could not be judged; they never train.", "share"),),
+                (Metric("judge/error_ratio", "Share of samples that could not be judged; dropped.", "share"),),
             ),
-            Panel("Could not be judged", (Figure("judge/errors", "Samples that could not be judged.", "samples"),)),
+            Panel("Could not be judged", (Metric("judge/errors", "Samples that could not be judged.", "samples"),)),
         ),
     ),
     Row(
         "Timing",
         (
             Panel(
-                "Where the time of a step goes",
+                "Stages of a step",
                 (
-                    Figure("timing_s/attempt", "Generating and judging.", "s"),
-                    Figure("timing_s/teacher", "Teacher log-probs, with `distillation`.", "s"),
-                    Figure("timing_s/learn", "Gradients and optimizer steps.", "s"),
-                    Figure("timing_s/publish", "Bringing new weights to the engine.", "s"),
+                    Metric("timing_s/attempt", "Duration of the rollout: generation and judging.", "s"),
+                    Metric("timing_s/teacher", "Duration of teacher log-probs, with `distillation`.", "s"),
+                    Metric("timing_s/learn", "Duration of the update: gradients and optimizer steps.", "s"),
+                    Metric("timing_s/publish", "Duration of the weight sync to the engine.", "s"),
                 ),
                 stacked=True,
             ),
-            Panel("A whole step", (Figure("timing_s/step", "The whole step, without evaluation and saving.", "s"),)),
+            Panel("Step", (Metric("timing_s/step", "Duration of a step, without evaluation and saving.", "s"),)),
             Panel(
-                "An evaluation",
+                "Evaluation",
                 (
-                    Figure("timing_s/eval", "The evaluation.", "s"),
-                    Figure("timing_s/eval/<benchmark>", "Evaluation on one benchmark (eval.benchmarks).", "s"),
+                    Metric("timing_s/eval", "Duration of the evaluation.", "s"),
+                    Metric("timing_s/eval/<benchmark>", "Duration on one benchmark (eval.benchmarks).", "s"),
                 ),
             ),
         ),
@@ -284,12 +282,12 @@ ROWS = (
         (
             Panel(
                 "Tokens",
-                (Figure("perf/tokens_per_s", "Tokens generated, over the time of the whole step.", "tokens/s"),),
+                (Metric("perf/tokens_per_s", "Generated tokens divided by the duration of the step.", "tokens/s"),),
             ),
-            Panel("Weights sent", (Figure("weights/bytes", "What was written to send weights to vLLM.", "bytes"),)),
+            Panel("Weight sync", (Metric("weights/bytes", "Bytes written to send weights to vLLM.", "bytes"),)),
             Panel(
-                "Engines sent all weights",
-                (Figure("weights/whole", "How many engines were sent all weights, and no delta.", "engines"),),
+                "Full weight syncs",
+                (Metric("weights/whole", "Number of engines that got full weights, not a delta.", "engines"),),
             ),
         ),
     ),
@@ -299,7 +297,7 @@ ROWS = (
             Panel(
                 "Held-out loss",
                 (
-                    Figure(
+                    Metric(
                         "val/loss", "With `algo.name=sft`: cross-entropy of held-out completions, per token.", "nats"
                     ),
                 ),
@@ -307,10 +305,10 @@ ROWS = (
             Panel(
                 "Held-out accuracy",
                 (
-                    Figure("val/accuracy", "Share of held-out answers that are right, over all data sources.", "share"),
-                    Figure(
+                    Metric("val/accuracy", "Share of correct held-out completions, over all data sources.", "share"),
+                    Metric(
                         "val/accuracy/<source>",
-                        "Share of held-out answers of one data source, or of one benchmark, that are right.",
+                        "Share of correct held-out completions of one data source or benchmark.",
                         "share",
                     ),
                 ),
@@ -318,24 +316,22 @@ ROWS = (
             Panel(
                 "Held-out reward",
                 (
-                    Figure("val/reward", "Mean reward of held-out answers, over all data sources."),
-                    Figure(
+                    Metric("val/reward", "Mean reward of held-out completions, over all data sources."),
+                    Metric(
                         "val/test_score/<source>",
-                        "Mean reward of held-out answers of one data source, or of one benchmark.",
+                        "Mean reward of held-out completions of one data source or benchmark.",
                     ),
                 ),
             ),
             Panel(
-                "Length of held-out answers",
-                (Figure("val/response_length/mean", "Mean length of a held-out answer.", "tokens"),),
+                "Held-out completion length",
+                (Metric("val/response_length/mean", "Mean length of held-out completions.", "tokens"),),
             ),
             Panel(
                 "Held-out, not judged",
                 (
-                    Figure("val/judge_errors", "Held-out answers that could not be judged.", "samples"),
-                    Figure(
-                        "val/judge_errors/<benchmark>", "Answers to one benchmark that could not be judged.", "samples"
-                    ),
+                    Metric("val/judge_errors", "Held-out completions that could not be judged.", "samples"),
+                    Metric("val/judge_errors/<benchmark>", "Completions of one benchmark not judged.", "samples"),
                 ),
             ),
         ),
@@ -343,45 +339,45 @@ ROWS = (
 )
 
 
-def figures() -> Iterator[Figure]:
-    """All of them, in order."""
-    return (figure for row in ROWS for panel in row.panels for figure in panel.figures)
+def metrics() -> Iterator[Metric]:
+    """Yields all metrics in order."""
+    return (metric for row in ROWS for panel in row.panels for metric in panel.metrics)
 
 
-def per_role(figure: Figure) -> bool:
-    """Whether each of ROLES has it for itself."""
-    return figure.name.startswith(_OF_ROLES)
+def per_role(metric: Metric) -> bool:
+    """Returns whether each of ROLES has this metric."""
+    return metric.name.startswith(_PER_ROLE)
 
 
-def find(name: str) -> Figure | None:
-    """The figure, or the family, that a name of metrics.jsonl belongs to."""
+def find(name: str) -> Metric | None:
+    """Returns the metric or family that a name of metrics.jsonl belongs to."""
     role, _, rest = name.partition("/")
     if role in ROLES:
         found = find(rest)
         return found if found is not None and per_role(found) else None
-    # A name in full comes before the families it would fit as well.
-    fitting = [figure for figure in figures() if _pattern(figure.name).fullmatch(name)]
-    return min(fitting, key=lambda figure: figure.is_family, default=None)
+    # An exact name takes precedence over families that match it.
+    fitting = [metric for metric in metrics() if _pattern(metric.name).fullmatch(name)]
+    return min(fitting, key=lambda metric: metric.is_family, default=None)
 
 
-def about(name: str) -> str:
-    """A figure's help text."""
+def describe(name: str) -> str:
+    """Returns a metric's help text."""
     found = find(name)
     if found is None:
         return f"{name} of metrics.jsonl."
     role = name.partition("/")[0]
-    return f"{f'Of the {role}: ' if role in ROLES else ''}{found.meaning}{f' ({found.unit})' if found.unit else ''}"
+    return f"{f'({role}) ' if role in ROLES else ''}{found.meaning}{f' ({found.unit})' if found.unit else ''}"
 
 
-def gauge_name(figure: str) -> str:
-    """As Prometheus allows it: critic/rewards/mean -> dojang_critic_rewards_mean."""
-    return f"dojang_{_plain(figure)}"
+def gauge_name(metric: str) -> str:
+    """Returns the name as a Prometheus gauge: critic/rewards/mean -> dojang_critic_rewards_mean."""
+    return f"dojang_{_plain(metric)}"
 
 
-def gauge_pattern(figure: Figure) -> str:
-    """A regular expression for its gauges: those of a whole family, and those of all roles."""
-    parts = (".+" if part[:1] == "<" else _plain(part) for part in _parts(figure.name))
-    roles = f"({'|'.join(f'{role}_' for role in ROLES)})?" if per_role(figure) else ""
+def gauge_pattern(metric: Metric) -> str:
+    """Returns a regular expression for its gauges, of the whole family and all roles."""
+    parts = (".+" if part[:1] == "<" else _plain(part) for part in _parts(metric.name))
+    roles = f"({'|'.join(f'{role}_' for role in ROLES)})?" if per_role(metric) else ""
     return f"dojang_{roles}{'_'.join(filter(None, parts))}"
 
 
@@ -394,5 +390,6 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def _parts(name: str) -> list[str]:
-    """What is in angle brackets, and what lies between."""
+    """Splits a name at its placeholders in angle brackets, keeping them."""
+
     return re.split(r"(<\w+>)", name)

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard. They are written whole rows at a time, so that a full disk leaves no torn record."""
+"""Writes TensorBoard event files, in whole records, so that a full disk leaves no truncated one."""
 
 import io
 import os
@@ -14,11 +14,11 @@ from dojang.track.exporter import Row
 __all__ = ["TensorboardSink"]
 
 VERSION = "brain.Event:2"
-"""Of the format; what readers expect as the first record of a file."""
+"""Format version, which readers expect in the first record of a file."""
 
 
 class TensorboardSink:
-    """A Sink that writes one file of events in each life of a run."""
+    """A Sink that writes one event file for each process of a run (the first one and each resume)."""
 
     name = "tensorboard"
 
@@ -27,10 +27,10 @@ class TensorboardSink:
         self._folder = folder
         self._file: Path | None = None
 
-    def begin(self, memory: dict[str, Any], keep: Callable[[], None]) -> None:
+    def start(self, state: dict[str, Any], save_state: Callable[[], None]) -> None:
         return None
 
-    def tell(self, rows: Sequence[Row]) -> None:
+    def write_rows(self, rows: Sequence[Row]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -41,24 +41,24 @@ class TensorboardSink:
         if file is None:
             now = time.time()
             file = self._folder / f"events.out.tfevents.{now:.6f}.{socket.gethostname()}.{os.getpid()}"
-            restart = SessionLog(status=SessionLog.START)  # readers forget what they have from this step on
+            restart = SessionLog(status=SessionLog.START)  # readers then discard their data from this step on
             records.write(Event(wall_time=now, file_version=VERSION).SerializeToString())
-            records.write(Event(wall_time=now, step=_anew(rows[0]), session_log=restart).SerializeToString())
+            records.write(Event(wall_time=now, step=_restart_step(rows[0]), session_log=restart).SerializeToString())
         for row in rows:
             values = [Summary.Value(tag=name, simple_value=value) for name, value in row.values.items()]
-            event = Event(wall_time=row.seen, step=row.step, summary=Summary(value=values))
+            event = Event(wall_time=row.read_at, step=row.step, summary=Summary(value=values))
             records.write(event.SerializeToString())
-        self._folder.mkdir(parents=True, exist_ok=True)  # always: it may have been cleared away
+        self._folder.mkdir(parents=True, exist_ok=True)  # every time: it may have been deleted
         append_whole(file, buffer.getvalue())
         self._file = file
 
-    def end(self, status: str) -> str:
+    def finish(self, status: str) -> str:
         return ""
 
     def close(self) -> None:
         return None
 
 
-def _anew(row: Row) -> int:
-    """The first step that is told anew: an evaluation comes after the training step of the same number."""
+def _restart_step(row: Row) -> int:
+    """Returns the first step that is written again: an evaluation follows the training step of the same number."""
     return row.step + any(name.startswith(EVALUATION) for name in row.values)

@@ -1,1 +1,21 @@
-"""Groups -> gradient: batching, log-probs, optimizer, schedule, saving."""
+"""The trainer: groups of samples -> gradient -> new weights.
+
+torch_trainer                         TorchTrainer: forward, backward, optimizer step, publish, save
+distributed, process_group            DistributedTrainer over the ranks of torchrun
+multi_policy_trainer                  MultiPolicyTrainer: one trainer per role
+packing, packed_attention             samples packed into rows without padding; their attention on a CPU
+flash_attention                       attention of packed samples on a GPU (FlashAttention varlen)
+forward, logprobs                     hidden states, log-probs and entropy of a micro-batch
+loss_aggregation                      mean of token losses over an optimizer step
+optimizer, lr_schedule                AdamW, 8-bit AdamW, Muon; learning-rate schedule
+critic                                value model of PPO
+lora, lora_checks, merge_lora         LoRA adapters: training, checks, merging
+quantization                          NF4 weights (QLoRA), 8-bit AdamW
+fsdp, ulysses                         FSDP2 sharding; sequence parallelism
+fused_layers                          gradient checkpointing, torch.compile, layers that keep fewer activations
+checkpoint                            weights and optimizer state on disk
+ref_model_sync, teacher_model         reference model refresh; local teacher of distillation
+entropy_controller                    protocol of the entropy bonus
+logprob_difference                    log-prob difference of engine and trainer
+config                                settings
+"""

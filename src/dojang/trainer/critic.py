@@ -1,38 +1,39 @@
-"""The critic: a decoder of its own that says, before each token, how much reward is to be expected.
+"""The critic of PPO: a separate value model that predicts the return before each token.
 
-It starts as a copy of the initial model, with a linear layer to one number in the place of the scores: zero, so that at
-first nothing is expected of anything. It reads micro-batches as the policy does.
+It starts as a copy of the initial model, with a linear value head instead of the output head. The value head starts at
+zero, so all values are 0 at first. It reads the same micro-batches as the policy.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from dojang.protocols import Algorithm
-from dojang.trainer.checkpoint import recall, remember
+from dojang.protocols import Algorithm, TrainsCritic
+from dojang.trainer.checkpoint import load_optimizer, save_optimizer
 from dojang.trainer.config import TrainConfig
-from dojang.trainer.forward import states
-from dojang.trainer.fsdp import shard, whole
-from dojang.trainer.fused_layers import lighten, recompute
-from dojang.trainer.optimizer import make_optimizer, memory_at
-from dojang.trainer.packed_attention import see_packed
+from dojang.trainer.forward import hidden_states
+from dojang.trainer.fsdp import full_tensor, shard
+from dojang.trainer.fused_layers import enable_gradient_checkpointing, fuse_layers
+from dojang.trainer.optimizer import make_optimizer, optimizer_on_device
+from dojang.trainer.packed_attention import use_packed_attention
 from dojang.trainer.packing import MicroBatch
-from dojang.trainer.process_group import ALONE, Ranks
+from dojang.trainer.process_group import SINGLE_PROCESS, ProcessGroup
 from dojang.types import Metrics
 
 __all__ = ["Critic"]
 
 FOLDER = "critic"
-_ALIKE = 1e-12
-"""A variance of returns that is only rounding."""
+_MIN_VARIANCE = 1e-12
+"""Variance of returns below which they count as equal."""
 
 
-class _Valuer(torch.nn.Module):
-    """A decoder and a head."""
+class _ValueModel(torch.nn.Module):
+    """A decoder and a value head."""
 
     def __init__(self, model: PreTrainedModel, compute: torch.dtype) -> None:
         super().__init__()
@@ -44,12 +45,12 @@ class _Valuer(torch.nn.Module):
         self._compute = compute
 
     def forward(self, batch: MicroBatch) -> Tensor:
-        x_ME = states(self.decoder, batch, self._compute).to(self.head.weight.dtype)
-        return batch.spread(self.head(x_ME).squeeze(-1))
+        x_ME = hidden_states(self.decoder, batch, self._compute).to(self.head.weight.dtype)
+        return batch.scatter(self.head(x_ME).squeeze(-1))
 
 
 class Critic:
-    """A decoder with full-precision master weights, a head, and their optimizer."""
+    """The value model with full-precision master weights, and its optimizer."""
 
     def __init__(
         self,
@@ -58,32 +59,32 @@ class Critic:
         config: TrainConfig,
         *,
         compute: torch.dtype,
-        ranks: Ranks = ALONE,
+        ranks: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self._valuer = _Valuer(model, compute)
-        see_packed(self._valuer.decoder)
-        lighten(self._valuer.decoder)
+        self._value_model = _ValueModel(model, compute)
+        use_packed_attention(self._value_model.decoder)
+        fuse_layers(self._value_model.decoder)
         if config.gradient_checkpointing:
-            recompute(self._valuer.decoder)
+            enable_gradient_checkpointing(self._value_model.decoder)
         if ranks.world > 1:
-            shard(self._valuer, ranks, compute)
-        self._algorithm = algorithm
+            shard(self._value_model, ranks, compute)
+        self._algorithm = cast(TrainsCritic, algorithm)
         self._config = config
         self._ranks = ranks
-        self._optimizer = make_optimizer(self._valuer, config)
+        self._optimizer = make_optimizer(self._value_model, config)
 
     @property
     def warmup(self) -> int:
-        """Optimizer steps in which the policy waits for it."""
+        """Number of first optimizer steps that train only the critic."""
         return self._config.critic.warmup_steps
 
     def values(self, batch: MicroBatch) -> Tensor:
-        """What it expects before each token learned from, [B, T]."""
-        value_BT: Tensor = self._valuer(batch)
+        """Values before each trained token, [B, T]."""
+        value_BT: Tensor = self._value_model(batch)
         return value_BT
 
     def backward(self, batches: Iterable[MicroBatch], tokens: int) -> Metrics:
-        """Accumulate the gradient of an optimizer step of so many tokens; figures of that step."""
+        """Accumulates the gradient of an optimizer step over `tokens` tokens; returns its metrics."""
         sums, olds, returns = defaultdict[str, float](float), list[Tensor](), list[Tensor]()
         for batch in batches:
             mask_BT = batch.mask_BT
@@ -92,7 +93,7 @@ class Critic:
             value_BT = self.values(batch)
             found = self._algorithm.value_loss(value_BT, old_BT.to(value_BT), return_BT.to(value_BT), mask_BT)
             share = found.loss_BT.sum() * (0.0 if batch.idle else 1 / tokens)
-            (share * self._ranks.world).backward()  # type: ignore[no-untyped-call]  # ranks take the mean of gradients
+            (share * self._ranks.world).backward()  # type: ignore[no-untyped-call]  # FSDP averages gradients over ranks
             for name, figure_BT in found.figures.items():
                 sums[name] += 0.0 if batch.idle else float(figure_BT.detach()[mask_BT].sum())
             if not batch.idle:
@@ -103,39 +104,41 @@ class Critic:
         old_N, return_N = (
             torch.cat([part for parts in self._ranks.gather(mine) for part in parts]) for mine in (olds, returns)
         )
-        return {**means, **_fit(old_N, return_N)}
+        return {**means, **_explained_variance(old_N, return_N)}
 
     def clip(self) -> Metrics:
-        """The length of the gradient, which is scaled down if that is too much."""
-        norm = torch.nn.utils.clip_grad_norm_(self._valuer.parameters(), self._config.max_grad_norm)
-        return {"critic/grad_norm": float(whole(norm))}
+        """Clips the gradient; returns its norm."""
+        norm = torch.nn.utils.clip_grad_norm_(self._value_model.parameters(), self._config.max_grad_norm)
+        return {"critic/grad_norm": float(full_tensor(norm))}
 
     def step(self) -> None:
-        """Step, clear."""
+        """Optimizer step, then clears the gradient."""
         for settings in self._optimizer.param_groups:
             settings["lr"] = self._config.critic.lr
-        device = self._valuer.decoder.device
-        with memory_at(device, self._optimizer, away="optimizer" in self._config.offload):
+        device = self._value_model.decoder.device
+        with optimizer_on_device(device, self._optimizer, offload="optimizer" in self._config.offload):
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
     def save(self, path: Path) -> None:
-        """Into a folder of the checkpoint directory `path`. All ranks must take part."""
-        remember(path / FOLDER, self._valuer, self._optimizer, weights=dict(self._valuer.named_parameters()))
+        """Saves into a folder of the checkpoint directory `path`. All ranks must call this."""
+        save_optimizer(
+            path / FOLDER, self._value_model, self._optimizer, weights=dict(self._value_model.named_parameters())
+        )
 
     def restore(self, path: Path) -> None:
-        """What `save` wrote. The weights have not changed if it cannot be read."""
-        weights = {name: each.detach().clone() for name, each in self._valuer.named_parameters()}
-        recall(path / FOLDER, self._valuer, self._optimizer, weights=weights)
+        """Restores what `save` wrote. If it cannot be read, the weights stay unchanged."""
+        weights = {name: each.detach().clone() for name, each in self._value_model.named_parameters()}
+        load_optimizer(path / FOLDER, self._value_model, self._optimizer, weights=weights)
         with torch.no_grad():
-            for name, each in self._valuer.named_parameters():
+            for name, each in self._value_model.named_parameters():
                 each.copy_(weights[name])
 
 
-def _fit(value_N: Tensor, return_N: Tensor) -> Metrics:
-    """How well it expected what came, before it learned from that."""
+def _explained_variance(value_N: Tensor, return_N: Tensor) -> Metrics:
+    """Metrics of the values before the update, with the explained variance of the returns."""
     found = {"critic/values/mean": float(value_N.mean()), "critic/returns/mean": float(return_N.mean())}
     spread = float(return_N.var(correction=0))
-    if spread > _ALIKE:  # otherwise there is nothing to explain
+    if spread > _MIN_VARIANCE:  # equal returns have no variance to explain
         found["critic/vf_explained_var"] = 1 - float((return_N - value_N).var(correction=0)) / spread
     return found

@@ -1,7 +1,7 @@
-"""Trainers that work as one: what the first rank is asked to do, all do.
+"""Distributed trainer: every call on the first rank runs on all ranks.
 
-The loop runs on the first rank alone and knows of no other. Each verb is told to the others before it begins; whatever
-they have to tell each other in the course of it is the trainers' own business.
+The loop runs on the first rank only. Each call is broadcast to the other ranks before it starts; inside a call the
+trainers communicate by collectives.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ import torch.distributed as dist
 
 from dojang.core.errors import TrainingError
 from dojang.protocols import Trainer
-from dojang.trainer.process_group import Ranks
+from dojang.trainer.process_group import ProcessGroup
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["Team", "follow"]
+__all__ = ["DistributedTrainer", "run_worker_rank"]
 
 
-class Team:
-    """The Trainer of the first rank, and those of the others behind it."""
+class DistributedTrainer:
+    """The Trainer on the first rank; broadcasts its calls to the trainers on the other ranks."""
 
-    def __init__(self, own: Trainer, ranks: Ranks) -> None:
+    def __init__(self, own: Trainer, ranks: ProcessGroup) -> None:
         self._own, self._ranks = own, ranks
-        self._together = True
-        """Whether nothing has gone wrong here while others went on."""
+        self._in_step = True
+        """False if a call failed here, so other ranks may be inside it."""
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         metrics: Metrics = await self._all("forward_backward", groups)
@@ -66,32 +66,32 @@ class Team:
         await self._all("restore", path)
 
     async def close(self) -> None:
-        if self._together:  # or else the end of this process is what ends the others
+        if self._in_step:  # otherwise the other ranks end when this process ends
             await self._all("close")
 
-    async def _all(self, verb: str, *arguments: Any) -> Any:
-        self._together = False
+    async def _all(self, method: str, *arguments: Any) -> Any:
+        self._in_step = False
         try:
-            dist.broadcast_object_list([(verb, arguments)], src=0, group=self._ranks.orders)
-            found = await getattr(self._own, verb)(*arguments)
+            dist.broadcast_object_list([(method, arguments)], src=0, group=self._ranks.control_group)
+            found = await getattr(self._own, method)(*arguments)
         except RuntimeError as error:
             if isinstance(error, dist.DistError) or "gloo" in str(error) or "onnection" in str(error):
-                raise TrainingError("another process failed; it says why itself") from error
+                raise TrainingError("another process failed; see its log for the reason") from error
             raise
-        self._together = True
+        self._in_step = True
         return found
 
 
-def follow(trainer: Trainer, ranks: Ranks) -> None:
-    """Do as the first rank does, until it needs nobody any more. When to stop is for that one to say."""
+def run_worker_rank(trainer: Trainer, ranks: ProcessGroup) -> None:
+    """Runs the calls that the first rank broadcasts, until `close`. Ignores signals: the first rank handles them."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    verb = ""
-    while verb != "close":
-        heard: list[Any] = [None]
+    method = ""
+    while method != "close":
+        received: list[Any] = [None]
         try:
-            dist.broadcast_object_list(heard, src=0, group=ranks.orders)
-        except RuntimeError as error:  # of the connection
-            raise TrainingError("the first process is gone; it says why itself") from error
-        verb, arguments = heard[0]
-        asyncio.run(getattr(trainer, verb)(*arguments))
+            dist.broadcast_object_list(received, src=0, group=ranks.control_group)
+        except RuntimeError as error:  # lost connection
+            raise TrainingError("the first process is gone; see its log for the reason") from error
+        method, arguments = received[0]
+        asyncio.run(getattr(trainer, method)(*arguments))

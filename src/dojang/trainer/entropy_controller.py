@@ -1,4 +1,4 @@
-"""The entropy bonus as the trainer sees it: a coefficient that follows the entropy of each optimizer step."""
+"""Protocol of the entropy bonus: a coefficient that adapts to the entropy of each optimizer step."""
 
 from typing import Protocol
 
@@ -6,17 +6,17 @@ __all__ = ["EntropyController"]
 
 
 class EntropyController(Protocol):
-    """The coefficient of an entropy bonus. An Algorithm may have one, as `entropy_bonus`."""
+    """Entropy coefficient. An Algorithm may have one, as `entropy_bonus`."""
 
     @property
     def coef(self) -> float:
         """Coefficient of the next optimizer step."""
 
     def update(self, entropy: float) -> None:
-        """Take in the mean entropy of an optimizer step."""
+        """Adapts the coefficient to the mean entropy of an optimizer step."""
 
     def state(self) -> dict[str, float]:
-        """For a checkpoint."""
+        """Returns the state for a checkpoint."""
 
     def restore(self, state: dict[str, float]) -> None:
-        """Continue from what `state` returned."""
+        """Restores what `state` returned."""

@@ -1,7 +1,7 @@
-"""Attention over packed samples on a GPU: one kernel (FlashAttention) for all of them, with nothing padded.
+"""Attention of packed samples on a GPU: one FlashAttention varlen call for all of them, without padding.
 
-A sample's queries are its own tokens; its keys are those and, before them, a copy of the prompt's that it shares. The
-kernel's causal mask is aligned at the end, so that each query sees the whole prompt.
+The queries of a sample are its own tokens. Its keys are a copy of the shared prompt's, then its own. The kernel aligns
+the causal mask at the end, so each query attends to the whole prompt.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dojang.trainer.packed_attention import Plan, Segment, tensor_of
+from dojang.trainer.packed_attention import PaddedAttention, Segment, index_tensor
 
-__all__ = ["Varlen"]
+__all__ = ["VarlenAttention"]
 
 _HALF = (torch.bfloat16, torch.float16)
 
 
-class Varlen:
-    """A plan for half precision; for any other as the processor does it."""
+class VarlenAttention:
+    """FlashAttention in half precision; other dtypes, sliding windows and soft-capping fall back to PaddedAttention."""
 
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
         self._segments, self._device = segments, device
@@ -37,35 +37,38 @@ class Varlen:
             for each in segments:
                 for part in ([] if each.prefix is None else [segments[each.prefix]]) + [each]:
                     keys += range(part.start, part.start + part.size)
-            self._key_R = tensor_of(keys, device)
+            self._key_R = index_tensor(keys, device)
 
-    def attend(self, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, scale: float) -> Tensor:
-        """What each token sees, [N, H, D]."""
+    def attend(
+        self, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, scale: float, window: int = 0, softcap: float = 0.0
+    ) -> Tensor:
+        """Attention output of each token, [N, H, D]."""
         if torch.is_autocast_enabled(self._device.type):
             half = torch.get_autocast_dtype(self._device.type)
             q_NHD, k_NKD, v_NKD = (each.to(half) for each in (q_NHD, k_NKD, v_NKD))
         size = q_NHD.shape[-1]
-        if q_NHD.dtype not in _HALF or size % 8 or size > 256 or not _able(self._device):
-            return self._padded.attend(q_NHD, k_NKD, v_NKD, scale)
+        plain = not softcap and not 0 < window < self._longest[1]
+        if not plain or q_NHD.dtype not in _HALF or size % 8 or size > 256 or not _supports_flash(self._device):
+            return self._pad_rows.attend(q_NHD, k_NKD, v_NKD, scale, window, softcap)
         if self._key_R is not None:
-            k_NKD, v_NKD = _repeated(k_NKD, self._key_R), _repeated(v_NKD, self._key_R)
+            k_NKD, v_NKD = _gather_rows(k_NKD, self._key_R), _gather_rows(v_NKD, self._key_R)
         seen_NHD: Tensor = torch.ops.aten._flash_attention_forward(
             q_NHD, k_NKD, v_NKD, *self._bounds, *self._longest, 0.0, True, False, scale=scale
         )[0]
         return seen_NHD
 
     @cached_property
-    def _padded(self) -> Plan:
-        return Plan(self._segments, self._device)
+    def _pad_rows(self) -> PaddedAttention:
+        return PaddedAttention(self._segments, self._device)
 
 
 @cache
-def _able(device: torch.device) -> bool:
+def _supports_flash(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-class _Repeated(torch.autograd.Function):
-    """torch's own gradient would add up in half precision."""
+class _GatherRows(torch.autograd.Function):
+    """Gathers rows; the gradient accumulates in float32, where torch would use half precision."""
 
     @staticmethod
     def forward(context: Any, x_N: Tensor, index_R: Tensor) -> Tensor:
@@ -81,6 +84,6 @@ class _Repeated(torch.autograd.Function):
         return whole_N.to(gradients[0].dtype), None
 
 
-def _repeated(x_N: Tensor, index_R: Tensor) -> Tensor:
-    result: Tensor = _Repeated.apply(x_N, index_R)  # type: ignore[no-untyped-call]
+def _gather_rows(x_N: Tensor, index_R: Tensor) -> Tensor:
+    result: Tensor = _GatherRows.apply(x_N, index_R)  # type: ignore[no-untyped-call]
     return result

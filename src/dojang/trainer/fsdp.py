@@ -1,37 +1,35 @@
-"""Weights, gradients and what the optimizer keeps, spread over all ranks (FSDP2); each layer is whole only while it
-works."""
+"""FSDP2: shards weights, gradients and optimizer state over all ranks; each layer is gathered only while it runs."""
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from dojang.trainer.process_group import Ranks
+from dojang.trainer.process_group import ProcessGroup
 
-__all__ = ["shard", "whole"]
+__all__ = ["full_tensor", "shard"]
 
 
-def shard(module: torch.nn.Module, ranks: Ranks, compute: torch.dtype, *, away: bool = False) -> None:
-    """Spread a module's weights. Its forward must be called as a whole; gradients become means over all ranks.
+def shard(module: torch.nn.Module, ranks: ProcessGroup, compute: torch.dtype, *, offload: bool = False) -> None:
+    """Shards a module's weights. Call the module itself, not its parts; gradients become means over all ranks.
 
-    Weights packed into four bits are few, and stay whole on every rank. With `away`, what each rank keeps waits in the
-    processor's memory.
+    4-bit weights are small and stay replicated on every rank. With `offload`, the shards are kept in CPU memory.
     """
     from torch.distributed.fsdp import (
         CPUOffloadPolicy,
         MixedPrecisionPolicy,
         OffloadPolicy,
         fully_shard,
-    )  # slow to load
+    )  # slow to import
 
     half = compute in (torch.bfloat16, torch.float16)
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32) if half else MixedPrecisionPolicy()
     mesh = init_device_mesh(ranks.kind, (ranks.world,))
     packed = {each for each in module.parameters() if not each.is_floating_point()}
-    offload = CPUOffloadPolicy() if away and ranks.kind == "cuda" else OffloadPolicy()
+    offload_policy = CPUOffloadPolicy() if offload and ranks.kind == "cuda" else OffloadPolicy()
     for layer in [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]:
-        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload, ignored_params=packed)
-    fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, ignored_params=packed)
+        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=offload_policy, ignored_params=packed)
+    fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload_policy, ignored_params=packed)
     module.register_forward_hook(_reshard_without_backward)
 
 
@@ -45,7 +43,7 @@ def _reshard_without_backward(module: torch.nn.Module, *_: object) -> None:
         module.reshard()  # type: ignore[operator]  # of FSDPModule
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor gathered from the ranks it is spread over, if it is. All of them must ask."""
-    gather = getattr(tensor, "full_tensor", None)  # not by its class, which takes long to load
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gathers a sharded tensor from all ranks; other tensors as they are. All ranks must call this."""
+    gather = getattr(tensor, "full_tensor", None)  # not by isinstance: its class is slow to import
     return tensor if gather is None else gather()

@@ -1,4 +1,4 @@
-"""Changes to the layers of a transformers model that leave what they compute as it is."""
+"""Changes to the layers of a transformers model that keep their results: less memory, fewer kernels."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-__all__ = ["compile_layers", "lighten", "recompute"]
+__all__ = ["compile_layers", "enable_gradient_checkpointing", "fuse_layers"]
 
 
-def recompute(model: PreTrainedModel) -> None:
-    """Let layers make what they found again when its gradient is wanted. transformers does so only while it trains, and
-    then drops out, too: that is switched off."""
+def enable_gradient_checkpointing(model: PreTrainedModel) -> None:
+    """Recomputes activations in the backward pass. transformers does so only in training mode, which also enables
+    dropout: dropout is set to 0."""
     model.gradient_checkpointing_enable({"use_reentrant": False})
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
@@ -25,34 +25,34 @@ def recompute(model: PreTrainedModel) -> None:
 
 
 def compile_layers(model: PreTrainedModel) -> None:
-    """Let torch.compile fuse what is in the layers but attention, whose shapes are new every time."""
+    """Compiles the layers with torch.compile, except attention, whose shapes change with every batch."""
     for layer in [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]:
         for name, child in layer.named_children():
             if "attn" not in name:
                 child.compile(dynamic=True)
 
 
-def lighten(model: PreTrainedModel) -> None:
-    """Let norms and gated layers keep less for their gradients, and be fewer kernels, where they are the usual ones."""
+def fuse_layers(model: PreTrainedModel) -> None:
+    """Replaces standard RMSNorms and gated MLPs by versions with fewer saved activations and kernels."""
     for module in model.modules():
-        lighter = _lighter(module)
+        fused = _fused(module)
         weight = next(module.parameters(), None)
-        if lighter is None or weight is None or weight.dtype is torch.float64:
-            continue  # in double precision, transformers' norms are in single
+        if fused is None or weight is None or weight.dtype is torch.float64:
+            continue  # in float64, transformers computes norms in float32
         sample_TE = torch.linspace(-2, 3, 2 * weight.shape[-1], dtype=weight.dtype, device=weight.device).view(2, -1)
         with torch.no_grad():
             expected_TE = module(sample_TE)
-            gap = (lighter(sample_TE) - expected_TE).abs().max()
+            gap = (fused(sample_TE) - expected_TE).abs().max()
         if gap <= 0.02 * expected_TE.abs().max():
-            module.forward = lighter
+            module.forward = fused
 
 
-def _lighter(module: torch.nn.Module) -> "_Norm | _Gated | None":
+def _fused(module: torch.nn.Module) -> "_Norm | _Gated | None":
     weight, eps = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
     if type(module).__name__.endswith("RMSNorm") and isinstance(weight, Tensor) and isinstance(eps, float):
         return _Norm(module, eps)
     gate, up, down = (getattr(module, f"{name}_proj", None) for name in ("gate", "up", "down"))
-    plain = type(gate) is type(up) is type(down) is torch.nn.Linear and down.bias is None  # no adapters, no few bits
+    plain = type(gate) is type(up) is type(down) is torch.nn.Linear and down.bias is None  # no LoRA, no NF4
     return _Gated(module) if plain and type(getattr(module, "act_fn", None)) is type(ACT2FN["silu"]) else None
 
 
@@ -63,7 +63,7 @@ class _Norm:
     def __call__(self, x_NE: Tensor) -> Tensor:
         weight_E = self._module.weight
         assert isinstance(weight_E, Tensor)
-        if x_NE.is_cuda:  # one kernel, or two where the weight is more precise; elsewhere torch makes it of seven
+        if x_NE.is_cuda:  # one kernel, or two if dtypes differ; seven on a CPU
             if x_NE.dtype is weight_E.dtype:
                 return rms_norm(x_NE, weight_E.shape, weight_E, self._eps)
             return rms_norm(x_NE, weight_E.shape, None, self._eps) * weight_E
@@ -104,7 +104,7 @@ class _Gated:
 
 
 class _GatedDown(torch.autograd.Function):
-    """down(silu(gate) * up). What is between is made again when it is wanted: it takes no product."""
+    """down(silu(gate) * up). The backward pass recomputes the intermediate: it needs no matrix product."""
 
     @staticmethod
     def forward(context: Any, gate_NF: Tensor, up_NF: Tensor, weight_EF: Tensor) -> Tensor:

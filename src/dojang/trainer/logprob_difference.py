@@ -1,4 +1,4 @@
-"""Difference between log-probs of the engine and the trainer for the same weights: rounding, or a defect."""
+"""Log-prob difference between engine and trainer for the same weights: rounding, or a defect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ __all__ = ["LogprobDifference"]
 
 @dataclass
 class LogprobDifference:
-    """How far the engine's log-probs were from ours, where both had the same weights."""
+    """Accumulates |engine log-prob - trainer log-prob| of tokens sampled with the current weights."""
 
     total: float = 0.0
     most: float = 0.0

@@ -1,6 +1,6 @@
 """Low-rank adapters (LoRA) on the projections of a frozen model, which may be kept in four bits (QLoRA).
 
-    y = W x + scale * B A x          A and B are learned, in single precision; scale = alpha / rank
+    y = W x + scale * B A x          A and B are trained in float32; scale = alpha / rank
 
 On disk an adapter is peft's: adapter_config.json and adapter_model.safetensors.
 """
@@ -18,19 +18,19 @@ from transformers import PreTrainedModel
 
 from dojang.core.errors import ConfigError
 from dojang.trainer.config import LoraConfig
-from dojang.trainer.fsdp import whole
-from dojang.trainer.quantization import unpacked
+from dojang.trainer.fsdp import full_tensor
+from dojang.trainer.quantization import dequantized
 
 __all__ = ["BASE", "Adapters", "load_peft"]
 
 _ADAPTER = "default"
 _WEIGHTS = "adapter_model.safetensors"
 BASE = "adapter_base.json"
-"""In what precision the weights under the adapters are."""
+"""File with the precision of the base weights."""
 
 
 class Adapters:
-    """Those of one model, which are put into it here."""
+    """LoRA adapters of one model; the constructor injects them."""
 
     def __init__(self, model: PreTrainedModel, config: LoraConfig, base: str) -> None:
         peft = load_peft("train.lora")
@@ -43,7 +43,7 @@ class Adapters:
             task_type="CAUSAL_LM",
         )
         with torch.random.fork_rng():
-            torch.manual_seed(0)  # adapters begin alike in every run and on every rank
+            torch.manual_seed(0)  # the same initial adapters in every run and on every rank
             try:
                 peft.inject_adapter_in_model(self._settings, model)
             except ValueError as error:  # no such module
@@ -55,7 +55,7 @@ class Adapters:
         self._full = {f"{name}.{key}": each for name, some in shared.items() for key, each in some.items()}
         self._model, self._precision = model, model.dtype
         self._bits, self._dtype = config.base_bits, str(model.dtype).removeprefix("torch.")
-        for _, parameter in self._learned():
+        for _, parameter in self._trainable():
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
         self._layers: dict[str, Any] = {
             name: module
@@ -64,8 +64,8 @@ class Adapters:
         }
 
     @contextmanager
-    def off(self) -> Iterator[None]:
-        """The frozen model alone."""
+    def disabled(self) -> Iterator[None]:
+        """Disables the adapters: the frozen base model alone."""
         scales = {name: layer.scaling[_ADAPTER] for name, layer in self._layers.items()}
         for layer in self._layers.values():
             layer.scaling[_ADAPTER] = 0.0
@@ -76,21 +76,21 @@ class Adapters:
                 layer.scaling[_ADAPTER] = scales[name]
 
     def base(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights without adapters under their own names, whole. All ranks must ask."""
+        """Full base weights without adapters, under their own names. All ranks must call this."""
         for name, parameter in self._model.named_parameters():
             if not parameter.requires_grad:
-                yield name.replace(".base_layer.", "."), whole(unpacked(parameter))
+                yield name.replace(".base_layer.", "."), full_tensor(dequantized(parameter))
             elif name in self._full:
-                yield name, whole(parameter.detach()).to(self._precision)
+                yield name, full_tensor(parameter.detach()).to(self._precision)
 
     def factors(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Of each weight its name and what is added to it, as a product: scale * B, and A."""
+        """Name of each adapted weight and the two factors of its update: scale * B, and A."""
         for name, layer in self._layers.items():
-            b, a = (whole(each[_ADAPTER].weight.detach()) for each in (layer.lora_B, layer.lora_A))
+            b, a = (full_tensor(each[_ADAPTER].weight.detach()) for each in (layer.lora_B, layer.lora_A))
             yield f"{name}.weight", b * layer.scaling[_ADAPTER], a
 
     def merged(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights, with the adapters added to them."""
+        """All weights with the adapters merged."""
         added = {name: (b, a) for name, b, a in self.factors()}
         for name, tensor in self.base():
             if name in added:
@@ -99,33 +99,33 @@ class Adapters:
             yield name, tensor
 
     def save(self, path: Path, *, write: bool) -> None:
-        """All ranks must take part; one of them writes. What the adapters are for is written, too: the same weights in
-        another precision are another model."""
-        state = {_outside(name): whole(each.detach()).cpu().contiguous() for name, each in self._learned()}
-        for name, twin in self._twins().items():  # peft wants a weight that modules share under each of its names
-            state[_outside(name)] = state[_outside(twin)].clone()
+        """Saves the adapters. All ranks must call this; one of them writes. The precision of the base weights is
+        written too: adapters fit only that precision."""
+        state = {_peft_name(name): full_tensor(each.detach()).cpu().contiguous() for name, each in self._trainable()}
+        for name, twin in self._tied_names().items():  # peft expects a shared weight under each of its names
+            state[_peft_name(name)] = state[_peft_name(twin)].clone()
         if write:
             self._settings.save_pretrained(str(path))
             save_file(state, path / _WEIGHTS, metadata={"format": "pt"})
             (path / BASE).write_text(json.dumps({"bits": self._bits, "dtype": self._dtype}))
 
     def read(self, path: Path) -> dict[str, Tensor]:
-        """What was saved, under the model's own names."""
+        """Reads the saved adapters, under the model's own names."""
         state = load_file(path / _WEIGHTS)
-        return {name: state[_outside(name)] for name, _ in self._learned()}
+        return {name: state[_peft_name(name)] for name, _ in self._trainable()}
 
-    def _twins(self) -> dict[str, str]:
-        """Other names of weights that are trained in full, and the name each is listed by."""
+    def _tied_names(self) -> dict[str, str]:
+        """Other names of tied weights trained in full, with the name each is listed by."""
         named = dict(self._model.named_parameters(remove_duplicate=False))
-        listed = {id(each): name for name, each in self._learned()}
+        listed = {id(each): name for name, each in self._trainable()}
         return {name: listed[id(named[name])] for name in self._full if name not in listed.values()}
 
-    def _learned(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    def _trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         return ((name, each) for name, each in self._model.named_parameters() if each.requires_grad)
 
 
 def _unfreeze(model: PreTrainedModel, names: Sequence[str], bits: int) -> dict[str, dict[str, torch.nn.Parameter]]:
-    """Lets the named modules learn, with all that share their weights; returns their parameters, by module."""
+    """Unfreezes the named modules and all that share their weights; returns their parameters by module."""
     modules = dict(model.named_modules())
     found = {each for name in names for each in modules if each == name or each.endswith(f".{name}")}
     if missing := [name for name in names if not any(each == name or each.endswith(f".{name}") for each in found)]:
@@ -141,7 +141,7 @@ def _unfreeze(model: PreTrainedModel, names: Sequence[str], bits: int) -> dict[s
                     f"train.lora.modules_to_save has {name}, which is quantised or has an adapter; name others, or "
                     "leave it out of train.lora.target_modules"
                 )
-            inside = any(name.startswith(f"{each}.") for each in found)  # its parameters are those of the outer module
+            inside = any(name.startswith(f"{each}.") for each in found)  # listed with the outer module
             if own and not inside:
                 shared[name] = own
             for each in own.values():
@@ -150,13 +150,13 @@ def _unfreeze(model: PreTrainedModel, names: Sequence[str], bits: int) -> dict[s
 
 
 def _is_quantised(model: PreTrainedModel, module: torch.nn.Module) -> bool:
-    """Whether four bits are for it: all projections but the head."""
+    """Whether a module is quantised: all projections except the output head."""
     return isinstance(module, torch.nn.Linear) and module is not model.get_output_embeddings()  # type: ignore[no-untyped-call]
 
 
 def _names_for_peft(model: PreTrainedModel, chosen: Collection[str]) -> list[str]:
-    """Names that select these modules and no others: peft compares the ends of names, so `norm` is `input_layernorm`,
-    too. A module's own name where that is enough, else its whole path."""
+    """Names that select exactly these modules. peft compares the ends of names, so `norm` also selects
+    `input_layernorm`: use a module's last name where it is unambiguous, else its full path."""
     every = [name for name, _ in model.named_modules(remove_duplicate=False)]
     last = {name: name.rpartition(".")[2] for name in chosen}
     enough = {each: all(name in chosen for name in every if name.endswith(each)) for each in set(last.values())}
@@ -168,17 +168,17 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str]) -> None:
     named = [name.rpartition(".")[2] for name, module in model.named_modules() if any(module is each for each in ends)]
     if refused := sorted(set(named) & {target.rpartition(".")[2] for target in targets}):
         raise ConfigError(
-            f"train.lora.target_modules has {', '.join(refused)}; only projections inside of layers can be adapted"
+            f"train.lora.target_modules has {', '.join(refused)}; only projections inside layers can have adapters"
         )
 
 
-def _outside(name: str) -> str:
-    """What peft calls it on disk."""
+def _peft_name(name: str) -> str:
+    """Name of a weight in peft's file."""
     return f"base_model.model.{name.replace(f'.{_ADAPTER}.', '.')}"
 
 
 def load_peft(purpose: str) -> Any:
-    """The library, which is an optional part."""
+    """Imports peft, an optional dependency."""
     try:
         import peft
     except ImportError as error:

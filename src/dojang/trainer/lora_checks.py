@@ -1,4 +1,4 @@
-"""Checks LoRA settings against a model's modules, without its weights: before anything is rented or written."""
+"""Checks LoRA settings against a model's modules without loading its weights, before a run starts."""
 
 from contextlib import suppress
 from importlib.util import find_spec
@@ -13,10 +13,10 @@ __all__ = ["check_modules"]
 
 
 def check_modules(source: str | None, lora: LoraConfig | None) -> None:
-    """ConfigError if targets or modules_to_save name modules that the model does not have, or that cannot be trained.
+    """Raises ConfigError if target_modules or modules_to_save name modules that are missing or cannot be trained.
 
-    Not checked if the model (`source`) or peft is not on this machine, which may only plan, or if transformers does not
-    know the model's class.
+    Skips the check if the model (`source`) or peft is not on this machine, or if transformers does not know the model's
+    class.
     """
     if source is None or lora is None or not (lora.target_modules or lora.modules_to_save) or find_spec("peft") is None:
         return

@@ -1,8 +1,8 @@
-"""Averages of token losses over an optimizer step.
+"""Loss aggregation: mean of token losses over an optimizer step.
 
     tokens      sum of all losses / number of tokens
     sequences   sum of each sample's mean / number of samples
-    constant    sum of all losses / (number of samples * longest answer allowed)
+    constant    sum of all losses / (number of samples * rollout.max_tokens)
 
 Groups without a gradient count for `constant` only.
 """
@@ -29,11 +29,11 @@ class Counts:
 
 
 def count(groups: Sequence[Group], algorithm: Algorithm) -> tuple[Counts, list[Sample], list[Sample]]:
-    """Divisors of the average, the samples with a gradient, and those that only count in figures."""
+    """Returns the divisors, the samples with a gradient, and those that only count in metrics."""
     trained, others = list[Sample](), list[Sample]()
     for group in groups:
-        has_gradient = algorithm.trains_zero_advantage or group.has_advantage
-        (trained if has_gradient else others).extend(each for each in group.samples if any(each.mask))
+        has_gradient = algorithm.requirements.zero_advantage or group.has_advantage
+        (trained if has_gradient else others).extend(each for each in group.samples if each.mask.any())
     tokens = sum(sample.response_length for sample in trained)
     counts = Counts(
         trained_tokens=tokens,
@@ -44,10 +44,10 @@ def count(groups: Sequence[Group], algorithm: Algorithm) -> tuple[Counts, list[S
     return counts, trained, others
 
 
-def mean_share(loss_BT: Tensor, mask_BT: Tensor, average: Average, counts: Counts, longest: int) -> Tensor:
-    """A micro-batch's share of the average over the optimizer step."""
+def mean_share(loss_BT: Tensor, mask_BT: Tensor, average: Average, counts: Counts, max_tokens: int) -> Tensor:
+    """Contribution of a micro-batch to the mean over the optimizer step."""
     if average == "tokens":
         return loss_BT.sum() / counts.trained_tokens
     if average == "sequences":
         return (loss_BT.sum(-1) / mask_BT.sum(-1)).sum() / counts.trained_samples
-    return loss_BT.sum() / (counts.samples * longest)
+    return loss_BT.sum() / (counts.samples * max_tokens)

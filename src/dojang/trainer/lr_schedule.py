@@ -1,4 +1,4 @@
-"""The learning rate as a function of the optimizer step: nothing to save, nothing to lose."""
+"""Learning-rate schedule: a function of the optimizer step, so checkpoints need no scheduler state."""
 
 import math
 from typing import Literal
@@ -11,8 +11,8 @@ Schedule = Literal["constant", "linear", "cosine"]
 def learning_rate(
     step: int, *, peak: float, warmup: int, total: int, schedule: Schedule, min_ratio: float = 0.0
 ) -> float:
-    """The rate for optimizer step `step`, counted from 0, of `total`. Decay reaches min_ratio * peak at step `total`,
-    one after the last, so that no step is taken at a rate of zero."""
+    """Learning rate of optimizer step `step`, counted from 0, of `total`. Decay reaches min_ratio * peak at step
+    `total`, one after the last, so no step has a rate of zero."""
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     if schedule == "constant":
@@ -23,5 +23,5 @@ def learning_rate(
 
 
 def warmup_steps(total: int, *, steps: int, ratio: float) -> int:
-    """Warm-up in optimizer steps: as many as are given, or a share of `total`, rounded up."""
+    """Warm-up in optimizer steps: `steps`, or a fraction `ratio` of `total`, rounded up."""
     return steps or math.ceil(ratio * total - 1e-9)

@@ -1,10 +1,9 @@
-"""Models that learn side by side, each from the samples of its own role.
+"""Multi-policy training: one trainer per role, each trained on the samples of its role.
 
-The first one's figures and checkpoint are where a single model's would be; those of the others are under their role's
-name. In a step that has nothing to teach a model, it takes none: it learns as it would alone.
+Metrics and checkpoint of the first role are where those of a single model would be; those of the others are under the
+name of the role. A model without a gradient in a step skips it, as it would in a run of one model.
 
-Where the trainers of each role are processes of their own, with devices of their own (on Ray), all roles work at the
-same time; in one process they take turns.
+Roles with separate processes and devices (on Ray) train concurrently; in one process they take turns.
 """
 
 import asyncio
@@ -17,30 +16,30 @@ from dojang.core.errors import TrainingError
 from dojang.protocols import Algorithm, Trainer
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["Roles"]
+__all__ = ["MultiPolicyTrainer"]
 
 T = TypeVar("T")
 
 
-class Roles:
-    """A Trainer made of one for each role."""
+class MultiPolicyTrainer:
+    """A Trainer that forwards to the trainer of each role."""
 
     def __init__(self, trainers: Mapping[str, Trainer], algorithm: Algorithm, *, concurrent: bool = False) -> None:
-        """`algorithm`: that of all of them, or one like it. `concurrent` if the trainers share no device."""
+        """`algorithm` says which groups have a gradient. Set `concurrent` if the trainers share no device."""
         self._trainers, self._algorithm, self._concurrent = trainers, algorithm, concurrent
         self._first = next(iter(trainers))
-        self._due: list[str] = []
-        """Those that have a gradient."""
+        self._with_gradient: list[str] = []
+        """Roles with a gradient."""
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         played = {role: [group.of(role) for group in groups] for role in self._trainers}
-        self._due = [role for role, own in played.items() if any(map(self._has_gradient, own))]
+        self._with_gradient = [role for role, own in played.items() if any(map(self._has_gradient, own))]
         return await self._figures(
-            {role: partial(self._trainers[role].forward_backward, played[role]) for role in self._due}
+            {role: partial(self._trainers[role].forward_backward, played[role]) for role in self._with_gradient}
         )
 
     async def optim_step(self) -> Metrics:
-        due, self._due = self._due, []
+        due, self._with_gradient = self._with_gradient, []
         figures = await self._figures({role: self._trainers[role].optim_step for role in due})
         await self._run({role: partial(each.skip_steps, 1) for role, each in self._trainers.items() if role not in due})
         return figures
@@ -49,43 +48,47 @@ class Roles:
         await self._run({role: partial(each.skip_steps, count) for role, each in self._trainers.items()})
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._of_each("score", samples)
+        return await self._by_role("score", samples)
 
     async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._of_each("appraise", samples)
+        return await self._by_role("appraise", samples)
 
     async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._of_each("ref_logprobs", samples)
+        return await self._by_role("ref_logprobs", samples)
 
     async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._of_each("teacher_logprobs", samples)
+        return await self._by_role("teacher_logprobs", samples)
 
     async def publish(self) -> int:
-        """The version of the first; the others' stores know theirs."""
+        """Publishes all models; returns the version of the first role."""
         versions = await self._run({role: trainer.publish for role, trainer in self._trainers.items()})
         return versions[self._first]
 
     async def save(self, path: Path) -> None:
         for role in self._trainers:
-            self._place(path, role).mkdir(exist_ok=True)
-        await self._run({role: partial(each.save, self._place(path, role)) for role, each in self._trainers.items()})
+            self._checkpoint_dir(path, role).mkdir(exist_ok=True)
+        await self._run(
+            {role: partial(each.save, self._checkpoint_dir(path, role)) for role, each in self._trainers.items()}
+        )
 
     async def restore(self, path: Path) -> None:
-        await self._run({role: partial(each.restore, self._place(path, role)) for role, each in self._trainers.items()})
+        await self._run(
+            {role: partial(each.restore, self._checkpoint_dir(path, role)) for role, each in self._trainers.items()}
+        )
 
     async def close(self) -> None:
         for trainer in self._trainers.values():
             await trainer.close()
 
     def _has_gradient(self, group: Group) -> bool:
-        has_tokens = any(any(sample.mask) for sample in group.samples)
-        return has_tokens and (self._algorithm.trains_zero_advantage or group.has_advantage)
+        has_tokens = any(sample.mask.any() for sample in group.samples)
+        return has_tokens and (self._algorithm.requirements.zero_advantage or group.has_advantage)
 
-    def _place(self, path: Path, role: str) -> Path:
+    def _checkpoint_dir(self, path: Path, role: str) -> Path:
         return path if role == self._first else path / role
 
     async def _run(self, work: Mapping[str, Callable[[], Awaitable[T]]]) -> dict[str, T]:
-        """Results by role. If some fail, the first one's error is raised when all have ended."""
+        """Runs work per role; returns results by role. Raises the first error after all have ended."""
         if not self._concurrent:
             return {role: await begin() for role, begin in work.items()}
         ended = await asyncio.gather(*(begin() for begin in work.values()), return_exceptions=True)
@@ -97,12 +100,12 @@ class Roles:
         return found
 
     async def _figures(self, work: Mapping[str, Callable[[], Awaitable[Metrics]]]) -> Metrics:
-        """Metrics of all roles in one."""
+        """Metrics of all roles in one mapping."""
         named = {role: partial(self._named, role, begin) for role, begin in work.items()}
         return {name: value for figures in (await self._run(named)).values() for name, value in figures.items()}
 
     async def _named(self, role: str, begin: Callable[[], Awaitable[Metrics]]) -> Metrics:
-        """The figures of one of them; what goes wrong is its own."""
+        """Metrics of one role, prefixed with its name; errors name the role too."""
         if role == self._first:
             return await begin()
         try:
@@ -110,8 +113,8 @@ class Roles:
         except TrainingError as error:
             raise TrainingError(f"the {role}: {error}") from error
 
-    async def _of_each(self, verb: str, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """What each trainer says of its own samples, in the order of all."""
+    async def _by_role(self, verb: str, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+        """Calls `verb` of each role's trainer with its samples; returns results in the order of all samples."""
         places = {role: [at for at, sample in enumerate(samples) if sample.role == role] for role in self._trainers}
         told = await self._run(
             {

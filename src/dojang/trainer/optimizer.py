@@ -1,5 +1,4 @@
-"""AdamW, as torch has it or with eight bits for what it remembers; Muon; and things that wait in the processor's
-memory."""
+"""Optimizers (AdamW, 8-bit AdamW, Muon) and CPU offload."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,16 +9,16 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dojang.core.errors import ModelError
 from dojang.trainer.config import TrainConfig
-from dojang.trainer.quantization import eight_bit_adamw
+from dojang.trainer.quantization import adamw_8bit
 
-__all__ = ["MuonAdamW", "make_optimizer", "memory_at", "visiting"]
+__all__ = ["MuonAdamW", "make_optimizer", "module_on_device", "optimizer_on_device"]
 
 
 def make_optimizer(module: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """For what a module learns. The learning rate is set anew before every step."""
+    """Makes the optimizer of a module's trainable weights. The learning rate is set before every step."""
     parameters = [each for each in module.parameters() if each.requires_grad]
     if config.optimizer == "adamw8bit":
-        return eight_bit_adamw(parameters, config)
+        return adamw_8bit(parameters, config)
     if config.optimizer == "muon":
         hidden = _hidden_matrices(module)
         return MuonAdamW(hidden, [each for each in parameters if not any(each is one for one in hidden)], config)
@@ -27,8 +26,8 @@ def make_optimizer(module: torch.nn.Module, config: TrainConfig) -> torch.optim.
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """Muon (Keller Jordan 2024; arXiv 2502.16982) for the matrices of hidden layers, AdamW for the rest. Updates of a
-    matrix are scaled to the size AdamW's have, so that both share the learning rate and the weight decay."""
+    """Muon (Keller Jordan 2024; arXiv 2502.16982) for the matrices of hidden layers, AdamW for the rest. Muon's
+    updates are scaled to the size of AdamW's, so both share the learning rate and the weight decay."""
 
     def __init__(
         self, matrices: Sequence[torch.nn.Parameter], others: Sequence[torch.nn.Parameter], config: TrainConfig
@@ -43,7 +42,7 @@ class MuonAdamW(torch.optim.Optimizer):
         self._parts = (muon, _adamw(others, config)) if others else (muon,)
         super().__init__([{"params": [*matrices, *others]}], {})
         self.param_groups = [group for part in self._parts for group in part.param_groups]
-        for part in self._parts:  # one memory, by parameter
+        for part in self._parts:  # one shared state, by parameter
             part.state = self.state
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -52,7 +51,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
 
 def _hidden_matrices(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Two-dimensional weights of the decoder's layers: neither embeddings nor the output head."""
+    """Two-dimensional weights of the decoder layers, without embeddings and output head."""
     layers = [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]
     found = [each for layer in layers for each in layer.parameters() if each.requires_grad and each.dim() == 2]
     if not found:
@@ -75,27 +74,27 @@ def _adamw(parameters: Sequence[torch.nn.Parameter], config: TrainConfig) -> tor
 
 
 @contextmanager
-def memory_at(device: torch.device, optimizer: torch.optim.Optimizer, *, away: bool) -> Iterator[None]:
-    """What the optimizer remembers is on the device meanwhile, if it is away otherwise."""
-    if away:
+def optimizer_on_device(device: torch.device, optimizer: torch.optim.Optimizer, *, offload: bool) -> Iterator[None]:
+    """Moves an offloaded optimizer state to the device and back to CPU memory."""
+    if offload:
         _move(optimizer, device)
     yield
-    if away:
+    if offload:
         _move(optimizer, torch.device("cpu"))
 
 
 def _move(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
     for remembered in optimizer.state.values():
         for name, value in remembered.items():
-            if isinstance(value, Tensor) and value.dim():  # AdamW's count of steps stays where AdamW put it
+            if isinstance(value, Tensor) and value.dim():  # AdamW's step counter stays on its device
                 remembered[name] = value.to(device)
 
 
 @contextmanager
-def visiting(device: torch.device, module: torch.nn.Module, *, away: bool) -> Iterator[None]:
-    """A module is on the device meanwhile, if it is away otherwise."""
-    if away:
+def module_on_device(device: torch.device, module: torch.nn.Module, *, offload: bool) -> Iterator[None]:
+    """Moves an offloaded module to the device and back to CPU memory."""
+    if offload:
         module.to(device)
     yield
-    if away:
+    if offload:
         module.to("cpu")

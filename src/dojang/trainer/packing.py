@@ -1,80 +1,84 @@
-"""Samples -> micro-batches without padding: tokens of many samples in one row, prompts they share in it once.
+"""Sequence packing: many samples in one row without padding, a shared prompt only once.
 
-The last token of a sample predicts nothing and is left out. What is learned from is kept apart from what is read: a
-matrix with a row for each sample and a column for each token it chose, whatever stood between those.
+The last token of a sample predicts nothing and is left out. Trained tokens are stored apart from input tokens: a [B, T]
+matrix with a row per sample and a column per sampled token, without the tokens between them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from dojang.trainer.flash_attention import Varlen
-from dojang.trainer.packed_attention import Attention, Plan, Segment, tensor_of
+from dojang.trainer.flash_attention import VarlenAttention
+from dojang.trainer.packed_attention import AttentionPlan, PaddedAttention, Segment, index_tensor
 from dojang.types import Sample
+
+Floats = NDArray[np.float32] | NDArray[np.float64]
+Ints = NDArray[np.int32]
+Indices = NDArray[np.int64]
 
 __all__ = ["MicroBatch", "micro_batches"]
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What the model reads, N tokens, and what is learned from it, M tokens of B samples."""
+    """Packed samples: N input tokens, and M trained tokens of B samples."""
 
     token_N: Tensor
     position_N: Tensor
-    plan: Attention
-    """Who sees whom."""
+    plan: AttentionPlan
+    """Attention pattern of the packed row."""
     source_M: Tensor
-    """The place in the row from which each token is predicted."""
+    """Position in the row that predicts each trained token."""
     target_M: Tensor
-    """Those tokens, sample by sample."""
+    """The trained tokens, sample by sample."""
     mask_BT: Tensor
-    """True for the first so many columns of each sample: where its tokens are."""
+    """True in the leading columns of each row that hold trained tokens."""
     behaviour_logp_BT: Tensor
     old_logp_BT: Tensor
-    """The trainer's own before the first update, or else the behaviour's."""
+    """Trainer log-probs before the first update, or else the behaviour log-probs."""
     advantage_BT: Tensor
     samples: tuple[Sample, ...]
-    """The rows."""
+    """The samples, one per row of [B, T]."""
     idle: bool = False
-    """Whether it is only there to keep step with other ranks, which have more: nothing is learned from it."""
+    """Whether it only keeps this rank in step with ranks that have more micro-batches: it has no gradient."""
     join: Callable[[Tensor], Tensor] | None = None
-    """Numbers for this rank's part of the tokens learned from -> for all of them, where there are several parts."""
+    """Sequence parallelism: values of this rank's trained tokens -> values of all trained tokens."""
 
-    def spread(self, value_M: Tensor) -> Tensor:
-        """A number for each token learned from -> [B, T], 0 where there is none."""
+    def scatter(self, value_M: Tensor) -> Tensor:
+        """Values of the trained tokens -> [B, T], 0 elsewhere."""
         if self.join is not None:
             value_M = self.join(value_M)
         return torch.zeros(self.mask_BT.shape, dtype=value_M.dtype, device=value_M.device).masked_scatter(
             self.mask_BT, value_M
         )
 
-    def chosen(self, streams: Sequence[Sequence[float]]) -> Tensor:
-        """A number for every token of each sample -> those of the tokens learned from, [B, T]."""
-        return _spread(self.mask_BT.cpu(), self.samples, streams).to(self.mask_BT.device)
+    def chosen(self, streams: Sequence[Sequence[float] | Floats]) -> Tensor:
+        """Values of all tokens of each sample -> values of the trained tokens, [B, T]."""
+        return _scatter(self.mask_BT.cpu(), self.samples, streams).to(self.mask_BT.device)
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
+class _PromptGroup:
     """Samples with the same prompt."""
 
-    prompt: tuple[int, ...]
+    prompt: Ints
     samples: list[Sample]
 
     @property
     def tokens(self) -> int:
-        return len(self.prompt) + sum(_read(sample, len(self.prompt)) for sample in self.samples)
+        return len(self.prompt) + sum(_own_tokens(sample, len(self.prompt)) for sample in self.samples)
 
 
 def micro_batches(
     samples: Sequence[Sample], budget: int, device: torch.device, ranks: int = 1, rank: int = 0
 ) -> Iterator[MicroBatch]:
-    """Split into micro-batches of at most `budget` tokens to read (or one sample, if that alone is longer).
+    """Splits into micro-batches of at most `budget` input tokens (or one sample, if that alone is longer).
 
-    Of several ranks each gets as many, about equally long at a time.
+    All ranks get the same number of micro-batches, of similar length at each turn.
     """
     parts = _parts(samples, budget)
     if ranks > 1:
@@ -83,101 +87,106 @@ def micro_batches(
         parts = sorted(_parts(samples, max(1, -(-total // (turns * ranks)))), key=_tokens)
     for first in range(0, len(parts), ranks):
         mine = first + rank
-        batch = _packed(parts[min(mine, len(parts) - 1)], device)
+        batch = _pack(parts[min(mine, len(parts) - 1)], device)
         yield batch if mine < len(parts) else replace(batch, idle=True)
 
 
-def _parts(samples: Sequence[Sample], budget: int) -> list[list[_Family]]:
-    parts: list[list[_Family]] = []
+def _parts(samples: Sequence[Sample], budget: int) -> list[list[_PromptGroup]]:
+    parts: list[list[_PromptGroup]] = []
     left = 0
-    for family in _families(samples, budget):
-        if not parts or family.tokens > left:
+    for prompt_group in _prompt_groups(samples, budget):
+        if not parts or prompt_group.tokens > left:
             parts.append([])
             left = budget
-        parts[-1].append(family)
-        left -= family.tokens
+        parts[-1].append(prompt_group)
+        left -= prompt_group.tokens
     return parts
 
 
-def _tokens(part: Sequence[_Family]) -> int:
-    return sum(family.tokens for family in part)
+def _tokens(part: Sequence[_PromptGroup]) -> int:
+    return sum(prompt_group.tokens for prompt_group in part)
 
 
-def _families(samples: Sequence[Sample], budget: int) -> Iterator[_Family]:
-    """Those with the same prompt together, in order; too many of them in parts that fit."""
-    found: dict[tuple[int, ...], list[Sample]] = {}
+def _prompt_groups(samples: Sequence[Sample], budget: int) -> Iterator[_PromptGroup]:
+    """Groups samples by prompt, in order; splits groups that exceed the budget."""
+    found: dict[bytes, list[Sample]] = {}
     for sample in samples:
-        prompt = sample.tokens[: sample.mask.index(True)]
-        if not prompt:
-            raise ValueError("a sample without a prompt has nothing to predict its first token from")
-        found.setdefault(prompt, []).append(sample)
-    for prompt, members in found.items():
+        size = int(sample.mask.argmax())
+        if not size:
+            raise ValueError("a sample without a prompt cannot be trained: its first token has no context")
+        found.setdefault(sample.tokens[:size].tobytes(), []).append(sample)
+    for members in found.values():
+        prompt = members[0].tokens[: int(members[0].mask.argmax())]
         part, size = list[Sample](), len(prompt)
         for sample in members:
-            more = _read(sample, len(prompt))
+            more = _own_tokens(sample, len(prompt))
             if part and size + more > budget:
-                yield _Family(prompt, part)
+                yield _PromptGroup(prompt, part)
                 part, size = [], len(prompt)
             part.append(sample)
             size += more
-        yield _Family(prompt, part)
+        yield _PromptGroup(prompt, part)
 
 
-def _read(sample: Sample, prompt: int) -> int:
-    """Tokens of a sample's own that the model reads."""
+def _own_tokens(sample: Sample, prompt: int) -> int:
+    """Input tokens of a sample after its prompt."""
     return len(sample.tokens) - prompt - 1
 
 
-def _packed(families: Sequence[_Family], device: torch.device) -> MicroBatch:
-    tokens, positions = list[int](), list[int]()
-    segments, sources, targets = list[Segment](), list[int](), list[int]()
+def _pack(prompt_groups: Sequence[_PromptGroup], device: torch.device) -> MicroBatch:
+    tokens, positions, sources = list[Ints](), list[Indices](), list[Indices]()
+    segments = list[Segment]()
 
-    def add(some: Sequence[int], first: int, prefix: int | None) -> None:
-        segments.append(Segment(len(tokens), len(some), prefix))
-        positions.extend(range(first, first + len(some)))
-        tokens.extend(some)
+    def end() -> int:
+        return segments[-1].start + segments[-1].size if segments else 0
 
-    samples = [sample for family in families for sample in family.samples]
-    for family in families:
-        size, start = len(family.prompt), len(tokens)
-        alone = len(family.samples) == 1
+    def add(some: Ints, first: int, prefix: int | None) -> None:
+        segments.append(Segment(end(), len(some), prefix))
+        positions.append(np.arange(first, first + len(some)))
+        tokens.append(some)
+
+    samples = [sample for prompt_group in prompt_groups for sample in prompt_group.samples]
+    for prompt_group in prompt_groups:
+        size, start = len(prompt_group.prompt), end()
+        alone = len(prompt_group.samples) == 1
         prompt = len(segments)
         if not alone:
-            add(family.prompt, 0, None)
-        for sample in family.samples:
-            own = len(tokens) - (0 if alone else size)  # where its first token would be, had it a prompt of its own
+            add(prompt_group.prompt, 0, None)
+        for sample in prompt_group.samples:
+            own = end() - (0 if alone else size)  # start of the sample, if it had a prompt that it does not share
             if alone:
                 add(sample.tokens[:-1], 0, None)
-            elif _read(sample, size):
+            elif _own_tokens(sample, size):
                 add(sample.tokens[size:-1], size, prompt)
-            at = len(sources)
-            sources.extend(compress(range(own - 1, own - 1 + len(sample.mask)), sample.mask))
-            sources[at] = start + size - 1  # the first comes after the prompt, wherever that is
-            targets.extend(compress(sample.tokens, sample.mask))
+            source = sample.mask.nonzero()[0] + own - 1
+            source[0] = start + size - 1  # the shared prompt predicts the first token
+            sources.append(source)
     lengths = [sample.response_length for sample in samples]
     mask_BT = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     behaviour = [sample.logprobs for sample in samples]
-    old = [sample.old_logprobs or sample.logprobs for sample in samples]
-    credit = [sample.advantages or (sample.advantage,) * len(sample.tokens) for sample in samples]
-    spread = [_spread(mask_BT, samples, values).to(device) for values in (behaviour, old, credit)]
+    old = [sample.old_logprobs if sample.old_logprobs.size else sample.logprobs for sample in samples]
+    advantages = [
+        sample.advantages if sample.advantages.size else np.full(len(sample.tokens), sample.advantage)
+        for sample in samples
+    ]
+    scatter = [_scatter(mask_BT, samples, values).to(device) for values in (behaviour, old, advantages)]
     return MicroBatch(
-        token_N=tensor_of(tokens, device),
-        position_N=tensor_of(positions, device),
-        plan=Varlen(segments, device) if device.type == "cuda" else Plan(segments, device),
-        source_M=tensor_of(sources, device),
-        target_M=tensor_of(targets, device),
+        token_N=index_tensor(np.concatenate(tokens), device),
+        position_N=index_tensor(np.concatenate(positions), device),
+        plan=VarlenAttention(segments, device) if device.type == "cuda" else PaddedAttention(segments, device),
+        source_M=index_tensor(np.concatenate(sources), device),
+        target_M=index_tensor(np.concatenate([each.tokens[each.mask] for each in samples]), device),
         mask_BT=mask_BT.to(device),
-        behaviour_logp_BT=spread[0],
-        old_logp_BT=spread[1],
-        advantage_BT=spread[2],
+        behaviour_logp_BT=scatter[0],
+        old_logp_BT=scatter[1],
+        advantage_BT=scatter[2],
         samples=tuple(samples),
     )
 
 
-def _spread(mask_BT: Tensor, samples: Sequence[Sample], values: Sequence[Sequence[float]]) -> Tensor:
-    chosen = list[float]()
-    for sample, row in zip(samples, values, strict=True):
-        chosen.extend(compress(row, sample.mask))
-    whole_BT = torch.zeros(mask_BT.shape, dtype=torch.float64)
-    whole_BT[mask_BT] = torch.from_numpy(np.array(chosen, dtype=np.float64))
-    return whole_BT
+def _scatter(mask_BT: Tensor, samples: Sequence[Sample], values: Sequence[Sequence[float] | Floats]) -> Tensor:
+    whole_BT = np.zeros(mask_BT.shape)
+    for at, (sample, row) in enumerate(zip(samples, values, strict=True)):
+        chosen = np.asarray(row)[sample.mask]
+        whole_BT[at, : len(chosen)] = chosen
+    return torch.from_numpy(whole_BT)

@@ -1,4 +1,4 @@
-"""Weights in four bits, and what an optimizer remembers in eight: all that bitsandbytes, an optional part, is for."""
+"""Quantization by bitsandbytes (optional): 4-bit weights (NF4) and 8-bit AdamW."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedMod
 from dojang.core.errors import ConfigError, ModelError
 from dojang.trainer.config import TrainConfig
 
-__all__ = ["coarsened", "eight_bit_adamw", "load_quantised", "unpacked"]
+__all__ = ["adamw_8bit", "dequantized", "dequantized_weights", "load_quantised"]
 
 _REMEDY = "pip install 'dojang[qlora]'"
 
 
 def load_quantised(source: str, compute: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A model with its projections in four bits (NF4, their scales quantised too)."""
+    """Loads a model with 4-bit projections (NF4 with double quantisation)."""
     try:
         settings = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
             load_in_4bit=True,
@@ -26,15 +26,15 @@ def load_quantised(source: str, compute: torch.dtype, device: torch.device) -> P
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             source, dtype=compute, quantization_config=settings, device_map={"": device}
         )
-    except ImportError as error:  # of bitsandbytes, or of accelerate
-        raise ConfigError(f"train.lora.base_bits=4 needs more than is installed ({error}): {_REMEDY}") from error
+    except ImportError as error:  # bitsandbytes or accelerate is missing
+        raise ConfigError(f"train.lora.base_bits=4 needs bitsandbytes and accelerate ({error}): {_REMEDY}") from error
     except Exception as error:
-        raise ModelError(f"model {source} cannot be loaded in four bits: {error}") from error
+        raise ModelError(f"model {source} cannot be loaded in 4 bits: {error}") from error
     return model
 
 
-def unpacked(parameter: Tensor) -> Tensor:
-    """The numbers that four bits stand for; others as they are."""
+def dequantized(parameter: Tensor) -> Tensor:
+    """Dequantises a 4-bit parameter; others as they are."""
     state = getattr(parameter, "quant_state", None)
     if state is None:
         return parameter.detach()
@@ -44,13 +44,13 @@ def unpacked(parameter: Tensor) -> Tensor:
     return found
 
 
-def coarsened(source: str, compute: torch.dtype) -> dict[str, Tensor]:
-    """The weights of a model as four bits stand for them."""
+def dequantized_weights(source: str, compute: torch.dtype) -> dict[str, Tensor]:
+    """All weights of a model, quantised to 4 bits and dequantised."""
     model = load_quantised(source, compute, torch.device("cpu"))
-    return {name: unpacked(parameter).float() for name, parameter in model.named_parameters()}
+    return {name: dequantized(parameter).float() for name, parameter in model.named_parameters()}
 
 
-def eight_bit_adamw(parameters: Sequence[torch.nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
+def adamw_8bit(parameters: Sequence[torch.nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
     try:
         from bitsandbytes import optim
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Reference model refresh (TR-DPO, arXiv 2404.09656): every so many optimizer steps the reference moves to the policy.
+"""Reference model refresh (TR-DPO, arXiv 2404.09656): every N optimizer steps the reference moves towards the policy.
 
 reference <- alpha * policy + (1 - alpha) * reference
 """
@@ -17,24 +17,24 @@ FOLDER = "reference"
 
 
 def sync_reference(policy: torch.nn.Module, reference: torch.nn.Module, alpha: float) -> None:
-    """Mix the policy's weights into the reference's. Each rank does so with its own shards."""
+    """Mixes the policy's weights into the reference's. Each rank mixes its own shards."""
     for module in (policy, reference):
         _reshard(module)
     with torch.no_grad():
         for source, target in zip(map(_own, policy.parameters()), map(_own, reference.parameters()), strict=True):
-            # In the precision of the policy, of which the reference may have half.
+            # In the precision of the policy; the reference may be in half precision.
             mixed = target.to(source).lerp(source, alpha) if alpha < 1 else source
             target.copy_(mixed)
 
 
 def save_reference(path: Path, reference: torch.nn.Module) -> None:
-    """Write the reference's weights into a checkpoint. All ranks must take part."""
+    """Saves the reference's weights into a checkpoint. All ranks must call this."""
     _reshard(reference)
     checkpoint.save_tensors(path / FOLDER, dict(reference.named_parameters()))
 
 
 def restore_reference(path: Path, reference: torch.nn.Module) -> None:
-    """Read what `save_reference` wrote. A checkpoint without it had a reference that never changed."""
+    """Restores what `save_reference` wrote. A checkpoint without it has the initial reference."""
     if not (path / FOLDER).exists():
         return
     _reshard(reference)
@@ -46,13 +46,14 @@ def restore_reference(path: Path, reference: torch.nn.Module) -> None:
 
 
 def _reshard(module: torch.nn.Module) -> None:
-    """FSDP keeps the root's weights whole after a forward pass that has no backward pass: changes would be lost."""
+    """Reshards the root module: after a forward pass without a backward pass FSDP keeps it gathered, and changes to its
+    shards would be lost."""
     reshard: Any = getattr(module, "reshard", None)
     if reshard is not None:
         reshard()
 
 
 def _own(parameter: Tensor) -> Tensor:
-    """This rank's part of a weight."""
+    """This rank's shard of a weight."""
     local = getattr(parameter, "to_local", None)
     return parameter.detach() if local is None else local().detach()

@@ -1,8 +1,8 @@
-"""Fine-tuning in one process, or as one of several: accumulate, clip, step, publish.
+"""The PyTorch trainer, in one process or as one rank of several: forward, backward, optimizer step, publish.
 
-Losses are averaged over the whole optimizer step, so neither the micro-batch size nor the mix of long and short answers
-inside one changes the result beyond rounding; nor does the number of ranks, of which each is told of all samples and
-learns from its share.
+Losses are averaged over the whole optimizer step. So neither the micro-batch size, nor the mix of long and short
+completions, nor the number of ranks changes the result beyond rounding. Every rank gets all samples and trains on its
+share.
 """
 
 import json
@@ -12,31 +12,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.core.errors import TrainingError
-from dojang.protocols import Algorithm, Factors, TokenBatch, TokenLoss, WeightStore
+from dojang.protocols import Algorithm, Factors, LimitsRatios, TokenBatch, TokenLoss, WeightStore
 from dojang.trainer import checkpoint
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.critic import Critic
 from dojang.trainer.entropy_controller import EntropyController
 from dojang.trainer.forward import Scorer, check_packed
-from dojang.trainer.fsdp import shard, whole
-from dojang.trainer.fused_layers import compile_layers, lighten, recompute
+from dojang.trainer.fsdp import full_tensor, shard
+from dojang.trainer.fused_layers import compile_layers, enable_gradient_checkpointing, fuse_layers
 from dojang.trainer.logprob_difference import LogprobDifference
 from dojang.trainer.lora import Adapters
 from dojang.trainer.loss_aggregation import count, mean_share
 from dojang.trainer.lr_schedule import learning_rate, warmup_steps
-from dojang.trainer.optimizer import make_optimizer, memory_at, visiting
-from dojang.trainer.packed_attention import see_packed
+from dojang.trainer.optimizer import make_optimizer, module_on_device, optimizer_on_device
+from dojang.trainer.packed_attention import use_packed_attention
 from dojang.trainer.packing import MicroBatch, micro_batches
-from dojang.trainer.process_group import ALONE, Ranks
+from dojang.trainer.process_group import SINGLE_PROCESS, ProcessGroup
 from dojang.trainer.ref_model_sync import restore_reference, save_reference, sync_reference
 from dojang.trainer.teacher_model import Teacher
-from dojang.trainer.ulysses import check_heads, part_of
+from dojang.trainer.ulysses import attention_heads, check_heads, shard_sequence
 from dojang.types import Group, Metrics, Sample
 
 __all__ = ["TorchTrainer"]
@@ -44,8 +45,8 @@ __all__ = ["TorchTrainer"]
 OPTIMISER = "optimizer"
 
 _ENTROPY = "actor/entropy"
-_GAP, _LOST = "actor/logp_gap", 20.0
-"""Where tokens have on average become exp(20) times likelier or less likely, nothing is left of the model."""
+_GAP, _MAX_LOGP_GAP = "actor/logp_gap", 20.0
+"""Mean log-prob gap above which the model counts as diverged: probabilities changed by a factor of exp(20)."""
 
 
 class TorchTrainer:
@@ -61,34 +62,34 @@ class TorchTrainer:
         config: TrainConfig,
         *,
         total_updates: int,
-        longest: int,
+        max_tokens: int,
         temperature: float,
         compute: torch.dtype,
         float32_head: bool = False,
         base: str = "",
         critic: Critic | None = None,
         teacher: Teacher | None = None,
-        ranks: Ranks = ALONE,
+        ranks: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        """With adapters to learn, `base` is what the model under them is called, and no reference is needed."""
+        """With LoRA, `base` is the name of the base model, and no reference model is needed."""
 
         def scorer(each: PreTrainedModel) -> Scorer:
             found = Scorer(each, temperature=temperature, compute=compute, float32_head=float32_head)
             if ranks.world > 1:
-                shard(found, ranks, compute, away=each is reference and "reference" in config.offload)
+                shard(found, ranks, compute, offload=each is reference and "reference" in config.offload)
             return found
 
-        if algorithm.needs_reference and reference is None and config.needs_reference_model:
-            raise ValueError("the algorithm needs a reference model, and was given none")
+        if algorithm.requirements.reference and reference is None and config.needs_reference_model:
+            raise ValueError("the algorithm needs a reference model, but none was given")
         for each in (model, reference):
             if each is not None:
-                see_packed(each)
+                use_packed_attention(each)
                 check_packed(each)
-        check_heads(model.config.num_attention_heads, model.config.num_key_value_heads, ranks.sequence)
+        check_heads(*attention_heads(model.config), ranks.sequence)
         self._adapters = None if config.lora is None else Adapters(model, config.lora, base)
-        lighten(model)
+        fuse_layers(model)
         if config.gradient_checkpointing:
-            recompute(model)
+            enable_gradient_checkpointing(model)
         if config.compile:
             compile_layers(model)
         self._model = model
@@ -100,15 +101,17 @@ class TorchTrainer:
         self._algorithm = algorithm
         self._weights = weights
         self._config = config
-        self._micro_tokens = config.max_tokens_per_microbatch or (16384 if model.device.type == "cuda" else 2048)
+        self._max_microbatch_tokens = config.max_tokens_per_microbatch or (
+            16384 if model.device.type == "cuda" else 2048
+        )
         self._total_updates = total_updates
-        self._longest = longest
+        self._max_tokens = max_tokens
         self._critic = critic
         self._teacher = teacher
-        self._waits = critic.warmup if critic is not None else 0
+        self._critic_warmup = critic.warmup if critic is not None else 0
         self._version = 0
         self._skipped = 0
-        """Optimizer steps of the schedule that were not taken, as nothing had a gradient."""
+        """Skipped optimizer steps, without a gradient; the schedule counts them."""
         self._has_published = False
         self._entropy_bonus: EntropyController | None = getattr(algorithm, "entropy_bonus", None)
         self._entropy = math.inf
@@ -118,28 +121,28 @@ class TorchTrainer:
         counts, samples, others = count(groups, self._algorithm)
         tokens = counts.trained_tokens
         batches, report = self._batches(samples), self._batches(others)
-        limit, figures = self._limit(batches) if self._algorithm.needs_limit else (math.inf, {})
+        limit, figures = self._limit(batches) if self._algorithm.requirements.limit else (math.inf, {})
         if self._critic is not None:
             figures = {**figures, **self._critic.backward(batches, tokens)}
-            if self._version < self._waits:
+            if self._version < self._critic_warmup:
                 _check_finite(figures)
                 return figures
         bonus = 0.0 if self._entropy_bonus is None else self._entropy_bonus.coef
         loss, sums, difference = 0.0, defaultdict[str, float](float), LogprobDifference()
-        references = self._references([*batches, *report])
+        references = self._batch_ref_logprobs([*batches, *report])
         for place, (batch, reference_BT) in enumerate(zip([*batches, *report], references, strict=True)):
             trains = place < len(batches)
             with torch.set_grad_enabled(trains):
                 found = self._losses(batch, reference_BT, limit, difference)
             if trains:
                 share = mean_share(
-                    found.loss_BT, batch.mask_BT, self._algorithm.loss_aggregation, counts, self._longest
+                    found.loss_BT, batch.mask_BT, self._algorithm.loss_aggregation, counts, self._max_tokens
                 )
                 if bonus:
                     share = share - bonus * found.figures[_ENTROPY].sum() / tokens
                 if batch.idle:
                     share = share * 0.0
-                (share * self._ranks.world).backward()  # type: ignore[no-untyped-call]  # ranks take the mean
+                (share * self._ranks.world).backward()  # type: ignore[no-untyped-call]  # FSDP averages over ranks
                 loss += float(share.detach())
             for name, value_BT in found.figures.items():
                 sums[name] += 0.0 if batch.idle else float(value_BT.detach()[batch.mask_BT].sum())
@@ -153,12 +156,12 @@ class TorchTrainer:
         return metrics
 
     async def optim_step(self) -> Metrics:
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(self._learned(), self._config.max_grad_norm)))
+        norm = float(full_tensor(torch.nn.utils.clip_grad_norm_(self._trainable(), self._config.max_grad_norm)))
         norms = {"actor/grad_norm": norm, **(self._critic.clip() if self._critic is not None else {})}
         _check_finite(norms)
-        config, total = self._config, self._total_updates - self._waits
+        config, total = self._config, self._total_updates - self._critic_warmup
         rate = learning_rate(
-            max(0, self._version + self._skipped - self._waits),
+            max(0, self._version + self._skipped - self._critic_warmup),
             peak=config.lr,
             warmup=warmup_steps(total, steps=config.warmup_steps, ratio=config.warmup_ratio),
             total=total,
@@ -167,12 +170,12 @@ class TorchTrainer:
         )
         for settings in self._optimizer.param_groups:
             settings["lr"] = rate
-        with memory_at(self._model.device, self._optimizer, away="optimizer" in self._config.offload):
+        with optimizer_on_device(self._model.device, self._optimizer, offload="optimizer" in self._config.offload):
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         if self._critic is not None:
             self._critic.step()
-        if self._entropy_bonus is not None and self._version >= self._waits:
+        if self._entropy_bonus is not None and self._version >= self._critic_warmup:
             self._entropy_bonus.update(self._entropy)
         self._version += 1
         if (every := config.ref_model_sync_steps) and self._reference is not None and self._version % every == 0:
@@ -183,23 +186,23 @@ class TorchTrainer:
         self._skipped += count
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return self._of_tokens(samples, lambda batch: self._policy(batch)[0])
+        return self._per_token(samples, lambda batch: self._policy(batch)[0])
 
     async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        assert self._critic is not None, "only to be asked where there is a critic"
-        return self._of_tokens(samples, self._critic.values)
+        assert self._critic is not None, "called only with a critic"
+        return self._per_token(samples, self._critic.values)
 
     async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         with self._as_reference() as scorer:
-            return self._of_tokens(samples, lambda batch: scorer(batch)[0])
+            return self._per_token(samples, lambda batch: scorer(batch)[0])
 
     async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        assert self._teacher is not None, "only to be asked where there is a local teacher"
+        assert self._teacher is not None, "called only with a local teacher"
         with self._teacher.loaded(self._model.device) as scorer:
-            return self._of_tokens(samples, lambda batch: scorer(batch)[0])
+            return self._per_token(samples, lambda batch: scorer(batch)[0])
 
     async def publish(self) -> int:
-        tensors, factors = self._news()
+        tensors, factors = self._weights_to_publish()
         if self._ranks.first:
             self._weights.publish(self._version, tensors, factors)
         return self._version
@@ -213,73 +216,73 @@ class TorchTrainer:
             self._tokenizer.save_pretrained(path)
         entropy = None if self._entropy_bonus is None else json.dumps(self._entropy_bonus.state())
         notes = {"version": self._version, "skipped": self._skipped, "entropy": entropy}
-        checkpoint.remember(path / OPTIMISER, self._model, self._optimizer, **notes)
+        checkpoint.save_optimizer(path / OPTIMISER, self._model, self._optimizer, **notes)
         if self._config.ref_model_sync_steps and self._reference is not None:
             save_reference(path, self._reference)
         if self._critic is not None:
             self._critic.save(path)
 
     async def restore(self, path: Path) -> None:
-        with checkpoint.readable(path):
+        with checkpoint.checkpoint_errors(path):
             weights: checkpoint.State = {}
             if self._ranks.first:
-                kept = self._adapters
-                weights = checkpoint.weights_of(path, self._model) if kept is None else kept.read(path)
+                adapters = self._adapters
+                weights = checkpoint.read_weights(path, self._model) if adapters is None else adapters.read(path)
             if self._config.ref_model_sync_steps and self._reference is not None:
                 restore_reference(path, self._reference)
             if self._critic is not None:
                 self._critic.restore(path)
             notes = {"version": 0, "skipped": 0, "entropy": None}
-            state = checkpoint.recall(path / OPTIMISER, self._model, self._optimizer, **notes)
+            state = checkpoint.load_optimizer(path / OPTIMISER, self._model, self._optimizer, **notes)
             self._version, self._skipped = state["version"], state["skipped"]
             if self._entropy_bonus is not None and state["entropy"] is not None:
                 self._entropy_bonus.restore(json.loads(state["entropy"]))
-        checkpoint.take_up(self._model, weights)
+        checkpoint.load_weights(self._model, weights)
 
     async def close(self) -> None:
-        if self._ranks.world > 1 and torch.distributed.is_initialized():  # another trainer may have left before
+        if self._ranks.world > 1 and torch.distributed.is_initialized():  # another trainer may have closed it
             torch.distributed.destroy_process_group()
 
-    def _learned(self) -> list[torch.nn.Parameter]:
+    def _trainable(self) -> list[torch.nn.Parameter]:
         return [each for each in self._model.parameters() if each.requires_grad]
 
-    def _news(self) -> tuple[dict[str, Tensor], Factors]:
-        """What engines have to be sent. All ranks must ask; the first gets it."""
+    def _weights_to_publish(self) -> tuple[dict[str, Tensor], Factors]:
+        """Weights and LoRA factors to publish. All ranks must call this; the first gets them."""
         if self._adapters is None:
-            return self._kept((name, whole(each.detach())) for name, each in self._model.named_parameters()), {}
+            return self._gather((name, full_tensor(each.detach())) for name, each in self._model.named_parameters()), {}
         if self._config.lora is not None and self._config.lora.publish == "merged":
-            return self._kept(self._adapters.merged()), {}
-        base = {} if self._has_published else self._kept(self._adapters.base())
+            return self._gather(self._adapters.merged()), {}
+        base = {} if self._has_published else self._gather(self._adapters.base())
         self._has_published = True
         return base, {name: (b, a) for name, b, a in self._adapters.factors()}
 
-    def _kept(self, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """One after the other, so that no rank has two whole weights at a time but the first, and that one only in the
-        precision they are wanted in."""
+    def _gather(self, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """Gathers weights one by one: no rank but the first holds two full weights at a time, and the first only in the
+        compute dtype."""
         if self._ranks.world == 1:
             return dict(named)
         return {name: tensor.to(self._compute) for name, tensor in named if self._ranks.first}
 
     def _batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        """This rank's share of them; all ranks have equally many."""
+        """Micro-batches of this rank; all ranks have the same number."""
         ranks = self._ranks
-        some = micro_batches(samples, self._micro_tokens, self._model.device, ranks.data, ranks.data_rank)
-        return [part_of(batch, ranks) for batch in some]
+        some = micro_batches(samples, self._max_microbatch_tokens, self._model.device, ranks.data, ranks.data_rank)
+        return [shard_sequence(batch, ranks) for batch in some]
 
-    def _of_tokens(self, samples: Sequence[Sample], told: Callable[[MicroBatch], Tensor]) -> list[tuple[float, ...]]:
-        """What is told of the tokens of each micro-batch, sample by sample; 0 for those that were not chosen."""
+    def _per_token(self, samples: Sequence[Sample], compute: Callable[[MicroBatch], Tensor]) -> list[tuple[float, ...]]:
+        """Values of `compute` for the tokens of each sample; 0 outside the mask."""
         places = {id(sample): place for place, sample in enumerate(samples)}
         mine: dict[int, tuple[float, ...]] = {}
         with torch.no_grad():
-            for batch in self._batches([sample for sample in samples if any(sample.mask)]):
-                for sample, row in zip(batch.samples, told(batch).tolist(), strict=True):
-                    values = iter(row)
-                    mine[places[id(sample)]] = tuple(next(values) if chosen else 0.0 for chosen in sample.mask)
+            for batch in self._batches([sample for sample in samples if sample.mask.any()]):
+                for sample, row in zip(batch.samples, compute(batch).tolist(), strict=True):
+                    found_T = sample.at_mask(row[: sample.response_length])
+                    mine[places[id(sample)]] = tuple(found_T.tolist())
         found = {place: values for each in self._ranks.gather(mine) for place, values in each.items()}
         return [found.get(place, (0.0,) * len(sample.tokens)) for place, sample in enumerate(samples)]
 
     def _limit(self, batches: Sequence[MicroBatch]) -> tuple[float, Metrics]:
-        """What the algorithm makes of all tokens of this optimizer step."""
+        """Algorithm.limit over all tokens of this optimizer step."""
         deltas, advantages = [], []
         with torch.no_grad():
             for batch in batches:
@@ -289,15 +292,15 @@ class TorchTrainer:
                     deltas.append(delta_BT[batch.mask_BT].cpu())
                     advantages.append(batch.advantage_BT[batch.mask_BT].cpu())
         everyones = [[part for parts in self._ranks.gather(mine) for part in parts] for mine in (deltas, advantages)]
-        if not everyones[0]:  # no sample has tokens
+        if not everyones[0]:  # no trained tokens
             return math.inf, {}
         delta_N, advantage_N = (torch.cat(parts).to(self._model.device) for parts in everyones)
-        return self._algorithm.limit(delta_N, advantage_N)
+        return cast(LimitsRatios, self._algorithm).limit(delta_N, advantage_N)
 
     def _losses(
         self, batch: MicroBatch, reference_BT: Tensor | None, limit: float, difference: LogprobDifference
     ) -> TokenLoss:
-        """Each token's loss, and figures."""
+        """Loss of each token, and metrics."""
         logp_BT, entropy_BT = self._policy(batch)
         behaviour_BT = _finite(batch.behaviour_logp_BT, logp_BT)
         found = self._algorithm.loss(
@@ -317,49 +320,49 @@ class TorchTrainer:
             difference.add(gap_BT[batch.mask_BT & same_B[:, None]])
         ruled_out_BT = batch.behaviour_logp_BT.isneginf().to(gap_BT.dtype)
         figures = {_ENTROPY: entropy_BT, "actor/zero_prob_tokens": ruled_out_BT}
-        if batch.samples[0].version >= 0:  # completions of SFT were not sampled
+        if batch.samples[0].version >= 0:  # SFT completions were not sampled
             figures[_GAP] = gap_BT
         return replace(found, figures={**found.figures, **figures})
 
-    def _references(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
-        """What the model thought of them before anything was learned, if the algorithm wants to know."""
-        if not getattr(self._algorithm, "loss_needs_reference", self._algorithm.needs_reference):
+    def _batch_ref_logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        """Reference log-probs of each micro-batch, if the loss needs them."""
+        if not self._algorithm.requirements.ref_logprobs:
             return [None] * len(batches)
         with self._as_reference() as scorer:
             return [scorer(batch)[0] for batch in batches]
 
     @contextmanager
     def _as_reference(self) -> Iterator[Scorer]:
-        """The reference model on the device, without gradients; with adapters alone, the policy without them."""
+        """The reference model on the device, without gradients; with LoRA only, the policy with adapters disabled."""
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             if self._reference is None and self._adapters is not None:
-                stack.enter_context(self._adapters.off())
+                stack.enter_context(self._adapters.disabled())
             elif self._reference is not None:
-                away = "reference" in self._config.offload and self._ranks.world == 1
-                stack.enter_context(visiting(self._model.device, self._reference, away=away))
+                offload = "reference" in self._config.offload and self._ranks.world == 1
+                stack.enter_context(module_on_device(self._model.device, self._reference, offload=offload))
             yield self._reference or self._policy
 
     def _old(self, batch: MicroBatch, logp_BT: Tensor) -> Tensor:
-        if self._algorithm.needs_old and not batch.samples[0].old_logprobs:  # this is the first update
+        first = not batch.samples[0].old_logprobs.size  # update on the batch
+        if self._algorithm.requirements.old_logprobs and first:
             return logp_BT.detach()
         return _finite(batch.old_logp_BT, logp_BT)
 
 
 def _finite(told_BT: Tensor, logp_BT: Tensor) -> Tensor:
-    """Log-probs, with the trainer's own for tokens that an engine gave -inf: their ratio is 1."""
+    """Replaces -inf log-probs of the engine by the trainer's own: their ratio is 1."""
     return torch.where(told_BT.isneginf(), logp_BT.detach(), told_BT.to(logp_BT.dtype))
 
 
 def _check_finite(figures: Metrics) -> None:
     bad = sorted(name for name, value in figures.items() if not math.isfinite(value))
-    if figures.get(_GAP, 0.0) > _LOST:
+    if figures.get(_GAP, 0.0) > _MAX_LOGP_GAP:
         bad.append(f"{_GAP}, {figures[_GAP]:.3g},")
     if bad:
         rate = "train.critic.lr" if any(name.startswith("critic/") for name in bad) else "train.lr"
         raise TrainingError(
-            f"{', '.join(bad)} became NaN or infinite, or as good as that, so this step was not taken; the last "
-            "checkpoint is "
+            f"{', '.join(bad)} became NaN, infinite or too large, so this step was skipped; the last checkpoint is "
             f"untouched. Resume from it with a lower {rate} or train.max_grad_norm, or start again with "
             "model.dtype=float32"
         )

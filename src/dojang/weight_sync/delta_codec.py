@@ -1,11 +1,11 @@
-"""Only the numbers that have changed, as a safetensors file has them.
+"""Delta encoding: only the weights' changed elements, as tensors of a safetensors file.
 
-    whole:NAME    all numbers of a weight
-    gap:NAME      how far each changed number is from the one before, or the first from the beginning
-    value:NAME    what they become
+    whole:NAME    all elements of a weight
+    gap:NAME      distance of each changed element from the one before; the first from the start
+    value:NAME    new values of the changed elements
 
-A gap takes one byte or two, whichever makes the file smaller; the largest number it can be means "go on, nothing
-changes here". Values are the new ones, not differences. Nothing is compressed: it would take longer than it saves.
+A gap takes one or two bytes, whichever makes the file smaller; the largest value means "skip this far, no change here".
+Values are new values, not differences. Nothing is compressed: that would take longer than it saves.
 """
 
 from collections import defaultdict
@@ -14,16 +14,17 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from dojang.engine.weight_update import mend
+from dojang.engine.weight_update import apply_patch
 from dojang.protocols import Patch
 
-__all__ = ["apply", "gaps", "pack", "places"]
+__all__ = ["apply_delta", "encode", "gaps", "indices"]
 
 _KINDS = (torch.uint8, torch.uint16)
 
 
-def pack(tensors: Mapping[str, Tensor], patches: Iterable[Patch]) -> dict[str, Tensor]:
-    """As the file has them. Of what is patched twice, the last counts; what is patched must not come whole too."""
+def encode(tensors: Mapping[str, Tensor], patches: Iterable[Patch]) -> dict[str, Tensor]:
+    """Encode full tensors and patches. If an element is patched twice, the last value counts; a weight is either full
+    or patched."""
     packed = {f"whole:{name}": tensor for name, tensor in tensors.items()}
     by_name: dict[str, list[Patch]] = defaultdict(list)
     for patch in patches:
@@ -35,7 +36,7 @@ def pack(tensors: Mapping[str, Tensor], patches: Iterable[Patch]) -> dict[str, T
 
 
 def gaps(index_N: Tensor) -> Tensor:
-    """Rising places as gaps."""
+    """Encode increasing indices as gaps."""
     gap_N = torch.diff(index_N.long(), prepend=index_N.new_zeros(1, dtype=torch.int64))
     last = {kind: torch.iinfo(kind).max for kind in _KINDS}
     lengths = {kind: len(gap_N) + int((gap_N // last[kind]).sum()) for kind in _KINDS}
@@ -45,27 +46,29 @@ def gaps(index_N: Tensor) -> Tensor:
     return found_M.to(kind)
 
 
-def places(gap_M: Tensor) -> Tensor:
-    """What `gaps` was given."""
+def indices(gap_M: Tensor) -> Tensor:
+    """Decode gaps to indices."""
     wide_M = gap_M.long()
     return wide_M.cumsum(0)[wide_M != torch.iinfo(gap_M.dtype).max]
 
 
-def apply(packed: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Change weights, in place, as what was packed says. ValueError if it is not for these."""
+def apply_delta(packed: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Apply an encoded delta to weights, in place. ValueError if it does not match them."""
     for key, tensor in packed.items():
         kind, _, name = key.partition(":")
         if name not in weights:
-            raise ValueError(f"a delta names {name}, and there is no such weight")
+            raise ValueError(f"the delta contains {name}, which is not a weight of the engine")
         if kind == "whole":
             if tensor.shape != weights[name].shape:
-                raise ValueError(f"{name} comes as {list(tensor.shape)}, and is {list(weights[name].shape)}")
+                raise ValueError(
+                    f"{name} was sent with shape {list(tensor.shape)}; the engine has {list(weights[name].shape)}"
+                )
             weights[name].copy_(tensor)
         elif kind == "gap":
-            index_N = places(tensor)
+            index_N = indices(tensor)
             if len(index_N) and int(index_N[-1]) >= weights[name].numel():
-                raise ValueError(f"a delta names a place outside of {name}")
-            mend(weights[name], Patch(name, index_N, packed[f"value:{name}"]))
+                raise ValueError(f"the delta has an index outside of {name}")
+            apply_patch(weights[name], Patch(name, index_N, packed[f"value:{name}"]))
 
 
 def _ordered(patches: list[Patch]) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
-"""Weights with what has changed in them.
+"""Weight store that computes what changed between two versions.
 
-After a step with a small learning rate most numbers are, in bfloat16, the same as before. They are compared bit by bit
-where they are, while both versions are there anyway; only the newest is kept.
+After a step with a small learning rate most elements are unchanged in bfloat16. Versions are compared bit by bit on the
+device that holds them, while both exist; only the newest is kept.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ __all__ = ["DeltaWeights", "difference"]
 
 
 class DeltaWeights(MemoryWeights):
-    """A WeightStore that knows what has changed since the version before."""
+    """A WeightStore with the changes since the previous version."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__(dtype)
@@ -36,8 +36,8 @@ class DeltaWeights(MemoryWeights):
 
 
 def difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Changes | None:
-    """What makes the second out of the first; None if they are not the same weights. Those most of whose numbers have
-    changed come whole: their places would take more than the numbers."""
+    """Return the changes from `before` to `after`; None if names, shapes or types differ. A weight with most elements
+    changed is sent in full: its indices would take more than the values."""
     if {name: (each.shape, each.dtype) for name, each in before.items()} != {
         name: (each.shape, each.dtype) for name, each in after.items()
     }:

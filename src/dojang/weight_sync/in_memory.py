@@ -1,7 +1,7 @@
-"""Weights handed over inside one process.
+"""Weight store inside one process.
 
-The store keeps a copy, so a trainer that steps on cannot change a published version under an engine's feet.
-Only the newest version is kept: an engine that asks for an older one is a bug, and is told so.
+The store keeps a copy, so that a trainer's next step cannot change a published version while an engine reads it. Only
+the newest version is kept; fetching an older one is a bug and raises LookupError.
 """
 
 from collections.abc import Mapping
@@ -27,16 +27,16 @@ class MemoryWeights:
         self._factors: dict[str, tuple[Tensor, Tensor]] = {}
 
     def newest(self) -> int:
-        """The version there is."""
+        """Return the published version."""
         if self._version is None:
-            raise LookupError("nothing has been published yet")
+            raise LookupError("no weights have been published yet")
         return self._version
 
     def publish(self, version: int, tensors: Mapping[str, Tensor], factors: Factors = NONE) -> None:
         kept = {name: tensor.detach().to(self._dtype, copy=True) for name, tensor in tensors.items()}
         if unknown := factors.keys() - self._tensors.keys() - kept.keys():
-            raise LookupError(f"there is no weight {min(unknown)} to add factors to")
-        self._tensors = {**self._tensors, **kept} if factors else kept  # a new one: engines may still look at the old
+            raise LookupError(f"factors were given for {min(unknown)}, which is not a weight")
+        self._tensors = {**self._tensors, **kept} if factors else kept  # a new dict: engines may still read the old one
         self._factors = {name: (b.detach().clone(), a.detach().clone()) for name, (b, a) in factors.items()}
         self._version = version
 

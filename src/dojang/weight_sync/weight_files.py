@@ -1,8 +1,8 @@
-"""Weights in files, for engines that live in other processes.
+"""Weights as safetensors files, for engines in other processes.
 
-vLLM takes only whole tensors wherever it has rearranged its own, so somebody must complete an update that brings only
-what has changed: either it is done here, from the file of the version that the engine holds (`Parcels`), or where the
-engine is (`DeltaParcels`, weight_sync/delta_receiver.py).
+vLLM accepts only full tensors where it has rearranged its own, so a delta must be completed before it is loaded: here,
+from the file of the version that the engine holds (`WeightFiles`), or inside vLLM (`DeltaWeightFiles` with
+weight_sync/delta_receiver.py).
 """
 
 import tempfile
@@ -18,87 +18,86 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dojang.core.checksum import checksum
-from dojang.engine.weight_update import StagedUpdate, mend
-from dojang.weight_sync.delta_codec import pack
+from dojang.engine.weight_update import StagedUpdate, apply_patch
+from dojang.weight_sync.delta_codec import encode
 
-__all__ = ["DeltaParcels", "Parcels", "read"]
+__all__ = ["DeltaWeightFiles", "WeightFiles", "read"]
 
-MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 
 
 def read(files: Sequence[Path]) -> dict[str, Tensor]:
-    """All weights in safetensors files."""
+    """Read all tensors of safetensors files."""
     tensors: dict[str, Tensor] = {}
     for path in files:
         with safe_open(path, framework="pt") as file:
-            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
     return tensors
 
 
-class Parcels:
-    """The folder through which one engine gets its weights, always whole."""
+class WeightFiles:
+    """The folder through which one engine gets its weights, always in full."""
 
     deltas = False
-    """Whether updates from a base go as they are."""
+    """Whether updates with a base are sent as deltas."""
 
     def __init__(self, folder: Path | None, files: Sequence[Path] = (), *, tied: bool = False) -> None:
-        """`files` hold the weights the engine begins with, if they can be read from here; `tied` if what they call the
-        head is the embedding once more. Without a folder it is one in memory, which only processes of this machine can
-        read."""
+        """`files` hold the engine's initial weights, if they can be read here; `tied`: their lm_head is the embedding.
+        Without a folder, one in shared memory is used, which only processes of this machine can read."""
         self._left_out = {"lm_head.weight"} if tied else set()
-        self._place = folder or (MEMORY if MEMORY.is_dir() else None)
+        self._parent = folder or (SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
         self._folder: Path | None = None
         self._files = tuple(files)
         self._count = 0
 
     @property
     def known(self) -> bool:
-        """Whether the weights that the engine holds can be read here."""
+        """Whether the weights that the engine holds are known here."""
         return bool(self._files)
 
-    def held(self) -> dict[str, Tensor]:
-        """The weights that the engine holds."""
+    def loaded(self) -> dict[str, Tensor]:
+        """Read the weights that the engine holds."""
         return {name: tensor for name, tensor in read(self._files).items() if name not in self._left_out}
 
     def checksum(self) -> str:
-        """Of the weights that the engine holds."""
-        return checksum(self.held())
+        """Checksum of the weights that the engine holds."""
+        return checksum(self.loaded())
 
     def begin(
         self,
         version: int,
         base: int | None,
-        take: Callable[[StagedUpdate, str | None], Awaitable[None]],
-        forget: Callable[[], None],
+        apply: Callable[[StagedUpdate, str | None], Awaitable[None]],
+        on_end: Callable[[], None],
     ) -> StagedUpdate:
-        """An update that is checked against what the engine holds, as far as that is known."""
-        kind = StagedUpdate if self.known else _First
-        return kind(version, base, self._shapes(), take, forget)
+        """Begin an update, checked against the names and shapes the engine holds, if known."""
+        kind = StagedUpdate if self.known else _UncheckedUpdate
+        return kind(version, base, self._shapes(), apply, on_end)
 
     def write(self, update: StagedUpdate) -> Path:
-        """All weights as they are after an update."""
-        tensors = {} if update.base is None else self.held()
+        """Write all weights, as they are after the update, to a file."""
+        tensors = {} if update.base is None else self.loaded()
         tensors |= update.tensors
         fresh: dict[str, Tensor] = {}
         for patch in update.patches:
-            mend(fresh.setdefault(patch.name, tensors[patch.name].detach().clone()), patch)
+            apply_patch(fresh.setdefault(patch.name, tensors[patch.name].detach().clone()), patch)
         return self._save(update, tensors | fresh)
 
-    def seal(self, update: StagedUpdate, path: Path, expected: str | None) -> dict[str, Any]:
-        """What vLLM is told of the file. ValueError if the sum is not the one expected."""
+    def update_info(self, update: StagedUpdate, path: Path, expected: str | None) -> dict[str, Any]:
+        """Return vLLM's update info for the file. ValueError if the checksum is not the expected one."""
         if expected is not None:
             _compare(update, checksum(read([path])), expected)
         return {"path": str(path), "checksum": expected or ""}
 
-    def keep(self, path: Path) -> None:
-        """This is what the engine holds now."""
+    def mark_loaded(self, path: Path) -> None:
+        """Record that the engine now holds this file, and delete older ones."""
         for old in path.parent.iterdir():
             if old != path:
                 old.unlink()
         self._files = (path,)
 
-    def drop(self, path: Path) -> None:
-        """The engine does not hold this."""
+    def discard(self, path: Path) -> None:
+        """Delete the file of a failed update."""
         path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -107,14 +106,14 @@ class Parcels:
 
     def _save(self, update: StagedUpdate, tensors: Mapping[str, Tensor]) -> Path:
         self._count += 1
-        path = self._made() / f"{update.version}-{self._count}.safetensors"
-        save_file(_apart(tensors), path)
+        path = self._make_folder() / f"{update.version}-{self._count}.safetensors"
+        save_file(_to_saveable(tensors), path)
         return path
 
-    def _made(self) -> Path:
+    def _make_folder(self) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="dojang-weights-", dir=self._place))
-            finalize(self, rmtree, self._folder, ignore_errors=True)  # memory of the machine, if nobody closes this
+            self._folder = Path(tempfile.mkdtemp(prefix="dojang-weights-", dir=self._parent))
+            finalize(self, rmtree, self._folder, ignore_errors=True)  # frees shared memory if close() is never called
         return self._folder
 
     def _shapes(self) -> dict[str, Tensor]:
@@ -126,17 +125,17 @@ class Parcels:
         return {name: shape for name, shape in shapes.items() if name not in self._left_out}
 
 
-class DeltaParcels(Parcels):
-    """Updates from a base hold only what has changed, for an engine that keeps what it was sent. No file stays here."""
+class DeltaWeightFiles(WeightFiles):
+    """Sends updates with a base as deltas, to an engine that keeps a full copy. Keeps no file here."""
 
     deltas = True
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__(folder)
         self._weights: dict[str, Tensor] = {}
-        """Names and shapes of what the engine keeps."""
+        """Names and shapes of the weights the engine holds."""
         self._sum = self._next = ""
-        """The sum of what it keeps, empty if that is not known; and of what it is being sent."""
+        """Checksums of the weights the engine holds (empty if unknown) and of those being sent."""
 
     @property
     def known(self) -> bool:
@@ -146,37 +145,37 @@ class DeltaParcels(Parcels):
         return self._sum
 
     def write(self, update: StagedUpdate) -> Path:
-        """All that has come with an update."""
-        return self._save(update, update.tensors if update.base is None else pack(update.tensors, update.patches))
+        """Write the update's tensors and patches to a file."""
+        return self._save(update, update.tensors if update.base is None else encode(update.tensors, update.patches))
 
-    def seal(self, update: StagedUpdate, path: Path, expected: str | None) -> dict[str, Any]:
+    def update_info(self, update: StagedUpdate, path: Path, expected: str | None) -> dict[str, Any]:
         if update.base is None:
             self._next = checksum(update.tensors)
             _compare(update, self._next, expected)
             self._weights = {name: each.to("meta") for name, each in update.tensors.items()}
         elif expected is None:
             raise ValueError(
-                f"the update to version {update.version} changes some weights; give the sum of all of them"
+                f"the update to version {update.version} is a delta; pass the checksum of all weights to commit()"
             )
         else:
             self._next = expected
         base = "" if update.base is None else self._sum
         return {"path": str(path), "checksum": self._next, "base": base, "keep": True}
 
-    def keep(self, path: Path) -> None:
+    def mark_loaded(self, path: Path) -> None:
         path.unlink()
         self._sum = self._next
 
-    def drop(self, path: Path) -> None:
-        super().drop(path)
+    def discard(self, path: Path) -> None:
+        super().discard(path)
         self._sum = ""
 
     def _shapes(self) -> dict[str, Tensor]:
         return self._weights
 
 
-class _First(StagedUpdate):
-    """An update of an engine whose weights' names are not known here. It has to check them itself."""
+class _UncheckedUpdate(StagedUpdate):
+    """An update of an engine with unknown weight names; the engine checks them itself."""
 
     async def send(self, tensors: Mapping[str, Tensor]) -> None:
         self._check_open()
@@ -185,11 +184,11 @@ class _First(StagedUpdate):
 
 def _compare(update: StagedUpdate, found: str, expected: str | None) -> None:
     if expected not in (None, found):
-        raise ValueError(f"the weights of version {update.version} have the sum {found}, not {expected}")
+        raise ValueError(f"the weights of version {update.version} have checksum {found}, not {expected}")
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """As a file can hold them: in main memory, in one piece, and each with memory of its own."""
+def _to_saveable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors that safetensors can save: on the CPU, contiguous, and without shared memory."""
     seen: set[int] = set()
     plain: dict[str, Tensor] = {}
     for name, tensor in tensors.items():

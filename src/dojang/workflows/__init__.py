@@ -1,1 +1,16 @@
-"""One problem -> a graded group."""
+"""Workflows: one problem -> one group of graded samples (dojang.protocols.Workflow).
+
+Workflows
+  single_turn.py         one turn: sample a group of completions, grade each
+  coder_tester.py        two models, up to three turns: program, test cases for it, second program
+  sft_samples.py         supervised fine-tuning: the completion of the data row, nothing is sampled
+
+Parts of them
+  chat_renderer.py       messages -> prompt tokens, with the chat template; context length check
+  grade_with_retries.py  verdicts of a task or judge, with retries after judge errors
+  batched_turns.py       barrier that batches the turns of concurrent conversations, for reproducible sampling
+  test_cases.py          the tester's prompt, parsing of its test cases, feedback to the coder
+  hints.py               hinted prompts for self-distillation
+
+Built from the configuration in build/workflows.py. Documented in docs/workflows.md.
+"""

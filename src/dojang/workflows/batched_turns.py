@@ -1,54 +1,54 @@
-"""Turns of several conversations, taken together.
+"""Barrier between the turns of concurrent conversations, so that multi-turn sampling is reproducible.
 
-What is asked of an engine in one turn of the event loop is decoded as one batch. Conversations of several turns go on
-when their answers come and their programs are judged, which the clock decides, and with it the company in which tokens
-are drawn, and their last bits. So everybody waits until nobody is being answered; then all go on at once, in a fixed
-order. A run then repeats, and resumes, token by token.
+An engine decodes the requests of one iteration of the event loop as one batch, and the batch affects the last bits of
+the logits. Without a barrier, the time that generation and judging take would decide which requests share a batch. So
+all conversations wait until no request is running; then all continue at once, in a fixed order. A run then repeats, and
+resumes, with the same tokens.
 """
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Rounds"]
+__all__ = ["TurnBarrier"]
 
 
-class Rounds:
-    """Shared by all conversations of a workflow."""
+class TurnBarrier:
+    """Barrier shared by all conversations of a workflow."""
 
     def __init__(self) -> None:
-        self._present = 0
+        self._active = 0
         self._waiting: dict[asyncio.Future[None], int] = {}
 
     @contextmanager
-    def present(self) -> Iterator[None]:
-        """Whoever is inside is waited for."""
-        self._present += 1
+    def active(self) -> Iterator[None]:
+        """Registers a conversation; the others wait for its turns."""
+        self._active += 1
         try:
             yield
         finally:
-            self._present -= 1
-            self._look()
+            self._active -= 1
+            self._release_when_all_wait()
 
-    async def turn(self, place: int) -> None:
-        """Wait until everybody does; lower places go on before higher ones."""
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[mine] = place
-        self._look()
+    async def wait_turn(self, place: int) -> None:
+        """Waits until all active conversations wait; they continue in the order of `place`."""
+        ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = place
+        self._release_when_all_wait()
         try:
-            await mine
+            await ticket
         finally:
-            self._waiting.pop(mine, None)
+            self._waiting.pop(ticket, None)
 
-    def _look(self) -> None:
-        if self._waiting and len(self._waiting) >= self._present:
-            # Later, so that the last one to come wakes up with the others.
-            asyncio.get_running_loop().call_soon(self._begin)
+    def _release_when_all_wait(self) -> None:
+        if self._waiting and len(self._waiting) >= self._active:
+            # Deferred, so that the last conversation to arrive resumes together with the others.
+            asyncio.get_running_loop().call_soon(self._release)
 
-    def _begin(self) -> None:
-        if len(self._waiting) < self._present:  # somebody came in between
+    def _release(self) -> None:
+        if len(self._waiting) < self._active:  # another conversation entered meanwhile
             return
-        for mine in sorted(self._waiting, key=self._waiting.__getitem__):
-            if not mine.done():
-                mine.set_result(None)
+        for ticket in sorted(self._waiting, key=self._waiting.__getitem__):
+            if not ticket.done():
+                ticket.set_result(None)
         self._waiting.clear()

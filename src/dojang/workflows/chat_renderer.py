@@ -1,6 +1,6 @@
-"""Messages -> prompt tokens, by the model's own chat template or, for a base model, as plain text.
+"""Renders messages to prompt tokens, with the model's chat template or, for a base model, as plain text.
 
-A prompt that is plain text itself (messages of the role `text`) is tokenised as it is, whatever the model has.
+A plain-text prompt (messages of the role `text`) is tokenised without the chat template, even if the model has one.
 """
 
 import inspect
@@ -20,15 +20,15 @@ __all__ = ["ChatRenderer"]
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 _BATCH = 1024
-"""Prompts tokenised at a time."""
+"""Number of prompts per tokenizer call."""
 _ROOM, _EXPANSION = 512, 11
-"""Tokens kept free for what a template or a tokenizer adds to one prompt and not to another; and how many times longer,
-in bytes, Unicode normalisation may make a text that is not ASCII."""
+"""Tokens reserved for text that a template or tokenizer adds to some prompts only; and the largest factor by which
+Unicode normalisation lengthens a non-ASCII text, in bytes."""
 _UTF8 = ("utf-8", "surrogatepass")
 
 
 class ChatRenderer:
-    """A Renderer that refuses prompts which leave no room for the answer."""
+    """A Renderer that raises TooLong if a prompt and `max_tokens` exceed the context length."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class ChatRenderer:
         key: str = "rollout.max_tokens",
         limit: str = "the model's context",
     ) -> None:
-        """`variables` are the chat template's own; `key` is where the user set `max_tokens`, and `limit` what `context`
-        comes from."""
+        """`variables` are passed to the chat template. For error messages, `key` is the setting of `max_tokens` and
+        `limit` describes the source of `context`."""
         reserved = inspect.signature(tokenizer.apply_chat_template).parameters.keys() - {"tools", "documents"}
         if taken := sorted(reserved & variables.keys()):
             raise ConfigError(
@@ -68,9 +68,9 @@ class ChatRenderer:
     def render_completion(
         self, messages: Sequence[Message], completion: str
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Tokens of the prompt, and of a given completion up to and with the token that ends it. The prompt's are those
-        that `render` gives, so the split between the two is where the model begins to write. ConfigError if the chat
-        template changes the prompt or loses the completion; TooLong if both do not fit the context."""
+        """Returns the tokens of the prompt, and of a given completion up to and including EOS. The prompt tokens equal
+        those of `render`, so the completion starts at the position where the model would generate. Raises ConfigError
+        if the chat template changes the prompt or drops the completion, TooLong if both exceed the context length."""
         text, special = self._text(messages)
         rest = completion
         if not special:
@@ -95,7 +95,7 @@ class ChatRenderer:
         return prompt, tokens
 
     def _ended(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """Up to and with the end-of-sequence token: what a template writes after it is never sampled."""
+        """Truncates after the EOS token, or appends it: text that a template adds after EOS is never sampled."""
         end = self._tokenizer.eos_token_id
         if end is None:
             return tuple(tokens)
@@ -107,12 +107,12 @@ class ChatRenderer:
         return tuple(kept)
 
     def overlong(self, prompts: Sequence[Sequence[Message]]) -> list[int]:
-        """Places of the prompts that `render` refuses. Those with fewer bytes than there is room for tokens, with ample
-        room for the chat template, need not be tokenised, since a token is at least a byte."""
+        """Returns the indices of the prompts for which `render` raises TooLong. A prompt whose bytes, with a margin for
+        the chat template, are fewer than the allowed tokens is not tokenised, since a token has at least one byte."""
         if self._context is None:
             return []
         room, found = self._context - self._max_tokens, list[int]()
-        written: dict[tuple[str, ...], int] = {}  # bytes of the chat template, by the roles of a conversation
+        written: dict[tuple[str, ...], int] = {}  # bytes that the chat template adds, by the roles of a conversation
         doubtful = []
         for place, messages in enumerate(prompts):
             content = "".join(message.content for message in messages)
@@ -128,7 +128,7 @@ class ChatRenderer:
         return found
 
     def _longer(self, room: int, texts: Mapping[int, tuple[str, bool]]) -> list[int]:
-        """Places of the texts with more tokens than that."""
+        """Returns the indices of the texts with more than `room` tokens."""
         found: list[int] = []
         for special in (True, False):
             some = {place: text for place, (text, adds) in texts.items() if adds is special}
@@ -142,8 +142,8 @@ class ChatRenderer:
         return tuple(self._tokenizer.encode(text, add_special_tokens=special))
 
     def _text(self, messages: Sequence[Message]) -> tuple[str, bool]:
-        """The prompt as text, and whether the tokenizer is to add special tokens, such as BOS: a chat template has
-        written all of them already."""
+        """Returns the prompt as text, and whether the tokenizer must add special tokens, such as BOS: the output of a
+        chat template already contains them."""
         try:
             plain = plain_prompt(messages)
         except ValueError as error:
@@ -157,7 +157,7 @@ class ChatRenderer:
     def _with_template(self, messages: Sequence[Message], *, generation: bool) -> str:
         try:
             return self._apply_template(messages, generation=generation)
-        except TemplateError:  # some templates refuse a system turn
+        except TemplateError:  # some templates reject the role `system`
             return self._apply_template(fold_system(messages), generation=generation)
 
     def _apply_template(self, messages: Sequence[Message], *, generation: bool) -> str:
@@ -170,22 +170,22 @@ class ChatRenderer:
 
 
 def fold_system(messages: Sequence[Message]) -> list[Message]:
-    """The same conversation with the system's words in front of the first user turn."""
+    """Returns the conversation with the system prompt prepended to the first other message."""
     system = [message.content for message in messages if message.role == "system"]
     first, *rest = [message for message in messages if message.role != "system"]
     return [Message(first.role, "\n\n".join([*system, first.content])), *rest]
 
 
 def plain_text(messages: Sequence[Message]) -> str:
-    """Turns separated by blank lines, ending where the model begins to write."""
+    """Joins the messages with blank lines; the completion starts at the end."""
     return "\n\n".join(message.content for message in messages) + "\n\n"
 
 
 def _letters(text: str) -> str:
-    """Without white space, and in the normal form that tokenizers may bring text into."""
+    """Removes white space and applies NFKC, as some tokenizers do, for comparison."""
     return "".join(unicodedata.normalize("NFKC", text).split())
 
 
 def _most_tokens(text: str) -> int:
-    """An upper bound of the number of tokens of a text."""
+    """Upper bound of the number of tokens of a text."""
     return _ROOM + len(text.encode(*_UTF8)) * (1 if text.isascii() else _EXPANSION)

@@ -1,23 +1,24 @@
-"""Two models: one writes a program, the other writes test cases that tell whether it is right.
+"""Multi-policy workflow: a coder writes programs, a tester writes test cases that show whether they are right.
 
-    coder    writes a program, n times              judged on the problem's tests        its reward
-    tester   sees the task, its examples left out, and the answer; writes N cases        the program is run on them
-    coder    if the program failed a case and is wrong: once more, told how each went    judged, its own reward
+    turn             prompt                                          samples                        graded by
+    coder, turn 0    the problem                                     group_size                     the problem's tests
+    tester           the task without examples, and a completion     one per completion             the reward below
+    coder, turn 1    the conversation, and the result of each case   one per wrong program that     the problem's tests
+                                                                     failed a case
 
-    the tester's reward     half for cases that are right, half if they also tell right from wrong: the program passes
-                            them all exactly if it passes the problem's tests
+    tester's reward = 0.5 [cases are valid]
+                    + 0.5 [cases are valid, and the program passes them all if and only if it is right]
 
-Whether cases are right is what a right program says. The published original (AstraFlow, code_actor_and_verify) asks a
-solution from the dataset; problems here never carry one, so the first program of the group that passes the problem's
-own tests stands in for it. Where nobody solved the problem nothing is known of the cases: all get 0, and compared with
-each other they teach nothing. Cases that cannot be read get 0 as well (test_cases.py says what can).
+Cases are valid if a right program passes them. The original (AstraFlow, code_actor_and_verify) uses a solution from the
+dataset. Problems here contain none, so the first program of the group that passes the problem's tests is used. If no
+sample solved the problem, the validity is unknown: all cases get reward 0, and their advantages within the group are
+zero. Cases that cannot be parsed also get 0 (test_cases.py defines the format).
 
-Other differences from the recipe's version (v2) are its authors' own corrections (v3): v2 pays the tester for a final
-program that is right, which is the coder's merit; and it has the coder try again where there is nothing to tell it, or
-where it was right already.
+Other differences from the published recipe (v2) follow its authors' corrections (v3): v2 rewards the tester for a right
+final program, which depends on the coder; and it has a second turn even without feedback, or after a right program.
 
-A failure of the judge is never a reward: an attempt it could not judge, cases it could not run, and cases whose answer
-had no verdict are set aside. A conversation that no longer fits a model's context ends where it is.
+A judge error never becomes a reward: programs that could not be judged, cases that could not be run, and cases whose
+program has no verdict are excluded from training. A conversation that exceeds a model's context length ends early.
 """
 
 import asyncio
@@ -31,19 +32,19 @@ from dojang.core.section import Section
 from dojang.programs import Isolation, Judgement
 from dojang.protocols import ProgramTask, Renderer, RolloutEngine, TooLong
 from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, Sampling, Verdict
-from dojang.workflows.batched_turns import Rounds
-from dojang.workflows.grade_with_retries import grade_all, group_of, insist
-from dojang.workflows.test_cases import Case, Malformed, ask, feedback, read
+from dojang.workflows.batched_turns import TurnBarrier
+from dojang.workflows.grade_with_retries import grade_all, judge_with_retries, make_group
+from dojang.workflows.test_cases import Case, InvalidCases, feedback, make_tester_prompt, parse_cases
 
-__all__ = ["TESTER_PARTS", "CoderTester", "CoderTesterConfig", "Speaker", "TesterConfig", "ask_tester"]
+__all__ = ["TESTER_PARTS", "CoderTester", "CoderTesterConfig", "RolloutPolicy", "TesterConfig", "ask_tester"]
 
 TESTER_PARTS = ("valid", "tells")
-"""Names of the terms of the tester's reward."""
-_RIGHT, _LOST = Outcome.ACCEPTED, Outcome.JUDGE_ERROR
+"""Names of the terms of the tester's reward: cases are valid; cases also give the right verdict."""
+_ACCEPTED, _JUDGE_ERROR = Outcome.ACCEPTED, Outcome.JUDGE_ERROR
 
 
 class CoderTesterConfig(Section):
-    """A coder writes programs, a tester test cases for them; both learn."""
+    """Settings of the coder-tester workflow, in which both models train."""
 
     name: Literal["coder_tester"] = "coder_tester"
     cases: int = Field(default=2, ge=1)
@@ -55,7 +56,7 @@ class CoderTesterConfig(Section):
 
 
 class TesterConfig(Section):
-    """The second model of workflow.name=coder_tester; what is not here it shares with the first."""
+    """Settings of the tester of workflow.name=coder_tester; it shares all other settings with the coder."""
 
     model: str
     """Its name, as in model.name."""
@@ -66,7 +67,7 @@ class TesterConfig(Section):
     lr: float | None = Field(default=None, gt=0, le=1000)
     """Peak learning rate; train.lr if not given."""
     url: list[str] = Field(default_factory=list)
-    """As rollout.url: servers of its own, for the engine `remote`."""
+    """As rollout.engine.url: the tester's servers, for the engine `remote`."""
     engines: int | None = Field(default=None, ge=1)
     """Number of engines of the tester on a Ray cluster; runtime.engines if not given."""
     trainers: int | None = Field(default=None, ge=1)
@@ -74,8 +75,8 @@ class TesterConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
-    """A model to talk with."""
+class RolloutPolicy:
+    """A policy to sample from: engine, prompt renderer and sampling parameters."""
 
     engine: RolloutEngine
     renderer: Renderer
@@ -83,11 +84,12 @@ class Speaker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """One answer, and to what."""
+class _Reply:
+    """A sampled completion and its prompt."""
 
     prompt: tuple[int, ...]
     completion: Completion
+    temperature: float
 
     @property
     def text(self) -> str:
@@ -95,49 +97,49 @@ class _Said:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tested:
-    """What the tester wrote about an answer, and what came of it."""
+class _TestedReply:
+    """Test cases that the tester wrote for a program, and their results."""
 
-    said: _Said
+    reply: _Reply
     cases: tuple[Case, ...]
     complaint: str
-    """Why there are no cases."""
+    """Parse error, if there are no cases."""
     judgement: Judgement
-    """Of the program, by the cases."""
+    """Judgement of the program on the cases."""
 
 
 def ask_tester(config: CoderTesterConfig, task: ProgramTask, problem: Problem, answer: str) -> tuple[Message, ...]:
-    """What the tester is told."""
+    """Returns the prompt of the tester."""
     function = task.function(problem)
     assert function is not None, "problems whose tests are of no known kind were refused"
-    return ask(problem, answer, count=config.cases, function=function, strip=config.strip_examples)
+    return make_tester_prompt(problem, answer, count=config.cases, function=function, strip=config.strip_examples)
 
 
 class CoderTester:
-    """The Workflow of this file."""
+    """The coder-tester Workflow."""
 
     def __init__(
         self,
         config: CoderTesterConfig,
         task: ProgramTask,
         *,
-        coder: Speaker,
-        again: Speaker,
-        tester: Speaker,
-        samples: int,
+        coder: RolloutPolicy,
+        retry_policy: RolloutPolicy,
+        tester: RolloutPolicy,
+        group_size: int,
     ) -> None:
-        """`again` is the coder for its second attempts: a random stream of its own."""
+        """`retry_policy` samples the second turns: the coder with a separate random stream."""
         self._config = config
         self._task = task
         self._coder = coder
-        self._again = again
+        self._retry_policy = retry_policy
         self._tester = tester
-        self._samples = samples
-        self._rounds = Rounds()
+        self._group_size = group_size
+        self._barrier = TurnBarrier()
 
     async def run(self, problem: Problem, ordinal: int) -> Group:
-        with self._rounds.present():
-            firsts = await self._attempt(problem, ordinal)
+        with self._barrier.active():
+            firsts = await self._rollout(problem, ordinal)
             verdicts, replies = await asyncio.gather(
                 self._grade(problem, firsts), self._ask_tester(problem, ordinal, firsts)
             )
@@ -145,92 +147,99 @@ class CoderTester:
                 *(self._test(problem, first, reply) for first, reply in zip(firsts, replies, strict=True))
             )
             retries = await self._try_again(problem, ordinal, firsts, verdicts, tested)
-        new = [said for said in retries if said is not None and said.text not in verdicts]
+        new = [reply for reply in retries if reply is not None and reply.text not in verdicts]
         verdicts = {**verdicts, **await self._grade(problem, new)}
-        worth = await self._judge_tester(problem, firsts, verdicts, tested)
-        turns = [*((0, said) for said in firsts), *((1, said) for said in retries)]
+        grade_cases = await self._judge_tester(problem, firsts, verdicts, tested)
+        turns = [*((0, reply) for reply in firsts), *((1, reply) for reply in retries)]
         coded = [
-            Sample.of(said.prompt, said.completion, verdicts[said.text], at, "coder", turn)
-            for at, (turn, said) in enumerate(turns)
-            if said is not None
+            Sample.of(
+                reply.prompt, reply.completion, verdicts[reply.text], at, "coder", turn, temperature=reply.temperature
+            )
+            for at, (turn, reply) in enumerate(turns)
+            if reply is not None
         ]
         cases = [
-            Sample.of(each.said.prompt, each.said.completion, verdict, at, "tester")
-            for at, (each, verdict) in enumerate(zip(tested, worth, strict=True))
+            Sample.of(
+                each.reply.prompt, each.reply.completion, verdict, at, "tester", temperature=each.reply.temperature
+            )
+            for at, (each, verdict) in enumerate(zip(tested, grade_cases, strict=True))
             if each is not None and verdict is not None
         ]
-        return group_of(problem, ordinal, [*coded, *cases])
+        return make_group(problem, ordinal, [*coded, *cases])
 
-    async def _attempt(self, problem: Problem, ordinal: int) -> list[_Said]:
+    async def _rollout(self, problem: Problem, ordinal: int) -> list[_Reply]:
         prompt = self._coder.renderer.render(problem.messages)
         sampling = replace(self._coder.sampling, ordinal=ordinal)
-        return [_Said(prompt, each) for each in await self._coder.engine.generate(prompt, self._samples, sampling)]
+        return [
+            _Reply(prompt, each, sampling.temperature)
+            for each in await self._coder.engine.generate(prompt, self._group_size, sampling)
+        ]
 
-    async def _grade(self, problem: Problem, attempts: Sequence[_Said]) -> Mapping[str, Verdict]:
-        return await grade_all(self._task, problem, (said.text for said in attempts))
+    async def _grade(self, problem: Problem, attempts: Sequence[_Reply]) -> Mapping[str, Verdict]:
+        return await grade_all(self._task, problem, (reply.text for reply in attempts))
 
-    async def _ask_tester(self, problem: Problem, ordinal: int, firsts: Sequence[_Said]) -> list[_Said | None]:
-        prompts = [ask_tester(self._config, self._task, problem, said.text) for said in firsts]
+    async def _ask_tester(self, problem: Problem, ordinal: int, firsts: Sequence[_Reply]) -> list[_Reply | None]:
+        prompts = [ask_tester(self._config, self._task, problem, reply.text) for reply in firsts]
         return await self._ask(self._tester, ordinal, prompts)
 
-    async def _test(self, problem: Problem, first: _Said, reply: _Said | None) -> _Tested | None:
-        """Read the tester's cases and run the program on them."""
+    async def _test(self, problem: Problem, first: _Reply, reply: _Reply | None) -> _TestedReply | None:
+        """Parses the tester's cases and runs the program on them."""
         if reply is None:
             return None
         function = self._task.function(problem) or ""
         try:
-            cases = read(reply.text, count=self._config.cases, function=function)
-        except Malformed as error:
-            return _Tested(reply, (), str(error), Judgement(Outcome.NO_ANSWER, (), 0, Isolation.NONE))
-        return _Tested(reply, cases, "", await self._run(problem, first.text, cases))
+            cases = parse_cases(reply.text, count=self._config.cases, function=function)
+        except InvalidCases as error:
+            return _TestedReply(reply, (), str(error), Judgement(Outcome.NO_ANSWER, (), 0, Isolation.NONE))
+        return _TestedReply(reply, cases, "", await self._run(problem, first.text, cases))
 
     async def _run(self, problem: Problem, text: str, cases: Sequence[Case]) -> Judgement:
         def failed(why: str) -> Judgement:
-            return Judgement(_LOST, (), len(cases), Isolation.NONE, why)
+            return Judgement(_JUDGE_ERROR, (), len(cases), Isolation.NONE, why)
 
-        return await insist(lambda: self._task.trial(problem, text, [case.test for case in cases]), failed)
+        return await judge_with_retries(lambda: self._task.trial(problem, text, [case.test for case in cases]), failed)
 
     async def _try_again(
         self,
         problem: Problem,
         ordinal: int,
-        firsts: Sequence[_Said],
+        firsts: Sequence[_Reply],
         verdicts: Mapping[str, Verdict],
-        tested: Sequence[_Tested | None],
-    ) -> list[_Said | None]:
+        tested: Sequence[_TestedReply | None],
+    ) -> list[_Reply | None]:
         prompts = [
             (*problem.messages, Message("assistant", first.text), feedback(each.cases, each.judgement))
-            if each is not None and self._is_due(verdicts[first.text], each)
+            if each is not None and self._needs_retry(verdicts[first.text], each)
             else None
             for first, each in zip(firsts, tested, strict=True)
         ]
-        return await self._ask(self._again, ordinal, prompts)
+        return await self._ask(self._retry_policy, ordinal, prompts)
 
-    def _is_due(self, verdict: Verdict, tested: _Tested) -> bool:
-        refused = bool(tested.cases) and tested.judgement.outcome not in (_RIGHT, _LOST)
-        return self._config.retry and refused and verdict.outcome not in (_RIGHT, _LOST)
+    def _needs_retry(self, verdict: Verdict, tested: _TestedReply) -> bool:
+        refused = bool(tested.cases) and tested.judgement.outcome not in (_ACCEPTED, _JUDGE_ERROR)
+        return self._config.retry and refused and verdict.outcome not in (_ACCEPTED, _JUDGE_ERROR)
 
     async def _ask(
-        self, speaker: Speaker, ordinal: int, prompts: Sequence[Sequence[Message] | None]
-    ) -> list[_Said | None]:
-        """One answer to each; None where nothing is asked, or the question does not fit."""
+        self, policy: RolloutPolicy, ordinal: int, prompts: Sequence[Sequence[Message] | None]
+    ) -> list[_Reply | None]:
+        """Samples one completion per prompt; None for a missing prompt or one that exceeds the context length."""
 
-        async def answer(at: int, prompt: tuple[int, ...]) -> _Said:
-            # Each is a draw of its own: with one name they would all get the same random numbers.
-            sampling = replace(speaker.sampling, ordinal=ordinal * self._samples + at)
-            (completion,) = await speaker.engine.generate(prompt, 1, sampling)
-            return _Said(prompt, completion)
+        async def answer(at: int, prompt: tuple[int, ...]) -> _Reply:
+            # A separate random stream per prompt: with the same ordinal all would get the same random numbers.
+            sampling = replace(policy.sampling, ordinal=ordinal * self._group_size + at)
+            (completion,) = await policy.engine.generate(prompt, 1, sampling)
+            return _Reply(prompt, completion, sampling.temperature)
 
         rendered: dict[int, tuple[int, ...]] = {}
         for at, messages in enumerate(prompts):
             try:
                 if messages is not None:
-                    rendered[at] = speaker.renderer.render(messages)
+                    rendered[at] = policy.renderer.render(messages)
             except TooLong:
                 continue
         if not rendered:
             return [None] * len(prompts)
-        await self._rounds.turn(ordinal)
+        await self._barrier.wait_turn(ordinal)
         answers = await asyncio.gather(*(answer(at, prompt) for at, prompt in rendered.items()))
         found = dict(zip(rendered, answers, strict=True))
         return [found.get(at) for at in range(len(prompts))]
@@ -238,43 +247,46 @@ class CoderTester:
     async def _judge_tester(
         self,
         problem: Problem,
-        firsts: Sequence[_Said],
+        firsts: Sequence[_Reply],
         verdicts: Mapping[str, Verdict],
-        tested: Sequence[_Tested | None],
+        tested: Sequence[_TestedReply | None],
     ) -> list[Verdict | None]:
-        right = next((text for text, verdict in verdicts.items() if verdict.outcome is _RIGHT), None)
-        lost = next((verdict.detail for verdict in verdicts.values() if verdict.outcome is _LOST), "")
+        right = next((text for text, verdict in verdicts.items() if verdict.outcome is _ACCEPTED), None)
+        lost = next((verdict.detail for verdict in verdicts.values() if verdict.outcome is _JUDGE_ERROR), "")
 
-        async def worth(first: _Said, each: _Tested | None) -> Verdict | None:
+        async def grade_cases(first: _Reply, each: _TestedReply | None) -> Verdict | None:
             if each is None:
                 return None
             if not each.cases:
                 return _verdict(Outcome.NO_ANSWER, self._config.cases, detail=each.complaint)
             truth = verdicts[first.text]
-            if truth.outcome is _LOST or (right is None and lost):  # who could not be judged may have been right
-                return Verdict(_LOST, None, detail=truth.detail or lost)
+            if truth.outcome is _JUDGE_ERROR or (right is None and lost):  # an unjudged program may have been right
+                return Verdict(_JUDGE_ERROR, None, detail=truth.detail or lost)
             if right is None:
-                return _verdict(Outcome.WRONG, self._config.cases, detail="nobody solved it, so the cases are unproven")
-            return _paid(truth, each.judgement, await self._run(problem, right, each.cases))
+                return _verdict(
+                    Outcome.WRONG, self._config.cases, detail="no sample solved the problem, so the cases are unproven"
+                )
+            return _tester_verdict(truth, each.judgement, await self._run(problem, right, each.cases))
 
-        return await asyncio.gather(*(worth(first, each) for first, each in zip(firsts, tested, strict=True)))
+        return await asyncio.gather(*(grade_cases(first, each) for first, each in zip(firsts, tested, strict=True)))
 
 
-def _paid(truth: Verdict, tested: Judgement, proof: Judgement) -> Verdict:
-    """For cases: what is true of the program, what the cases say of it, and what a right program says of the cases."""
+def _tester_verdict(truth: Verdict, tested: Judgement, proof: Judgement) -> Verdict:
+    """Grades cases, from the verdict of the program (`truth`), its result on the cases (`tested`), and the result of a
+    right program on them (`proof`)."""
     for judgement in (tested, proof):
-        if judgement.outcome is _LOST:
-            return Verdict(_LOST, None, detail=judgement.detail)
-    valid = proof.outcome is _RIGHT
-    tells = valid and (tested.outcome is _RIGHT) == (truth.outcome is _RIGHT)
-    said = "" if tells else "the cases do not show what the program is" if valid else "a right program fails the cases"
+        if judgement.outcome is _JUDGE_ERROR:
+            return Verdict(_JUDGE_ERROR, None, detail=judgement.detail)
+    valid = proof.outcome is _ACCEPTED
+    tells = valid and (tested.outcome is _ACCEPTED) == (truth.outcome is _ACCEPTED)
+    reply = "" if tells else "the cases do not show what the program is" if valid else "a right program fails the cases"
     return _verdict(
-        _RIGHT if tells else Outcome.WRONG,
+        _ACCEPTED if tells else Outcome.WRONG,
         proof.total,
         passed=proof.passed,
         valid=valid,
         tells=tells,
-        detail=said,
+        detail=reply,
         isolation=proof.isolation,
     )
 

@@ -1,11 +1,10 @@
-"""Hints for a teacher that is the policy itself (self-distillation): the same completion, a prompt that tells more.
+"""Hints for self-distillation: the teacher is the policy itself, with privileged context in the prompt.
 
-The student's tokens stay as they were sampled; only the prompt in front of them is another one.
+The completion keeps the tokens that the student sampled; only the prompt before them changes.
 """
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from dojang.core.errors import ConfigError
 from dojang.protocols import Renderer, TooLong
@@ -14,17 +13,17 @@ from dojang.types import Group, Message, Outcome, Problem, Sample
 __all__ = ["FIELDS", "Hints", "check_fields", "field_names"]
 
 FIELDS = ("reference", "feedback", "solution")
-"""Fields of a hint besides the columns of the data row."""
+"""Fields of a hint in addition to the columns of the data row."""
 
 
 class Hints:
-    """Puts the first template whose fields all have a value at the end of the prompt."""
+    """Appends a hint to the prompt: the first template whose fields all have a value."""
 
     def __init__(self, templates: Sequence[str], renderer: Renderer) -> None:
         self._templates, self._renderer = templates, renderer
 
     def __call__(self, group: Group) -> list[Sample | None]:
-        """Each sample of a group with the hinted prompt; None where no template applies or the prompt is too long."""
+        """Returns each sample of a group with the hinted prompt; None if no template applies or it is too long."""
         return [self._hinted(group, sample) for sample in group.samples]
 
     def _hinted(self, group: Group, sample: Sample) -> Sample | None:
@@ -35,18 +34,7 @@ class Hints:
             prompt = self._renderer.render(with_hint(group.problem.messages, hint))
         except TooLong:
             return None
-        first = sample.mask.index(True) if any(sample.mask) else len(sample.mask)
-        return replace(
-            sample,
-            tokens=prompt + sample.tokens[first:],
-            mask=(False,) * len(prompt) + sample.mask[first:],
-            logprobs=(0.0,) * len(prompt) + sample.logprobs[first:],
-            token_rewards=(),
-            old_logprobs=(),
-            values=(),
-            advantages=(),
-            returns=(),
-        )
+        return sample.with_prompt(prompt)
 
     def _hint(self, group: Group, sample: Sample) -> str:
         values = {**_columns(group.problem), "feedback": sample.verdict.detail, "solution": _solution(group, sample)}
@@ -57,8 +45,8 @@ class Hints:
 
 
 def with_hint(messages: Sequence[Message], hint: str) -> list[Message]:
-    """The conversation with a hint at the end of the last turn; a plain-text prompt gets it in front, since its end is
-    where the answer begins."""
+    """Appends the hint to the last message; prepends it to a plain-text prompt, whose end the completion
+    continues."""
     *before, last = messages
     if last.role == "text":
         return [Message("text", f"{hint}\n\n"), *messages]
@@ -66,7 +54,7 @@ def with_hint(messages: Sequence[Message], hint: str) -> list[Message]:
 
 
 def field_names(template: str) -> list[str]:
-    """Names in braces; ValueError if the template cannot be read."""
+    """Returns the field names of a template. Raises ValueError if it cannot be parsed."""
     try:
         fields = [each[1:] for each in string.Formatter().parse(template) if each[1] is not None]
     except ValueError as error:
@@ -80,7 +68,7 @@ def field_names(template: str) -> list[str]:
 
 
 def check_fields(templates: Sequence[str], problem: Problem) -> None:
-    """ConfigError if a hint names a field that rows of this kind do not have."""
+    """Raises ConfigError if a hint names a field that the problem does not have."""
     known = {*FIELDS, *_columns(problem)}
     for template in templates:
         if unknown := [name for name in field_names(template) if name not in known]:
@@ -96,13 +84,13 @@ def check_fields(templates: Sequence[str], problem: Problem) -> None:
 
 
 def _columns(problem: Problem) -> Mapping[str, str]:
-    """Fields of a problem as text; tests of programs are none."""
+    """Returns the columns and the reference of a problem as text; tests of programs give an empty reference."""
     reference = problem.reference if isinstance(problem.reference, str | int | float) else ""
     columns = {key: "" if value is None else str(value) for key, value in problem.columns.items()}
     return {**columns, "reference": str(reference)}
 
 
 def _solution(group: Group, sample: Sample) -> str:
-    """Text of the first accepted sample of the group, other than this one."""
+    """Returns the text of the first other accepted sample of the group; empty if there is none."""
     others = (each for each in group.samples if each.index != sample.index)
     return next((each.text for each in others if each.verdict.outcome is Outcome.ACCEPTED), "")

@@ -1,4 +1,4 @@
-"""Rows of a prompt and a completion as samples to train on (SFT): rendered by the chat template, nothing is sampled."""
+"""SFT samples: rows of a prompt and a completion, rendered by the chat template. Nothing is sampled."""
 
 from collections.abc import Sequence
 
@@ -6,24 +6,24 @@ from dojang.core.errors import DataError
 from dojang.types import Completion, Group, Outcome, Problem, Sample, Verdict
 from dojang.workflows.chat_renderer import ChatRenderer
 
-__all__ = ["NOT_SAMPLED", "Demonstrations"]
+__all__ = ["NOT_SAMPLED", "SftWorkflow"]
 
 NOT_SAMPLED = -1
-"""Weight version of completions that no policy has sampled."""
+"""Weight version of completions that were not sampled from a policy."""
 
 
-class Demonstrations:
-    """A Workflow whose group is the completion of the problem's own row."""
+class SftWorkflow:
+    """A Workflow whose group has one sample, the completion of the data row."""
 
     def __init__(self, renderer: ChatRenderer, column: str) -> None:
-        """`column` of the data row has the completion."""
+        """`column` is the column of the data row with the completion."""
         self._renderer, self._column = renderer, column
 
     async def run(self, problem: Problem, ordinal: int) -> Group:
         return Group(problem, ordinal, (self.sample(problem),))
 
     def sample(self, problem: Problem) -> Sample:
-        """The row as it is trained on; DataError if it has no completion, TooLong if it does not fit the context."""
+        """Renders the row. Raises DataError without a completion, TooLong if it exceeds the context length."""
         text = completion_of(problem, self._column)
         prompt, tokens = self._renderer.render_completion(problem.messages, text)
         completion = Completion(tokens, (0.0,) * len(tokens), text, "stop", NOT_SAMPLED)

@@ -1,8 +1,8 @@
-"""Test cases that a model writes: how it is asked for them, how they are read, what is said of them.
+"""Test cases of the tester: its prompt, the parser of its completion, and the feedback to the coder.
 
-They are read strictly: the last finished ```json block of the reply, {"inputs": [...], "outputs": [...]}, with exactly
-as many cases as were asked for and no input twice. For text in and text out both are strings; for a function an input
-is the list of its arguments. Whether cases are right is not known here.
+Parsing is strict: the last finished ```json block of the completion, {"inputs": [...], "outputs": [...]}, with exactly
+the requested number of cases and no input twice. For programs, inputs and outputs are strings; for a function, an input
+is the list of its arguments. Whether cases are valid is decided in coder_tester.py.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from dojang.programs import CallTest, IoTest, Judgement
 from dojang.types import Message, Outcome, Problem
 
-__all__ = ["Case", "Malformed", "ask", "feedback", "read", "without_examples"]
+__all__ = ["Case", "InvalidCases", "feedback", "make_tester_prompt", "parse_cases", "without_examples"]
 
 _ASK = """\
 A programmer's task:
@@ -44,28 +44,28 @@ Look for what is wrong, and answer once more with the whole program, in the same
 _CASE = "Case {number}: {result}\nInput:\n{given}\nExpected output:\n{wanted}"
 
 _EXAMPLES = re.compile(r"^[ \t#*-]*(?:example|sample)s?\b[\w ]{0,24}[ \t:*-]*$", re.IGNORECASE | re.MULTILINE)
-"""A line that is a heading: Examples, Sample Input 1, -----Example-----."""
+"""Matches a heading of examples: Examples, Sample Input 1, -----Example-----."""
 _AFTERWARDS = re.compile(r"^[ \t#*-]*(?:constraints?|limit(?:ation)?s|scoring|begin with this)\b", re.I | re.MULTILINE)
-"""What may come behind examples and is none; notes mostly explain them."""
+"""Matches headings that end the examples. Notes are not among them, since they mostly explain the examples."""
 _LEAST = 0.25
-"""If less than this would remain of a statement, what looked like examples was more than that."""
+"""Minimum fraction of a statement that must remain; below it, the removed part was more than examples."""
 
 
-class Malformed(ValueError):
-    """What a model wrote cannot be read as the cases it was asked for."""
+class InvalidCases(ValueError):
+    """Raised if a completion cannot be parsed as test cases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a program is given, and what it should make of that."""
+    """One test case: input and expected output."""
 
     given: Any
     wanted: Any
     test: IoTest | CallTest
 
 
-def ask(problem: Problem, answer: str, *, count: int, function: str, strip: bool) -> tuple[Message, ...]:
-    """For cases that tell whether an answer is right; `function` is what they call, "" for text in and text out."""
+def make_tester_prompt(problem: Problem, answer: str, *, count: int, function: str, strip: bool) -> tuple[Message, ...]:
+    """Builds the tester's prompt for `count` cases. `function` is the name of the tested function, "" for a program."""
     task = "\n\n".join(turn.content for turn in problem.messages if turn.role in ("user", "text"))
     task = without_examples(task) if strip else task
     meaning = _CALL.format(name=function) if function else _TEXT
@@ -73,7 +73,7 @@ def ask(problem: Problem, answer: str, *, count: int, function: str, strip: bool
 
 
 def without_examples(statement: str) -> str:
-    """A statement without its examples, as far as headings tell; whole if little else would remain."""
+    """Removes the examples, found by their headings, from a statement; keeps them if little else would remain."""
     begins = _EXAMPLES.search(statement)
     if begins is None:
         return statement
@@ -82,29 +82,29 @@ def without_examples(statement: str) -> str:
     return rest if len(rest) >= _LEAST * len(statement) else statement
 
 
-def read(text: str, *, count: int, function: str) -> tuple[Case, ...]:
-    """The cases in a reply; Malformed says why there are none."""
+def parse_cases(text: str, *, count: int, function: str) -> tuple[Case, ...]:
+    """Parses the cases in a completion. Raises InvalidCases with the reason if it cannot."""
     try:
         found = json.loads(_block(text), parse_constant=_no_number)
-        json.dumps(found, ensure_ascii=False).encode()  # half a character could not be shown to a model
-    except Malformed:
+        json.dumps(found, ensure_ascii=False).encode()  # lone surrogates cannot be encoded in a prompt
+    except InvalidCases:
         raise
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"the block is not JSON: {error}") from None
+        raise InvalidCases(f"the block is not JSON: {error}") from None
     if not isinstance(found, dict) or found.keys() != {"inputs", "outputs"}:
-        raise Malformed("the block is not an object of inputs and outputs")
+        raise InvalidCases("the block is not an object of inputs and outputs")
     given, wanted = found["inputs"], found["outputs"]
     if not isinstance(given, list) or not isinstance(wanted, list):
-        raise Malformed("inputs and outputs are not both lists")
+        raise InvalidCases("inputs and outputs are not both lists")
     if not len(given) == len(wanted) == count:
-        raise Malformed(f"{len(given)} inputs and {len(wanted)} outputs where {count} cases were asked for")
+        raise InvalidCases(f"{len(given)} inputs and {len(wanted)} outputs where {count} cases were asked for")
     if len({json.dumps(each) for each in given}) < count:
-        raise Malformed("an input is there twice")
+        raise InvalidCases("an input is there twice")
     return tuple(Case(*pair, _test(*pair, function)) for pair in zip(given, wanted, strict=True))
 
 
 def feedback(cases: Sequence[Case], judgement: Judgement) -> Message:
-    """What a programmer is told of a program that was run on these cases."""
+    """Builds the feedback to the coder: input, expected output and result of each case."""
     passed = {ran.test for ran in judgement.ran if ran.outcome is Outcome.ACCEPTED}
     told = [
         _CASE.format(
@@ -119,10 +119,10 @@ def feedback(cases: Sequence[Case], judgement: Judgement) -> Message:
 
 
 def _block(text: str) -> str:
-    """The last finished one of what was said after thinking."""
+    """Returns the last finished JSON block after the reasoning (</think>)."""
     said = text.rpartition("</think>")[2]
     if "<think>" in said:
-        raise Malformed("it was still thinking")
+        raise InvalidCases("it was still thinking")
     found: str | None = None
     lines: list[str] | None = None
     for line in said.split("\n"):
@@ -133,22 +133,22 @@ def _block(text: str) -> str:
         else:
             lines.append(line)
     if found is None:
-        raise Malformed("there is no finished block of JSON")
+        raise InvalidCases("there is no finished block of JSON")
     return found
 
 
 def _test(given: Any, wanted: Any, function: str) -> IoTest | CallTest:
     if function:
         if not isinstance(given, list):
-            raise Malformed(f"an input is not the list of arguments of {function}")
+            raise InvalidCases(f"an input is not the list of arguments of {function}")
         return CallTest.of(function, given, wanted)
     if not isinstance(given, str) or not isinstance(wanted, str):
-        raise Malformed("an input or an output is not a string")
+        raise InvalidCases("an input or an output is not a string")
     return IoTest(given, wanted)
 
 
 def _no_number(name: str) -> Any:
-    raise Malformed(f"{name} is not JSON")
+    raise InvalidCases(f"{name} is not JSON")
 
 
 def _shown(value: Any) -> str:

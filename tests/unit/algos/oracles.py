@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.protocols import TokenBatch
 
 Array = NDArray[np.float64]
@@ -81,11 +81,11 @@ def mixed(spread: float = 0.5, seed: int = 0) -> Batch:
     return replace(made, behaviour=made.old + rng.normal(0, 0.3, mask.shape))
 
 
-def run(config: PolicyConfig, given: Batch, *, limit: float = math.inf) -> Found:
+def run(config: PolicyGradientConfig, given: Batch, *, limit: float = math.inf) -> Found:
     """What the algorithm says; the reference is shown where it wants one."""
-    algorithm = config.make(longest=64)
+    algorithm = config.make(max_tokens=64)
     leaf = torch.tensor(given.logp, requires_grad=True)
-    result = algorithm.loss(token_batch(given, leaf, limit=limit, reference=algorithm.needs_reference))
+    result = algorithm.loss(token_batch(given, leaf, limit=limit, reference=algorithm.requirements.reference))
     assert result.loss_BT.dtype == torch.float64
     (gradient,) = torch.autograd.grad(result.loss_BT.sum(), leaf)
     figures = {name: value.detach().numpy() for name, value in result.figures.items()}
@@ -140,7 +140,9 @@ def assert_near(found: Array, numeric: Array) -> None:
     np.testing.assert_allclose(found, numeric, rtol=1e-7, atol=1e-7)
 
 
-def assert_garbage_is_ignored(config: PolicyConfig, where: str, garbage: float, *, limit: float = math.inf) -> None:
+def assert_garbage_is_ignored(
+    config: PolicyGradientConfig, where: str, garbage: float, *, limit: float = math.inf
+) -> None:
     """What is outside the mask changes nothing, and is given nothing."""
     clean = mixed()
     dirty = replace(clean, **{where: np.where(clean.mask, getattr(clean, where), garbage)})
@@ -154,7 +156,7 @@ def assert_garbage_is_ignored(config: PolicyConfig, where: str, garbage: float, 
         np.testing.assert_array_equal(value[clean.mask], expected.figures[name][clean.mask])
 
 
-def assert_extremes_stay_finite(config: PolicyConfig, *, limit: float = math.inf) -> None:
+def assert_extremes_stay_finite(config: PolicyGradientConfig, *, limit: float = math.inf) -> None:
     """Log-ratios of 10000 either way, to the old policy, the engine and the reference, for every sign of advantage."""
     near, far = np.full((3, 3), -1.0), np.full((3, 3), -10001.0)
     some = np.array([[True, False, False]] * 3)
@@ -168,7 +170,7 @@ def assert_extremes_stay_finite(config: PolicyConfig, *, limit: float = math.inf
                 assert all(np.isfinite(value).all() for value in found.figures.values())
 
 
-def assert_nothing_is_learned_without_advantage(config: PolicyConfig, *, limit: float = math.inf) -> None:
+def assert_nothing_is_learned_without_advantage(config: PolicyGradientConfig, *, limit: float = math.inf) -> None:
     given = mixed()
     found = run(config, replace(given, advantage=np.zeros_like(given.advantage)), limit=limit)
     assert not found.loss.any()

@@ -65,7 +65,7 @@ def allowed(estimator: Estimator, rewards: Sequence[float]) -> tuple[float, ...]
 
 
 def credit(make_group: MakeGroup, estimator: Estimator, groups: Rewards) -> list[tuple[float, ...]]:
-    return GrpoConfig(advantage=estimator).make(longest=64).advantages([make_group(group) for group in groups])
+    return GrpoConfig(advantage=estimator).make(max_tokens=64).advantages([make_group(group) for group in groups])
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_reinforce_over_tokens_is_whitening_of_every_tokens_return(problem: Prob
     for estimator, scores in baselines.items():
         tokens = np.concatenate([np.repeat(own, sizes) for own, sizes in zip(scores, lengths, strict=True)])
         expected = (np.concatenate(scores) - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8)
-        found = GrpoConfig(advantage=estimator).make(longest=64).advantages(groups)
+        found = GrpoConfig(advantage=estimator).make(max_tokens=64).advantages(groups)
         np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-6, atol=1e-7)
 
 
@@ -203,7 +203,7 @@ def test_gdpo_by_hand(
         in_parts({"correct": 0.0, "format": 0.5}, {"correct": 0.0, "format": 0.25}),
     ]
     for one, other in zip(
-        GdpoConfig(reward_weights=weights).make(longest=64).advantages(groups), expected, strict=True
+        GdpoConfig(reward_weights=weights).make(max_tokens=64).advantages(groups), expected, strict=True
     ):
         assert one == pytest.approx(other, abs=1e-5)
 
@@ -215,14 +215,14 @@ def test_gdpo_agrees_with_the_oracle(in_parts: Callable[..., Group]) -> None:
     groups = [in_parts(*(dict(zip(names, row, strict=True)) for row in table.tolist())) for table in tables]
     sums = [sum(weights.get(name, 1.0) * standardised(table[:, i]) for i, name in enumerate(names)) for table in tables]
     expected = whitened([np.asarray(each) for each in sums])
-    found = GdpoConfig(reward_weights=weights).make(longest=64).advantages(groups)
+    found = GdpoConfig(reward_weights=weights).make(max_tokens=64).advantages(groups)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15)
 
 
 def test_gdpo_of_parts_that_do_not_differ_is_nothing(in_parts: Callable[..., Group]) -> None:
     groups = [in_parts({"a": 0.1, "b": 0.7}, {"a": 0.1, "b": 0.7}), in_parts({"a": 5.0, "b": 0.3}), in_parts()]
-    assert GdpoConfig().make(longest=64).advantages(groups) == [(0.0, 0.0), (0.0,), ()]
+    assert GdpoConfig().make(max_tokens=64).advantages(groups) == [(0.0, 0.0), (0.0,), ()]
 
 
 def test_gdpo_leaves_a_sample_out_of_the_parts_it_lacks(in_parts: Callable[..., Group]) -> None:
@@ -230,7 +230,7 @@ def test_gdpo_leaves_a_sample_out_of_the_parts_it_lacks(in_parts: Callable[..., 
     groups = [in_parts({"a": 1.0, "b": 1.0}, {"a": 0.5}, {"a": 0.0, "b": 2.0})]
     a, b = standardised(np.array([1.0, 0.5, 0.0])), standardised(np.array([1.0, 2.0]))
     (expected,) = whitened([a + np.array([b[0], 0.0, b[1]])])
-    np.testing.assert_allclose(GdpoConfig().make(longest=64).advantages(groups)[0], expected, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(GdpoConfig().make(max_tokens=64).advantages(groups)[0], expected, rtol=1e-12, atol=1e-15)
 
 
 def test_gdpo_weighs_the_terms_of_the_reward_as_the_task_does(problem: Problem, make_sample: MakeSample) -> None:
@@ -263,7 +263,7 @@ def test_gdpo_weighs_the_terms_of_the_reward_as_the_task_does(problem: Problem, 
         sums = [((table - table.mean(0)) / (table.std(0, ddof=1) + 1e-6) * own).sum(1) for table in tables]
         batch = np.concatenate(sums)
         expected = (batch - batch.mean()) / (batch.std(ddof=1) + 1e-8)
-        found = np.concatenate(config.make(longest=64).advantages(groups))
+        found = np.concatenate(config.make(max_tokens=64).advantages(groups))
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -276,7 +276,7 @@ def test_an_unjudged_sample_cannot_be_credited(
     unjudged = make_sample(verdict=Verdict(Outcome.JUDGE_ERROR, None, parts=parts, detail="lost"))
     broken = Group(group.problem, 0, (*group.samples, unjudged))
     with pytest.raises(ValueError, match="must not be trained on"):
-        GrpoConfig(advantage=estimator).make(longest=64).advantages([broken])
+        GrpoConfig(advantage=estimator).make(max_tokens=64).advantages([broken])
 
 
 def of_lengths(problem: Problem, make_sample: MakeSample, lengths: Sequence[int], first: float = 1.0) -> Group:
@@ -289,14 +289,14 @@ def of_lengths(problem: Problem, make_sample: MakeSample, lengths: Sequence[int]
 def test_rewards_fall_before_the_longest_answer(problem: Problem, make_sample: MakeSample) -> None:
     lengths, shaped = (1, 12, 13, 16, 20), np.array([2.0, 1.0, 0.9375, 0.75, 0.5])  # -0.5 * (length - 12) / 8
     config = DapoConfig(advantage="mean", overlong_buffer_fraction=0.4, overlong_penalty=0.5)
-    (found,) = config.make(longest=20).advantages([of_lengths(problem, make_sample, lengths, 2.0)])
+    (found,) = config.make(max_tokens=20).advantages([of_lengths(problem, make_sample, lengths, 2.0)])
     np.testing.assert_allclose(found, shaped - shaped.mean(), rtol=1e-12)
 
 
 def test_rewards_fall_in_groups_of_one_sample(problem: Problem, make_sample: MakeSample) -> None:
     groups = [of_lengths(problem, make_sample, (length,), 1.0) for length in (2, 10)]
     ((short,), (long,)) = (
-        GrpoConfig(advantage="reinforce++", overlong_buffer_fraction=0.5).make(longest=10).advantages(groups)
+        GrpoConfig(advantage="reinforce++", overlong_buffer_fraction=0.5).make(max_tokens=10).advantages(groups)
     )
     assert short == pytest.approx(-long) == pytest.approx(0.5**0.5)
 
@@ -306,22 +306,22 @@ def test_every_estimator_sees_the_shaped_rewards(
     problem: Problem, make_group: MakeGroup, make_sample: MakeSample, estimator: Estimator
 ) -> None:
     group = of_lengths(problem, make_sample, (2, 6, 7, 10), 2.0)  # of which the last 5 count
-    found = GrpoConfig(advantage=estimator, overlong_buffer_fraction=0.5).make(longest=10).advantages([group])
+    found = GrpoConfig(advantage=estimator, overlong_buffer_fraction=0.5).make(max_tokens=10).advantages([group])
     expected = credit(make_group, estimator, [(2.0, 1.0 - 0.2, 1.0 - 0.4, 0.0)])
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_gdpo_too_prefers_the_shorter_answer(problem: Problem, make_sample: MakeSample) -> None:
     group = of_lengths(problem, make_sample, (2, 3, 9))
-    ((first, second, last),) = GdpoConfig(overlong_buffer_fraction=0.5).make(longest=10).advantages([group])
+    ((first, second, last),) = GdpoConfig(overlong_buffer_fraction=0.5).make(max_tokens=10).advantages([group])
     assert first == second > 0 > last
 
 
 def test_length_does_not_matter_unless_asked_for(problem: Problem, make_sample: MakeSample) -> None:
     group = of_lengths(problem, make_sample, (1, 30, 64))
-    assert GrpoConfig().make(longest=64).advantages([group]) == [(0.0, 0.0, 0.0)]
+    assert GrpoConfig().make(max_tokens=64).advantages([group]) == [(0.0, 0.0, 0.0)]
 
 
 def test_length_does_not_matter_among_answers_that_are_all_alike(problem: Problem, make_sample: MakeSample) -> None:
     group = of_lengths(problem, make_sample, (1, 30, 64))
-    assert DapoConfig().make(longest=64).advantages([group]) == [(0.0, 0.0, 0.0)]
+    assert DapoConfig().make(max_tokens=64).advantages([group]) == [(0.0, 0.0, 0.0)]

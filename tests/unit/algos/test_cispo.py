@@ -90,4 +90,4 @@ def test_samples_without_advantage_teach_nothing() -> None:
 def test_the_preset() -> None:
     config = CispoConfig()
     assert (config.advantage, config.loss_aggregation, config.floor, config.cap) == ("grpo", "tokens", 0.0, 5.0)
-    assert not config.make(longest=64).needs_limit
+    assert not config.make(max_tokens=64).requirements.limit

@@ -22,7 +22,7 @@ from oracles import (
 
 from dojang.algos.dppo import DppoConfig
 from dojang.algos.grpo import GrpoConfig
-from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.ppo import PpoConfig
 
 LOW, HIGH, CAP, PULL = 0.05, 0.08, 1.6, 0.25
@@ -137,7 +137,7 @@ def test_the_preset() -> None:
     config = DppoConfig()
     assert (config.advantage, config.loss_aggregation) == ("grpo", "tokens")
     assert (config.low, config.high, config.cap, config.pull) == (0.2, 0.2, 20.0, 0.0)
-    assert not config.make(longest=64).needs_limit
+    assert not config.make(max_tokens=64).requirements.limit
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_the_preset() -> None:
     ],
 )
 def test_a_sample_without_advantage_is_trained_on_exactly_if_it_has_a_gradient(
-    config: PolicyConfig, expected: bool
+    config: PolicyGradientConfig, expected: bool
 ) -> None:
-    assert config.make(longest=64).trains_zero_advantage is expected
+    assert config.make(max_tokens=64).requirements.zero_advantage is expected
     if not isinstance(config, PpoConfig):  # its critic has a gradient of its own
         given = mixed(seed=1)  # with seed 0 the reference is the policy
         found = run(config, replace(given, advantage=np.zeros_like(given.advantage)))

@@ -73,12 +73,12 @@ def test_advantages_are_standardised_within_the_group(
 ) -> None:
     values = np.array(rewards)
     expected = (values - values.mean()) / (values.std(ddof=1) + 1e-6)
-    (found,) = GrpoConfig().make(longest=64).advantages([make_group(rewards)])
+    (found,) = GrpoConfig().make(max_tokens=64).advantages([make_group(rewards)])
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_advantages_without_scale_are_distances_from_the_mean(make_group: Callable[..., Group]) -> None:
-    found = DrGrpoConfig().make(longest=64).advantages([make_group((1.0, 0.0, 0.5, 0.5))])
+    found = DrGrpoConfig().make(max_tokens=64).advantages([make_group((1.0, 0.0, 0.5, 0.5))])
     assert found == [(0.5, -0.5, 0.0, 0.0)]
 
 
@@ -87,7 +87,7 @@ def test_advantages_without_scale_are_distances_from_the_mean(make_group: Callab
 def test_rewards_that_do_not_differ_give_no_advantage(
     make_group: Callable[..., Group], rewards: tuple[float, ...], advantage: Estimator
 ) -> None:
-    found = GrpoConfig(advantage=advantage).make(longest=64).advantages([make_group(rewards)])
+    found = GrpoConfig(advantage=advantage).make(max_tokens=64).advantages([make_group(rewards)])
     assert found == [(0.0,) * len(rewards)]
 
 
@@ -98,7 +98,7 @@ def test_an_unjudged_sample_cannot_be_credited(
     unjudged = make_sample(verdict=Verdict(Outcome.JUDGE_ERROR, None, detail="lost"))
     broken = Group(group.problem, 0, (*group.samples, unjudged))
     with pytest.raises(ValueError, match="must not be trained on"):
-        GrpoConfig().make(longest=64).advantages([broken])
+        GrpoConfig().make(max_tokens=64).advantages([broken])
 
 
 def test_loss_and_gradient_agree_with_the_oracle(grid: Batch) -> None:
@@ -235,7 +235,7 @@ def test_moving_away_from_the_reference_costs_and_the_gradient_leads_back(move: 
 
 @pytest.mark.parametrize(("kl", "needed"), [(0.0, False), (1e-3, True)])
 def test_a_reference_is_needed_only_with_a_kl_term(kl: float, needed: bool) -> None:
-    assert GrpoConfig(kl_coef=kl).make(longest=64).needs_reference is needed
+    assert GrpoConfig(kl_coef=kl).make(max_tokens=64).requirements.reference is needed
 
 
 @pytest.mark.parametrize(
@@ -262,8 +262,13 @@ def test_presets(config: ClipConfig, advantage: Estimator, average: Average, low
     shaped = (0.2, 3) if config.name == "dapo" else (0.0, 0)  # type: ignore[attr-defined]  # each preset has a name
     assert (config.overlong_buffer_fraction, config.max_resample_rounds) == shaped
     assert (config.overlong_penalty, config.reward_weights) == (1.0, {})
-    made = config.make(longest=64)
-    assert (made.loss_aggregation, made.needs_reference, made.needs_old, made.needs_limit) == (
+    made = config.make(max_tokens=64)
+    assert (
+        made.loss_aggregation,
+        made.requirements.reference,
+        made.requirements.old_logprobs,
+        made.requirements.limit,
+    ) == (
         average,
         False,
         False,

@@ -143,9 +143,9 @@ def test_the_preset() -> None:
     config = GspoConfig()
     assert (config.advantage, config.loss_aggregation) == ("grpo", "sequences")
     assert (config.clip_low, config.clip_high, config.dual_clip) == (3e-4, 4e-4, None)
-    assert not config.make(longest=64).needs_limit
+    assert not config.make(max_tokens=64).requirements.limit
 
 
 def test_ratios_are_to_what_the_trainer_thought() -> None:
     """Its clip is narrower than the rounding of an engine in half precision."""
-    assert GspoConfig().make(longest=64).needs_old
+    assert GspoConfig().make(max_tokens=64).requirements.old_logprobs

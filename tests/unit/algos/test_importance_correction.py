@@ -37,7 +37,7 @@ from dojang.algos.importance_correction import (
     TokenRejection,
     TokenTis,
 )
-from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.policy_gradient import PolicyGradientConfig
 
 Weigh = Callable[[list[float], list[float], float], list[float]]
 """From the log old/engine and log engine/policy of a sample's tokens, and its advantage, the weights of its tokens."""
@@ -131,7 +131,7 @@ def test_these_samples_are_told_apart(correction: Correction, weigh: Weigh) -> N
 
 
 @pytest.mark.parametrize("config", [GrpoConfig(), GspoConfig(), CispoConfig()], ids=lambda config: config.name)
-def test_several_are_multiplied(config: PolicyConfig) -> None:
+def test_several_are_multiplied(config: PolicyGradientConfig) -> None:
     given = mixed(seed=2)
     expected = weights(given, token_tis) * weights(given, icepop) * weights(given, opsm)
     chosen = (TokenTis(cap=1.2), IcePop(low=0.8, high=1.3), Opsm(delta=0.1))
@@ -248,10 +248,10 @@ def test_samples_without_advantage_teach_nothing() -> None:
 
 @pytest.mark.parametrize("correction", ALL, ids=lambda correction: correction.name)
 def test_a_correction_that_compares_two_policies_needs_both(correction: Correction) -> None:
-    assert GrpoConfig(old_logprobs="trainer", corrections=(correction,)).make(longest=64).needs_old
-    assert not GrpoConfig().make(longest=64).needs_old
+    assert GrpoConfig(old_logprobs="trainer", corrections=(correction,)).make(max_tokens=64).requirements.old_logprobs
+    assert not GrpoConfig().make(max_tokens=64).requirements.old_logprobs
     if isinstance(correction, Opsm):  # which compares the engine with the policy of now
-        assert not GrpoConfig(corrections=(correction,)).make(longest=64).needs_old
+        assert not GrpoConfig(corrections=(correction,)).make(max_tokens=64).requirements.old_logprobs
     else:
         with pytest.raises(ValidationError, match=f"corrections {correction.name} compare .* set old_logprobs=trainer"):
             GrpoConfig(corrections=(correction,))

@@ -118,7 +118,7 @@ class TestOnAverage:
         return np.asarray(scores - np.log(np.exp(scores).sum()))
 
     @classmethod
-    def divergence(cls, scores: Array) -> float:
+    def kl_divergence(cls, scores: Array) -> float:
         logp = cls.policy(scores)
         return float((np.exp(logp) * (logp - cls.REFERENCE)).sum())
 
@@ -133,17 +133,17 @@ class TestOnAverage:
 
     @pytest.mark.parametrize("estimator", ["k1", "k3", "k3+"])
     def test_the_value_is_the_divergence(self, estimator: Estimator) -> None:
-        assert self.found(estimator)[0] == pytest.approx(self.divergence(self.SCORES), rel=1e-12)
+        assert self.found(estimator)[0] == pytest.approx(self.kl_divergence(self.SCORES), rel=1e-12)
 
     @pytest.mark.parametrize("estimator", ["k2", "k3+"])
     def test_the_gradient_is_that_of_the_divergence(self, estimator: Estimator) -> None:
-        assert_near(self.found(estimator)[1], numeric_gradient(self.divergence, self.SCORES))
+        assert_near(self.found(estimator)[1], numeric_gradient(self.kl_divergence, self.SCORES))
 
     def test_the_gradient_of_k1_is_nothing(self) -> None:
         np.testing.assert_allclose(self.found("k1")[1], 0.0, atol=1e-15)
 
     def test_the_gradient_of_k3_leads_elsewhere(self) -> None:
-        numeric = numeric_gradient(self.divergence, self.SCORES)
+        numeric = numeric_gradient(self.kl_divergence, self.SCORES)
         assert not np.allclose(self.found("k3")[1], numeric, rtol=0.01)
 
 

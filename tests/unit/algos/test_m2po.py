@@ -86,7 +86,7 @@ def clipped(given: Batch, low: float, high: float) -> Array:
 
 
 def limit_of(given: Batch, variant: Variant = "paper", threshold: float = THRESHOLD) -> tuple[float, Metrics]:
-    algorithm = M2poConfig(variant=variant, threshold=threshold).make(longest=64)
+    algorithm = M2poConfig(variant=variant, threshold=threshold).make(max_tokens=64)
     delta, advantage = given.logp[given.mask] - given.old[given.mask], given.advantage[given.mask]
     return algorithm.limit(torch.tensor(delta), torch.tensor(advantage))
 
@@ -230,7 +230,7 @@ def test_within_budget_nothing_is_clipped_however_far(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_exactly_on_budget_is_within_it(variant: Variant) -> None:
-    algorithm = M2poConfig(variant=variant, threshold=0.25).make(longest=64)
+    algorithm = M2poConfig(variant=variant, threshold=0.25).make(max_tokens=64)
     limit, figures = algorithm.limit(torch.tensor([0.5, -0.5, 0.5]).double(), torch.tensor([1.0, -1.0, 2.0]).double())
     assert limit == math.inf
     assert figures == {"actor/m2/before": 0.25, "actor/m2/after": 0.25}
@@ -238,7 +238,7 @@ def test_exactly_on_budget_is_within_it(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", ["paper", "astraflow"])
 def test_what_is_left_may_use_up_the_budget_exactly(variant: Variant) -> None:
-    algorithm = M2poConfig(variant=variant, threshold=0.25).make(longest=64)
+    algorithm = M2poConfig(variant=variant, threshold=0.25).make(max_tokens=64)
     limit, figures = algorithm.limit(torch.tensor([0.5, 2.0, 0.5]).double(), torch.ones(3).double())
     assert 0.5 <= limit < 2.0
     assert figures == {"actor/m2/before": 1.5, "actor/m2/after": 0.25}
@@ -247,7 +247,7 @@ def test_what_is_left_may_use_up_the_budget_exactly(variant: Variant) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("delta", "advantage"), [([], []), ([9.0, -9.0], [-1.0, 1.0]), ([9.0], [0.0]), ([0.0], [1.0])])
 def test_where_none_counts_there_is_no_limit(variant: Variant, delta: list[float], advantage: list[float]) -> None:
-    algorithm = M2poConfig(variant=variant).make(longest=64)
+    algorithm = M2poConfig(variant=variant).make(max_tokens=64)
     limit, figures = algorithm.limit(torch.tensor(delta).double(), torch.tensor(advantage).double())
     assert limit == math.inf
     assert figures == {"actor/m2/before": 0.0, "actor/m2/after": 0.0}
@@ -267,7 +267,9 @@ def test_where_each_by_itself_is_beyond_the_budget_all_are_dropped(variant: Vari
 def test_equals_are_dropped_together(variant: Variant) -> None:
     # One by one, the first 0.3 would do: 0.01 and 0.09 have a mean of 0.05. A limit cannot tell the two apart.
     given = torch.tensor([0.1, 0.3, 0.3]).double()
-    limit, figures = M2poConfig(variant=variant, threshold=0.051).make(longest=64).limit(given, torch.ones(3).double())
+    limit, figures = (
+        M2poConfig(variant=variant, threshold=0.051).make(max_tokens=64).limit(given, torch.ones(3).double())
+    )
     assert 0.1 <= limit < 0.3
     assert figures["actor/m2/after"] == pytest.approx(0.01, rel=1e-6)
 
@@ -280,7 +282,7 @@ def test_the_limit_is_found_even_where_rounding_decides(variant: Variant) -> Non
             delta = torch.tensor(rng.random(size))
             mean = float(delta.square().sort().values.mean())
             for threshold in (math.nextafter(mean, 0.0), mean, math.nextafter(mean, 1.0)):
-                algorithm = M2poConfig(variant=variant, threshold=threshold).make(longest=64)
+                algorithm = M2poConfig(variant=variant, threshold=threshold).make(max_tokens=64)
                 _, figures = algorithm.limit(delta, torch.ones(size).double())
                 assert figures["actor/m2/after"] <= threshold * (1 + 1e-12)
 
@@ -301,7 +303,7 @@ def test_micro_batches_with_the_limit_of_all_tokens_give_the_losses_of_the_whole
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_limit_does_not_depend_on_the_order_of_tokens(variant: Variant) -> None:
     given = mixed(seed=1)
-    algorithm = M2poConfig(variant=variant).make(longest=64)
+    algorithm = M2poConfig(variant=variant).make(max_tokens=64)
     delta, advantage = torch.tensor(given.delta[given.mask]), torch.tensor(given.advantage[given.mask])
     order = torch.tensor(np.random.default_rng(0).permutation(len(delta)))
     assert algorithm.limit(delta[order], advantage[order]) == algorithm.limit(delta, advantage)
@@ -359,4 +361,4 @@ def test_the_preset() -> None:
         0.04,
         "paper",
     )
-    assert config.make(longest=64).needs_limit
+    assert config.make(max_tokens=64).requirements.limit

@@ -27,7 +27,8 @@ from oracles import (
 from pydantic import ValidationError
 
 from dojang.algos.grpo import GrpoConfig
-from dojang.algos.ppo import PpoConfig, gae
+from dojang.algos.ppo import PpoConfig, compute_gae
+from dojang.protocols import Requirements
 from dojang.types import Group, Outcome, Problem, Sample, Verdict
 
 MakeSample = Callable[..., Sample]
@@ -47,7 +48,7 @@ def mixture(values: Sequence[float], reward: float, gamma: float, lam: float) ->
 
 
 def test_advantages_by_hand() -> None:
-    found = gae([0.5, 0.2, 0.8], [0.0, 0.0, 1.0], gamma=0.9, lam=0.5)
+    found = compute_gae([0.5, 0.2, 0.8], [0.0, 0.0, 1.0], gamma=0.9, lam=0.5)
     # deltas: 0.9 * 0.2 - 0.5 = -0.32, 0.9 * 0.8 - 0.2 = 0.52, 1 - 0.8 = 0.2; each adds 0.45 of what follows
     assert found == pytest.approx([-0.0455, 0.61, 0.2], rel=1e-12)
 
@@ -58,16 +59,16 @@ def test_advantages_by_hand() -> None:
 def test_advantages_are_mixtures_of_all_horizons(count: int, gamma: float, lam: float) -> None:
     rng = np.random.default_rng(count)
     values, reward = rng.normal(0, 1, count).tolist(), float(rng.normal(0, 2))
-    found = gae(values, [*[0.0] * (count - 1), reward], gamma, lam)
+    found = compute_gae(values, [*[0.0] * (count - 1), reward], gamma, lam)
     assert found == pytest.approx(mixture(values, reward, gamma, lam), rel=1e-9, abs=1e-12)
 
 
 def test_lam_1_looks_to_the_end_and_lam_0_one_token_ahead() -> None:
     values = [0.25, -1.0, 0.5]
-    assert gae(values, [0.0, 0.0, 2.0], 1.0, 1.0) == pytest.approx([1.75, 3.0, 1.5])
-    assert gae(values, [0.0, 0.0, 2.0], 1.0, 0.0) == pytest.approx([-1.25, 1.5, 1.5])
-    assert gae([0.25], [2.0], 0.5, 0.5) == [1.75]  # nothing comes after the only token, whatever gamma
-    assert gae([], [], 1.0, 1.0) == []
+    assert compute_gae(values, [0.0, 0.0, 2.0], 1.0, 1.0) == pytest.approx([1.75, 3.0, 1.5])
+    assert compute_gae(values, [0.0, 0.0, 2.0], 1.0, 0.0) == pytest.approx([-1.25, 1.5, 1.5])
+    assert compute_gae([0.25], [2.0], 0.5, 0.5) == [1.75]  # nothing comes after the only token, whatever gamma
+    assert compute_gae([], [], 1.0, 1.0) == []
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def oracle(groups: Sequence[Group], gamma: float, lam: float) -> Array:
 def test_a_trace_has_advantages_and_returns_where_tokens_were_chosen(
     groups: list[Group], gamma: float, lam: float
 ) -> None:
-    traced = PpoConfig(gamma=gamma, lam=lam, whiten=False).make(longest=64).trace(groups)
+    traced = PpoConfig(gamma=gamma, lam=lam, whiten=False).make(max_tokens=64).trace(groups)
     expected = oracle(groups, gamma, lam)
     assert_same(everything(traced, "advantages"), expected, tolerance=1e-9)
     assert_same(everything(traced, "returns"), expected + everything(groups, "values"), tolerance=1e-9)
@@ -117,31 +118,31 @@ def test_a_trace_has_advantages_and_returns_where_tokens_were_chosen(
 
 
 def test_without_discount_the_return_of_every_token_is_the_reward(groups: list[Group]) -> None:
-    for group in PpoConfig().make(longest=64).trace(groups):
+    for group in PpoConfig().make(max_tokens=64).trace(groups):
         for sample in group.samples:
             assert chosen(sample, sample.returns) == pytest.approx([sample.reward] * sample.response_length)
 
 
 def test_advantages_are_whitened_over_the_tokens_of_the_batch_and_returns_are_not(groups: list[Group]) -> None:
-    plain, white = (PpoConfig(lam=0.9, whiten=each).make(longest=64).trace(groups) for each in (False, True))
+    plain, white = (PpoConfig(lam=0.9, whiten=each).make(max_tokens=64).trace(groups) for each in (False, True))
     raw = everything(plain, "advantages")
     assert_same(everything(white, "advantages"), (raw - raw.mean()) / (raw.std(ddof=1) + 1e-8), tolerance=1e-9)
     assert_same(everything(white, "returns"), everything(plain, "returns"))
-    alone = PpoConfig(lam=0.9).make(longest=64).trace(groups[:1])
+    alone = PpoConfig(lam=0.9).make(max_tokens=64).trace(groups[:1])
     assert not np.allclose(everything(alone, "advantages"), everything(white[:1], "advantages"))
 
 
 def test_where_all_advantages_are_alike_none_is_left(make_group: Callable[..., Group]) -> None:
     groups = [make_group((0.7, 0.7), values=(0.0,) * 5), make_group((0.7,), values=(0.0,) * 5)]
-    traced = PpoConfig().make(longest=64).trace(groups)
+    traced = PpoConfig().make(max_tokens=64).trace(groups)
     assert not everything(traced, "advantages").any()
     assert everything(traced, "returns").tolist() == [0.7] * 6
 
 
 def test_an_answer_without_tokens_is_left_as_it_is(make_group: Callable[..., Group]) -> None:
-    (group,) = PpoConfig().make(longest=64).trace([make_group((1.0,), answer=(), values=(0.0,) * 3)])
-    assert group.samples[0].advantages == group.samples[0].returns == (0.0,) * 3
-    assert PpoConfig().make(longest=64).trace([]) == []
+    (group,) = PpoConfig().make(max_tokens=64).trace([make_group((1.0,), answer=(), values=(0.0,) * 3)])
+    assert [*group.samples[0].advantages] == [*group.samples[0].returns] == [0.0] * 3
+    assert PpoConfig().make(max_tokens=64).trace([]) == []
 
 
 def test_length_counts_even_if_all_rewards_are_alike(make_sample: MakeSample, problem: Problem) -> None:
@@ -152,7 +153,7 @@ def test_length_counts_even_if_all_rewards_are_alike(make_sample: MakeSample, pr
     )
     (group,) = (
         PpoConfig(overlong_buffer_fraction=0.4, overlong_penalty=0.5, whiten=False)
-        .make(longest=10)
+        .make(max_tokens=10)
         .trace([Group(problem, 0, samples)])
     )
     assert [sample.returns[-1] for sample in group.samples] == pytest.approx([1.0, 0.75, 0.5])
@@ -162,12 +163,12 @@ def test_an_unjudged_sample_cannot_be_traced(make_group: Callable[..., Group], m
     group = make_group((1.0,), values=(0.0,) * 5)
     unjudged = make_sample(verdict=Verdict(Outcome.JUDGE_ERROR, None, detail="lost"), values=(0.0,) * 5)
     with pytest.raises(ValueError, match="must not be trained on"):
-        PpoConfig().make(longest=64).trace([replace(group, samples=(*group.samples, unjudged))])
+        PpoConfig().make(max_tokens=64).trace([replace(group, samples=(*group.samples, unjudged))])
 
 
 def test_a_sample_is_recorded_beside_the_whole_step(make_group: Callable[..., Group]) -> None:
     """Rewards that differ only between problems teach a critic; none that differ at all do not."""
-    algorithm = PpoConfig().make(longest=64)
+    algorithm = PpoConfig().make(max_tokens=64)
     ((low,), (high,)) = algorithm.advantages([make_group((0.0,)), make_group((1.0,))])
     assert low == pytest.approx(-math.sqrt(0.5))
     assert high == pytest.approx(math.sqrt(0.5))
@@ -228,7 +229,7 @@ def value_oracle(value: Array, old: Array, wanted: Array, clip: float) -> Array:
 
 def value_loss(value: Array, old: Array, wanted: Array, clip: float) -> tuple[Array, Array, dict[str, Array]]:
     leaf = torch.tensor(value, requires_grad=True)
-    algorithm = PpoConfig(value_clip=clip).make(longest=64)
+    algorithm = PpoConfig(value_clip=clip).make(max_tokens=64)
     found = algorithm.value_loss(leaf, torch.tensor(old), torch.tensor(wanted), torch.tensor(MASK))
     (gradient,) = torch.autograd.grad(found.loss_BT.sum(), leaf)
     return found.loss_BT.detach().numpy(), gradient.numpy(), {k: v.detach().numpy() for k, v in found.figures.items()}
@@ -260,7 +261,7 @@ def test_the_value_loss_and_its_gradient_agree_with_the_oracle(seed: int, clip: 
 def test_single_values_by_hand(value: float, loss: float, gradient: float) -> None:
     leaf = torch.tensor([[value]], dtype=torch.float64, requires_grad=True)
     old, wanted = torch.ones(1, 1).double(), 2 * torch.ones(1, 1).double()
-    found = PpoConfig(value_clip=0.25).make(longest=64).value_loss(leaf, old, wanted, torch.ones(1, 1).bool())
+    found = PpoConfig(value_clip=0.25).make(max_tokens=64).value_loss(leaf, old, wanted, torch.ones(1, 1).bool())
     assert found.loss_BT.item() == pytest.approx(loss)
     assert torch.autograd.grad(found.loss_BT.sum(), leaf)[0].item() == pytest.approx(gradient)
 
@@ -281,24 +282,17 @@ def test_the_preset() -> None:
     config = PpoConfig()
     assert (config.loss_aggregation, config.clip_low, config.clip_high, config.kl_coef) == ("tokens", 0.2, 0.2, 0.0)
     assert (config.gamma, config.lam, config.value_clip, config.whiten) == (1.0, 1.0, 0.2, True)
-    made = config.make(longest=64)
-    assert made.needs_critic
-    assert (made.needs_limit, made.needs_old, made.needs_reference) == (False, False, False)
+    assert config.make(max_tokens=64).requirements == Requirements(critic=True, zero_advantage=True)
 
 
-def test_an_algorithm_without_a_critic_says_so(make_group: Callable[..., Group]) -> None:
-    algorithm, group = GrpoConfig().make(longest=64), make_group((1.0, 0.0))
-    assert not algorithm.needs_critic
-    assert algorithm.trace([group]) == [group]
-    nothing = torch.zeros(1, 1)
-    with pytest.raises(NotImplementedError, match="only to be asked where needs_critic"):
-        algorithm.value_loss(nothing, nothing, nothing, nothing.bool())
+def test_an_algorithm_without_a_critic_says_so() -> None:
+    assert not GrpoConfig().make(max_tokens=64).requirements.critic
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"max_resample_rounds": 2}, "2 is more than 0, but with ppo there is nothing to refill"),
+        ({"max_resample_rounds": 2}, "2 is above 0, but ppo trains its critic on all groups"),
         ({"advantage": "grpo"}, r"Input should be 'reinforce\+\+'"),
         ({"gamma": 0.0}, "greater than 0"),
         ({"lam": 1.1}, "less than or equal to 1"),

@@ -37,7 +37,11 @@ def group(make_sample: Callable[..., Sample], problem: Problem) -> Group:
 @pytest.mark.parametrize("penalty", ["kl", "abs", "mse", "low_var_kl"])
 def test_rewards_of_tokens_are_the_penalties_of_verl(group: Group, penalty: Penalty) -> None:
     algorithm = GrpoConfig(kl_in_reward=0.1, kl_penalty=penalty).make(9)
-    assert (algorithm.needs_reference, algorithm.loss_needs_reference, algorithm.kl_in_reward) == (True, False, 0.1)
+    assert (
+        algorithm.requirements.reference,
+        algorithm.requirements.ref_logprobs,
+        algorithm.requirements.kl_in_reward,
+    ) == (True, False, 0.1)
     (found,), figures = algorithm.penalise([group], LOGPROBS, REFERENCE)
     kl = expected(penalty)[:, 1:]
     for sample, row in zip(found.samples, kl.tolist(), strict=True):

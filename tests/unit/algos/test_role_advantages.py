@@ -5,8 +5,8 @@ import pytest
 
 from dojang.algos.grpo import DrGrpoConfig, GdpoConfig, GrpoConfig, ReinforceConfig, RlooConfig
 from dojang.algos.m2po import M2poConfig
-from dojang.algos.policy_gradient import PolicyConfig
-from dojang.algos.role_advantages import ByRole
+from dojang.algos.policy_gradient import PolicyGradientConfig
+from dojang.algos.role_advantages import MultiRoleAlgorithm
 from dojang.loop.health_check import has_signal
 from dojang.protocols import Algorithm
 from dojang.types import Group
@@ -25,11 +25,13 @@ def mixed(coder: Group, tester: Group) -> Group:
 
 
 @pytest.mark.parametrize("config", [GrpoConfig(), M2poConfig(), RlooConfig(), ReinforceConfig(), GdpoConfig()])
-def test_credit_is_what_each_role_would_get_alone(make_group: Callable[..., Group], config: PolicyConfig) -> None:
+def test_credit_is_what_each_role_would_get_alone(
+    make_group: Callable[..., Group], config: PolicyGradientConfig
+) -> None:
     coded = [make_group(rewards, ordinal=at) for at, rewards in enumerate(CODED)]
     tested = [make_group(rewards, ordinal=at) for at, rewards in enumerate(TESTED)]
     both = list(map(mixed, coded, tested))
-    algorithm: Algorithm = ByRole({"coder": config.make(9), "tester": config.make(5)})
+    algorithm: Algorithm = MultiRoleAlgorithm({"coder": config.make(9), "tester": config.make(5)})
     found = algorithm.advantages(both)
     alone = {"coder": config.make(9).advantages(coded), "tester": config.make(5).advantages(tested)}
     for at, group in enumerate(both):
@@ -39,27 +41,27 @@ def test_credit_is_what_each_role_would_get_alone(make_group: Callable[..., Grou
 
 
 def test_what_the_loop_asks_is_what_the_settings_say() -> None:
-    both = ByRole(
+    both = MultiRoleAlgorithm(
         {
             role: M2poConfig(kl_coef=0.1, max_resample_rounds=2, loss_aggregation="sequences").make(9)
             for role in ("coder", "tester")
         }
     )
-    assert (both.loss_aggregation, both.max_resample_rounds, both.needs_reference) == ("sequences", 2, True)
-    assert both.trains_zero_advantage  # by its KL term
-    assert (both.needs_old, both.needs_limit, both.needs_critic) == (False, True, False)
+    assert (both.loss_aggregation, both.max_resample_rounds, both.requirements.reference) == ("sequences", 2, True)
+    assert both.requirements.zero_advantage  # by its KL term
+    assert (both.requirements.old_logprobs, both.requirements.limit, both.requirements.critic) == (False, True, False)
 
 
 def test_a_role_that_is_not_known_is_not_overlooked(make_group: Callable[..., Group]) -> None:
     config = GrpoConfig()
     with pytest.raises(KeyError):
-        ByRole({"coder": config.make(9)}).advantages([make_group((0.0, 1.0))])
+        MultiRoleAlgorithm({"coder": config.make(9)}).advantages([make_group((0.0, 1.0))])
 
 
 def test_second_attempts_are_compared_with_second_attempts(make_group: Callable[..., Group]) -> None:
     """First attempts that all failed, and second ones of which one is right: only those say anything."""
     group = make_group((0.0, 0.0, 0.0, 1.0, 0.0))
     samples = [replace(each, role="coder", turn=int(at > 2)) for at, each in enumerate(group.samples)]
-    both = ByRole({role: DrGrpoConfig().make(9) for role in ("coder", "tester")})
+    both = MultiRoleAlgorithm({role: DrGrpoConfig().make(9) for role in ("coder", "tester")})
     assert both.advantages([replace(group, samples=tuple(samples))]) == [(0.0, 0.0, 0.0, 0.5, -0.5)]
     assert not has_signal(replace(group, samples=tuple(replace(each, turn=at) for at, each in enumerate(samples))))

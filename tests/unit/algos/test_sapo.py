@@ -103,4 +103,4 @@ def test_the_preset() -> None:
         1.0,
         1.05,
     )
-    assert not config.make(longest=64).needs_limit
+    assert not config.make(max_tokens=64).requirements.limit

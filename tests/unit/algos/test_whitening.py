@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from dojang.algos.advantages import Estimator
 from dojang.algos.grpo import GrpoConfig
 from dojang.algos.m2po import M2poConfig
-from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.ppo import PpoConfig
-from dojang.algos.role_advantages import ByRole
+from dojang.algos.role_advantages import MultiRoleAlgorithm
 from dojang.types import Group, Problem, Sample
 
 MakeSample = Callable[..., Sample]
@@ -51,8 +51,8 @@ def of_tokens(groups: list[Group], advantages: list[tuple[float, ...]]) -> NDArr
 
 @pytest.mark.parametrize("estimator", get_args(Estimator))
 def test_whitened_advantages_agree_with_the_oracle(groups: list[Group], estimator: Estimator) -> None:
-    plain = GrpoConfig(advantage=estimator).make(longest=64).advantages(groups)
-    white = GrpoConfig(advantage=estimator, whiten_advantages=True).make(longest=64).advantages(groups)
+    plain = GrpoConfig(advantage=estimator).make(max_tokens=64).advantages(groups)
+    white = GrpoConfig(advantage=estimator, whiten_advantages=True).make(max_tokens=64).advantages(groups)
     tokens = of_tokens(groups, plain)
     mean, std = tokens.mean(), tokens.std(ddof=1)
     for before, after in zip(plain, white, strict=True):
@@ -61,13 +61,13 @@ def test_whitened_advantages_agree_with_the_oracle(groups: list[Group], estimato
 
 
 def test_tokens_of_the_batch_have_mean_zero_and_deviation_one(groups: list[Group]) -> None:
-    tokens = of_tokens(groups, GrpoConfig(whiten_advantages=True).make(longest=64).advantages(groups))
+    tokens = of_tokens(groups, GrpoConfig(whiten_advantages=True).make(max_tokens=64).advantages(groups))
     assert tokens.mean() == pytest.approx(0.0, abs=1e-12)
     assert tokens.std(ddof=1) == pytest.approx(1.0, rel=1e-6)
 
 
 def test_groups_without_signal_stay_zero_and_do_not_count(groups: list[Group]) -> None:
-    algorithm = GrpoConfig(whiten_advantages=True).make(longest=64)
+    algorithm = GrpoConfig(whiten_advantages=True).make(max_tokens=64)
     with_it, without = algorithm.advantages(groups), algorithm.advantages([*groups[:2], *groups[3:]])
     assert with_it[2] == (0.0, 0.0, 0.0)
     assert [*with_it[:2], *with_it[3:]] == without
@@ -75,18 +75,18 @@ def test_groups_without_signal_stay_zero_and_do_not_count(groups: list[Group]) -
 
 @pytest.mark.parametrize("rewards", [(), (1.0,), (0.5, 0.5)])
 def test_a_batch_that_cannot_teach_has_no_advantages(make_group: Callable[..., Group], rewards: tuple[float]) -> None:
-    algorithm = GrpoConfig(whiten_advantages=True).make(longest=64)
+    algorithm = GrpoConfig(whiten_advantages=True).make(max_tokens=64)
     assert algorithm.advantages([make_group(rewards)]) == [(0.0,) * len(rewards)]
 
 
 def test_samples_without_tokens_do_not_divide_by_zero(problem: Problem, make_sample: MakeSample) -> None:
     samples = (make_sample(1.0, answer=()), make_sample(0.0, answer=(4,)))
-    (found,) = GrpoConfig(whiten_advantages=True).make(longest=64).advantages([Group(problem, 0, samples)])
+    (found,) = GrpoConfig(whiten_advantages=True).make(max_tokens=64).advantages([Group(problem, 0, samples)])
     assert np.isfinite(found).all()
 
 
 @pytest.mark.parametrize("config", [GrpoConfig(whiten_advantages=True), M2poConfig(whiten_advantages=True)])
-def test_each_role_has_a_batch_of_its_own(groups: list[Group], config: PolicyConfig) -> None:
+def test_each_role_has_a_batch_of_its_own(groups: list[Group], config: PolicyGradientConfig) -> None:
     coded, tested = groups[:2], groups[2:]
     mixed = [
         replace(
@@ -98,7 +98,7 @@ def test_each_role_has_a_batch_of_its_own(groups: list[Group], config: PolicyCon
         )
         for coder, tester in zip(coded, tested, strict=True)
     ]
-    found = ByRole({role: config.make(64) for role in ("coder", "tester")}).advantages(mixed)
+    found = MultiRoleAlgorithm({role: config.make(64) for role in ("coder", "tester")}).advantages(mixed)
     alone = zip(config.make(64).advantages(tested), config.make(64).advantages(coded), strict=True)
     assert found == [(*tester, *coder) for tester, coder in alone]
 

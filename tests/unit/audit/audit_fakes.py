@@ -1,4 +1,4 @@
-"""A judge that says what it is told to, and small problems."""
+"""A fake judge with given outcomes, and small problems."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ Says = Callable[[Submission, int], Sequence[Outcome]]
 
 
 class FakeJudge:
-    """`says` gets a submission and how many there were before it, and returns an outcome for each test."""
+    """`says` gets a submission and the number of earlier ones, and returns an outcome for each test."""
 
     def __init__(self, says: Says, cpu_s: float = 0.01) -> None:
         self._says, self._cpu_s = says, cpu_s
@@ -31,6 +31,6 @@ def problem(reference: Any, statement: str = "Add the numbers.", id: str = "made
 
 
 def sums(count: int = 6, **fields: Any) -> dict[str, Any]:
-    """A reference of tests that add two numbers."""
+    """Returns a reference with tests that add two numbers."""
     tests = [{"input": f"{at} {at + 3}\n", "output": f"{2 * at + 3}\n"} for at in range(count)]
     return {"private": tests, "language": "python3", **fields}

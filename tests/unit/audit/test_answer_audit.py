@@ -1,4 +1,4 @@
-"""What is found about problems whose answer is a number or a formula."""
+"""Audit of problems whose answer is a number or formula."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from audit_fakes import problem
 
 from dojang.audit.answers import AnswerAudit
-from dojang.audit.findings import Audited, Thoroughness
-from dojang.data.prepare_rows import Known
+from dojang.audit.findings import Audited, AuditSettings
+from dojang.data.prepare_rows import KnownAnswers
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.types import Outcome, Problem, Verdict
 
 
 class FakeTask:
-    """Grades as it is told."""
+    """Grades with given verdicts."""
 
     def __init__(self, right: Callable[[str], bool | None], seconds: float = 0.0) -> None:
         self._right, self._seconds = right, seconds
@@ -28,13 +28,13 @@ class FakeTask:
         return Verdict(Outcome.ACCEPTED if right else Outcome.WRONG, float(right), seconds=self._seconds)
 
 
-def audit(task: FakeTask, known: Known | None = None, reference: str = "18") -> Audited:
+def audit(task: FakeTask, known: KnownAnswers | None = None, reference: str = "18") -> Audited:
     audited = Audited(problem(reference), "train")
-    asyncio.run(AnswerAudit(task, "maths", 5.0, Thoroughness()).audit(audited, known or Known()))
+    asyncio.run(AnswerAudit(task, "maths", 5.0, AuditSettings()).audit(audited, known or KnownAnswers()))
     return audited
 
 
-def test_a_good_problem_has_no_findings() -> None:
+def test_valid_problem_has_no_findings() -> None:
     audited = audit(FakeTask(lambda text: text == "\\boxed{18}"))
     assert audited.findings == []
     assert len(audited.of("known-good")) == len(audited.of("again")) == 1
@@ -42,36 +42,36 @@ def test_a_good_problem_has_no_findings() -> None:
     assert not any(each.full for each in audited.of("perturbed"))
 
 
-def test_a_reference_that_is_refused() -> None:
+def test_refused_reference_is_found() -> None:
     assert audit(FakeTask(lambda text: False)).names == {"refused"}
 
 
 def test_worked_solutions_are_known_good() -> None:
-    audited = audit(FakeTask(lambda text: text == "\\boxed{18}"), Known(("so it is \\boxed{eighteen}",)))
+    audited = audit(FakeTask(lambda text: text == "\\boxed{18}"), KnownAnswers(("so it is \\boxed{eighteen}",)))
     assert [each.detail for each in audited.findings] == ["1 of 2: wrong, not full marks"]
 
 
-def test_other_answers_that_are_accepted() -> None:
+def test_accepted_wrong_answer_is_found() -> None:
     audited = audit(FakeTask(lambda text: text in ("\\boxed{18}", "\\boxed{19}")))
     assert [each.detail for each in audited.findings] == ["'\\\\boxed{19}' for '18'"]
     assert audited.names == {"accepts_wrong"}
 
 
-def test_what_cannot_be_judged() -> None:
+def test_unjudged_answers_are_found() -> None:
     assert audit(FakeTask(lambda text: None)).names == {"unusable"}
     assert audit(FakeTask(lambda text: None if "19" in text else "{18}" in text)).names == {"unjudged"}
 
 
-def test_what_is_slow_or_flaky() -> None:
+def test_slow_and_flaky_problems_are_found() -> None:
     assert audit(FakeTask(lambda text: text == "\\boxed{18}", seconds=3.0)).names == {"slow"}
     verdicts = iter((True, False, False, False, False, False, False))
     assert audit(FakeTask(lambda text: next(verdicts))).names == {"flaky"}
 
 
-def test_the_answer_line_agrees_with_itself() -> None:
+def test_answer_line_accepts_its_references() -> None:
     for reference in ("18", "1,080", "-0.5", "0", "$3"):
         audited = Audited(problem(reference), "test")
         task = AnswerLineConfig().make({"audit": [audited.problem]})
-        asyncio.run(AnswerAudit(task, "answer_line", 10.0, Thoroughness()).audit(audited, Known()))
+        asyncio.run(AnswerAudit(task, "answer_line", 10.0, AuditSettings()).audit(audited, KnownAnswers()))
         assert audited.findings == []
-        assert audited.attempts[0].verdict.reward == 1.5
+        assert audited.answers[0].verdict.reward == 1.5

@@ -1,4 +1,4 @@
-"""`dojang data audit` as it is typed, on rows made up here; the judge is the real one."""
+"""`dojang data audit` on generated rows, with the real judge."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ def written(path: Path, *rows: object) -> Path:
 
 
 def prepared(folder: Path, split: str, *rows: tuple[str, str, Any], ability: str = "code") -> Path:
-    """Rows of (id, statement, ground truth), with a column that is nobody's business."""
+    """Writes rows of (id, statement, ground truth), with an unrelated column."""
     folder.mkdir(exist_ok=True)
     table = [
         {
@@ -67,7 +67,7 @@ def prepared(folder: Path, split: str, *rows: tuple[str, str, Any], ability: str
     return folder
 
 
-def test_a_published_dataset(tmp_path: Path) -> None:
+def test_audits_a_published_dataset(tmp_path: Path) -> None:
     rows = written(tmp_path / "in" / "HumanEval.jsonl", HUMANEVAL, BROKEN)
     told = run("humaneval", "--input", rows, "--output", tmp_path / "out")
     assert "1/2 problems whose known-good answers get full marks (1/2 answers)" in told
@@ -77,18 +77,18 @@ def test_a_published_dataset(tmp_path: Path) -> None:
     assert found["findings"] == {"refused": 1}
     first, second = found["audited"]
     assert first["findings"] == []
-    assert [each["kind"] for each in first["attempts"]][:3] == ["known-good", "again", "mutated"]
-    assert {each["outcome"] for each in first["attempts"][2:]} <= {"wrong", "runtime_error"}
+    assert [each["kind"] for each in first["answers"]][:3] == ["known-good", "again", "mutated"]
+    assert {each["outcome"] for each in first["answers"][2:]} <= {"wrong", "runtime_error"}
     assert second["findings"][0]["name"] == "refused"
 
 
-def test_solutions_that_were_taken_out(tmp_path: Path) -> None:
+def test_rows_without_solutions_are_audited(tmp_path: Path) -> None:
     row = {key: value for key, value in HUMANEVAL.items() if key != "canonical_solution"}
     rows = written(tmp_path / "HumanEval.jsonl", row)
     assert "1 problems without known-good answers" in run("humaneval", "--input", rows, "--output", tmp_path / "out")
 
 
-def test_strict_ends_with_another_code(tmp_path: Path) -> None:
+def test_strict_exits_with_1(tmp_path: Path) -> None:
     good = written(tmp_path / "good.jsonl", HUMANEVAL)
     bad = written(tmp_path / "bad.jsonl", BROKEN)
     run("humaneval", "--input", good, "--strict", "--output", tmp_path / "1")
@@ -96,7 +96,7 @@ def test_strict_ends_with_another_code(tmp_path: Path) -> None:
     run("humaneval", "--input", bad, "--output", tmp_path / "3")
 
 
-def test_prepared_rows_are_filtered_as_they_are(tmp_path: Path) -> None:
+def test_clean_prepared_rows_keep_their_columns(tmp_path: Path) -> None:
     folder = prepared(
         tmp_path / "rows",
         "train",
@@ -120,7 +120,7 @@ def test_prepared_rows_are_filtered_as_they_are(tmp_path: Path) -> None:
     assert [each.id for each in kept.load("train")] == ["good", "several"]
 
 
-def test_prepared_rows_in_json_lines_are_filtered(tmp_path: Path) -> None:
+def test_json_lines_are_filtered(tmp_path: Path) -> None:
     rows = prepared(tmp_path / "rows", "train", ("good", "Add them.", sums()), ("several", "Find any two.", sums()))
     table = pq.read_table(rows / "train.parquet").to_pylist()
     written(tmp_path / "lines" / "train.jsonl", *table)
@@ -129,7 +129,7 @@ def test_prepared_rows_in_json_lines_are_filtered(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "kept" / "train.jsonl").read_text()) == table[0]
 
 
-def test_solutions_of_prepared_rows(tmp_path: Path) -> None:
+def test_solutions_of_prepared_rows_are_found(tmp_path: Path) -> None:
     rows = written(tmp_path / "raw" / "HumanEval.jsonl", HUMANEVAL)
     CliRunner().invoke(app, ["data", "prepare", "humaneval", "--input", str(rows), "--output", str(tmp_path / "rows")])
     assert "1 problems without known-good answers" in run(tmp_path / "rows", "--output", tmp_path / "1")
@@ -138,7 +138,7 @@ def test_solutions_of_prepared_rows(tmp_path: Path) -> None:
     assert len(PreparedConfig(path=tmp_path / "kept").load("test")) == 1
 
 
-def test_published_rows_are_kept_as_prepared_ones(tmp_path: Path) -> None:
+def test_clean_published_rows_are_written_as_prepared_rows(tmp_path: Path) -> None:
     rows = written(tmp_path / "HumanEval.jsonl", HUMANEVAL, BROKEN)
     run("humaneval", "--input", rows, "--output", tmp_path / "out", "--keep", tmp_path / "kept")
     (kept,) = PreparedConfig(path=tmp_path / "kept").load("test")
@@ -146,7 +146,7 @@ def test_published_rows_are_kept_as_prepared_ones(tmp_path: Path) -> None:
     assert "canonical" not in str(kept)
 
 
-def test_contamination(tmp_path: Path) -> None:
+def test_contamination_is_found(tmp_path: Path) -> None:
     train = [(f"t{at}", f"word{at} something of its own, number {at}", "1") for at in range(3)]
     folder = prepared(tmp_path / "a", "train", *train, ("copy", f"So: {LONG}?", "1"), ability="math")
     prepared(folder, "test", ("held out", LONG, "1"), ability="math")
@@ -159,14 +159,14 @@ def test_contamination(tmp_path: Path) -> None:
     assert report(tmp_path / "whole")["findings"] == {"contaminated": 1}, "a short text is found whole"
 
 
-def test_numbers(tmp_path: Path) -> None:
+def test_audits_arithmetic(tmp_path: Path) -> None:
     told = run("arithmetic", "--problems", 5, "--output", tmp_path / "out")
     assert "5/5 problems whose known-good answers get full marks (5/5 answers)" in told
     found = report(tmp_path / "out")
     assert found["perturbed"]["answers"] == found["perturbed"]["refused"] > 20
 
 
-def test_functions_made_on_the_spot(tmp_path: Path) -> None:
+def test_audits_generated_functions(tmp_path: Path) -> None:
     found = run("functions", "--problems", 4, "--output", tmp_path / "out", "task.max_tests=5", "judge.workers=1")
     assert "4 problems without known-good answers" in found
     told = report(tmp_path / "out")
@@ -174,7 +174,7 @@ def test_functions_made_on_the_spot(tmp_path: Path) -> None:
     assert "trivial" not in told["findings"]
 
 
-def test_rows_of_ones_own(tmp_path: Path) -> None:
+def test_audits_custom_rows(tmp_path: Path) -> None:
     rows = written(tmp_path / "rows.jsonl", *({"question": f"{at} + {at}?", "answer": str(2 * at)} for at in range(30)))
     told = run("files", f"data.train={rows}", "--task", "answer_line", "--output", tmp_path / "out")
     assert "30/30 problems whose known-good answers get full marks" in told
@@ -183,12 +183,12 @@ def test_rows_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        (["nonsense"], ConfigError, "neither a directory of prepared rows nor a dataset; there are code-contests"),
+        (["nonsense"], ConfigError, "neither a directory of prepared rows nor a dataset; known: code-contests"),
         (["humaneval"], ConfigError, "give --input PLACE"),
-        (["files", "data.train=x.jsonl"], ConfigError, "who grades files"),
+        (["files", "data.train=x.jsonl"], ConfigError, "files has no default task"),
         (["arithmetic", "steps=3"], ConfigError, "begin with data., task. or judge."),
         (["arithmetic", "task.nonsense=3"], ConfigError, "no such key"),
-        (["arithmetic", "--split", "dev"], ConfigError, "is none of train, validation, test"),
+        (["arithmetic", "--split", "dev"], ConfigError, "is not one of train, validation, test"),
         (["arithmetic", "--exclude", "slow,nonsense"], ConfigError, "--exclude nonsense: findings are unusable"),
         (["arithmetic", "--keep", "kept", "--problems", "3"], ConfigError, "leave out --problems"),
         (["arithmetic", "--split", "validation"], DataError, "no problems in the split validation"),
@@ -199,7 +199,7 @@ def test_rows_of_ones_own(tmp_path: Path) -> None:
         (["."], DataError, "has no rows of problems"),
     ],
 )
-def test_mistakes(
+def test_invalid_arguments_are_refused(
     arguments: list[str], error: type[DojangError], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -208,19 +208,19 @@ def test_mistakes(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_rows_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "train.parquet").write_text("no rows at all")
     with pytest.raises(DataError, match=r"train.parquet cannot be read: "):
         run(tmp_path)
     pq.write_table(pa.table({"ability": pa.array([], pa.string())}), tmp_path / "train.parquet")
-    with pytest.raises(DataError, match="it has no rows"):
+    with pytest.raises(DataError, match="has no rows"):
         run(tmp_path)
     pq.write_table(pa.table({"prompt": ["?"]}), tmp_path / "train.parquet")
-    with pytest.raises(DataError, match="it has no column ability"):
+    with pytest.raises(DataError, match="has no column ability"):
         run(tmp_path)
 
 
-def test_nothing_is_written_over(tmp_path: Path) -> None:
+def test_existing_output_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("something")
     with pytest.raises(ConfigError, match="is not empty"):
         run("arithmetic", "--output", tmp_path)
@@ -228,9 +228,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
         run("arithmetic", "--output", tmp_path / "out", "--keep", tmp_path)
 
 
-def test_what_cannot_be_written_is_known_before_anything_is_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_output_is_refused_before_judging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("judged for nothing")
 
@@ -242,13 +240,13 @@ def test_what_cannot_be_written_is_known_before_anything_is_judged(
         run("arithmetic", "--output", tmp_path / "out", "--keep", tmp_path / "file" / "kept")
 
 
-def test_audits_at_once_have_reports_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_audits_write_separate_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     begin = command._run
 
     async def meanwhile(*arguments: Any) -> None:
         if not (tmp_path / "audits" / "arithmetic-2").exists():
-            await asyncio.to_thread(command._claimed, "arithmetic", command.Wanted())
+            await asyncio.to_thread(command._claimed, "arithmetic", command.AuditOptions())
         await begin(*arguments)
 
     monkeypatch.setattr(command, "_run", meanwhile)
@@ -257,20 +255,20 @@ def test_audits_at_once_have_reports_of_their_own(tmp_path: Path, monkeypatch: p
     assert not list((tmp_path / "audits" / "arithmetic-2").iterdir())
 
 
-def test_a_folder_with_a_sign_in_its_name_may_be_compared_with(tmp_path: Path) -> None:
+def test_against_accepts_a_folder_with_an_equals_sign(tmp_path: Path) -> None:
     folder = prepared(tmp_path / "a=b", "test", ("one", LONG, "1"), ability="math")
     run("arithmetic", "--problems", 1, "--against", folder, "--output", tmp_path / "out")
     assert report(tmp_path / "out")["how"]["against"] == str(folder)
 
 
-def test_without_an_output_one_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_output_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run("arithmetic", "--problems", 1)
     run("arithmetic", "--problems", 1)
     assert {each.name for each in (tmp_path / "audits").iterdir()} == {"arithmetic-1", "arithmetic-2"}
 
 
-def test_ctrl_c_leaves_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_writes_findings_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stuck(FakeJudge):
         async def judge(self, submission: Submission) -> Judgement:
             if submission.exam.tests[0] == IoTest("wait", "wait"):
@@ -296,7 +294,7 @@ def test_ctrl_c_leaves_what_was_found(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = prepared(tmp_path / "rows", "train", ("quick", "Add them.", sums()), ("stuck", "Wait.", stuck))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background, tests may ignore it
     try:
-        with pytest.raises(Interrupted, match="interrupted after 1 of 2 problems; what was found is in"):
+        with pytest.raises(Interrupted, match="interrupted after 1 of 2 problems; findings so far are in"):
             run(folder, "--output", tmp_path / "out")
     finally:
         signal.signal(signal.SIGINT, before)
@@ -307,7 +305,7 @@ def test_ctrl_c_leaves_what_was_found(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_contest_programs_in_cpp(tmp_path: Path) -> None:
+def test_audits_cpp_programs(tmp_path: Path) -> None:
     program = "#include <iostream>\nint main() {{ int a, b; std::cin >> a >> b; std::cout << a {} b << '\\n'; }}\n"
     tests = sums()["private"]
     row = {
@@ -328,6 +326,6 @@ def test_contest_programs_in_cpp(tmp_path: Path) -> None:
     assert "1/1 programs that the data call wrong refused" in told
     found = report(tmp_path / "out")
     assert found["findings"] == {}
-    kinds = [each["kind"] for each in found["audited"][0]["attempts"]]
+    kinds = [each["kind"] for each in found["audited"][0]["answers"]]
     assert kinds == ["known-good", "again", "called wrong", "mutated"]
     assert found["mutated"] == {"answers": 1, "refused": 1}

@@ -11,12 +11,14 @@ from rich.console import Console
 
 from dojang.build import assemble
 from dojang.config import recipe as recipes
+from dojang.core.error_list import SeveralErrors
 from dojang.core.errors import ConfigError, DataError, ModelError
 from dojang.core.run_dir import RunDir
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Outcome, Verdict
 
 MINE = """
+from dojang.protocols import Requirements
 from dojang.types import Message, Outcome, Problem, Verdict
 
 
@@ -54,19 +56,19 @@ class Task:
 
 class Incomplete:
     loss_aggregation, max_resample_rounds = "tokens", 0
-    needs_reference = needs_old = needs_limit = trains_zero_advantage = False
-    advantages = loss = None
+    requirements = Requirements()
+    advantages = None
 
 
 class Algorithm(Incomplete):
-    limit = None
+    loss = None
 
     def __init__(self, strength=1.0):
         self.strength = strength
 
 
 class Critical(Algorithm):
-    needs_critic = True
+    requirements = Requirements(critic=True)
     trace = None
 """
 
@@ -118,7 +120,7 @@ def test_parts_that_the_reward_of_ones_own_task_lacks_are_refused() -> None:
 def test_an_algorithm_of_ones_own_gets_its_options() -> None:
     algorithm = prepare("algo={name: custom, make_with: 'mine:Algorithm', options: {strength: 3}}").algorithm
     assert algorithm.strength == 3
-    assert not hasattr(algorithm, "needs_critic")  # one that says nothing of critics has none
+    assert not algorithm.requirements.critic
 
 
 @pytest.mark.parametrize("algo", ["ppo", "grpo", "{name: custom, make_with: 'mine:Algorithm'}"])
@@ -137,7 +139,7 @@ def test_there_is_a_critic_only_if_the_algorithm_needs_one(algo: str, tmp_path: 
     ("overrides", "error", "text"),
     [
         (["data={name: custom, load_with: 'mine:nothing'}"], DataError, "the train split of custom is empty"),
-        (["data={name: custom, load_with: 'mine:wrong'}"], DataError, "must return a list of dojang.types.Problem"),
+        (["data={name: custom, load_with: 'mine:wrong'}"], SeveralErrors, "must return a list of dojang.types.Problem"),
         (["data={name: custom, load_with: 'mine:broken'}"], ConfigError, "raised OSError: the cupboard is bare"),
         (["data={name: custom, load_with: 'mine:absent'}"], ConfigError, "has no 'absent'"),
         (["data={name: custom, load_with: 'nowhere:problems'}"], ConfigError, "PYTHONPATH"),
@@ -147,12 +149,12 @@ def test_there_is_a_critic_only_if_the_algorithm_needs_one(algo: str, tmp_path: 
         (
             ["algo={name: custom, make_with: 'mine:Incomplete'}"],
             ConfigError,
-            "Incomplete has no limit; dojang.protocols",
+            "Incomplete has no loss; see dojang.protocols",
         ),
         (
             ["algo={name: custom, make_with: 'mine:Critical'}"],
             ConfigError,
-            "Critical has no value_loss; dojang.protocols",
+            "Critical has no value_loss; see dojang.protocols",
         ),
         (["task.rewards={'nowhere:brevity': 1}"], ConfigError, "nowhere"),
         (["checkpoint.metric=val/accuracy/gsm8k"], ConfigError, "does not evaluate on 'gsm8k', but on arithmetic"),
@@ -214,5 +216,5 @@ def test_a_machine_that_cannot_judge_is_known_before_the_run() -> None:
 
 
 def test_a_judge_service_has_an_address() -> None:
-    with pytest.raises(ConfigError, match="looks like http"):
+    with pytest.raises(ConfigError, match="write it like http"):
         recipes.load("quickstart", ("judge.url=[somewhere]",))

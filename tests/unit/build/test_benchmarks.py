@@ -113,7 +113,7 @@ def test_a_reward_function_that_cannot_grade_a_benchmark_is_refused_by_its_name(
     (tmp_path / "rows.jsonl").write_text(rows)
     data = f"data={{name: files, train: {tmp_path / 'rows.jsonl'}, prompt: '{{question}}', answer: answer}}"
     for name, words in (
-        ("by_level", "nothing to call level with"),
+        ("by_level", "no value is available for level"),
         ("by_kind", "raised ValueError: could not convert"),
     ):
         task = f"task={{name: answer_line, rewards: {{correct: 1, 'published:{name}': 1}}}}"
@@ -133,7 +133,7 @@ def test_a_reward_function_that_cannot_grade_a_benchmark_is_refused_by_its_name(
         ("extra={data: {name: arithmetic}, evry: 3}", "did you mean eval.benchmarks.extra.every"),
         ("extra={data: {name: arithmetic}, task: {name: cod}}", "eval.benchmarks.extra.task.name: 'cod' is not one of"),
         ("extra={data: {name: functions}, task: {name: answer_line}}", "data.name=functions asks for programs"),
-        ("extra={data: {name: custom, load_with: 'a:b'}}", "eval.benchmarks.extra: task must be given, since no task"),
+        ("extra={data: {name: custom, load_with: 'a:b'}}", "eval.benchmarks.extra: task must be given: no task"),
         ("extra={data: {name: arithmetic}, samples: 4}", "greedy answers would all be the same; set temperature"),
         ("a/b={data: {name: arithmetic}}", "eval.benchmarks.a/b"),
     ],

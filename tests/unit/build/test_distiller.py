@@ -67,7 +67,7 @@ def test_a_resumed_run_distils_the_same_tokens(
     }[kind]
     settings = [*SHORT, *chosen]
     training.run("quickstart", settings, tmp_path / "whole", resume=False)
-    taken = sync.take_step
+    taken = sync.train_step
 
     async def stopped(run: sync.Run, state: State, problems: Any, stop: asyncio.Event) -> State:
         if state.step == 2:
@@ -75,7 +75,7 @@ def test_a_resumed_run_distils_the_same_tokens(
         return await taken(run, state, problems, stop)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sync, "take_step", stopped)
+        patched.setattr(sync, "train_step", stopped)
         with pytest.raises(Interrupted):
             training.run("quickstart", settings, tmp_path / "parts", resume=False)
     training.run("quickstart", settings, tmp_path / "parts", resume=True)
@@ -119,7 +119,7 @@ def test_a_dry_run_refuses_teachers_that_cannot_teach(
 ) -> None:
     training.dry_run("quickstart", [f"distillation.teacher={teacher}"])
     assert f"teacher model directory {teacher}; reverse KL x 1, no reward" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="another tokenizer than the student"):
+    with pytest.raises(ConfigError, match="a different tokenizer than the student"):
         training.dry_run("quickstart", ["distillation.teacher=dojang-tiny-code"])
     with pytest.raises(ConfigError, match=r"\{answer\}.*nor a column"):
         training.dry_run("quickstart", ["distillation.teacher=policy", "distillation.hint=[It is {answer}]"])

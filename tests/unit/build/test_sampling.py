@@ -36,7 +36,9 @@ def test_corrections_of_whole_sequences_are_refused_with_truncation() -> None:
 
 
 def test_an_algorithm_that_is_always_off_policy_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"algo.name=m2po would take its ratios to them; use another algo.name"):
+    with pytest.raises(
+        ConfigError, match=r"algo.name=m2po computes its importance ratios with them; use another algo.name"
+    ):
         assemble.prepare(recipes.load("quickstart", ["rollout.top_p=0.9", "algo.name=m2po"]), dry=True)
 
 

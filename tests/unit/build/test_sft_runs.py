@@ -33,7 +33,7 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path, monkeypatch: p
     settings = [*SHORT, *data, "checkpoint.metric=val/loss", "checkpoint.mode=min", "train.schedule=linear"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     training.run("quickstart-sft", settings, whole, resume=False)
-    taken = sync.take_step
+    taken = sync.train_step
 
     async def stopped(run: sync.Run, state: State, problems: Any, stop: asyncio.Event) -> State:
         if state.step == 2:
@@ -41,7 +41,7 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path, monkeypatch: p
         return await taken(run, state, problems, stop)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sync, "take_step", stopped)
+        patched.setattr(sync, "train_step", stopped)
         with pytest.raises(Interrupted):
             training.run("quickstart-sft", settings, parts, resume=False)
     training.run("quickstart-sft", settings, parts, resume=True)

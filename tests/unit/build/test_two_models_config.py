@@ -14,7 +14,7 @@ from dojang.programs import Judgement
 from dojang.runs import dry_run
 from dojang.tasks.code import CodeTask
 from dojang.types import Outcome
-from dojang.workflows.test_cases import read
+from dojang.workflows.test_cases import parse_cases
 
 RECIPE = """
 model: {name: dojang-tiny, device: cpu}
@@ -26,6 +26,7 @@ rollout: {prompts_per_step: 2, group_size: 2, max_tokens: 24}
 judge: {workers: 1}
 """
 TOYS = """
+from dojang.protocols import Requirements
 from dojang.types import Message, Problem
 
 def posed(tests, statement="Add one."):
@@ -45,8 +46,7 @@ def lengthy(split):
 
 class Critical:
     loss_aggregation, max_resample_rounds = "tokens", 0
-    needs_reference = needs_old = needs_limit = trains_zero_advantage = False
-    needs_critic = True
+    requirements = Requirements(critic=True)
     advantages = limit = loss = trace = value_loss = None
 """
 
@@ -69,27 +69,30 @@ def file(tmp_path: Path) -> str:
     ("overrides", "text"),
     [
         (["tester=null"], "workflow.name=coder_tester needs a second model: set tester.model"),
-        (["workflow.name=single_turn"], "tester is a second model, which only workflow.name=coder_tester has"),
-        (["task={name: answer_line}"], r"is for programs \(task.name=code\), not for answer_line"),
-        (["algo.name=ppo"], "has no critics, so algo.name=ppo cannot be chosen"),
-        (["tester.engines=2"], "tester.engines=2 counts processes of a Ray cluster; set runtime.name=ray"),
-        (["tester.trainers=2"], "tester.trainers=2 counts processes of a Ray cluster; set runtime.name=ray"),
+        (["workflow.name=single_turn"], "tester is a second model: only workflow.name=coder_tester uses it"),
+        (["task={name: answer_line}"], r"needs programs \(task.name=code\), not answer_line"),
+        (["algo.name=ppo"], "supports no critic, so algo.name=ppo cannot be used"),
+        (["tester.engines=2"], "tester.engines=2 is a number of Ray processes; set runtime.name=ray"),
+        (["tester.trainers=2"], "tester.trainers=2 is a number of Ray processes; set runtime.name=ray"),
         (
             ["runtime=ray", "tester.trainers=3", "runtime.trainers=2", "train.sequence_parallel=2"],
             "tester.trainers=3 must be a multiple of train.sequence_parallel=2",
         ),
         (
             ["runtime=ray", "tester.trainers=2", "train.optimizer=adamw8bit"],
-            r"tester.trainers=2: train.optimizer=adamw8bit is for one process",
-        ),
-        (["rollout.tensor_parallel_size=2"], "tensor_parallel_size=2 is for rollout.engine=vllm, not for torch"),
-        (
-            ["rollout.tensor_parallel_size=2", "rollout.engine=vllm", "runtime={name: ray, gpus: 0.5}"],
-            "tensor_parallel_size=2 needs whole GPUs, and runtime.gpus=0.5",
+            r"tester.trainers=2: train.optimizer=adamw8bit needs one process",
         ),
         (
-            ["rollout.engine=remote", "rollout.url=[http://127.0.0.1:8000]"],
-            r"tester.url=\[\] do not go together; with the engine remote the tester needs servers of its own",
+            ["rollout.engine.tensor_parallel_size=2"],
+            "it is a setting of rollout.engine.name=vllm",
+        ),
+        (
+            ["rollout.engine.tensor_parallel_size=2", "rollout.engine=vllm", "runtime={name: ray, gpus: 0.5}"],
+            "tensor_parallel_size=2 needs whole GPUs, but runtime.gpus=0.5",
+        ),
+        (
+            ["rollout.engine=remote", "rollout.engine.url=[http://127.0.0.1:8000]"],
+            r"tester.url=\[\] do not go together; with the engine remote the tester needs its own servers",
         ),
         (["tester.url=[http://127.0.0.1:8001]"], "do not go together"),
         (["tester.modle=x"], "tester.modle: no such key; did you mean tester.model"),
@@ -121,11 +124,11 @@ def test_the_tester_shares_what_is_not_its_own(file: str) -> None:
                 "tester.max_tokens=7",
                 "tester.chat_template_kwargs.enable_thinking=true",
             ),
-            *("rollout.engine=remote", "rollout.url=[http://a]", "tester.url=[http://b]"),
+            *("rollout.engine=remote", "rollout.engine.url=[http://a]", "tester.url=[http://b]"),
         ],
     ).roles()["tester"]
     assert (own.model.name, own.model.device, own.train.lr) == ("other", "cpu", 2e-5)
-    assert (own.rollout.max_tokens, own.rollout.url, own.rollout.group_size) == (7, ["http://b"], 2)
+    assert (own.rollout.max_tokens, own.rollout.engine.url, own.rollout.group_size) == (7, ["http://b"], 2)
     assert own.model.chat_template_kwargs == {"enable_thinking": True}
 
 
@@ -142,7 +145,7 @@ def test_one_model_is_the_policy() -> None:
         (
             ["algo={name: custom, make_with: 'toys:Critical'}"],
             ConfigError,
-            "has no critics, and algo.make_with needs one",
+            "supports no critic, but algo.make_with needs one",
         ),
     ],
 )
@@ -175,7 +178,7 @@ def test_cases_are_run_by_the_judge_there_is(file: str, data: str, program: str,
     assert isinstance(prepared.task, CodeTask)
     function = prepared.task.function(problem)
     assert function is not None
-    tests = [case.test for case in read(f"```json\n{written}\n```", count=2, function=function)]
+    tests = [case.test for case in parse_cases(f"```json\n{written}\n```", count=2, function=function)]
 
     async def play() -> Judgement:
         assert isinstance(prepared.task, CodeTask)
@@ -200,4 +203,4 @@ def test_the_tester_has_its_own_numbers_of_processes(file: str) -> None:
 @pytest.mark.parametrize("runtime", ["local", "ray"])
 def test_both_roles_may_have_vllm_engines(file: str, runtime: str) -> None:
     roles = recipes.load(file, ["rollout.engine=vllm", f"runtime={runtime}"]).roles()
-    assert {each.rollout.engine for each in roles.values()} == {"vllm"}
+    assert {each.rollout.engine.name for each in roles.values()} == {"vllm"}

@@ -2,8 +2,10 @@
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +13,7 @@ import pytest
 
 import commands
 import dojang
-from dojang.commands import bench
+from dojang.commands import bench, cli_data
 from dojang.commands import cli_judge as cli
 from dojang.core.errors import ConfigError
 from dojang.judge.problem_file import Which
@@ -92,7 +94,7 @@ def test_help_names_commands_and_exit_codes() -> None:
         "judge",
         "bench",
         "--version",
-        "Exit codes: 0 done, 2 configuration",
+        "Exit codes: 0 success, 2 configuration",
         "8 the judge failed",
     )
     for word in words:
@@ -115,7 +117,7 @@ def test_help_of_export_names_its_options() -> None:
     ("arguments", "code", "words"),
     [
         (["nosuch", "out"], 5, "dojang: nosuch is neither a run directory nor a checkpoint"),
-        (["nosuch", "."], 2, "is not empty; give a directory that is empty or not there yet"),
+        (["nosuch", "."], 2, "is not empty; give an empty or new directory"),
         (["nosuch", "out", "--dtype=int4"], 2, "int4"),
         (["nosuch"], 2, "Missing argument 'OUTPUT'"),
     ],
@@ -150,14 +152,15 @@ def test_keys_need_no_recipe() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nosuch"], "dojang: there is no recipe 'nosuch'. Shipped recipes: "),
+        (["nosuch"], "dojang: unknown recipe 'nosuch'. Shipped recipes: "),
         (["quikstart"], "Did you mean quickstart?"),
         (["quickstart", "train.lrr=1"], "train.lrr: no such key; did you mean train.lr?"),
         (["quickstart", "steps=ten"], "steps: input should be a valid integer"),
         (["quickstart", "train.minibatches=99"], "lower train.minibatches or raise rollout.prompts_per_step"),
         (["quickstart", "steps"], "override 'steps' must have the form key=value"),
         (["missing.yaml"], "recipe file missing.yaml does not exist"),
-        ([], "Missing argument"),
+        ([], "  quickstart                   Teach a very small model to add, on a laptop CPU"),
+        (["gsm8k"], "Did you mean smollm2-gsm8k"),
         (["quickstart", "--nosuch"], "No such option: --nosuch"),
     ],
 )
@@ -174,22 +177,22 @@ def test_a_mistake_is_a_sentence_and_exit_code_2(arguments: list[str], words: st
 def test_resuming_what_was_never_started(tmp_path: Path) -> None:
     result = train("quickstart", "--resume", cwd=tmp_path)
     assert result.returncode == 5
-    assert "there is no run of 'quickstart' under runs/ to resume; say which with --run-dir" in result.stderr
+    assert "no run of 'quickstart' under runs/ to resume; give its directory with --run-dir" in result.stderr
     result = train("quickstart", "--resume", "--run-dir=mine", cwd=tmp_path)
     assert result.returncode == 5
-    assert "there is no run in mine to resume; leave --resume out to start one" in result.stderr
+    assert "no run in mine to resume; check the path, or leave --resume out to start one" in result.stderr
 
 
 def test_a_run_directory_in_use_or_of_another_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("the only copy")
     result = train("quickstart", f"--run-dir={tmp_path}")
     assert result.returncode == 5
-    assert "is no run" in result.stderr
+    assert "holds no run" in result.stderr
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)
     result = train("quickstart", f"--run-dir={tmp_path}")
     assert result.returncode == 5
-    assert f"{tmp_path} already holds a run; continue it with --resume, or choose another --run-dir" in result.stderr
+    assert f"{tmp_path} already holds a run; continue it with `dojang resume {tmp_path}`" in result.stderr
 
 
 def test_a_file_for_a_run_directory_is_a_sentence(tmp_path: Path) -> None:
@@ -197,6 +200,14 @@ def test_a_file_for_a_run_directory_is_a_sentence(tmp_path: Path) -> None:
     result = train("quickstart", "--run-dir=file", cwd=tmp_path)
     assert result.returncode == 5
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_a_run_on_ray_without_ray_is_a_sentence(tmp_path: Path) -> None:
+    result = train("quickstart", "runtime=ray", "--run-dir=run", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr == ("dojang: runtime.name=ray needs ray, not installed here: pip install 'dojang[ray]'\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_may_not_change_when_a_run_is_resumed(tmp_path: Path) -> None:
@@ -207,7 +218,7 @@ def test_settings_may_not_change_when_a_run_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step-000001").mkdir(parents=True)
     result = train("quickstart", "seed=9", "train.lr=1", "steps=50", f"--run-dir={tmp_path}", "--resume")
     assert result.returncode == 2
-    assert "  - seed: was 0, now 9\n" in result.stderr
+    assert "  - seed: was 0, now 9 (the next steps would repeat some problems" in result.stderr
     assert "steps: was" not in result.stderr  # a run may be made longer
     assert "train.lr: was" not in result.stderr  # and go on more carefully
 
@@ -233,9 +244,12 @@ def test_a_dry_run_says_what_would_happen_and_leaves_nothing_behind(tmp_path: Pa
 def test_an_unknown_benchmark_is_a_list_of_the_known_ones() -> None:
     result = run("bench", "nosuch")
     assert result.returncode == 2
-    assert "dojang: there is no benchmark 'nosuch'; there is " in result.stderr
-    assert "rollout, scale, startup" in result.stderr
+    assert "dojang: unknown benchmark 'nosuch'; known: " in result.stderr
+    assert "scale, startup" in result.stderr
     assert "machine" not in result.stderr  # part of the others
+    assert run("bench").stderr == result.stderr.replace(
+        "unknown benchmark 'nosuch'; known:", "give the name of a benchmark:"
+    )
 
 
 def test_a_benchmark_gets_the_rest_of_the_line(tmp_path: Path) -> None:
@@ -247,12 +261,15 @@ def test_a_benchmark_gets_the_rest_of_the_line(tmp_path: Path) -> None:
 
 def test_benchmarks_need_the_source_tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("dojang.commands.bench.FOLDER", tmp_path / "bench")
-    with pytest.raises(ConfigError, match="benchmarks live in the source tree"):
+    with pytest.raises(ConfigError, match="benchmarks are part of the source tree"):
         bench.run("judge", [])
 
 
 def test_choices_are_the_ones_there_are() -> None:
-    assert {*cli.Kept} == {"auto", *Isolation}
+    from dojang.build.prepare_dataset import DATASETS, GSM8K
+
+    assert {*cli_data.DATASETS} == {*DATASETS, GSM8K}
+    assert {*cli.IsolationLevel} == {"auto", *Isolation}
     assert [*cli.StopAfter] == [*Stop]
     assert [*cli.Tests] == [*get_args(Which)]
 
@@ -260,3 +277,36 @@ def test_choices_are_the_ones_there_are() -> None:
 def test_no_command_is_a_call_for_help() -> None:
     result = run()
     assert "Usage:" in result.stdout + result.stderr
+
+
+CONSOLE_SCRIPT = """
+import sys
+from dojang.__main__ import main
+sys.path.remove("")
+try:
+    main()
+except SystemExit:
+    import mine
+"""
+
+
+def test_modules_of_the_current_directory_can_be_imported_as_with_python_m(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("print('imported')\n")
+    command = [sys.executable, "-c", CONSOLE_SCRIPT, "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.stdout.splitlines()[1:] == ["imported"], result.stderr
+    result = subprocess.run([command[0], "-P", *command[1:]], capture_output=True, text=True, cwd=tmp_path)
+    assert "imported" not in result.stdout
+
+
+SMALL = ["steps=1", "rollout.prompts_per_step=2", "rollout.group_size=2", "eval.problems=2", "--run-dir=run"]
+
+
+@pytest.mark.slow
+def test_a_home_that_cannot_be_written_needs_only_another_cache(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    own = {"HOME": str(tmp_path / "home"), "DOJANG_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "dojang", "train", "quickstart", *SMALL]
+    result = commands.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **own})
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (tmp_path / "cache").is_dir() == (shutil.which("g++") is not None)

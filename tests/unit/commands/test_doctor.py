@@ -43,7 +43,7 @@ def test_what_keeps_judged_programs_in_is_named(found: dict[str, Finding]) -> No
         works = found[name].good
         assert (found[name].found, found[name].meaning) == ("works", gives) if works else found[name].meaning
     levels = [name for name in ("namespaces", "landlock", "seccomp") if found[name].good]
-    assert found["judge"].found == (f"isolation {levels[0]}" if levels else "nothing to keep programs in")
+    assert found["judge"].found == (f"isolation {levels[0]}" if levels else "no isolation available")
 
 
 def test_lacking_one_way_to_keep_programs_in_is_no_fault_lacking_all_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,5 +69,5 @@ def test_a_compiler_is_named_by_its_version(found: dict[str, Finding]) -> None:
 def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     examine()
     printed = capsys.readouterr().out
-    for what in ("python", "memory", "transformers", "what it means"):
+    for what in ("python", "memory", "transformers", "meaning"):
         assert what in printed

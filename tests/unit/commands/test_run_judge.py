@@ -68,9 +68,7 @@ def test_a_right_program(judge: Any) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     verdict, costs = result.stdout.splitlines()
     assert verdict == "accepted: 2 of 2 tests passed"
-    assert re.fullmatch(
-        r"processor time up to \d+\.\d+ s of 1 s, memory up to \d+\.\d MB of 256 MB, isolation \w+", costs
-    )
+    assert re.fullmatch(r"CPU time up to \d+\.\d+ s of 1 s, memory up to \d+\.\d MB of 256 MB, isolation \w+", costs)
 
 
 def test_the_judgement_as_json(judge: Any) -> None:
@@ -101,7 +99,7 @@ def test_a_crash_shows_the_end_of_what_it_said(judge: Any) -> None:
     assert result.returncode == 1
     assert result.stdout.startswith("runtime error: 0 of 2 tests passed (1 runtime error, 1 not run)\n")
     assert "first failure: test 0 (counting from 0): runtime error, exit code 1\n" in result.stdout
-    assert "printed, at first\n  so far\n" in result.stdout
+    assert "printed (beginning)\n  so far\n" in result.stdout
     assert result.stdout.endswith("  ValueError: invalid literal for int() with base 10: 'x'\n")
 
 
@@ -142,7 +140,7 @@ def test_a_program_from_standard_input(tmp_path: Path) -> None:
     assert dojang("run", "-", "--problem", str(problem), "--language", "python3", stdin=RIGHT).returncode == 0
     result = dojang("run", "-", "--problem", str(problem), stdin=RIGHT)
     assert result.returncode == 2
-    assert "the language of standard input is not known; name it with --language" in result.stderr
+    assert "unknown language of standard input; set --language" in result.stderr
 
 
 @needs_cpp
@@ -151,7 +149,7 @@ def test_cpp(judge: Any) -> None:
     assert judge("a.cc", source).returncode == 0
     result = judge("a.cpp", "int main() { return undeclared; }")
     assert result.returncode == 1
-    assert result.stdout.startswith("compile error: no test was run\nisolation ")
+    assert result.stdout.startswith("compile error: no test ran\nisolation ")
     assert "messages\n  a.cpp: In function 'int main()':\n" in result.stdout
 
 
@@ -170,17 +168,17 @@ def test_cpp_without_a_compiler(judge: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "problem", "flags", "code", "words"),
     [
-        ("nosuch.py", "p.json", (), 3, "nosuch.py cannot be read: No such file or directory"),
-        ("folder.py", "p.json", (), 3, "folder.py cannot be read: Is a directory"),
+        ("nosuch.py", "p.json", (), 3, "cannot read nosuch.py: No such file or directory"),
+        ("folder.py", "p.json", (), 3, "cannot read folder.py: Is a directory"),
         ("latin.py", "p.json", (), 3, "latin.py is not UTF-8 text: invalid start byte at byte 0; save it as UTF-8"),
-        ("a.py", "nosuch.json", (), 3, "nosuch.json cannot be read: No such file or directory"),
+        ("a.py", "nosuch.json", (), 3, "cannot read nosuch.json: No such file or directory"),
         ("a.py", "latin.py", (), 3, "latin.py is not UTF-8 text"),
         ("a.py", "a.py", (), 3, "not valid JSON"),
         ("a.py", "hidden.json", ("--tests", "public"), 3, "has no public tests"),
-        ("a.py", "p.json", ("--language", "java"), 2, "'java' cannot be judged; there is cpp17, cpp20, python3"),
-        ("p.json", "p.json", (), 2, "p.json is not known; name it with --language (cpp17, cpp20, python3)"),
+        ("a.py", "p.json", ("--language", "java"), 2, "'java' is not supported; choose one of cpp17, cpp20, python3"),
+        ("p.json", "p.json", (), 2, "unknown language of p.json; set --language (cpp17, cpp20, python3)"),
         ("a.py", "p.json", ("--isolation", "hope"), 2, "--isolation"),
-        ("a.cpp", "calls.json", (), 2, "the problem's tests call functions, which is for Python"),
+        ("a.cpp", "calls.json", (), 2, "the problem's tests call Python functions"),
     ],
 )
 def test_a_mistake_is_a_sentence(
@@ -195,7 +193,7 @@ def test_a_mistake_is_a_sentence(
     (tmp_path / "calls.json").write_text(json.dumps({"function": "f", "calls": [{"expected": 1}]}))
     result = dojang("run", str(tmp_path / file), "--problem", str(tmp_path / problem), *flags)
     assert result.returncode == code
-    assert words in result.stderr
+    assert words in result.stderr.replace(f"{tmp_path}/", "")
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
 
@@ -214,7 +212,7 @@ def test_an_unusable_cache_is_a_sentence(judge: Any, tmp_path: Path) -> None:
     result = judge("a.cpp", "int main() {}", PROBLEM, DOJANG_CACHE=str(tmp_path / "file"))
     assert result.returncode == 2
     if shutil.which("g++"):
-        assert "DOJANG_CACHE names another" in result.stderr
+        assert "set DOJANG_CACHE for another" in result.stderr
 
 
 def test_the_commands_load_no_torch(tmp_path: Path) -> None:
@@ -244,7 +242,7 @@ def test_few_open_files(tmp_path: Path) -> None:
     hard = subprocess.run(["bash", "-c", f"ulimit -n 900; {command}"], cwd=tmp_path, capture_output=True, text=True)
     assert hard.returncode == 2
     assert "1001 open files" in hard.stderr
-    assert "ulimit -Hn says 900" in hard.stderr
+    assert "ulimit -Hn is 900" in hard.stderr
 
 
 def test_interrupting_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -302,7 +300,7 @@ def service(*flags: str, **environment: str) -> Iterator[tuple["subprocess.Popen
 
 def test_serving_until_told_to_stop() -> None:
     with service("--workers", "1", "--token-env", "MY_TOKEN", MY_TOKEN="secret") as (process, address, said):
-        assert "for those who have the token" in said
+        assert "for clients with the token" in said
         assert re.search(r"\n1 workers, isolation (namespaces|landlock|seccomp), languages .*python3\n$", said)
         with httpx.Client(base_url=address, headers={"Authorization": "Bearer secret"}, timeout=60) as client:
             health = client.get("/health").json()

@@ -34,7 +34,7 @@ def test_what_cannot_be_told_is_said(directory: RunDir, capsys: pytest.CaptureFi
     pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'dojang[tensorboard]'")
     (directory.path / "events").write_text("in the way")
     assert not deliver(directory.path, ["track.tensorboard=events", "track.timeout_s=0.2"])
-    assert "1 lines of metrics and what comes after them were not delivered" in capsys.readouterr().out
+    assert "1 lines of metrics and the end of the run were not delivered" in capsys.readouterr().out
 
 
 def test_a_run_that_goes_on_is_left_alone(directory: RunDir) -> None:
@@ -45,5 +45,5 @@ def test_a_run_that_goes_on_is_left_alone(directory: RunDir) -> None:
 
 
 def test_no_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RunDirError, match="there is no run in"):
+    with pytest.raises(RunDirError, match="no run in"):
         deliver(tmp_path, [])

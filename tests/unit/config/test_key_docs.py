@@ -45,7 +45,7 @@ def test_keys_are_written_as_a_user_types_them() -> None:
     assert found["train.schedule", ""].kind == "constant | linear | cosine"
     assert found["data.load_with", "data.name=custom"].default == "required"
     assert found["data.digits", "data.name=arithmetic"].default == "2"
-    assert found["rollout.kv_gb", ""].kind == "float | none"
+    assert found["rollout.engine.kv_cache_gb", "rollout.engine.name=torch, vllm"].kind == "float | none"
     assert len(found) == len(list(keys()))
 
 

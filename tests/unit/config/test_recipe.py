@@ -115,6 +115,10 @@ def test_a_union_is_switched_by_its_name() -> None:
         ("rolout.samples=4", "rolout: no such key; did you mean rollout?"),
         ("algo.kl_coeff=0.1", "algo.kl_coeff: no such key; did you mean algo.kl_coef?"),
         ("data.digit=3", "data.digit: no such key; did you mean data.digits?"),
+        ("lr=4", "lr: no such key; did you mean train.lr or tester.lr or train.critic.lr?"),
+        ("rollout.minibatches=4", "rollout.minibatches: no such key; did you mean train.minibatches?"),
+        ("samples=4", "samples: no such key; did you mean eval.samples or rollout.group_size?"),
+        ("data.shots=4", "data.shots: no such key; it is a setting of data.name=gsm8k"),
         (
             "steps=many",
             "steps: input should be a valid integer, unable to parse string as an integer, but it is 'many'",
@@ -127,7 +131,7 @@ def test_a_union_is_switched_by_its_name() -> None:
         ("train.critic.lr=0", "train.critic.lr: input should be greater than 0, but it is 0"),
         (
             "algo={name: ppo, max_resample_rounds: 2}",
-            "algo.max_resample_rounds: 2 is more than 0, but with ppo there is nothing to refill",
+            "algo.max_resample_rounds: 2 is above 0, but ppo trains its critic on all groups",
         ),
         ("algo={name: ppo, advantage: rloo}", "algo.advantage: input should be 'reinforce++', but it is 'rloo'"),
         ("train.betas=[1, 0.5]", "train.betas.0: input should be less than 1, but it is 1"),
@@ -138,7 +142,7 @@ def test_a_union_is_switched_by_its_name() -> None:
         ),
         (
             "data.name=[1]",
-            "data.name: [1] is not one of arithmetic, files, functions, gsm8k, prepared, prompt_completion, "
+            "data.name: '[1]' is not one of arithmetic, files, functions, gsm8k, prepared, prompt_completion, "
             "reasoning_gym, tiny_programs, custom",
         ),
         ("seed=4294967296", "seed: input should be less than 4294967296"),
@@ -175,12 +179,14 @@ def test_weights_are_for_rewards_there_are() -> None:
     for task, parts in others.items():
         said = f"weight for corect, but the parts of the task's reward are {parts}; correct the name"
         assert said in complaint("quickstart", "algo.name=gdpo", "algo.reward_weights={corect: 2}", f"task={task}")
-    said = "reward_weights has overlong=2, a weight of the length penalty, but overlong_buffer_fraction=0 turns"
+    said = (
+        "reward_weights has overlong=2, a weight of the length penalty, but overlong_buffer_fraction=0 turns that off"
+    )
     assert said in complaint("quickstart", "algo.name=gdpo", "algo.reward_weights={overlong: 2}")
     assert recipes.load(
         "quickstart", ["algo.name=gdpo", "algo.reward_weights={overlong: 2}", "algo.overlong_buffer_fraction=0.1"]
     )
-    said = "has no effect with advantage=grpo, which takes the whole reward"
+    said = "has no effect with advantage=grpo, which uses the whole reward"
     assert said in complaint("quickstart", "algo.reward_weights={correct: 2}")
 
 
@@ -193,11 +199,14 @@ def test_weights_are_for_rewards_there_are() -> None:
         ),
         (("train.optimizer=muon", "train.lora={}"), "optimizer=muon is for matrices trained in full"),
         (("train.muon_momentum=0.9",), "muon_momentum=0.9 has no effect with optimizer=adamw"),
-        (("runtime=ray", "runtime.trainers=2", "train.optimizer=muon"), "optimizer=muon is for one process"),
+        (("runtime=ray", "runtime.trainers=2", "train.optimizer=muon"), "optimizer=muon needs one process"),
         (("train.ref_model_mixup_alpha=0.1",), "has no effect without ref_model_sync_steps"),
         (("train.ref_model_sync_steps=4", "train.lora={}"), "needs a policy trained in full"),
-        (("model.head_dtype=float32", "rollout.engine=vllm"), "model.head_dtype=float32 is for rollout.engine=torch"),
-        (("model.head_dtype=float32", "model.dtype=float64"), "less than model.dtype=float64"),
+        (
+            ("model.head_dtype=float32", "rollout.engine=vllm"),
+            "model.head_dtype=float32 is for rollout.engine.name=torch",
+        ),
+        (("model.head_dtype=float32", "model.dtype=float64"), "less precise than model.dtype=float64"),
         (
             ("loop.stale_updates=2", "train.ppo_epochs=2", "train.minibatches=2"),
             "train.minibatches=2 times train.ppo_epochs=2",
@@ -212,20 +221,20 @@ def test_weights_are_for_rewards_there_are() -> None:
         ),
         (
             ("loop.stale_updates=2", "algo.old_logprobs=trainer", "algo.corrections=[{name: opsm}]"),
-            "nothing corrects for the staleness",
+            "nothing corrects for the lag",
         ),
         (("algo.name=m2po", "algo.old_logprobs=trainer"), "algo.old_logprobs: "),
         (("algo.corrections=[{name: icepop}]",), "with old_logprobs=behaviour; set old_logprobs=trainer"),
         (
             ("algo.name=maxrl", "task={name: code}"),
-            "task.reward_shape=fraction pays -1 for no program, but algo.advantage=maxrl",
+            "task.reward_shape=fraction gives -1 without a program, but algo.advantage=maxrl",
         ),
         (
             ("algo.name=maxrl", "task.rewards={correct: 1, format: -0.5}"),
             "weight of format in the task's rewards is neg",
         ),
         (("algo.name=maxrl", "task={name: maths, boxed: -1}"), "the weight of boxed in the task's rewards is negative"),
-        (("loop.stale_updates=40",), "leave some of steps=40 to learn in: 40 of them only attempt"),
+        (("loop.stale_updates=40",), "leave some of steps=40 for updates: 40 of them only sample"),
     ],
 )
 def test_stale_rollouts_must_come_to_an_end(overrides: tuple[str, ...], said: str) -> None:
@@ -246,7 +255,7 @@ def test_corrections_for_stale_rollouts_may_include_opsm() -> None:
 
 
 def test_a_critic_leaves_something_to_the_policy() -> None:
-    said = "train.critic.warmup_steps=40 leaves none of the run's 40 optimizer steps to the policy; lower it or raise"
+    said = "train.critic.warmup_steps=40 leaves none of the run's 40 optimizer steps for the policy; lower it or raise"
     assert said in complaint("quickstart", "algo.name=ppo", "train.critic.warmup_steps=40")
     assert recipes.load("quickstart", ["algo.name=ppo", "train.critic.warmup_steps=39"]).train.critic.warmup_steps == 39
 
@@ -254,16 +263,19 @@ def test_a_critic_leaves_something_to_the_policy() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["train.lora.base_bits=4", "model.dtype=float64"], "train.lora.base_bits=4 knows nothing as precise as"),
+        (
+            ["train.lora.base_bits=4", "model.dtype=float64"],
+            "train.lora.base_bits=4 does not support model.dtype=float64",
+        ),
         (
             ["train.offload=[reference]", "algo.kl_coef=0"],
-            "train.offload has reference, but there is no reference model",
+            "train.offload has reference, but the run has no reference model",
         ),
         (
             ["train.offload=[reference]", "algo.kl_coef=0.1", "train.lora={}"],
-            "train.offload has reference, but there is no",
+            "train.offload has reference, but the run has no",
         ),
-        (["train.critic.lr=1e-3"], "train.critic is for algorithms that have one (algo.name=ppo), and grpo has none"),
+        (["train.critic.lr=1e-3"], "train.critic needs an algorithm with a critic (algo.name=ppo); grpo has none"),
     ],
 )
 def test_what_would_be_without_effect_is_said(overrides: list[str], said: str) -> None:
@@ -303,7 +315,7 @@ def test_a_value_has_no_keys_of_its_own() -> None:
 
 def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
     message = complaint("quikstart")
-    assert "there is no recipe 'quikstart'. Did you mean quickstart?" in message
+    assert "unknown recipe 'quikstart'. Did you mean quickstart?" in message
     assert all(name in message for name in recipes.shipped())
     assert "Did you mean" not in complaint("zzz")
 
@@ -314,13 +326,13 @@ def test_files_that_cannot_be_a_recipe(tmp_path: Path) -> None:
         (b"model: [", "is not valid YAML"),
         (b"- a\n- b\n", "must be a mapping of keys to values, not list"),
         (b"", "must be a mapping of keys to values, not NoneType"),
-        (b"\xff\xfe\xfa", "cannot be read"),
+        (b"\xff\xfe\xfa", "cannot read"),
     ]:
         path = tmp_path / "bad.yaml"
         path.write_bytes(content)
         assert words in complaint(str(path))
     (tmp_path / "folder.yaml").mkdir()
-    assert "cannot be read" in complaint(str(tmp_path / "folder.yaml"))
+    assert "cannot read" in complaint(str(tmp_path / "folder.yaml"))
 
 
 def test_differences_name_both_values() -> None:
@@ -345,15 +357,47 @@ def test_the_written_configuration_is_complete() -> None:
     assert tree["health"]["patience_steps"] == 10
 
 
-@pytest.mark.parametrize("override", ["rollout.engine=remote", "rollout.url=[http://host:8000]"])
-def test_a_remote_engine_and_its_address_go_together(override: str) -> None:
-    assert "the engine remote needs addresses" in complaint("quickstart", override)
+def test_a_remote_engine_needs_addresses() -> None:
+    assert "rollout.engine.url: must be given" in complaint("quickstart", "rollout.engine=remote")
+    assert "rollout.engine.url: list should have at least 1 item" in complaint(
+        "quickstart", "rollout.engine=remote", "rollout.engine.url=[]"
+    )
 
 
-def test_deltas_are_for_engines_that_are_sent_weights() -> None:
-    assert "set rollout.transfer=full" in complaint("quickstart", "rollout.transfer=delta")
-    sent = ["rollout.transfer=delta", "rollout.engine=remote", "rollout.url=[http://host:8000]"]
-    assert recipes.load("quickstart", sent).rollout.transfer == "delta"
+@pytest.mark.parametrize(
+    ("setting", "engines"),
+    [
+        ("rollout.engine.url=[http://host:8000]", "remote"),
+        ("rollout.engine.weight_sync=delta", "vllm, remote"),
+        ("rollout.engine.tensor_parallel_size=2", "vllm"),
+    ],
+)
+def test_a_setting_of_another_engine_names_the_engines_that_have_it(setting: str, engines: str) -> None:
+    key = setting.partition("=")[0]
+    said = complaint("quickstart", "rollout.engine=torch", setting)
+    assert f"{key}: no such key; it is a setting of rollout.engine.name={engines}" in said
+
+
+@pytest.mark.parametrize("key", ["rollout.engine", "rollout.engine.name"])
+def test_another_engine_keeps_only_the_settings_it_shares(key: str) -> None:
+    post = recipes.load("codefu-7b-post", [f"{key}=torch", "rollout.engine.threads=3"])
+    assert post.rollout.engine.model_dump(exclude_unset=True) == {"name": "torch", "threads": 3}
+    gsm8k = recipes.load("smollm2-gsm8k", ["rollout.engine.weight_sync=delta", f"{key}=vllm"])
+    assert gsm8k.rollout.engine.model_dump(exclude_unset=True) == {
+        "name": "vllm",
+        "max_num_seqs": 512,
+        "weight_sync": "delta",
+    }
+
+
+def test_the_short_form_of_an_engine_in_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "short.yaml"
+    file.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\nrollout: {engine: vllm}\n")
+    engine = recipes.load(str(file), ["rollout.engine.kv_cache_gb=2"]).rollout.engine
+    assert engine.model_dump(exclude_unset=True) == {"name": "vllm", "kv_cache_gb": 2}
+    assert "rollout.engine.name: 'vlm' is not one of torch, vllm, remote; did you mean vllm?" in complaint(
+        str(file), "rollout.engine=vlm"
+    )
 
 
 def test_rooms_that_disagree_are_reported_beside_plain_mistakes() -> None:
@@ -406,15 +450,16 @@ def test_a_runtime_s_name_alone_goes_with_keys_of_its_own_in_any_order(recipe_fi
 
 def test_what_ray_would_not_take_is_refused(recipe_file: Path) -> None:
     assert "give the head's HOST:PORT" in complaint(str(recipe_file), "runtime=ray", "runtime.address=ray://a:10001")
-    assert "1.5 GPUs cannot be had" in complaint(str(recipe_file), "runtime=ray", "runtime.gpus=1.5")
+    assert "1.5 GPUs are not possible" in complaint(str(recipe_file), "runtime=ray", "runtime.gpus=1.5")
 
 
 def test_an_old_key_names_its_new_one() -> None:
-    said = complaint("quickstart", "rollout.samples=4", "train.lora.bits=4", "train.critic.warmup=1")
+    said = complaint("quickstart", "rollout.samples=4", "train.lora.bits=4", "train.critic.warmup=1", "rollout.slots=2")
     for old, new in (
         ("rollout.samples", "rollout.group_size"),
         ("train.lora.bits", "train.lora.base_bits"),
         ("train.critic.warmup", "train.critic.warmup_steps"),
+        ("rollout.slots", "rollout.engine.max_num_seqs"),
     ):
         assert f"{old}: renamed to {new}" in said
 

@@ -91,7 +91,7 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path, code: int) -> None:
     def fail(aside: Path) -> None:
         raise OSError(code, os.strerror(code))
 
-    with pytest.raises(RunDirError, match=r"is full; what was saved before is intact.*--resume"):
+    with pytest.raises(RunDirError, match=r"is full; earlier checkpoints are intact.*then resume the run"):
         write_atomic(tmp_path / "file", fail)
     assert names(tmp_path) == []
 

@@ -27,7 +27,7 @@ def test_a_problem() -> None:
         (6, "test", ["140398+372712", "521302+510726", "478216+414681"]),
     ],
 )
-def test_the_problems_are_the_same_everywhere_and_for_ever(digits: int, split: str, ids: list[str]) -> None:
+def test_problems_are_deterministic(digits: int, split: str, ids: list[str]) -> None:
     problems = ArithmeticConfig(digits=digits, train_size=3, test_size=3).load(split)
     assert [problem.id for problem in problems] == [f"arithmetic/{pair}" for pair in ids]
 

@@ -71,21 +71,21 @@ def test_generated_tests_are_private_if_asked_for() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"cf_rating": 700}, "its rating is below 800, or there is none"),
-        ({"cf_rating": 0}, "its rating is below 800, or there is none"),
-        ({"cf_rating": None}, "its rating is below 800, or there is none"),
+        ({"cf_rating": 700}, "its rating is below 800 or missing"),
+        ({"cf_rating": 0}, "its rating is below 800 or missing"),
+        ({"cf_rating": None}, "its rating is below 800 or missing"),
         ({"cf_rating": 3600}, "its rating is between tiers, or above all"),
         ({"private_tests": {"input": [], "output": []}}, "it has no private tests"),
         ({"description": " "}, "it has no statement"),
         ({"description": None}, "it has no statement"),
-        ({"description": "<image>\n\n<image>"}, "its statement is missing, or is pictures only"),
-        ({"time_limit": None}, "its limits are missing or none"),
-        ({"time_limit": {"seconds": 0, "nanos": 0}}, "its limits are missing or none"),
-        ({"memory_limit_bytes": 0}, "its limits are missing or none"),
+        ({"description": "<image>\n\n<image>"}, "its statement has only images"),
+        ({"time_limit": None}, "its limits are missing or invalid"),
+        ({"time_limit": {"seconds": 0, "nanos": 0}}, "its limits are missing or invalid"),
+        ({"memory_limit_bytes": 0}, "its limits are missing or invalid"),
         ({"input_file": "input.txt"}, "it reads or writes files"),
     ],
 )
-def test_what_is_dropped(change: dict[str, Any], why: str) -> None:
+def test_unusable_rows_are_dropped(change: dict[str, Any], why: str) -> None:
     with pytest.raises(Unusable, match=why):
         CodeContests().problem({**HUB, **change}, "")
 
@@ -97,11 +97,11 @@ def test_what_is_dropped(change: dict[str, Any], why: str) -> None:
 def test_tiers(rating: int, tier: str) -> None:
     assert CodeContests().problem({**HUB, "cf_rating": rating}, "").tier == tier
     others = tuple(each for each in TIERS if each != tier)
-    with pytest.raises(Unusable, match=f"it is of the tier {tier}, which was not asked for"):
+    with pytest.raises(Unusable, match=f"its tier {tier} is not selected"):
         CodeContests(tiers=others).problem({**HUB, "cf_rating": rating}, "")
 
 
-def test_the_rows_of_codefu_are_read_as_they_are(shared_data: Path) -> None:
+def test_codefu_rows_are_read(shared_data: Path) -> None:
     config = PreparedConfig(path=shared_data / "code_contests_easy")
     problems = [problem for split in ("train", "test") for problem in config.load(split)]
     assert len({problem.id for problem in problems}) == len(problems) == 840
@@ -121,7 +121,7 @@ def test_the_rows_of_codefu_have_tiers(shared_data: Path) -> None:
         hard.load("train")
 
 
-def test_rows_that_are_prepared_need_no_preparation(shared_data: Path, tmp_path: Path) -> None:
+def test_prepared_rows_are_refused(shared_data: Path, tmp_path: Path) -> None:
     rows, output = shared_data / "code_contests_easy", tmp_path / "new" / "out"
     arguments = ["data", "prepare", "code-contests", "--input", str(rows), "--output", str(output)]
     for _ in range(2):

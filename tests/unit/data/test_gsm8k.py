@@ -14,7 +14,7 @@ from dojang.data.gsm8k import INSTRUCTION, LEAD, STOP, Gsm8kConfig
 from dojang.types import Message, Problem, plain_prompt
 
 GOOD = {"question": "What is 9 * 2?", "answer": "9 * 2 = <<9*2=18>>18\n#### 18"}
-SOURCE = "github.com/openai/grade-school-math; set data.path=DIR"
+SOURCE = "github.com/openai/grade-school-math and set data.path=DIR"
 
 
 def write(folder: Path, *lines: str | bytes, name: str = "train.jsonl") -> Gsm8kConfig:
@@ -175,7 +175,7 @@ def test_validation_problems_are_taken_from_the_training_ones(tmp_path: Path) ->
     assert set(questions(config, "validation")) < set(questions(more, "validation"))
 
 
-def test_which_ones_depends_on_nothing_but_the_question(tmp_path: Path) -> None:
+def test_validation_split_depends_only_on_the_question(tmp_path: Path) -> None:
     rows = [row(question=f"What is {n}?") for n in range(400)]
     write(tmp_path, *rows)
     config = Gsm8kConfig(path=tmp_path, validation=0.1)
@@ -187,13 +187,13 @@ def test_which_ones_depends_on_nothing_but_the_question(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "split"), [(1e-9, "validation"), (1 - 1e-9, "train")])
-def test_a_share_that_leaves_nothing_is_told(tmp_path: Path, share: float, split: str) -> None:
+def test_share_that_leaves_no_problems_is_refused(tmp_path: Path, share: float, split: str) -> None:
     write(tmp_path, row())
     with pytest.raises(DataError, match=f"leaves no {split} problems of the 1 in .*choose another share"):
         Gsm8kConfig(path=tmp_path, validation=share).load(split)
 
 
-def test_the_real_thing(shared_data: Path) -> None:
+def test_published_gsm8k(shared_data: Path) -> None:
     config = Gsm8kConfig(path=shared_data / "gsm8k", shots=8)
     train, test = config.load("train"), config.load("test")
     assert (len(train), len(test)) == (7473, 1319)
@@ -257,7 +257,7 @@ def test_exemplars_of_a_file_in_a_chat(tmp_path: Path) -> None:
     )
 
 
-def test_exemplars_in_a_directory_as_a_job_has_its_inputs(tmp_path: Path) -> None:
+def test_exemplars_in_a_directory(tmp_path: Path) -> None:
     write(tmp_path, row())
     (tmp_path / "channel").mkdir()
     exemplars(tmp_path / "channel", OWN)
@@ -291,7 +291,7 @@ def test_more_shots_than_shipped_with_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bad", [{"question": "Why?"}, {"question": "", "answer": "a\n#### 1"}, {"question": "Why?", "answer": "Because."}]
 )
-def test_what_is_no_exemplar_is_told(tmp_path: Path, bad: dict[str, str]) -> None:
+def test_invalid_exemplar_is_refused(tmp_path: Path, bad: dict[str, str]) -> None:
     write(tmp_path, row())
     config = Gsm8kConfig(path=tmp_path, shots=1, exemplars=exemplars(tmp_path, bad))
     with pytest.raises(DataError, match=r"shown\.jsonl, row 0: an exemplar needs a question and an answer"):
@@ -332,9 +332,9 @@ def test_the_published_files_are_prepared_as_they_are(shared_data: Path, tmp_pat
     assert all(published.load(split) == prepared.load(split) for split in ("train", "test"))
 
 
-def test_what_gsm8k_cannot_be_prepared_from(tmp_path: Path) -> None:
+def test_invalid_gsm8k_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(row())
-    with pytest.raises(DataError, match=r"rows\.jsonl: its file says nothing of a split; name it train or test"):
+    with pytest.raises(DataError, match=r"rows\.jsonl: its file name has no split; name it train or test"):
         typed(tmp_path / "rows.jsonl", tmp_path / "out")
     (tmp_path / "train.jsonl").write_text("")
     with pytest.raises(DataError, match=r"train\.jsonl has no rows"):

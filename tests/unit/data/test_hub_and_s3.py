@@ -1,6 +1,7 @@
 """Datasets that are read from a hub or from S3, of which a small server stands in: only what reading needs."""
 
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -16,6 +17,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import constants
+
+from dojang.core.errors import DataError
+from dojang.data.files import FilesConfig
+from dojang.data.readers import find
 
 ROWS = [
     {
@@ -74,17 +80,20 @@ class Shop(BaseHTTPRequestHandler):
         if body is None:
             self._say(b"", status=404)
             return
+        etag = hashlib.sha256(body).hexdigest()
         if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             start, end = int(asked[1]), int(asked[2] or len(body) - 1)
-            self._say(body[start : end + 1], status=206, span=f"bytes {start}-{end}/{len(body)}")
+            self._say(body[start : end + 1], status=206, span=f"bytes {start}-{end}/{len(body)}", etag=etag)
             return
-        self._say(body)
+        self._say(body, etag=etag)
 
-    def _say(self, body: bytes, kind: str = "application/json", status: int = 200, span: str = "") -> None:
+    def _say(
+        self, body: bytes, kind: str = "application/json", status: int = 200, span: str = "", etag: str = "1"
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", '"1"')
+        self.send_header("ETag", f'"{etag}"')
         self.send_header("X-Repo-Commit", "0" * 40)
         self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
         if span:
@@ -97,72 +106,103 @@ class Shop(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[str]:
-    pq.write_table(pa.Table.from_pylist(ROWS[:3]), tmp_path / "test.parquet")
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    parquet = tmp_path_factory.mktemp("shop") / "test.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS[:3]), parquet)
     files = {
-        "data/test-0.parquet": (tmp_path / "test.parquet").read_bytes(),
+        "data/test-0.parquet": parquet.read_bytes(),
         "data/test-1.jsonl.gz": gzip.compress("\n".join(map(json.dumps, ROWS[3:])).encode()),
         "README.md": b"Made up.",
     }
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Stocked", (Shop,), {"files": files}))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    yield f"127.0.0.1:{server.server_port}"
+    yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     thread.join()
     server.server_close()
 
 
-def prepare(where: str, output: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "dojang",
-        "data",
-        "prepare",
-        "humaneval",
-        "--input",
-        where,
-        "--output",
-        str(output),
-    ]
-    own = {"HF_HOME": str(output.parent / "hub"), "HF_HUB_OFFLINE": "0"}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, **own, **environment}
+@pytest.fixture
+def hub(shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server as the hub, with an empty cache."""
+    monkeypatch.setattr(constants, "ENDPOINT", shop)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", shop + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def s3(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server as S3."""
+    for name, value in {**SIGNED, "AWS_ENDPOINT_URL": shop}.items():
+        monkeypatch.setenv(name, value)
+
+
+def ids(where: str) -> list[str]:
+    return [row["task_id"] for file in find(where) for _, row in file.rows()]
+
+
+EVERY = [row["task_id"] for row in ROWS]
+
+
+def test_prepare_reads_from_a_hub(shop: str, tmp_path: Path) -> None:
+    command = ["data", "prepare", "humaneval", "--input", "made/small", "--output", str(tmp_path / "out")]
+    own = {"HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": shop}
+    result = subprocess.run(
+        [sys.executable, "-m", "dojang", *command], capture_output=True, text=True, timeout=120, env=os.environ | own
     )
-
-
-def ids(output: Path) -> list[str]:
-    table = pq.read_table(output / "test")
-    return [row["id"] for row in table.column("extra_info").to_pylist()]
-
-
-def test_from_a_hub(shop: str, tmp_path: Path) -> None:
-    result = prepare("made/small", tmp_path / "out", HF_ENDPOINT=f"http://{shop}")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert ids(tmp_path / "out") == [row["task_id"] for row in ROWS]
+    table = pq.read_table(tmp_path / "out" / "test")
+    assert [row["id"] for row in table.column("extra_info").to_pylist()] == EVERY
 
 
-def test_a_subset_from_a_hub(shop: str, tmp_path: Path) -> None:
-    result = prepare("made/small/data", tmp_path / "out", HF_ENDPOINT=f"http://{shop}")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert ids(tmp_path / "out") == [row["task_id"] for row in ROWS]
-    result = prepare("made/small/other", tmp_path / "none", HF_ENDPOINT=f"http://{shop}")
-    assert (result.returncode, "made/small/other" in result.stderr) == (3, True)
+@pytest.mark.parametrize("where", ["made/small", "made/small/data", "hf://datasets/made/small/data"])
+def test_rows_from_a_hub(hub: None, where: str) -> None:
+    assert ids(where) == EVERY
 
 
-def test_from_s3(shop: str, tmp_path: Path) -> None:
-    result = prepare("s3://made/small", tmp_path / "out", AWS_ENDPOINT_URL=f"http://{shop}", **SIGNED)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert ids(tmp_path / "out") == [row["task_id"] for row in ROWS]
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("made/nothing", "made/nothing .*Hugging Face hub"),
+        ("made/small/other", "made/small/other does not exist on the Hugging Face hub; give a file"),
+        ("hf://datasets/made/small/README.md", "no files to read"),
+    ],
+)
+def test_missing_dataset_is_reported(hub: None, where: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        find(where)
 
 
-def test_what_is_not_there_is_said(shop: str, tmp_path: Path) -> None:
-    for where in ("s3://made/nothing", "made/nothing"):
-        result = prepare(
-            where, tmp_path / "out", HF_ENDPOINT=f"http://{shop}", AWS_ENDPOINT_URL=f"http://{shop}", **SIGNED
-        )
-        assert result.returncode == 3, result.stdout + result.stderr
-        assert where in result.stderr
-        assert "Traceback" not in result.stderr
+def test_a_hub_dataset_is_read_from_its_cache_without_the_hub(hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = FilesConfig(train="made/small", test="made/small", prompt="{prompt}", answer="test")
+    online = config.load("test")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert config.load("test") == online
+    assert [problem.columns["task_id"] for problem in online] == EVERY
+    with pytest.raises(DataError, match="has no train split, only test"):
+        config.load("train")
+
+
+def test_without_the_hub_a_dataset_that_is_not_cached_says_what_to_do(
+    hub: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = "hf download --repo-type dataset made/small --local-dir DIR"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match=f"HF_HUB_OFFLINE is set, and it is not in the hub's cache .*{command}"):
+        find("made/small/data")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(DataError, match=f"http://127.0.0.1:9 cannot be reached.*{command}"):
+        find("made/small")
+
+
+def test_rows_from_s3(s3: None) -> None:
+    assert ids("s3://made/small") == EVERY
+    config = FilesConfig(train="s3://made/small/data/test-1.jsonl.gz", test="s3://made/small", answer="test")
+    assert [problem.columns["task_id"] for problem in config.load("train")] == EVERY[3:]
+    with pytest.raises(DataError, match="s3://made/nothing does not exist"):
+        find("s3://made/nothing")

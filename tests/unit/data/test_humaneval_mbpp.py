@@ -33,7 +33,7 @@ def graded(problems: Sequence[Problem], solutions: Mapping[str, str]) -> Counter
 
 def test_humaneval_prepared_and_its_solutions_accepted(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "humaneval" / "HumanEval.jsonl.gz"
-    prepare(HumanEval(), find(str(source)), tmp_path / "out", tell=lambda *_: None)
+    prepare(HumanEval(), find(str(source)), tmp_path / "out", on_progress=lambda *_: None)
     problems = PreparedConfig(path=tmp_path / "out").load("test")
     rows = [json.loads(line) for line in gzip.decompress(source.read_bytes()).splitlines()]
     assert [problem.id for problem in problems] == [row["task_id"] for row in rows]
@@ -55,9 +55,9 @@ def alone(row: Mapping[str, Any]) -> str:
 
 def test_mbpp_prepared_and_its_solutions_accepted(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "mbpp" / "mbpp.jsonl"
-    report = prepare(Mbpp(), find(str(source)), tmp_path / "out", keep_overlap=True, tell=lambda *_: None)
+    report = prepare(Mbpp(), find(str(source)), tmp_path / "out", keep_overlap=True, on_progress=lambda *_: None)
     assert report.kept == {"train": 374, "validation": 90, "test": 500}
-    assert report.dropped == {"it is one of those for prompts": 10}
+    assert report.dropped == {"it is reserved for prompts": 10}
     assert len(report.overlap or ()) == 23
     problems = PreparedConfig(path=tmp_path / "out").load("train")
     solutions = {f"mbpp/{row['task_id']}": row["code"] for row in map(json.loads, source.read_text().splitlines())}
@@ -65,10 +65,12 @@ def test_mbpp_prepared_and_its_solutions_accepted(shared_data: Path, tmp_path: P
 
 
 def test_training_problems_that_are_in_the_test_split_of_mbpp_are_dropped(shared_data: Path, tmp_path: Path) -> None:
-    report = prepare(Mbpp(), find(str(shared_data / "mbpp" / "mbpp.jsonl")), tmp_path / "out", tell=lambda *_: None)
+    report = prepare(
+        Mbpp(), find(str(shared_data / "mbpp" / "mbpp.jsonl")), tmp_path / "out", on_progress=lambda *_: None
+    )
     assert report.kept == {"train": 351, "validation": 90, "test": 500}
     assert report.dropped == {
-        "it is one of those for prompts": 10,
+        "it is reserved for prompts": 10,
         "it overlaps with a problem of the test split": 15,
         "it overlaps with a problem of the validation split": 8,
     }

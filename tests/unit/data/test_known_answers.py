@@ -11,7 +11,7 @@ from dojang.data.humaneval import HumanEval
 from dojang.data.livecodebench import LiveCodeBench
 from dojang.data.math500 import Math500
 from dojang.data.mbpp import Mbpp
-from dojang.data.prepare_rows import Known
+from dojang.data.prepare_rows import KnownAnswers
 
 
 @pytest.mark.parametrize(
@@ -28,15 +28,15 @@ from dojang.data.prepare_rows import Known
     ],
 )
 def test_known_good(dataset: Any, row: dict[str, Any], known: list[str]) -> None:
-    assert dataset.known(row) == Known(tuple(known))
+    assert dataset.known(row) == KnownAnswers(tuple(known))
 
 
-def test_code_contests_tells_right_and_wrong_programs_in_cpp() -> None:
+def test_known_answers_of_code_contests() -> None:
     hub = {
         "solutions": {"language": [2, 3, 2], "solution": ["a", "python", "b"]},
         "incorrect_solutions": {"language": [1, 2], "solution": ["python2", "c"]},
     }
     original = {"solutions": [{"language": "CPP", "solution": "a"}, {"language": "JAVA", "solution": "b"}]}
-    assert CodeContests().known(hub) == Known(("a", "b"), ("c",))
-    assert CodeContests().known(original) == Known(("a",))
-    assert CodeContests().known({}) == Known()
+    assert CodeContests().known(hub) == KnownAnswers(("a", "b"), ("c",))
+    assert CodeContests().known(original) == KnownAnswers(("a",))
+    assert CodeContests().known({}) == KnownAnswers()

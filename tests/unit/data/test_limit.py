@@ -61,7 +61,7 @@ def test_every_dataset_can_be_limited() -> None:
     [
         ({"limit": 0}, "greater than or equal to 1"),
         ({"limit": 5, "limit_seed": -1}, "greater than or equal to 0"),
-        ({"limit_seed": 42}, "set data.limit, too"),
+        ({"limit_seed": 42}, "set data.limit as well"),
     ],
 )
 def test_impossible_limits_are_refused(settings: dict[str, int], words: str) -> None:
@@ -82,14 +82,14 @@ def prepared(rows: list[dict[str, str]], folder: Path, *options: str) -> Prepare
 def test_rows_that_the_preparation_dropped_do_not_change_the_choice(tmp_path: Path, options: tuple[str, ...]) -> None:
     rows = [{"question": f"What is {n} plus {n}?", "final_answer": str(2 * n)} for n in range(20)]
     rows[14]["final_answer"] = ""  # dropped; one of those that are chosen
-    rows[0] = rows[1]  # dropped, too: there is one of its name
+    rows[0] = rows[1]  # dropped, too: its id is a duplicate
     config = prepared(rows, tmp_path, *options)
     held_out = {str(each.reference) for each in config.load("test")}
     expected = [str(2 * n) for n in SHUFFLED if n != 14 and str(2 * n) not in held_out]
     assert [each.reference for each in config.load("train")] == expected
 
 
-def test_rows_of_others_are_chosen_among_those_there_are(tmp_path: Path) -> None:
+def test_rows_without_positions_are_drawn_from_the_file(tmp_path: Path) -> None:
     rows = [
         {"data_source": "a", "prompt": [{"role": "user", "content": "?"}], "reward_model": {"ground_truth": str(n)}}
         for n in range(20)

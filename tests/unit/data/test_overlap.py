@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dojang.data.overlap import Overlap, Texts, stripped
+from dojang.data.overlap import Overlap, OverlapIndex, statement_words
 from dojang.types import Message, Problem
 
 LONG = "a farmer sells nine crates of pears at the market and keeps every third crate for his two sisters in town"
@@ -15,7 +15,7 @@ def problems(*texts: str) -> list[Problem]:
 
 
 def search(text: str, held_out: Sequence[str], n: int = 5) -> Overlap | None:
-    return Texts(problems(*held_out), n).search(text.lower().split())
+    return OverlapIndex(problems(*held_out), n).search(text.lower().split())
 
 
 def test_the_same_text_is_found_whole() -> None:
@@ -48,14 +48,14 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
     assert search(LONG, ["", "another question about another matter altogether"]) is None
 
 
-def test_turns_of_phrase_do_not_count() -> None:
+def test_common_phrases_do_not_count() -> None:
     phrase = "the first line contains a single integer"
     held_out = [f"{phrase} {word} {word} {word} {word} {word}" for word in ("sun", "moon", "star", "sky")]
     assert search(f"{phrase} and something of its own", held_out) is None
 
 
-def test_instructions_are_taken_off() -> None:
+def test_instructions_are_removed() -> None:
     texts = [f"Solve this problem: word{at} of many. Answer in one block!" for at in range(12)]
-    assert [" ".join(words) for words in stripped(problems(*texts))][:2] == ["word0", "word1"]
-    assert [len(words) for words in stripped(problems(*texts[:3]))] == [10] * 3, "too few to believe it"
-    assert [len(words) for words in stripped(problems(*["all alike"] * 12))] == [2] * 12
+    assert [" ".join(words) for words in statement_words(problems(*texts))][:2] == ["word0", "word1"]
+    assert [len(words) for words in statement_words(problems(*texts[:3]))] == [10] * 3, "too few to believe it"
+    assert [len(words) for words in statement_words(problems(*["all alike"] * 12))] == [2] * 12

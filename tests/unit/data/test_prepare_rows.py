@@ -62,7 +62,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def play(folder: Path, output: Path, *, held_out: float = 0.0) -> Report:
     told: list[tuple[int, int]] = []
-    report = prepare(Numbers(), find(str(folder)), output, held_out=held_out, tell=lambda *far: told.append(far))
+    report = prepare(Numbers(), find(str(folder)), output, held_out=held_out, on_progress=lambda *far: told.append(far))
     assert told == sorted(told)
     return report
 
@@ -77,7 +77,7 @@ EXPECTED = {
 }
 
 
-def test_all_rows_are_kept_or_told(folder: Path, tmp_path: Path) -> None:
+def test_all_rows_are_kept_or_counted(folder: Path, tmp_path: Path) -> None:
     report = play(folder, tmp_path / "out")
     assert {split: loaded(tmp_path / "out", split) for split in EXPECTED} == EXPECTED
     assert (report.read, report.kept, report.dropped) == (100, {"train": 72, "test": 18}, {"it ends with seven": 10})
@@ -91,7 +91,7 @@ def test_all_rows_are_kept_or_told(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 5, 8, 44, 45, 61, 99])
-def test_an_interrupted_preparation_goes_on_where_it_was(
+def test_interrupted_preparation_resumes(
     folder: Path, tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "out"
@@ -99,7 +99,7 @@ def test_an_interrupted_preparation_goes_on_where_it_was(
         patch.setattr(Numbers, "broken_at", at)
         with pytest.raises(KeyboardInterrupt):
             play(folder, output)
-    with pytest.raises(DataError, match="not prepared to the end"):
+    with pytest.raises(DataError, match="is not finished"):
         loaded(output, "train")
     report = play(folder, output)
     assert {split: loaded(output, split) for split in EXPECTED} == EXPECTED
@@ -116,7 +116,7 @@ def test_a_share_is_held_out_the_same_one_every_time(folder: Path, tmp_path: Pat
     assert sorted(found + loaded(tmp_path / "one", "train")) == sorted(EXPECTED["train"] + EXPECTED["test"])
 
 
-def test_what_is_there_already_is_not_touched(folder: Path, tmp_path: Path) -> None:
+def test_existing_output_is_not_touched(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     play(folder, output)
     with pytest.raises(DataError, match="is not empty"):
@@ -131,15 +131,15 @@ def test_other_files_or_settings_are_another_preparation(
         with pytest.raises(KeyboardInterrupt):
             play(folder, tmp_path / "out")
     with pytest.raises(DataError, match="of other files or with other settings"):
-        prepare(Numbers(least=1), find(str(folder)), tmp_path / "out", tell=lambda *_: None)
+        prepare(Numbers(least=1), find(str(folder)), tmp_path / "out", on_progress=lambda *_: None)
     (folder / "train-3.jsonl").write_text('{"number": 1}')
     with pytest.raises(DataError, match="of other files or with other settings"):
         play(folder, tmp_path / "out")
 
 
-def test_a_row_of_another_layout_is_told(tmp_path: Path) -> None:
+def test_row_of_another_layout_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"number": 1}\n{"digits": 2, "more": 3}')
-    with pytest.raises(DataError, match=r"train\.jsonl, row 1: there is no 'number', but digits, more"):
+    with pytest.raises(DataError, match=r"train\.jsonl, row 1: it has no 'number', only digits, more"):
         play(tmp_path / "train.jsonl", tmp_path / "out")
 
 
@@ -149,7 +149,7 @@ def test_an_error_at_the_first_row_leaves_nothing_behind(tmp_path: Path, there_b
     if there_before:
         output.mkdir()
     (tmp_path / "train.jsonl").write_text('{"digits": 2}')
-    with pytest.raises(DataError, match="there is no 'number'"):
+    with pytest.raises(DataError, match="it has no 'number'"):
         play(tmp_path / "train.jsonl", output)
     assert output.exists() == there_before
     (tmp_path / "train.jsonl").write_text('{"number": 12}')  # another file, by its size
@@ -158,14 +158,14 @@ def test_an_error_at_the_first_row_leaves_nothing_behind(tmp_path: Path, there_b
 
 def test_nothing_usable_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"number": 7}')
-    with pytest.raises(DataError, match="not one of 1 rows"):
+    with pytest.raises(DataError, match="none of 1 rows"):
         play(tmp_path / "train.jsonl", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_nothing_usable_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"number": 7}\n{"number": 17}')
-    with pytest.raises(DataError, match=r"not one of 2 rows could be used \(2 x it ends with seven\)"):
+    with pytest.raises(DataError, match=r"none of 2 rows could be used \(2 x it ends with seven\)"):
         play(tmp_path / "train.jsonl", tmp_path / "out")
 
 
@@ -195,39 +195,39 @@ def test_files_tell_their_split(file: str, split: str) -> None:
         "developer/0.csv",
     ],
 )
-def test_a_file_that_says_nothing_of_a_split(file: str) -> None:
-    with pytest.raises(Unusable, match="says nothing of a split"):
+def test_file_name_without_split_is_refused(file: str) -> None:
+    with pytest.raises(Unusable, match="has no split"):
         split_of(file)
 
 
-def test_a_file_that_says_two() -> None:
+def test_file_name_with_two_splits_is_refused() -> None:
     with pytest.raises(Unusable, match="two splits"):
         split_of("test_train.jsonl")
     assert split_of("train/latest.parquet") == "train"
 
 
-def test_the_name_of_what_was_asked_for_counts_too(tmp_path: Path) -> None:
+def test_name_of_the_root_counts(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "0000.jsonl").write_text('{"number": 1}')
     assert play(tmp_path / "train", tmp_path / "out").kept == {"train": 1}
 
 
-def test_a_name_that_comes_twice_is_kept_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicate_id_is_kept_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "train-9.jsonl").write_text('{"number": 1}\n{"number": 100}')
     with monkeypatch.context() as patch:
         patch.setattr(Numbers, "broken_at", 100)
         with pytest.raises(KeyboardInterrupt):
             play(folder, tmp_path / "out")
     report = play(folder, tmp_path / "out")  # what was met before is still known
-    assert report.dropped["there is one of its name already"] == 1
+    assert report.dropped["its id is a duplicate"] == 1
     assert sum(report.kept.values()) == 91
 
 
 @pytest.mark.parametrize("row", ['{"number": "7"}', '{"number": {}}', '{"number": [1]}'])
-def test_a_field_of_another_kind_is_counted(tmp_path: Path, row: str) -> None:
+def test_field_of_wrong_type_is_counted(tmp_path: Path, row: str) -> None:
     (tmp_path / "train.jsonl").write_text('{"number": 1}\n' + row)
     report = play(tmp_path / "train.jsonl", tmp_path / "out")
-    assert report.dropped == {"a field of it is of another kind than it should be": 1}
+    assert report.dropped == {"one of its fields has the wrong type": 1}
 
 
 def test_text_that_is_not_unicode_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_an_output_inside_the_input_is_not_read(folder: Path, monkeypatch: pytes
     assert loaded(folder / "out", "train") == EXPECTED["train"]
 
 
-def test_a_damaged_state_is_told(tmp_path: Path) -> None:
+def test_damaged_state_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "progress.json").write_text("")
     (tmp_path / "train.jsonl").write_text('{"number": 1}')
@@ -288,8 +288,8 @@ def test_commas_and_lines_in_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("train.jsonl", b'{"a": 1}\n{"a"', "cannot be read"),
-        ("train.jsonl", b'{"a": 1}\n[2]', "row 1: an object was expected, not list"),
+        ("train.jsonl", b'{"a": 1}\n\n{"a"', """line 3: not JSON .*: '{"a"'"""),
+        ("train.jsonl", b'{"a": 1}\n[2]', "line 2: a row is an object with columns, this is list"),
         ("train.jsonl", b"\xff", "cannot be read"),
         ("train.parquet", b"not parquet", "cannot be read"),
         ("train.jsonl.gz", b"not gzip", "cannot be read"),
@@ -303,7 +303,7 @@ def test_files_that_are_broken(tmp_path: Path, name: str, content: bytes, words:
 
 
 @pytest.mark.parametrize("where", ["./nowhere", "/no/where.jsonl", "nowhere", "odd://place"])
-def test_places_that_are_not_there(where: str) -> None:
+def test_missing_places_are_refused(where: str) -> None:
     with pytest.raises(DataError, match=where.removeprefix(".").split("/")[-1]):
         find(where)
 
@@ -321,7 +321,7 @@ def typed(*arguments: str) -> str:
     return CliRunner().invoke(app, ["data", "prepare", *arguments], catch_exceptions=False).output
 
 
-def test_a_dataset_is_prepared_and_told(tmp_path: Path) -> None:
+def test_dataset_is_prepared_and_reported(tmp_path: Path) -> None:
     row = {"task_id": 601, "text": "Add.", "code": "def add(a, b): return a + b"}
     rows = [
         {**row, "test_list": ["assert add(1, 1) == 2", "assert add(1, 2) == 3"]},
@@ -330,23 +330,23 @@ def test_a_dataset_is_prepared_and_told(tmp_path: Path) -> None:
     (tmp_path / "mbpp.jsonl").write_text("\n".join(map(json.dumps, rows)))
     told = typed("mbpp", "--input", str(tmp_path / "mbpp.jsonl"), "--output", str(tmp_path / "out"))
     assert "2  rows read" in told
-    assert "dropped: it is one of those for prompts" in told
+    assert "dropped: it is reserved for prompts" in told
     assert "data.name=prepared" in told
 
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        (["mbp"], ConfigError, "there is no dataset 'mbp'; did you mean mbpp"),
+        (["mbp"], ConfigError, "unknown dataset 'mbp'; did you mean mbpp"),
         (["mbpp", "tiers"], ConfigError, "must have the form key=value"),
-        (["code-contests", "tiers=[easy"], ConfigError, "cannot be understood"),
-        (["code-contests", "tiers=[simple]"], ConfigError, r"settings of code-contests: tiers.0: .*There are: tiers"),
-        (["livecodebench", "since=2024-13-01"], ConfigError, "cannot be understood"),
-        (["humaneval", "shots=1"], ConfigError, "There are: none"),
+        (["code-contests", "tiers=[easy"], ConfigError, "settings of code-contests: tiers: "),
+        (["code-contests", "tiers=[simple]"], ConfigError, r"settings of code-contests: tiers.0: .*Known: tiers"),
+        (["livecodebench", "since=2024-13-01"], ConfigError, "settings of livecodebench: since: "),
+        (["humaneval", "shots=1"], ConfigError, "Known: none"),
         (["mbpp"], DataError, "data/none.jsonl does not exist"),
     ],
 )
-def test_mistakes_are_told(arguments: list[str], kind: type[Exception], words: str, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(arguments: list[str], kind: type[Exception], words: str, tmp_path: Path) -> None:
     with pytest.raises(kind, match=words):
         typed(arguments[0], "--input", "data/none.jsonl", "--output", str(tmp_path / "out"), *arguments[1:])
 

@@ -49,12 +49,12 @@ def test_rows_are_held_out_by_their_names(tmp_path: Path) -> None:
 
 def test_rows_that_cannot_be_read_are_refused_with_their_place(tmp_path: Path) -> None:
     for row, words in (
-        ({"question": "x"}, "no column 'messages', but question"),
+        ({"question": "x"}, "no column 'messages', only question"),
         ({"prompt": "x"}, "no column 'completion'"),
         ({"prompt": 3, "completion": "x"}, "neither text nor a list"),
         ({"messages": [USER]}, "one turn by the assistant"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "a role"),
     ):
         path = write(tmp_path / "rows.jsonl", row)
-        with pytest.raises(DataError, match=rf"rows.jsonl/\d+: .*{words}"):
+        with pytest.raises(DataError, match=rf"rows.jsonl, line 1: .*{words}"):
             PromptCompletionConfig(train=path, test=path).read("train")

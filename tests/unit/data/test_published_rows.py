@@ -155,7 +155,7 @@ def test_the_layout_of_areal() -> None:
     assert "function called add" in other.messages[0].content
     with pytest.raises(Unusable, match="it has no date"):
         LiveCodeBench(since=date(2024, 6, 1)).problem(AREAL, "")
-    with pytest.raises(Unusable, match="of another time"):
+    with pytest.raises(Unusable, match="its date is out of range"):
         LiveCodeBench(since=date(2024, 6, 2)).problem(AREAL_FUNCTION, "")
 
 
@@ -171,14 +171,14 @@ MIXED = [
         ({"problem": " ", "tests": "[]"}, "no statement"),
         ({"problem": "Add.", "tests": "[]"}, "no tests"),
         ({"problem": "Add.", "tests": json.dumps(MIXED)}, "of several kinds"),
-        ({"problem": "Add.", "tests": json.dumps([{"type": "by hand", "input": "", "output": ""}])}, "not known"),
+        ({"problem": "Add.", "tests": json.dumps([{"type": "by hand", "input": "", "output": ""}])}, "unknown kind"),
         ({"problem": "Add.", "tests": {"inputs": [], "outputs": []}}, "no tests"),
-        ({**LCBV5, "metadata": None}, "no name for it"),
+        ({**LCBV5, "metadata": None}, "call a function without a name"),
         ({**TACO_FUNCTION, "tests": {"fn_name": "f", "inputs": ["one"], "outputs": ["1"]}}, "not JSON"),
-        ({**TACO_FUNCTION, "tests": {"fn_name": "f", "inputs": [{"a": 1}], "outputs": [1]}}, "no list"),
+        ({**TACO_FUNCTION, "tests": {"fn_name": "f", "inputs": [{"a": 1}], "outputs": [1]}}, "not a list"),
     ],
 )
-def test_what_deepcoder_has_that_is_of_no_use(row: Mapping[str, Any], why: str) -> None:
+def test_unusable_deepcoder_rows(row: Mapping[str, Any], why: str) -> None:
     with pytest.raises(Unusable, match=why):
         DeepCoder().problem(row, "")
 
@@ -188,10 +188,10 @@ def test_what_deepcoder_has_that_is_of_no_use(row: Mapping[str, Any], why: str) 
     [
         ({"private_test_cases": "[]"}, "no private tests"),
         ({"private_test_cases": "not packed"}, "cannot be unpacked"),
-        ({"metadata": "{}"}, "no name for it"),
+        ({"metadata": "{}"}, "call a function without a name"),
     ],
 )
-def test_what_livecodebench_has_that_is_of_no_use(change: Mapping[str, Any], why: str) -> None:
+def test_unusable_livecodebench_rows(change: Mapping[str, Any], why: str) -> None:
     with pytest.raises(Unusable, match=why):
         LiveCodeBench().problem({**LIVE, **change}, "")
 
@@ -221,7 +221,7 @@ def test_problems_by_date(settings: Mapping[str, date], kept: bool) -> None:
     if kept:
         assert dataset.problem(LIVE, "").id
     else:
-        with pytest.raises(Unusable, match="of another time"):
+        with pytest.raises(Unusable, match="its date is out of range"):
             dataset.problem(LIVE, "")
 
 

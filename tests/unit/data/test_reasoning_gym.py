@@ -20,7 +20,7 @@ def puzzles(generators: object, **others: object) -> ReasoningGymConfig:
     return settings(generators, **others)
 
 
-def test_a_puzzle_is_posed_as_the_library_says() -> None:
+def test_puzzle_prompt() -> None:
     config = puzzles({"chain_sum": {"settings": {"min_terms": 2, "max_terms": 2}}})
     train, test = config.load("train"), config.load("test")
     assert (len(train), len(test)) == (20, 10)
@@ -39,7 +39,7 @@ def test_a_puzzle_is_posed_as_the_library_says() -> None:
     assert len({each.id for each in [*train, *test]}) == 30
 
 
-def test_what_it_is_told_before_can_be_changed() -> None:
+def test_system_prompt_can_be_changed() -> None:
     assert puzzles({"chain_sum": {}}, system="Be brief.").load("test")[0].messages[0].content == "Be brief."
     assert [each.role for each in puzzles({"chain_sum": {}}, system="").load("test")[0].messages] == ["user"]
 
@@ -56,7 +56,7 @@ def test_held_out_puzzles_are_not_among_the_training_ones() -> None:
 
 
 def test_too_few_puzzles_are_an_error() -> None:
-    with pytest.raises(DataError, match=r"tower_of_hanoi: all 2 training problems are held out as well"):
+    with pytest.raises(DataError, match=r"tower_of_hanoi: all 2 training problems are also held out"):
         puzzles(
             {"tower_of_hanoi": {"settings": {"min_disks": 3, "max_disks": 3, "max_pegs": 3}}},
             train_size=2,
@@ -83,7 +83,7 @@ def test_a_seed_gives_the_same_puzzles_every_time(monkeypatch: pytest.MonkeyPatc
     assert puzzles(generators, test_size=20, seed=70).load("test") != first
 
 
-def test_bad_names_and_settings_are_told_all_at_once() -> None:
+def test_invalid_generators_are_reported_at_once() -> None:
     generators = {
         "chain_sums": {},
         "composite": {},
@@ -98,8 +98,8 @@ def test_bad_names_and_settings_are_told_all_at_once() -> None:
         "has no generator 'chain_sums'; did you mean 'chain_sum'",
         "has no generator 'composite'",
         "it has ab, acre, advanced_geometry",
-        "maze.settings: there is no 'min_dists'; did you mean 'min_dist'?",
-        "there is no 'rooms'; maze takes ",
+        "maze.settings: unknown key 'min_dists'; did you mean 'min_dist'?",
+        "unknown key 'rooms'; maze takes ",
         "chain_sum.settings: reasoning-gym refuses {'min_terms': 9, 'max_terms': 2}: max_terms must be >= min_terms",
         "leg_counting.settings: reasoning-gym refuses {'max_animals': 'many'}: ",
     ):
@@ -115,7 +115,7 @@ def test_bad_names_and_settings_are_told_all_at_once() -> None:
         ({"maze": {"setings": {}}}, "Extra inputs are not permitted"),
     ],
 )
-def test_what_needs_no_library_to_be_seen_is_seen_without_it(generators: object, said: str) -> None:
+def test_settings_are_validated_without_the_library(generators: object, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         settings(generators)
 
@@ -125,12 +125,12 @@ def test_a_generator_that_takes_too_long_is_killed() -> None:
         puzzles({"maze": {}}, timeout_s=0.2).load("train")
 
 
-def test_other_splits_there_are_none() -> None:
+def test_unknown_split_is_refused() -> None:
     with pytest.raises(DataError, match="no split 'dev'"):
         settings({"maze": {}}).load("dev")
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reasoning_gym, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'dojang\[reasoning-gym\]'"):
         settings({"maze": {}}).load("train")

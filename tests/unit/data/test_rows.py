@@ -99,7 +99,7 @@ def test_a_whole_conversation_in_a_template_is_taken_apart() -> None:
         {"reward_model": None},
     ],
 )
-def test_what_is_no_row_is_told_with_its_place(change: dict[str, Any]) -> None:
+def test_invalid_row_is_refused_with_its_position(change: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"^part/7: not a row of data_source, prompt"):
         from_row({**THEIRS, **change}, "part/7")
 
@@ -113,8 +113,8 @@ def test_tests_are_lists_or_pairs() -> None:
 @pytest.mark.parametrize(
     ("seconds", "nanos", "size"), [(0, 0, 1e9), (-1, 0, 1e9), (1, 0, 0), (1, 0, 1e6), (9999, 0, 1e9)]
 )
-def test_limits_that_are_none(seconds: float, nanos: float, size: float) -> None:
-    with pytest.raises(ValueError, match="are no limits"):
+def test_invalid_limits_are_refused(seconds: float, nanos: float, size: float) -> None:
+    with pytest.raises(ValueError, match="are not valid limits"):
         limits({"seconds": seconds, "nanos": nanos}, size)
 
 
@@ -164,9 +164,13 @@ def test_a_row_without_limits_and_public_tests_leaves_them_to_the_judge() -> Non
 
 @pytest.mark.parametrize(
     ("time_limit", "words"),
-    [("soon", "'soon' is not a number of seconds"), ([2], "neither a number of seconds"), (-1.0, "are no limits")],
+    [
+        ("soon", "'soon' is not a number of seconds"),
+        ([2], "neither a number of seconds"),
+        (-1.0, "are not valid limits"),
+    ],
 )
-def test_a_time_limit_that_is_none_is_told(time_limit: object, words: str) -> None:
+def test_invalid_time_limit_is_refused(time_limit: object, words: str) -> None:
     row = {**THEIRS, "reward_model": {"ground_truth": with_truth(time_limit=time_limit)}}
     with pytest.raises(DataError, match=words):
         from_row(row, "part/7")
@@ -190,7 +194,7 @@ def test_rows_in_json_files_are_read(tmp_path: Path, name: str) -> None:
     config = PreparedConfig(path=tmp_path)
     assert [each.tier for each in config.load("train")] == ["easy", "hard", ""]
     assert [each.tier for each in PreparedConfig(path=tmp_path, tiers=("easy",)).load("train")] == ["easy", ""]
-    assert config.grader("train") == "code"
+    assert config.task_name("train") == "code"
     with pytest.raises(DataError, match=r"has no test/\*\.parquet, test\.parquet"):
         config.load("test")
 

@@ -121,7 +121,7 @@ def test_a_problem() -> None:
         ("test", ["is_divisible(number)/k=21", "keep_below(items)/k=59", "first_few(values)/k=3"]),
     ],
 )
-def test_the_problems_are_the_same_everywhere_and_for_ever(split: str, ids: list[str]) -> None:
+def test_problems_are_deterministic(split: str, ids: list[str]) -> None:
     problems = FunctionsConfig(train_size=3, test_size=3).load(split)
     assert [problem.id.removeprefix("functions/") for problem in problems] == ids
 
@@ -149,7 +149,7 @@ def test_there_are_problems_of_every_kind(split: str) -> None:
     assert max(counts.values()) < len(problems) / 8
 
 
-def test_the_question_says_all_there_is_to_know(everything: list[Problem]) -> None:
+def test_question_is_complete(everything: list[Problem]) -> None:
     for problem in everything:
         kind, parameters, constants = parts(problem)
         (message,) = problem.messages
@@ -210,7 +210,7 @@ def test_the_judge_accepts_a_solution_of_every_kind() -> None:
         assert (verdict.outcome, verdict.reward, verdict.total) == (Outcome.ACCEPTED, 1.0, 6), problem.id
 
 
-def test_what_answers_are_paid() -> None:
+def test_rewards_of_answers() -> None:
     (problem,) = FunctionsConfig(train_size=1).load("train")
     expected = {
         "I would add the two.": (Outcome.NO_ANSWER, -1.0),

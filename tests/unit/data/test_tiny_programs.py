@@ -65,6 +65,6 @@ def test_both_splits_have_problems_of_all_kinds(split: str) -> None:
     assert max(kinds.values()) < sum(kinds.values()) / 4
 
 
-def test_other_splits_there_are_none() -> None:
+def test_unknown_split_is_refused() -> None:
     with pytest.raises(DataError, match="no split 'dev'"):
         TinyProgramsConfig().load("dev")

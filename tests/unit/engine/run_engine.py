@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def run(engine: TorchEngine, play: Callable[[TorchEngine], Awaitable[T]], limit_s: float = 60.0) -> T:
-    """What `play` returns; the engine is closed then."""
+    """Run `play` with the engine, close the engine, and return the result."""
 
     async def whole() -> T:
         try:

@@ -1,4 +1,4 @@
-"""What is in C++ gives what torch gives, and nothing depends on there being a compiler."""
+"""The C++ operations agree with torch's, and without a compiler torch's are used."""
 
 import os
 import shutil
@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from dojang.engine import cpu_ops
-from dojang.engine.cpu_ops import Look, between_for, look_for
-from dojang.engine.elementwise import NativeArithmetic, PlainArithmetic
+from dojang.engine.cpu_ops import CompiledAttention, compiled_attention_for, compiled_elementwise_for
+from dojang.engine.elementwise import CppElementwise, ElementwiseSettings, TorchElementwise
 
 LENGTHS = (1, 2, 3, 4, 5, 31, 64, 77)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -22,26 +21,26 @@ bfloat16, sums are in float32 and numbers are rounded to 2^-8 up to three times,
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """As in a process that has not looked for a compiler."""
-    cpu_ops._found.cache_clear()
+    """Clear the cached library, as in a process that has not searched for a compiler."""
+    cpu_ops._compiled.cache_clear()
     yield
-    cpu_ops._found.cache_clear()
+    cpu_ops._compiled.cache_clear()
 
 
 @pytest.fixture
-def look() -> Look:
-    found = look_for(torch.zeros(1))
+def attend() -> CompiledAttention:
+    found = compiled_attention_for(torch.zeros(1))
     if found is None:
-        pytest.skip("there is no C++ compiler")
+        pytest.skip("needs a C++ compiler")
     return found
 
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> Callable[[str], Path]:
-    """A compiler that is a shell script; $REAL is a real one. What it is called with is written down."""
+    """A fake compiler: a shell script, with $REAL as the real one. Returns the file that records its arguments."""
     real = shutil.which("g++")
     if real is None:
-        pytest.skip("there is no C++ compiler")
+        pytest.skip("needs a C++ compiler")
 
     def made(script: str) -> Path:
         program, calls = tmp_path / "c++", tmp_path / "calls"
@@ -54,8 +53,8 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> Ca
     return made
 
 
-class Case:
-    """Slots filled up to different lengths; queries, keys and values are views of one product, as in a decoder."""
+class AttentionCase:
+    """Slots of different lengths; queries, keys and values are views of one product, as in a decoder."""
 
     def __init__(self, dtype: torch.dtype, heads: int, group: int, size: int) -> None:
         draw = torch.Generator().manual_seed(0)
@@ -65,66 +64,93 @@ class Case:
         self.qkv = both_NGD.split_with_sizes([group * heads, heads, heads], 1)
         self.length_N = torch.tensor(LENGTHS)
 
-    def expected(self) -> Tensor:
-        """In double precision, row by row."""
+    def expected(self, scale: float, window: int = 0, softcap: float = 0.0) -> Tensor:
+        """Attention in double precision, row by row."""
         (q_NHD, k_NKD, v_NKD), (keys, values) = self.qkv, (each.double() for each in self.cache)
-        seen = []
+        outputs = []
         for row, length in enumerate(LENGTHS):
             keys[row, :, length - 1], values[row, :, length - 1] = k_NKD[row], v_NKD[row]
             q_KGD = q_NHD[row].double().view(self.heads, self.group, self.size)
-            seen.append(scaled_dot_product_attention(q_KGD, keys[row, :, :length], values[row, :, :length]))
-        return torch.stack(seen).flatten(1, 2)
+            seen = slice(max(0, length - window) if window else 0, length)
+            score_KGT = q_KGD @ keys[row, :, seen].transpose(1, 2) * scale
+            if softcap:
+                score_KGT = softcap * torch.tanh(score_KGT / softcap)
+            outputs.append(score_KGT.softmax(-1) @ values[row, :, seen])
+        return torch.stack(outputs).flatten(1, 2)
 
 
 @pytest.mark.numerical
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("heads", "group", "size"), [(3, 3, 64), (2, 7, 64), (4, 2, 128), (1, 1, 16), (2, 4, 80)])
-def test_it_sees_what_torch_sees(look: Look, dtype: torch.dtype, heads: int, group: int, size: int) -> None:
-    case = Case(dtype, heads, group, size)
-    expected, before = case.expected(), [each.clone() for each in case.cache]
-    found = look(*case.qkv, *case.cache, case.length_N)
+def test_attention_matches_torch(
+    attend: CompiledAttention, dtype: torch.dtype, heads: int, group: int, size: int
+) -> None:
+    case = AttentionCase(dtype, heads, group, size)
+    expected, before = case.expected(size**-0.5), [each.clone() for each in case.cache]
+    found = attend(*case.qkv, *case.cache, case.length_N, scale=size**-0.5)
     assert found.dtype is dtype
     assert found.double().sub(expected).abs().max() < TOLERANCE[dtype]
     for kept, old, new in zip(case.cache, before, case.qkv[1:], strict=True):
-        for row, length in enumerate(LENGTHS):  # the newest is stored, all others are as they were
+        for row, length in enumerate(LENGTHS):  # only the newest token is written
             assert torch.equal(kept[row, :, length - 1], new[row])
             old[row, :, length - 1] = new[row]
         assert torch.equal(kept, old)
 
 
 @pytest.mark.numerical
-def test_scores_that_differ_much_and_scores_that_are_no_numbers(look: Look) -> None:
-    case = Case(torch.float32, 2, 2, 64)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("window", "softcap"), [(5, 0.0), (1, 0.0), (0, 1.5), (30, 50.0)])
+def test_attention_with_a_window_and_soft_capping(
+    attend: CompiledAttention, dtype: torch.dtype, window: int, softcap: float
+) -> None:
+    case = AttentionCase(dtype, 2, 3, 32)
+    expected = case.expected(0.3, window, softcap)
+    found = attend(*case.qkv, *case.cache, case.length_N, scale=0.3, window=window, softcap=softcap)
+    assert found.double().sub(expected).abs().max() < TOLERANCE[dtype]
+
+
+@pytest.mark.numerical
+def test_attention_with_extreme_scores_and_nan(attend: CompiledAttention) -> None:
+    case = AttentionCase(torch.float32, 2, 2, 64)
     case.qkv[0].mul_(1e4)
-    expected = case.expected()
-    assert look(*case.qkv, *case.cache, case.length_N).sub(expected).abs().max() < 1e-3
+    expected = case.expected(0.125)
+    assert attend(*case.qkv, *case.cache, case.length_N, scale=0.125).sub(expected).abs().max() < 1e-3
     case.cache[0][5, 0, 7] = torch.nan
-    found = look(*case.qkv, *case.cache, case.length_N)
+    found = attend(*case.qkv, *case.cache, case.length_N, scale=0.125)
     assert found[5, :2].isnan().all()
     assert not found[5, 2:].isnan().any()
     assert not found[[0, 1, 2, 3, 4, 6, 7]].isnan().any()
 
 
 @pytest.mark.numerical
-def test_threads_and_neighbours_change_nothing(look: Look) -> None:
-    case = Case(torch.float32, 3, 3, 64)
-    together = look(*case.qkv, *case.cache, case.length_N)
+def test_attention_is_independent_of_threads_and_other_slots(attend: CompiledAttention) -> None:
+    case = AttentionCase(torch.float32, 3, 3, 64)
+    together = attend(*case.qkv, *case.cache, case.length_N, scale=0.125)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        assert torch.equal(look(*case.qkv, *case.cache, case.length_N), together)
+        assert torch.equal(attend(*case.qkv, *case.cache, case.length_N, scale=0.125), together)
     finally:
         torch.set_num_threads(before)
     for row in range(len(LENGTHS)):
         one = slice(row, row + 1)
-        alone = look(*(each[one] for each in case.qkv), *(each[one] for each in case.cache), case.length_N[one])
+        parts = [each[one] for each in (*case.qkv, *case.cache, case.length_N)]
+        alone = attend(*parts, scale=0.125)
         assert torch.equal(alone, together[one])
 
 
-class Between:
-    """The same numbers for both kinds of arithmetic, the plain one in double precision."""
+class ElementwiseCase:
+    """The same inputs for the C++ and the torch operations, the latter in double precision."""
 
-    def __init__(self, dtype: torch.dtype, rows: int = 70, heads: tuple[int, int] = (9, 3), size: int = 64) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        rows: int = 70,
+        heads: tuple[int, int] = (9, 3),
+        size: int = 64,
+        rotated: int = 0,
+        offset: float = 0.0,
+    ) -> None:
         draw = torch.Generator().manual_seed(0)
 
         def numbers(*shape: int) -> Tensor:
@@ -133,25 +159,26 @@ class Between:
         self.x_NE, self.y_NE, self.weight_E = numbers(rows, 576), numbers(rows, 576), numbers(576)
         self.qkv_NF, self.norms = numbers(rows, (heads[0] + 2 * heads[1]) * size), (numbers(size), numbers(size))
         self.gate_up_NF = numbers(rows, 2 * 1000)
-        rotation = (numbers(90, size), numbers(90, size))
+        rotation = (numbers(90, rotated or size), numbers(90, rotated or size))
         self.position_N = torch.randint(90, (rows,), generator=draw)
-        between = between_for(self.x_NE)
-        if between is None:
-            pytest.skip("there is no C++ compiler")
-        self.native = NativeArithmetic(*heads, 1e-5, *rotation, between)
-        self.plain = PlainArithmetic(*heads, 1e-5, *(each.double() for each in rotation))
-        for each in (self.native, self.plain):
-            each.at(self.position_N)
+        compiled = compiled_elementwise_for(self.x_NE)
+        if compiled is None:
+            pytest.skip("needs a C++ compiler")
+        exact = (rotation[0].double(), rotation[1].double())
+        self.cpp = CppElementwise(ElementwiseSettings(*heads, size, 1e-5, [rotation], offset), compiled)
+        self.plain = TorchElementwise(ElementwiseSettings(*heads, size, 1e-5, [exact], offset))
+        for each in (self.cpp, self.plain):
+            each.set_positions(self.position_N)
 
 
 @pytest.mark.numerical
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("adding", [True, False])
-def test_sums_are_normalised_as_torch_does(dtype: torch.dtype, adding: bool) -> None:
-    case = Between(dtype)
+def test_add_rms_norm_matches_torch(dtype: torch.dtype, adding: bool) -> None:
+    case = ElementwiseCase(dtype)
     sum_NE = case.x_NE + case.y_NE if adding else case.x_NE.clone()
-    expected = case.plain.normed_sum(sum_NE.double(), None, case.weight_E.double())
-    found = case.native.normed_sum(case.x_NE, case.y_NE if adding else None, case.weight_E)
+    expected = case.plain.add_rms_norm(sum_NE.double(), None, case.weight_E.double())
+    found = case.cpp.add_rms_norm(case.x_NE, case.y_NE if adding else None, case.weight_E)
     assert torch.equal(case.x_NE, sum_NE)  # in place
     assert torch.allclose(found.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
@@ -160,12 +187,12 @@ def test_sums_are_normalised_as_torch_does(dtype: torch.dtype, adding: bool) -> 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize(("heads", "size"), [((9, 3), 64), ((2, 2), 128), ((3, 1), 10)])
-def test_heads_are_turned_as_torch_does(dtype: torch.dtype, normed: bool, heads: tuple[int, int], size: int) -> None:
-    case = Between(dtype, heads=heads, size=size)
+def test_rotary_matches_torch(dtype: torch.dtype, normed: bool, heads: tuple[int, int], size: int) -> None:
+    case = ElementwiseCase(dtype, heads=heads, size=size)
     norms = case.norms if normed else (None, None)
     exact = [None if each is None else each.double() for each in norms]
-    expected = case.plain.rotated(case.qkv_NF.double(), *exact)
-    found = case.native.rotated(case.qkv_NF, *norms)
+    expected = case.plain.rotary(case.qkv_NF.double(), *exact)
+    found = case.cpp.rotary(case.qkv_NF, *norms)
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.shape == theirs.shape
         assert torch.allclose(mine.double(), theirs, rtol=TOLERANCE[dtype], atol=2 * TOLERANCE[dtype])
@@ -173,52 +200,66 @@ def test_heads_are_turned_as_torch_does(dtype: torch.dtype, normed: bool, heads:
 
 @pytest.mark.numerical
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_rows_are_gated_as_torch_does(dtype: torch.dtype) -> None:
-    case = Between(dtype)
-    case.gate_up_NF[:, :4] = torch.tensor([0.0, -300.0, 300.0, -20.0])
-    expected = case.plain.gated(case.gate_up_NF.double())
-    found = case.native.gated(case.gate_up_NF)
-    assert torch.allclose(found.double(), expected, rtol=TOLERANCE[dtype], atol=1e-6)
-    case.gate_up_NF[3, 5] = torch.nan
-    assert case.native.gated(case.gate_up_NF)[3].isnan().nonzero().tolist() == [[5]]
+@pytest.mark.parametrize("rope", [0, None])
+def test_partial_rotation_and_norms_with_an_offset(dtype: torch.dtype, rope: int | None) -> None:
+    case = ElementwiseCase(dtype, heads=(3, 1), size=64, rotated=48, offset=1.0)
+    expected = case.plain.rotary(case.qkv_NF.double(), *(each.double() for each in case.norms), rope)
+    found = case.cpp.rotary(case.qkv_NF, *case.norms, rope)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(mine.double(), theirs, rtol=TOLERANCE[dtype], atol=2 * TOLERANCE[dtype])
+    normed = case.plain.add_rms_norm(case.x_NE.double(), None, case.weight_E.double())
+    mine = case.cpp.add_rms_norm(case.x_NE, None, case.weight_E)
+    assert torch.allclose(mine.double(), normed, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
 @pytest.mark.numerical
-def test_neighbours_change_nothing_between_products() -> None:
-    case, other = Between(torch.float32), Between(torch.float32)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_silu_mul_matches_torch(dtype: torch.dtype) -> None:
+    case = ElementwiseCase(dtype)
+    case.gate_up_NF[:, :4] = torch.tensor([0.0, -300.0, 300.0, -20.0])
+    expected = case.plain.silu_mul(case.gate_up_NF.double())
+    found = case.cpp.silu_mul(case.gate_up_NF)
+    assert torch.allclose(found.double(), expected, rtol=TOLERANCE[dtype], atol=1e-6)
+    case.gate_up_NF[3, 5] = torch.nan
+    assert case.cpp.silu_mul(case.gate_up_NF)[3].isnan().nonzero().tolist() == [[5]]
+
+
+@pytest.mark.numerical
+def test_elementwise_is_independent_of_other_rows() -> None:
+    case, other = ElementwiseCase(torch.float32), ElementwiseCase(torch.float32)
     together = [
-        case.native.normed_sum(case.x_NE, case.y_NE, case.weight_E),
-        torch.cat(case.native.rotated(case.qkv_NF, *case.norms), 1),
-        case.native.gated(case.gate_up_NF),
+        case.cpp.add_rms_norm(case.x_NE, case.y_NE, case.weight_E),
+        torch.cat(case.cpp.rotary(case.qkv_NF, *case.norms), 1),
+        case.cpp.silu_mul(case.gate_up_NF),
     ]
     for row in (0, 41, 69):
         one = slice(row, row + 1)
-        other.native.at(other.position_N[one])
+        other.cpp.set_positions(other.position_N[one])
         alone = [
-            other.native.normed_sum(other.x_NE[one], other.y_NE[one], other.weight_E),
-            torch.cat(other.native.rotated(other.qkv_NF[one], *other.norms), 1),
-            other.native.gated(other.gate_up_NF[one]),
+            other.cpp.add_rms_norm(other.x_NE[one], other.y_NE[one], other.weight_E),
+            torch.cat(other.cpp.rotary(other.qkv_NF[one], *other.norms), 1),
+            other.cpp.silu_mul(other.gate_up_NF[one]),
         ]
         assert all(torch.equal(mine, all_of[one]) for mine, all_of in zip(alone, together, strict=True))
 
 
 @pytest.mark.parametrize("keys", [torch.zeros(1, dtype=torch.float64), torch.zeros(1, device="meta")])
-def test_other_caches_are_left_to_torch(keys: Tensor) -> None:
-    assert look_for(keys) is None
-    assert between_for(keys) is None
+def test_unsupported_tensors_use_torch(keys: Tensor) -> None:
+    assert compiled_attention_for(keys) is None
+    assert compiled_elementwise_for(keys) is None
 
 
-def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
+def test_without_a_compiler_torch_is_used(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    assert look_for(torch.zeros(1)) is None
+    assert compiled_attention_for(torch.zeros(1)) is None
 
 
-def test_it_is_compiled_once(compiler: Callable[[str], Path]) -> None:
+def test_the_library_is_compiled_once(compiler: Callable[[str], Path]) -> None:
     calls = compiler('exec "$REAL" "$@"')
     for _ in range(2):
-        assert look_for(torch.zeros(1)) is not None
-        cpu_ops._found.cache_clear()
+        assert compiled_attention_for(torch.zeros(1)) is not None
+        cpu_ops._compiled.cache_clear()
     assert [line.split()[0] for line in calls.read_text().splitlines()] == [
         "--version",
         "-std=c++17",
@@ -227,36 +268,37 @@ def test_it_is_compiled_once(compiler: Callable[[str], Path]) -> None:
     ]
 
 
-def test_a_library_that_cannot_be_loaded_is_made_anew(compiler: Callable[[str], Path]) -> None:
+def test_a_truncated_library_is_compiled_again(compiler: Callable[[str], Path]) -> None:
     compiler('exec "$REAL" "$@"')
-    assert look_for(torch.zeros(1)) is not None
+    assert compiled_attention_for(torch.zeros(1)) is not None
     kept, _ = sorted(Path(os.environ["DOJANG_CACHE"], "native").iterdir(), key=lambda each: each.suffix, reverse=True)
     whole = kept.read_bytes()
-    kept.unlink()  # what is loaded stays as it is
-    kept.write_bytes(whole[: len(whole) // 2])  # loading this would end the process
-    cpu_ops._found.cache_clear()
-    assert look_for(torch.zeros(1)) is not None
+    kept.unlink()  # the loaded library stays mapped
+    kept.write_bytes(whole[: len(whole) // 2])  # loading this would crash the process
+    cpu_ops._compiled.cache_clear()
+    assert compiled_attention_for(torch.zeros(1)) is not None
     assert kept.read_bytes() == whole
 
 
 @pytest.mark.parametrize("before", ["env ", "/no/such/compiler"])
-def test_a_compiler_with_arguments_and_one_that_is_not_there(
-    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None, look: Look
+def test_compiler_with_arguments_and_missing_compiler(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None, attend: CompiledAttention
 ) -> None:
     monkeypatch.setenv("DOJANG_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", f"{before}g++" if before.endswith(" ") else before)
-    cpu_ops._found.cache_clear()
-    assert look_for(torch.zeros(1)) is not None
+    cpu_ops._compiled.cache_clear()
+    assert compiled_attention_for(torch.zeros(1)) is not None
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(compiler: Callable[[str], Path], tmp_path: Path) -> None:
+def test_works_with_an_unwritable_cache(compiler: Callable[[str], Path], tmp_path: Path) -> None:
     compiler('exec "$REAL" "$@"')
     (tmp_path / "cache").write_text("a file")
-    assert look_for(torch.zeros(1)) is not None
+    with pytest.warns(RuntimeWarning, match="set DOJANG_CACHE to a directory that can be written"):
+        assert compiled_attention_for(torch.zeros(1)) is not None
 
 
-def test_a_compiler_that_fails_is_told_and_torch_used(compiler: Callable[[str], Path]) -> None:
+def test_a_failing_compiler_warns_and_torch_is_used(compiler: Callable[[str], Path]) -> None:
     compiler('[ "$1" = --version ] || { echo "no such processor" >&2; exit 1; }')
-    with pytest.warns(RuntimeWarning, match="torch's own is used, which is slower: no such processor"):
-        assert look_for(torch.zeros(1)) is None
-    assert look_for(torch.zeros(1)) is None  # told once
+    with pytest.warns(RuntimeWarning, match="torch's slower ones are used: no such processor"):
+        assert compiled_attention_for(torch.zeros(1)) is None
+    assert compiled_attention_for(torch.zeros(1)) is None  # warns once

@@ -1,4 +1,4 @@
-"""Slots are looked at in runs: sequences about equally long stay together, and none notices with whom it is."""
+"""Slots are attended to in groups: sequences of similar length stay together, without changing results."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from run_engine import run
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.engine import attention
-from dojang.engine.kv_cache import Slots
+from dojang.engine.kv_cache import KvCache
 from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Completion, Sampling
 from dojang.weight_sync.in_memory import MemoryWeights
@@ -18,31 +18,31 @@ from dojang.weight_sync.in_memory import MemoryWeights
 Runs = list[tuple[slice, int]]
 
 
-def of(slots: Slots, lengths: list[int]) -> Runs:
-    return attention._runs(slots, [each - 1 for each in lengths])
+def of(cache: KvCache, lengths: list[int]) -> Runs:
+    return attention._slot_groups(cache, [each - 1 for each in lengths])
 
 
 @pytest.fixture
-def slots(micro_model: Callable[..., PreTrainedModel]) -> Slots:
+def cache(micro_model: Callable[..., PreTrainedModel]) -> KvCache:
     shape = attention.Shape.of(micro_model().config)
-    slots = Slots(shape, torch.float32, torch.device("cpu"), most=64, budget=None)
-    assert slots.make_room(400, 0)
-    return slots
+    cache = KvCache(shape, torch.float32, torch.device("cpu"), max_slots=64, budget=None)
+    assert cache.reserve(400, 0)
+    return cache
 
 
-def test_each_run_is_as_long_as_its_longest_needs(slots: Slots) -> None:
-    assert of(slots, [300] + [200] * 15 + [70] * 10) == [(slice(0, 16), 320), (slice(16, 26), 96)]
+def test_each_slot_group_covers_its_longest_sequence(cache: KvCache) -> None:
+    assert of(cache, [300] + [200] * 15 + [70] * 10) == [(slice(0, 16), 320), (slice(16, 26), 96)]
 
 
-def test_what_would_save_little_is_looked_at_together(slots: Slots) -> None:
-    assert of(slots, [64] * 16 + [32] * 15) == [(slice(0, 31), 64)]
-    assert of(slots, [64] * 16 + [32] * 16) == [(slice(0, 16), 64), (slice(16, 32), 32)]
-    assert of(slots, [5]) == [(slice(0, 1), 32)]
-    assert of(slots, [400]) == [(slice(0, 1), 416)]
-    assert of(slots, [slots.length]) == [(slice(0, 1), slots.length)]
+def test_similar_slot_groups_are_merged(cache: KvCache) -> None:
+    assert of(cache, [64] * 16 + [32] * 15) == [(slice(0, 31), 64)]
+    assert of(cache, [64] * 16 + [32] * 16) == [(slice(0, 16), 64), (slice(16, 32), 32)]
+    assert of(cache, [5]) == [(slice(0, 1), 32)]
+    assert of(cache, [400]) == [(slice(0, 1), 416)]
+    assert of(cache, [cache.length]) == [(slice(0, 1), cache.length)]
 
 
-def test_ragged_sequences_in_several_runs_are_as_if_each_were_alone(
+def test_ragged_sequences_in_several_slot_groups_match_single_requests(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(3)
@@ -52,12 +52,12 @@ def test_ragged_sequences_in_several_runs_are_as_if_each_were_alone(
     ]
     looked: list[tuple[Runs, list[int]]] = []
 
-    def noted(slots: Slots, position_N: list[int]) -> Runs:
-        looked.append((runs := found(slots, position_N), list(position_N)))
+    def noted(cache: KvCache, position_N: list[int]) -> Runs:
+        looked.append((runs := found(cache, position_N), list(position_N)))
         return runs
 
-    found = attention._runs
-    monkeypatch.setattr(attention, "_runs", noted)
+    found = attention._slot_groups
+    monkeypatch.setattr(attention, "_slot_groups", noted)
 
     async def together(engine: TorchEngine) -> list[list[Completion]]:
         return await asyncio.gather(*(engine.generate(prompt, 1, sampling) for prompt, sampling in asks))
@@ -71,6 +71,6 @@ def test_ragged_sequences_in_several_runs_are_as_if_each_were_alone(
     mine = run(engine(48), together)
     ragged = [each for each in looked if len(each[0]) > 1]
     assert len(ragged) > 20
-    for runs, positions in ragged:  # whoever is behind is no longer, but for those who have just come
+    for runs, positions in ragged:  # later groups are not longer, except for sequences that just entered
         assert max(positions[runs[0][0]]) >= max(positions[runs[-1][0]])
     assert [each.tokens for (each,) in mine] == [each.tokens for (each,) in run(engine(1), in_turn)]

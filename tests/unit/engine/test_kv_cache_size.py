@@ -1,4 +1,4 @@
-"""Size of the KV cache by who shares the GPU, with free memory faked."""
+"""Size of the KV cache on a GPU, alone and shared, with faked free memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +9,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.core.errors import ConfigError
 from dojang.engine import kv_cache
-from dojang.engine.decoder import Shape
-from dojang.engine.kv_cache import Slots, spare_memory
+from dojang.engine.kv_cache import KvCache, default_kv_cache_bytes
 from dojang.engine.kv_cache_size import kv_budget
+from dojang.engine.shape import Shape
 from dojang.engine.torch_engine import TorchEngine
 from dojang.inference import vllm
 from dojang.weight_sync.in_memory import MemoryWeights
@@ -47,15 +47,15 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         (0, True, 0),
     ],
 )
-def test_the_share_depends_on_who_else_has_the_gpu(free: float, alone: bool, expected: float) -> None:
+def test_cache_share_depends_on_sharing_the_gpu(free: float, alone: bool, expected: float) -> None:
     assert kv_budget(int(free * GIB), alone=alone) == int(expected * GIB)
 
 
-def test_free_memory_is_measured_when_the_first_sequence_comes(gpus: Callable[..., None]) -> None:
+def test_free_memory_is_measured_at_the_first_request(gpus: Callable[..., None]) -> None:
     gpus(60)
-    assert spare_memory(torch.device("cuda")) == 20 * GIB
-    assert spare_memory(torch.device("cuda"), alone=True) == 51 * GIB
-    assert spare_memory(torch.device("cpu"), alone=True) == 4 * GIB
+    assert default_kv_cache_bytes(torch.device("cuda")) == 20 * GIB
+    assert default_kv_cache_bytes(torch.device("cuda"), alone=True) == 51 * GIB
+    assert default_kv_cache_bytes(torch.device("cpu"), alone=True) == 4 * GIB
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -71,11 +71,11 @@ def test_the_torch_engine_passes_it_on(
         asked.append(alone)
         return GIB
 
-    monkeypatch.setattr("dojang.engine.torch_engine.spare_memory", spare)
-    monkeypatch.setattr(kv_cache, "spare_memory", spare)
+    monkeypatch.setattr("dojang.engine.torch_engine.default_kv_cache_bytes", spare)
+    monkeypatch.setattr(kv_cache, "default_kv_cache_bytes", spare)
     engine = TorchEngine(micro_model(torch.float32), tokenizer, MemoryWeights(torch.float32), slots=4, alone=alone)
     assert asked == []  # what is loaded after the engine, such as a trainer, counts too
-    engine._batch.check(8)
+    engine._scheduler.check(8)
     assert asked == [alone]
 
 
@@ -108,7 +108,9 @@ def test_the_fullest_of_tensor_parallel_gpus_counts(gpus: Callable[..., None]) -
     gpus(30, 75)  # a trainer is on the first
     told = vllm.memory_options(None, 2, alone=False)
     assert told == {"gpu_memory_utilization": 0.36, "kv_cache_memory_bytes": 10 * GIB}
-    with pytest.raises(ConfigError, match=r"rollout.tensor_parallel_size=4 needs 4 GPUs, and there are 2 here"):
+    with pytest.raises(
+        ConfigError, match=r"rollout.engine.tensor_parallel_size=4 needs 4 GPUs, and this machine has 2"
+    ):
         vllm.memory_options(None, 4, alone=True)
 
 
@@ -127,7 +129,7 @@ def test_tensor_parallel_workers_are_processes_of_this_machine(
         def __init__(self, options: dict[str, Any]) -> None:
             told.append(options)
 
-    monkeypatch.setattr(vllm, "_Local", Line)
+    monkeypatch.setattr(vllm, "_InProcessVllm", Line)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for size in (1, 2):
         vllm.VllmEngine(tmp_path, tokenizer, None, tensor_parallel_size=size)
@@ -135,14 +137,14 @@ def test_tensor_parallel_workers_are_processes_of_this_machine(
     assert (told[1]["tensor_parallel_size"], told[1]["distributed_executor_backend"]) == (2, "mp")
 
 
-def test_a_cache_with_no_room_beside_it_grows_through_main_memory(
+def test_cache_grows_through_main_memory_when_two_do_not_fit(
     micro_model: Callable[..., PreTrainedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an engine alone on its GPU the old and the new KV cache do not fit at the same time."""
     shape = Shape.of(micro_model().config)
-    cache = Slots(shape, torch.float32, torch.device("cpu"), most=8, budget=1 << 22, scattered=True)
-    assert cache.make_room(64, 0)
-    allocated = cache._allocated
+    cache = KvCache(shape, torch.float32, torch.device("cpu"), max_slots=8, budget=1 << 22, indirect=True)
+    assert cache.reserve(64, 0)
+    allocated = cache._allocate
 
     def tight(capacity: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         held = cache.keys_LSKTD.nbytes + cache.values_LSKTD.nbytes
@@ -150,14 +152,14 @@ def test_a_cache_with_no_room_beside_it_grows_through_main_memory(
             raise torch.OutOfMemoryError("no room for two")
         return allocated(capacity, length)
 
-    monkeypatch.setattr(cache, "_allocated", tight)
+    monkeypatch.setattr(cache, "_allocate", tight)
     cache.keys_LSKTD.normal_()
     cache.values_LSKTD.normal_()
     cache.move(2, 0, 64)  # slots lie anywhere
-    length, before = cache.length, [cache.keys_LSKTD[:, cache.place(at)].clone() for at in range(3)]
-    wanted = cache.fitting(4 * length)
-    assert cache.make_room(4 * length, 3)
+    length, before = cache.length, [cache.keys_LSKTD[:, cache.physical_slot(at)].clone() for at in range(3)]
+    wanted = cache.max_slots_for(4 * length)
+    assert cache.reserve(4 * length, 3)
     assert cache.capacity == wanted  # not halved until it fits beside the old one
     assert cache.length >= 4 * length
     for at, keys_LKTD in enumerate(before):
-        assert torch.equal(cache.keys_LSKTD[:, cache.place(at), :, :length], keys_LKTD)
+        assert torch.equal(cache.keys_LSKTD[:, cache.physical_slot(at), :, :length], keys_LKTD)

@@ -11,8 +11,8 @@ from transformers.generation.logits_process import (
 )
 
 from dojang.engine import decode
-from dojang.engine.decode import Turn
-from dojang.engine.sampler import Limits, sample_tokens
+from dojang.engine.decode import StepInputs
+from dojang.engine.sampler import Truncation, sample_tokens
 from dojang.types import Sampling
 
 LAST = 1 - 2.0**-53  # the largest number a stream can give
@@ -122,13 +122,13 @@ def test_a_token_without_probability_is_never_taken(dtype: torch.dtype, size: in
         assert torch.isfinite(logprobs).all()
 
 
-def test_only_the_likeliest_may_be_drawn() -> None:
+def test_top_k_top_p_min_p_truncate() -> None:
     logits = random_logits(500)
     rows, order = 2000, logits.argsort(descending=True)
     uniform = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
 
     def drawn(top_k: int, top_p: float) -> tuple[set[int], torch.Tensor, torch.Tensor]:
-        limits = Limits(torch.full((rows,), top_k), torch.full((rows,), top_p).double(), torch.zeros(rows))
+        limits = Truncation(torch.full((rows,), top_k), torch.full((rows,), top_p).double(), torch.zeros(rows))
         result = sample_tokens(logits.expand(rows, -1), torch.ones(rows), uniform, limits)
         return set(result.token_B.tolist()), result.token_B, result.logp_B
 
@@ -153,7 +153,7 @@ def test_truncated_log_probs_are_those_of_transformers_warpers() -> None:
     logits_BV = torch.stack([random_logits(300, seed) for seed in range(len(grid))])
     warped_BV = torch.cat([warped(logits_BV[at, None], each) for at, each in enumerate(grid)]).log_softmax(-1)
     for uniform in np.linspace(0.01, 0.99, 15):
-        drawn = decode.draw(logits_BV, Turn(grid, np.full((1, len(grid)), uniform)))
+        drawn = decode.sample(logits_BV, StepInputs(grid, np.full((1, len(grid)), uniform)))
         expected_B = warped_BV.gather(-1, torch.from_numpy(drawn.token_RN[0])[:, None])[:, 0]
         np.testing.assert_allclose(drawn.logp_RN[0], expected_B, atol=1e-9)  # also: no token that was cut off
 
@@ -168,9 +168,9 @@ def warped(logits_BV: torch.Tensor, how: Sampling) -> torch.Tensor:
     return logits_BV
 
 
-def test_limits_of_one_row_are_not_those_of_another() -> None:
+def test_truncation_is_per_row() -> None:
     logits = random_logits(300).expand(3, -1)
-    limits = Limits(torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, 0.2], dtype=torch.float64), torch.zeros(3))
+    limits = Truncation(torch.tensor([0, 1, 0]), torch.tensor([1.0, 1.0, 0.2], dtype=torch.float64), torch.zeros(3))
     uniform = torch.full((3,), 0.9, dtype=torch.float64)
     together = sample_tokens(logits, torch.ones(3), uniform, limits)
     free = sample_tokens(logits, torch.ones(3), uniform)
@@ -189,7 +189,7 @@ def test_log_probs_before_temperature_and_bias_are_the_model_s_own() -> None:
     assert result.logp_B[1] == pytest.approx(float((logits[0] + bias[0]).log_softmax(-1)[17]))
 
 
-def test_many_scores_are_looked_at_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_logits_are_sampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """With rows of every kind, so that each part must get its own."""
     logits_NV = torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
     samplings = [
@@ -203,10 +203,10 @@ def test_many_scores_are_looked_at_some_rows_at_a_time(monkeypatch: pytest.Monke
         )
         for at in range(7)
     ]
-    turn = Turn(samplings, np.random.default_rng(0).random((1, 7)))
-    whole = decode.draw(logits_NV, turn)
-    monkeypatch.setattr(decode, "_SCORES", 150)
-    parts = decode.draw(logits_NV, turn)
+    inputs = StepInputs(samplings, np.random.default_rng(0).random((1, 7)))
+    whole = decode.sample(logits_NV, inputs)
+    monkeypatch.setattr(decode, "_LOGITS_PER_CALL", 150)
+    parts = decode.sample(logits_NV, inputs)
     for name in ("token_RN", "logp_RN", "plain_RN"):
         assert (getattr(whole, name) == getattr(parts, name)).all()
         assert getattr(parts, name).shape == (1, 7)

@@ -1,4 +1,4 @@
-"""What the torch engine does beyond answering: aborting, pausing, other weights under way, memory."""
+"""TorchEngine: abort, pause, weight updates while decoding, memory."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lookahead_decode import Blind
+from lookahead_decode import LookaheadRunner
 from run_engine import run
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,7 +22,7 @@ from dojang.weight_sync.in_memory import MemoryWeights
 
 Make = Callable[..., TorchEngine]
 HOT = Sampling(temperature=5.0, max_tokens=60, seed=3)
-"""Hot enough not to end by itself soon."""
+"""Temperature high enough that no sequence stops early."""
 PROMPT = tuple(range(10, 22))
 STORM = int(os.environ.get("DOJANG_STORM", "150"))
 """Requests in a storm; 10,000 take some ten minutes."""
@@ -39,11 +39,11 @@ def weights(micro_model: Callable[..., PreTrainedModel]) -> MemoryWeights:
 def make(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, weights: MemoryWeights
 ) -> Make:
-    def one(seed: int = 0, slots: int = 8, *, blind: bool = False, **options: float) -> TorchEngine:
+    def one(seed: int = 0, slots: int = 8, *, lookahead: bool = False, **options: float) -> TorchEngine:
         model = micro_model(torch.float64, seed=seed)
         engine = TorchEngine(model, tokenizer, weights, slots=slots, **options)  # type: ignore[arg-type]
-        if blind:
-            engine._batch._steps = Blind(engine._batch, model)
+        if lookahead:
+            engine._scheduler._runner = LookaheadRunner(engine._scheduler, model)
         return engine
 
     return one
@@ -51,7 +51,7 @@ def make(
 
 async def under_way(engine: TorchEngine, tokens: int = 5) -> None:
     """Until something has been written."""
-    while not any(len(row.tokens) >= tokens for row in engine._batch._rows):
+    while not any(len(seq.tokens) >= tokens for seq in engine._scheduler._running):
         await asyncio.sleep(0.001)
 
 
@@ -59,7 +59,7 @@ def alone(make: Make, prompt: tuple[int, ...], n: int, sampling: Sampling, **opt
     return run(make(**options), lambda engine: engine.generate(prompt, n, sampling))
 
 
-def test_what_is_aborted_is_delivered_and_can_go_on(make: Make) -> None:
+def test_aborted_samples_are_delivered_and_can_resume(make: Make) -> None:
     whole = alone(make, PROMPT, 3, HOT)
 
     async def abort(engine: TorchEngine) -> list[Completion]:
@@ -79,7 +79,7 @@ def test_what_is_aborted_is_delivered_and_can_go_on(make: Make) -> None:
         assert one.finish == other.finish
 
 
-def test_those_who_wait_are_aborted_too(make: Make) -> None:
+def test_waiting_requests_are_aborted_too(make: Make) -> None:
     async def abort(engine: TorchEngine) -> list[list[Completion]]:
         asked = [asyncio.create_task(engine.generate(PROMPT, 3, replace(HOT, ordinal=at))) for at in range(4)]
         await under_way(engine)
@@ -92,14 +92,14 @@ def test_those_who_wait_are_aborted_too(make: Make) -> None:
 
 
 @pytest.mark.parametrize("mode", ["keep", "recompute"])
-def test_a_pause_changes_nothing(make: Make, mode: Pause) -> None:
+def test_pause_does_not_change_tokens(make: Make, mode: Pause) -> None:
     async def pause(engine: TorchEngine) -> list[Completion]:
         asked = asyncio.create_task(engine.generate(PROMPT, 12, HOT))
         await under_way(engine)
         await engine.pause(mode)
-        before = [len(row.tokens) for row in engine._batch._rows]
+        before = [len(seq.tokens) for seq in engine._scheduler._running]
         await asyncio.sleep(0.05)
-        assert [len(row.tokens) for row in engine._batch._rows] == before
+        assert [len(seq.tokens) for seq in engine._scheduler._running] == before
         late = asyncio.create_task(engine.generate(PROMPT, 1, replace(HOT, ordinal=1)))
         await asyncio.sleep(0.02)
         assert not late.done()
@@ -110,7 +110,7 @@ def test_a_pause_changes_nothing(make: Make, mode: Pause) -> None:
     assert [each.tokens for each in run(make(), pause)] == [each.tokens for each in expected]
 
 
-def test_pausing_can_wait_for_what_is_under_way(make: Make) -> None:
+def test_pause_wait_lets_requests_finish(make: Make) -> None:
     async def pause(engine: TorchEngine) -> tuple[list[Completion], list[Completion]]:
         asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
         await under_way(engine)
@@ -129,7 +129,7 @@ def test_pausing_can_wait_for_what_is_under_way(make: Make) -> None:
     assert len(late) == 1
 
 
-def test_pausing_can_abort(make: Make) -> None:
+def test_pause_abort(make: Make) -> None:
     async def pause(engine: TorchEngine) -> list[Completion]:
         asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
         await under_way(engine)
@@ -141,7 +141,7 @@ def test_pausing_can_abort(make: Make) -> None:
     assert {each.finish for each in run(make(), pause)} == {"abort"}
 
 
-def test_tokens_know_the_weights_that_drew_them(make: Make, micro_model: Callable[..., PreTrainedModel]) -> None:
+def test_tokens_record_their_weight_version(make: Make, micro_model: Callable[..., PreTrainedModel]) -> None:
     async def swap(engine: TorchEngine) -> list[Completion]:
         asked = asyncio.create_task(engine.generate(PROMPT, 2, HOT))
         await under_way(engine)
@@ -158,9 +158,7 @@ def test_tokens_know_the_weights_that_drew_them(make: Make, micro_model: Callabl
         assert mine.tokens != old.tokens
 
 
-def test_sequences_can_be_read_again_by_the_new_weights(
-    make: Make, micro_model: Callable[..., PreTrainedModel]
-) -> None:
+def test_recompute_prefills_with_the_new_weights(make: Make, micro_model: Callable[..., PreTrainedModel]) -> None:
     """Then what follows is what the new weights would have written after the same words."""
 
     async def swap(engine: TorchEngine) -> list[Completion]:
@@ -180,7 +178,7 @@ def test_sequences_can_be_read_again_by_the_new_weights(
     assert mine.logprobs[cut:] == pytest.approx(expected[cut:].tolist(), abs=1e-10)
 
 
-def test_prompts_that_were_read_by_old_weights_are_read_again(make: Make) -> None:
+def test_prefixes_of_old_weights_are_prefilled_again(make: Make) -> None:
     """Samples that wait for a slot while the weights change begin with the new ones."""
 
     async def swap(engine: TorchEngine) -> list[Completion]:
@@ -195,12 +193,12 @@ def test_prompts_that_were_read_by_old_weights_are_read_again(make: Make) -> Non
     assert last.tokens == new.tokens
 
 
-def test_sleep_gives_memory_back_and_loses_nothing(make: Make) -> None:
+def test_sleep_frees_memory_and_keeps_requests(make: Make) -> None:
     async def doze(engine: TorchEngine) -> list[Completion]:
         asked = asyncio.create_task(engine.generate(PROMPT, 12, HOT))
         await under_way(engine)
         await engine.sleep()
-        assert engine._batch._slots.keys_LSKTD.numel() == 0
+        assert engine._scheduler._cache.keys_LSKTD.numel() == 0
         await engine.wake()
         return await asked
 
@@ -208,24 +206,24 @@ def test_sleep_gives_memory_back_and_loses_nothing(make: Make) -> None:
     assert [each.tokens for each in run(make(), doze)] == [each.tokens for each in expected]
 
 
-@pytest.mark.parametrize("ending", ["done", "one token", "aborted", "nobody waits"])
-def test_an_idle_engine_keeps_no_keys_and_values(make: Make, ending: str) -> None:
+@pytest.mark.parametrize("ending", ["done", "one token", "aborted", "cancelled"])
+def test_idle_engine_frees_the_kv_cache(make: Make, ending: str) -> None:
     async def play(engine: TorchEngine) -> None:
         sampling = replace(HOT, max_tokens=1 if ending == "one token" else 400 if ending != "done" else 8)
         asked = asyncio.ensure_future(engine.generate(PROMPT, 2, sampling))
-        if ending in ("aborted", "nobody waits"):
-            while not engine._batch.running:
+        if ending in ("aborted", "cancelled"):
+            while not engine._scheduler.running:
                 await asyncio.sleep(0)
         if ending == "aborted":
             await engine.abort()
-        if ending == "nobody waits":
+        if ending == "cancelled":
             asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         for _ in range(500):
-            if not engine._batch.busy and not engine._batch._slots.keys_LSKTD.numel():
+            if not engine._scheduler.busy and not engine._scheduler._cache.keys_LSKTD.numel():
                 return
             await asyncio.sleep(0.01)
-        raise AssertionError(f"{engine._batch._slots.keys_LSKTD.numel()} numbers are kept")
+        raise AssertionError(f"{engine._scheduler._cache.keys_LSKTD.numel()} numbers are kept")
 
     run(make(), play)
 
@@ -237,7 +235,7 @@ def test_more_samples_than_slots(make: Make) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 7, 1000])
-def test_prompts_may_be_read_in_pieces(make: Make, chunk: int) -> None:
+def test_chunked_prefill(make: Make, chunk: int) -> None:
     long = tuple(range(5, 205))
     pieces, whole = (alone(make, long, 2, replace(HOT, max_tokens=5), chunk=size) for size in (chunk, 512))
     assert [each.tokens for each in pieces] == [each.tokens for each in whole]
@@ -255,20 +253,20 @@ def test_stop_tokens_and_bias(make: Make) -> None:
     assert all(plain < -0.1 for plain in pushed.plain_logprobs)
 
 
-def test_a_prompt_that_leaves_no_room(make: Make) -> None:
-    with pytest.raises(ModelError, match="512 tokens leaves no room in a context of 512"):
+def test_prompt_as_long_as_the_context_is_rejected(make: Make) -> None:
+    with pytest.raises(ModelError, match="512 tokens leaves no tokens to sample in a context of 512"):
         alone(make, (5,) * 512, 1, HOT)
     [full] = alone(make, (5,) * 500, 1, HOT)
     assert len(full.tokens) <= 12
 
 
-@pytest.mark.parametrize(("slots", "blind"), [(1, False), (7, False), (7, True), (64, False), (64, True)])
-def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
-    make: Make, weights: MemoryWeights, micro_model: Callable[..., PreTrainedModel], slots: int, *, blind: bool
+@pytest.mark.parametrize(("slots", "lookahead"), [(1, False), (7, False), (7, True), (64, False), (64, True)])
+def test_ragged_requests_with_aborts_and_updates_match_single_requests(
+    make: Make, weights: MemoryWeights, micro_model: Callable[..., PreTrainedModel], slots: int, *, lookahead: bool
 ) -> None:
     """Weights are replaced by the same under another name: what is drawn must not notice, but versions must.
 
-    Also where turns begin before those before them have been looked at, as on a GPU."""
+    Also with steps decoded ahead before earlier ones are collected, as on a GPU."""
     random = Random(slots)
     same = dict(micro_model(torch.float64).named_parameters())
     asks = [
@@ -312,14 +310,14 @@ def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
         results = await asyncio.gather(*(ask(at) for at in range(len(asks))))
         await disturbance
         await engine.resume()  # the step that delivered the last has ended then
-        assert not engine._batch.busy
-        assert not engine._asked
+        assert not engine._scheduler.busy
+        assert not engine._pending
         return results
 
     async def in_turn(engine: TorchEngine) -> list[list[Completion]]:
         return [await engine.generate(*ask) for ask in asks]
 
-    engine = make(slots=slots, blind=blind)
+    engine = make(slots=slots, lookahead=lookahead)
     limit_s = 60.0 + STORM
     for mine, expected in zip(run(engine, storm, limit_s), run(make(slots=8), in_turn, limit_s), strict=True):
         assert [(each.tokens, each.text, each.finish) for each in mine] == [
@@ -329,15 +327,15 @@ def test_ragged_requests_with_aborts_and_swaps_are_as_if_each_were_alone(
             assert [span.start for span in each.spans] == [0, *(span.end for span in each.spans[:-1])]
             assert each.spans[-1].end == len(each.tokens)
             assert [span.version for span in each.spans] == sorted({span.version for span in each.spans})
-    steps = engine._batch._steps
-    assert not blind or (isinstance(steps, Blind) and steps.went_on and not steps.unseen)
+    runner = engine._scheduler._runner
+    assert not lookahead or (isinstance(runner, LookaheadRunner) and runner.went_on and not runner.unseen)
 
 
 @pytest.mark.parametrize("change", ["load", "abort", "sleep", "drop"])
-def test_what_has_begun_is_looked_at_before_anything_changes(make: Make, change: str) -> None:
-    engine = make(blind=True)
-    steps = engine._batch._steps
-    assert isinstance(steps, Blind)
+def test_steps_in_flight_are_collected_before_any_change(make: Make, change: str) -> None:
+    engine = make(lookahead=True)
+    runner = engine._scheduler._runner
+    assert isinstance(runner, LookaheadRunner)
 
     async def disturb(engine: TorchEngine) -> list[Completion]:
         other = asyncio.create_task(engine.generate(PROMPT[:4], 1, HOT))
@@ -361,40 +359,40 @@ def test_what_has_begun_is_looked_at_before_anything_changes(make: Make, change:
         assert kept >= 10
         assert mine.tokens[:kept] == theirs.tokens[:kept]
         assert change == "abort" or mine.finish != "abort"
-    assert not steps.unseen
-    assert steps.went_on
+    assert not runner.unseen
+    assert runner.went_on
 
 
-def test_nothing_is_under_way_after_the_last_has_ended_early(make: Make) -> None:
+def test_nothing_is_in_flight_after_the_last_sequence_stops_early(make: Make) -> None:
     """What was begun for it before its end had been seen is over, too."""
-    engine = make(blind=True)
-    steps, token = engine._batch._steps, alone(make, PROMPT, 1, HOT)[0].tokens[9]
-    assert isinstance(steps, Blind)
+    engine = make(lookahead=True)
+    runner, token = engine._scheduler._runner, alone(make, PROMPT, 1, HOT)[0].tokens[9]
+    assert isinstance(runner, LookaheadRunner)
 
     async def play(engine: TorchEngine) -> list[Completion]:
         drawn = await engine.generate(PROMPT, 1, replace(HOT, stop_tokens=(token,)))
         await engine.resume()  # the step that delivered it has ended then
-        assert steps.went_on
-        assert not steps.unseen
+        assert runner.went_on
+        assert not runner.unseen
         return drawn
 
     (drawn,) = run(engine, play)
     assert (len(drawn.tokens), drawn.finish) == (10, "stop")
 
 
-def test_out_of_memory_while_looking_for_nobody_is_told_and_the_engine_goes_on(make: Make) -> None:
-    engine = make(blind=True)
-    batch, token = engine._batch, alone(make, PROMPT, 1, HOT)[0].tokens[9]
-    land = batch._land
+def test_out_of_memory_after_all_sequences_finished_is_raised_and_the_engine_continues(make: Make) -> None:
+    engine = make(lookahead=True)
+    scheduler, token = engine._scheduler, alone(make, PROMPT, 1, HOT)[0].tokens[9]
+    collect = scheduler._collect
 
     def broken(flight: Any) -> None:
-        if not batch._rows:
-            batch._land = land  # type: ignore[method-assign]
-            batch._steps.unseen = 0  # type: ignore[attr-defined]
+        if not scheduler._running:
+            scheduler._collect = collect  # type: ignore[method-assign]
+            scheduler._runner.unseen = 0  # type: ignore[attr-defined]
             raise torch.OutOfMemoryError("no memory left")
-        land(flight)
+        collect(flight)
 
-    batch._land = broken  # type: ignore[method-assign]
+    scheduler._collect = broken  # type: ignore[method-assign]
 
     async def play(engine: TorchEngine) -> list[Completion]:
         await engine.generate(PROMPT, 1, replace(HOT, stop_tokens=(token,)))
@@ -404,27 +402,27 @@ def test_out_of_memory_while_looking_for_nobody_is_told_and_the_engine_goes_on(m
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_error_while_looking_is_told_and_the_engine_goes_on(make: Make, times: int) -> None:
-    """Also if turns have begun after those that could not be looked at."""
-    engine = make(blind=True)
-    steps, stopper, left = engine._batch._steps, engine._batch._stopper, [times]
-    assert isinstance(steps, Blind)
-    end = stopper.end
+def test_error_while_collecting_fails_requests_and_the_engine_continues(make: Make, times: int) -> None:
+    """Also with steps in flight after those that could not be collected."""
+    engine = make(lookahead=True)
+    runner, stop_criteria, left = engine._scheduler._runner, engine._scheduler._stop_criteria, [times]
+    assert isinstance(runner, LookaheadRunner)
+    check = stop_criteria.check
 
     def broken(written: Sequence[int], *rest: Any) -> Any:
         if len(written) > 8 and left[0]:
             left[0] -= 1
-            steps.unseen = 0  # what has begun will not be looked at any more
-            raise ValueError("cannot look")
-        return end(written, *rest)
+            runner.unseen = 0  # the steps in flight are never collected
+            raise ValueError("cannot collect")
+        return check(written, *rest)
 
-    stopper.end = broken  # type: ignore[method-assign]
+    stop_criteria.check = broken  # type: ignore[method-assign]
 
     async def play(engine: TorchEngine) -> list[Completion]:
         for _ in range(times):
             asked = [engine.generate(PROMPT[:size], 2, replace(HOT, ordinal=size)) for size in (4, 5)]
             answers = await asyncio.gather(*asked, return_exceptions=True)
-            assert [str(each) for each in answers] == ["cannot look"] * 2
+            assert [str(each) for each in answers] == ["cannot collect"] * 2
         return await engine.generate(PROMPT, 2, HOT)
 
     drawn = run(engine, play)
@@ -432,10 +430,10 @@ def test_an_error_while_looking_is_told_and_the_engine_goes_on(make: Make, times
 
 
 @pytest.mark.parametrize("most", [20, 9, 3])
-def test_where_memory_does_not_suffice_less_is_done_at_a_time(make: Make, most: int) -> None:
+def test_out_of_memory_preempts_and_shrinks_chunks(make: Make, most: int) -> None:
     asks = [(PROMPT[: 3 + at], 4, replace(HOT, ordinal=at, max_tokens=20)) for at in range(5)]
     engine = make(slots=16, chunk=512)
-    decoder, attempts = engine._batch._decoder, list[int]()
+    decoder, attempts = engine._scheduler._decoder, list[int]()
     forward = decoder.forward
 
     def scarce(token_N: torch.Tensor, position_N: torch.Tensor, attend: Attend, *wanted: torch.Tensor) -> torch.Tensor:
@@ -449,33 +447,33 @@ def test_where_memory_does_not_suffice_less_is_done_at_a_time(make: Make, most: 
     for ask, group in zip(asks, drawn, strict=True):
         assert [each.tokens for each in group] == [each.tokens for each in alone(make, *ask)]
     assert max(attempts) > most  # or nothing was tested
-    assert not engine._batch.busy
+    assert not engine._scheduler.busy
 
 
-def test_memory_that_suffices_for_nothing_is_an_error(make: Make) -> None:
+def test_out_of_memory_for_one_sequence_is_an_error(make: Make) -> None:
     async def play(engine: TorchEngine) -> None:
         def never(*_: object) -> torch.Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-        engine._batch._decoder.forward = never  # type: ignore[method-assign]
+        engine._scheduler._decoder.forward = never  # type: ignore[method-assign]
         with pytest.raises(torch.OutOfMemoryError):
             await engine.generate(PROMPT, 3, HOT)
 
     run(make(), play)
 
 
-def test_threads_of_the_engine_are_its_own(make: Make) -> None:
+def test_engine_thread_count_does_not_leak(make: Make) -> None:
     before = torch.get_num_threads()
     seen = list[int]()
 
     async def play(engine: TorchEngine) -> None:
-        step = engine._batch.step
+        step = engine._scheduler.step
 
         def watched() -> None:
             seen.append(torch.get_num_threads())
             step()
 
-        engine._batch.step = watched  # type: ignore[method-assign]
+        engine._scheduler.step = watched  # type: ignore[method-assign]
         await engine.generate(PROMPT, 2, HOT)
         seen.append(await asyncio.to_thread(torch.get_num_threads))
 

@@ -1,4 +1,4 @@
-"""The torch engine when things come at a bad moment: pauses that meet, broken updates, odd requests, a close."""
+"""TorchEngine edge cases: overlapping pauses, failed updates, unusual requests, close."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Make = Callable[..., TorchEngine]
 PROMPT = tuple(range(10, 22))
 WARM = Sampling(temperature=1.0, max_tokens=8, seed=3)
 HOT = Sampling(temperature=5.0, max_tokens=300, seed=3)
-"""Hot enough not to end by itself soon."""
+"""Temperature high enough that no sequence stops early."""
 
 
 @pytest.fixture
@@ -40,15 +40,15 @@ async def begun(engine: TorchEngine, sampling: Sampling = HOT) -> "asyncio.Task[
 
 
 async def waiting(engine: TorchEngine) -> "asyncio.Task[None]":
-    """A pause that waits for what is under way."""
+    """Start a pause with mode "wait"."""
     task = asyncio.create_task(engine.pause("wait"))
-    while engine._held is None:
+    while engine._held_back is None:
         await asyncio.sleep(0.001)
     return task
 
 
 @pytest.mark.parametrize("how", ["abort", "cancel", "broken update", "end"])
-def test_a_pause_that_waits_ends_however_the_others_end(make: Make, how: str) -> None:
+def test_pause_wait_returns_however_requests_end(make: Make, how: str) -> None:
     async def play(engine: TorchEngine) -> None:
         under_way = await begun(engine)
         pause = await waiting(engine)
@@ -58,7 +58,7 @@ def test_a_pause_that_waits_ends_however_the_others_end(make: Make, how: str) ->
             under_way.cancel()
         elif how == "broken update":
             update = await engine.begin(1, base=0)
-            with pytest.raises(ValueError, match="sum is"):
+            with pytest.raises(ValueError, match="checksum is"):
                 await update.commit("0" * 16)
         await pause
         assert (await engine.state()).paused
@@ -67,12 +67,12 @@ def test_a_pause_that_waits_ends_however_the_others_end(make: Make, how: str) ->
     run(make(), play)
 
 
-def test_two_pauses_that_wait_lose_no_request(make: Make) -> None:
+def test_two_pause_waits_lose_no_request(make: Make) -> None:
     async def play(engine: TorchEngine) -> list[Completion]:
         await begun(engine)
         first = await waiting(engine)
         late = asyncio.create_task(engine.generate(PROMPT, 1, WARM))
-        while not engine._held:
+        while not engine._held_back:
             await asyncio.sleep(0.001)
         second = asyncio.create_task(engine.pause("wait"))
         await asyncio.gather(first, second)
@@ -83,12 +83,12 @@ def test_two_pauses_that_wait_lose_no_request(make: Make) -> None:
     assert len(run(make(), play)) == 1
 
 
-def test_resuming_tells_a_pause_that_waits(make: Make) -> None:
+def test_resume_fails_a_pause_wait(make: Make) -> None:
     async def play(engine: TorchEngine) -> None:
         under_way = await begun(engine)
         pause = await waiting(engine)
         await engine.resume()
-        with pytest.raises(RuntimeError, match="resumed before all had ended"):
+        with pytest.raises(RuntimeError, match="resumed before all requests had finished"):
             await pause
         await under_way
         await engine.generate(PROMPT, 1, WARM)
@@ -98,7 +98,7 @@ def test_resuming_tells_a_pause_that_waits(make: Make) -> None:
 
 
 @pytest.mark.parametrize("first", ["keep", "recompute"])
-def test_a_pause_that_waits_lets_what_stands_still_end(make: Make, first: Pause) -> None:
+def test_pause_wait_after_a_pause_lets_requests_finish(make: Make, first: Pause) -> None:
     async def play(engine: TorchEngine) -> list[Completion]:
         under_way = await begun(engine)
         await engine.pause(first)
@@ -109,12 +109,12 @@ def test_a_pause_that_waits_lets_what_stands_still_end(make: Make, first: Pause)
     assert {each.finish for each in run(make(), play)} <= {"length", "stop"}
 
 
-def test_aborting_ends_requests_that_wait_for_a_pause_too(make: Make) -> None:
+def test_abort_includes_requests_held_back_by_a_pause(make: Make) -> None:
     async def play(engine: TorchEngine) -> list[Completion]:
         await begun(engine)
         await waiting(engine)
         late = asyncio.create_task(engine.generate(PROMPT, 2, WARM))
-        while not engine._held:
+        while not engine._held_back:
             await asyncio.sleep(0.001)
         await engine.abort()
         return await late
@@ -122,26 +122,26 @@ def test_aborting_ends_requests_that_wait_for_a_pause_too(make: Make) -> None:
     assert [(each.tokens, each.finish) for each in run(make(), play)] == [((), "abort")] * 2
 
 
-def test_a_request_behind_an_update_that_breaks_draws_nothing(make: Make) -> None:
+def test_request_after_a_failed_update_samples_nothing(make: Make) -> None:
     async def play(engine: TorchEngine) -> None:
         await begun(engine)
         update = await engine.begin(1, base=0)
         commit = asyncio.create_task(update.commit("0" * 16))
         await asyncio.sleep(0)  # it is on its way to the thread, and the engine is not dirty yet
         late = asyncio.create_task(engine.generate(PROMPT, 1, WARM))
-        with pytest.raises(ValueError, match="sum is"):
+        with pytest.raises(ValueError, match="checksum is"):
             await commit
-        with pytest.raises(RuntimeError, match="until whole weights have been loaded"):
+        with pytest.raises(RuntimeError, match="until full weights are loaded"):
             await late
 
     run(make(), play)
 
 
-def test_a_load_that_lacks_weights_does_not_bar_the_next(make: Make) -> None:
+def test_incomplete_load_does_not_block_the_next(make: Make) -> None:
     async def play(engine: TorchEngine) -> int:
         whole = dict(engine._weights.fetch(7))
         engine._weights.publish(8, {name: whole[name] for name in list(whole)[1:]})
-        with pytest.raises(ValueError, match="must bring every weight"):
+        with pytest.raises(ValueError, match="must send every weight"):
             await engine.load(8)
         engine._weights.publish(9, whole)
         await engine.load(9)
@@ -150,13 +150,13 @@ def test_a_load_that_lacks_weights_does_not_bar_the_next(make: Make) -> None:
     assert run(make(), play) == 9
 
 
-def test_what_old_weights_have_read_is_forgotten_even_if_somebody_holds_it(make: Make) -> None:
+def test_prefixes_of_old_weights_are_cleared_while_referenced(make: Make) -> None:
     async def play(engine: TorchEngine) -> list[Completion]:
         under_way = await begun(engine, replace(HOT, max_tokens=400))
         asked = asyncio.create_task(engine.generate(PROMPT[:5], 4, WARM))
-        while not any(prefix.logits_V is not None for prefix in list(engine._batch._prefixes.values())):
+        while not any(prefix.logits_V is not None for prefix in list(engine._scheduler._prefixes.values())):
             await asyncio.sleep(0.001)
-        kept = list(engine._batch._prefixes.values())
+        kept = list(engine._scheduler._prefixes.values())
         await asyncio.gather(asked, return_exceptions=True)
         await engine.load(7)
         under_way.cancel()
@@ -171,7 +171,7 @@ def test_what_old_weights_have_read_is_forgotten_even_if_somebody_holds_it(make:
     assert [each.tokens for each in run(make(), play)] == [each.tokens for each in run(make(), fresh)]
 
 
-def test_samples_another_engine_began_can_be_resumed(make: Make) -> None:
+def test_samples_of_another_engine_can_be_resumed(make: Make) -> None:
     [whole] = run(make(), lambda engine: engine.generate(PROMPT, 1, WARM))
     part = Completion(whole.tokens[:3], whole.logprobs[:3], "", "abort", 0)
     [again] = run(make(), lambda engine: engine.generate(PROMPT, 1, WARM, resume={0: part}))
@@ -180,35 +180,35 @@ def test_samples_another_engine_began_can_be_resumed(make: Make) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_samples_that_are_long_enough_already_end(make: Make, most: int) -> None:
+def test_resumed_samples_at_max_tokens_finish(make: Make, most: int) -> None:
     part = Completion((30, 31, 32), (-1.0, -1.0, -1.0), "", "abort", 0)
     sampling = replace(WARM, max_tokens=most)
     [done] = run(make(), lambda engine: engine.generate(PROMPT, 1, sampling, resume={0: part}))
     assert (done.tokens, done.finish) == ((30, 31, 32), "length")
 
 
-def test_samples_that_fill_the_context_end(make: Make) -> None:
+def test_resumed_samples_that_fill_the_context_finish(make: Make) -> None:
     part = Completion((30,) * 505, (-1.0,) * 505, "", "abort", 0)
     [done] = run(make(), lambda engine: engine.generate(PROMPT, 1, replace(WARM, max_tokens=600), resume={0: part}))
     assert done.finish == "length"
 
 
-def test_a_request_that_never_fits_is_refused_and_harms_nobody(make: Make) -> None:
+def test_request_that_never_fits_is_rejected_alone(make: Make) -> None:
     async def play(engine: TorchEngine) -> int:
         under_way = await begun(engine, replace(HOT, max_tokens=50))
-        with pytest.raises(ModelError, match=r"raise rollout\.kv_gb"):
+        with pytest.raises(ModelError, match=r"raise rollout\.engine\.kv_cache_gb"):
             await engine.generate(PROMPT, 1, replace(WARM, max_tokens=400))
         return len(await under_way)
 
     assert run(make(kv_gb=2**-13), play) == 2
 
 
-def test_as_many_tokens_as_anybody_likes_may_be_asked_for(make: Make) -> None:
+def test_max_tokens_may_exceed_the_context(make: Make) -> None:
     [done] = run(make(), lambda engine: engine.generate(PROMPT, 1, replace(HOT, max_tokens=10**13)))
     assert len(done.tokens) <= 500
 
 
-def test_closing_answers_everybody(make: Make) -> None:
+def test_close_resolves_all_requests(make: Make) -> None:
     async def play() -> list[object]:
         engine = make()
         await begun(engine)
@@ -225,7 +225,7 @@ def test_closing_answers_everybody(make: Make) -> None:
         assert isinstance(each, str | RuntimeError | asyncio.CancelledError) or each is None
 
 
-def test_a_temperature_too_small_for_numbers_takes_the_likeliest(make: Make) -> None:
+def test_underflowing_temperature_is_greedy(make: Make) -> None:
     tiny, none = (
         run(make(), lambda engine, t=t: engine.generate(PROMPT, 1, replace(WARM, temperature=t)))  # type: ignore[misc]
         for t in (1e-300, 0.0)
@@ -233,6 +233,6 @@ def test_a_temperature_too_small_for_numbers_takes_the_likeliest(make: Make) -> 
     assert tiny[0].tokens == none[0].tokens
 
 
-def test_an_empty_stop_string_is_refused() -> None:
+def test_empty_stop_string_is_rejected() -> None:
     with pytest.raises(ValueError, match="must not be empty"):
         replace(WARM, stop=("a", ""))

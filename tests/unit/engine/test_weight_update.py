@@ -1,4 +1,4 @@
-"""Updates of an engine's weights: whole ones and patches, checked before they are taken over, and sums."""
+"""Weight updates: full and patched, validated before they are applied, with checksums."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -36,7 +36,7 @@ def run(engine: TorchEngine, play: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(whole())
 
 
-def test_a_sum_depends_on_every_bit_every_place_and_every_name() -> None:
+def test_checksum_depends_on_bits_positions_and_names() -> None:
     tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
     first = checksum(tensors)
     assert first == checksum(dict(reversed(tensors.items())))
@@ -49,7 +49,7 @@ def test_a_sum_depends_on_every_bit_every_place_and_every_name() -> None:
     assert len({first, *(checksum(each) for each in (other, swapped, renamed, negative, shaped))}) == 6
 
 
-def test_the_sum_of_an_engine_is_that_of_the_weights_it_was_given(
+def test_engine_checksum_is_that_of_the_loaded_weights(
     engine: TorchEngine, micro_model: Callable[..., PreTrainedModel]
 ) -> None:
     async def play() -> tuple[str, str]:
@@ -61,9 +61,7 @@ def test_the_sum_of_an_engine_is_that_of_the_weights_it_was_given(
     assert list(run(engine, play)) == sums
 
 
-def test_a_patch_gives_what_the_whole_weights_give(
-    engine: TorchEngine, micro_model: Callable[..., PreTrainedModel]
-) -> None:
+def test_patch_equals_full_update(engine: TorchEngine, micro_model: Callable[..., PreTrainedModel]) -> None:
     changed = {name: weight.detach().clone() for name, weight in micro_model(torch.float32).named_parameters()}
     patches = []
     for name in ("model.layers.0.self_attn.k_proj.weight", "model.embed_tokens.weight", "model.norm.weight"):
@@ -83,7 +81,7 @@ def test_a_patch_gives_what_the_whole_weights_give(
     assert run(engine, play) == (checksum(changed), 0, 1)
 
 
-def test_what_is_wrong_with_an_update_is_said_before_anything_is_touched(
+def test_invalid_updates_are_rejected_before_any_change(
     engine: TorchEngine, micro_model: Callable[..., PreTrainedModel]
 ) -> None:
     name = "model.norm.weight"
@@ -92,26 +90,26 @@ def test_what_is_wrong_with_an_update_is_said_before_anything_is_touched(
     async def play() -> None:
         before = await engine.checksum()
         update = await engine.begin(1)
-        with pytest.raises(ValueError, match="an update to version 1 is under way"):
+        with pytest.raises(ValueError, match="an update to version 1 is in progress"):
             await engine.begin(2)
         with pytest.raises(ValueError, match="has no weight called strange"):
             await update.send({"strange": torch.zeros(1)})
-        with pytest.raises(ValueError, match=rf"comes as \[3\], and the engine's is \[{size}\]"):
+        with pytest.raises(ValueError, match=rf"shape \[3\]; the engine has \[{size}\]"):
             await update.send({name: torch.zeros(3)})
-        with pytest.raises(ValueError, match="began from a base version"):
+        with pytest.raises(ValueError, match="patches need an update with a base version"):
             await update.patch([Patch(name, torch.tensor([0]), torch.tensor([0.0]))])
         await update.send({name: torch.zeros(size)})
-        with pytest.raises(ValueError, match="must bring every weight"):
+        with pytest.raises(ValueError, match="must send every weight"):
             await update.commit()
         await update.give_up()
-        with pytest.raises(ValueError, match="is over"):
+        with pytest.raises(ValueError, match="has already ended"):
             await update.commit()
-        with pytest.raises(ValueError, match="it holds version 0; send whole weights"):
+        with pytest.raises(ValueError, match="it holds version 0; send full weights"):
             await engine.begin(6, base=5)
         patch = await engine.begin(1, base=0)
-        with pytest.raises(ValueError, match="a place outside"):
+        with pytest.raises(ValueError, match="an index outside"):
             await patch.patch([Patch(name, torch.tensor([size]), torch.tensor([0.0]))])
-        with pytest.raises(ValueError, match="places for"):
+        with pytest.raises(ValueError, match="indices and"):
             await patch.patch([Patch(name, torch.tensor([0]), torch.tensor([0.0, 1.0]))])
         await patch.give_up()
         assert await engine.checksum() == before
@@ -120,7 +118,7 @@ def test_what_is_wrong_with_an_update_is_said_before_anything_is_touched(
     run(engine, play)
 
 
-def test_an_engine_that_does_not_hold_what_it_should_draws_no_more(engine: TorchEngine) -> None:
+def test_engine_with_failed_update_samples_nothing(engine: TorchEngine) -> None:
     async def play() -> None:
         hot = Sampling(temperature=5.0, max_tokens=4000, seed=1)
         under_way = asyncio.create_task(engine.generate(PROMPT, 2, hot))
@@ -128,14 +126,14 @@ def test_an_engine_that_does_not_hold_what_it_should_draws_no_more(engine: Torch
             await asyncio.sleep(0.001)
         update = await engine.begin(1, base=0)
         await update.patch([Patch("model.norm.weight", torch.tensor([0]), torch.tensor([9.0]))])
-        with pytest.raises(ValueError, match="the weights' sum is"):
+        with pytest.raises(ValueError, match="the checksum is"):
             await update.commit("0123456789abcdef")
-        with pytest.raises(RuntimeError, match="broke off"):
+        with pytest.raises(RuntimeError, match="failed"):
             await under_way
-        assert "version 1 broke off" in (await engine.state()).dirty
-        with pytest.raises(RuntimeError, match="until whole weights have been loaded"):
+        assert "version 1 failed" in (await engine.state()).dirty
+        with pytest.raises(RuntimeError, match="until full weights are loaded"):
             await engine.generate(PROMPT, 1, WARM)
-        with pytest.raises(ValueError, match="send whole weights"):
+        with pytest.raises(ValueError, match="send full weights"):
             await engine.begin(2, base=0)
         await engine.load(3)
         [completion] = await engine.generate(PROMPT, 1, WARM)

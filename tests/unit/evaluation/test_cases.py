@@ -1,4 +1,4 @@
-"""Which settings `dojang eval` evaluates with: from the recipe or the run, options, and key=value."""
+"""Settings of `dojang eval`: from the recipe or the run, options, and key=value."""
 
 import json
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ def case(
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
-    """The directory of a run with settings of its own."""
+    """Directory of a run with non-default settings."""
     settings = [
         *("data={name: gsm8k, path: /data/gsm8k, shots: 4}", "model.chat_template_kwargs={enable_thinking: false}"),
-        *("rollout.max_tokens=99", "rollout.slots=3", "task.timeout_s=7", "judge.workers=1"),
+        *("rollout.max_tokens=99", "rollout.engine.max_num_seqs=3", "task.timeout_s=7", "judge.workers=1"),
     ]
     folder = tmp_path / "run"
     (folder / "checkpoints" / "step-000002").mkdir(parents=True)
@@ -55,7 +55,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_known_dataset_comes_before_a_folder_of_that_name(here: Path) -> None:
+def test_dataset_name_takes_precedence_over_a_folder(here: Path) -> None:
     said: list[str] = []
     found = case("dojang-tiny", "gsm8k=/data/gsm8k", said=said)
     assert isinstance(found.data, Gsm8kConfig)
@@ -70,7 +70,7 @@ def test_a_known_dataset_comes_before_a_folder_of_that_name(here: Path) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "checkpoints/best", "checkpoints/step-000002"])
-def test_a_run_brings_its_settings(trained: Path, below: str) -> None:
+def test_settings_come_from_the_run(trained: Path, below: str) -> None:
     subject = find_subject(str(trained / below), "")
     assert subject.trained_from == "dojang-tiny"
     assert subject.path.startswith(str(trained / "checkpoints"))
@@ -79,10 +79,10 @@ def test_a_run_brings_its_settings(trained: Path, below: str) -> None:
     assert (found.data.path, found.data.shots) == (Path("/data/gsm8k"), 4)
     assert found.model.chat_template_kwargs == {"enable_thinking": False}
     assert (found.rollout.max_tokens, found.task.timeout_s, found.judge.workers) == (99, 7, 1)
-    assert found.rollout.slots != 3  # that was for the machine it was trained on
+    assert found.rollout.engine.max_num_seqs != 3  # that was for the machine it was trained on
 
 
-def test_a_run_s_settings_go_with_the_same_dataset_elsewhere(trained: Path) -> None:
+def test_run_settings_apply_to_the_same_dataset_at_another_path(trained: Path) -> None:
     found = case(str(trained), "gsm8k=/other")
     assert isinstance(found.data, Gsm8kConfig)
     assert (found.data.path, found.data.shots, found.task.timeout_s) == (Path("/other"), 4, 7)
@@ -94,7 +94,7 @@ def test_a_run_s_settings_go_with_the_same_dataset_elsewhere(trained: Path) -> N
     )
 
 
-def test_options_and_overrides_come_before_a_run_s_settings(trained: Path) -> None:
+def test_options_and_overrides_take_precedence_over_the_run(trained: Path) -> None:
     options = Options(1, 0.0, 10, 55, 0, "cpu", "auto")
     found = case(str(trained), "", "data.shots=1", "model.chat_template_kwargs.enable_thinking=true", options=options)
     assert isinstance(found.data, Gsm8kConfig)
@@ -105,22 +105,22 @@ def test_options_and_overrides_come_before_a_run_s_settings(trained: Path) -> No
     assert shown.data.shots == 8
 
 
-def test_a_recipe_says_what_a_model_is_evaluated_on(tmp_path: Path) -> None:
+def test_recipe_gives_the_dataset(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "model: {name: org/other, chat_template_kwargs: {enable_thinking: false}}\ndata: {name: tiny_programs}\n"
         "task: {name: code, language: python3, reward_shape: all_or_nothing, max_tests: 7}\n"
-        "rollout: {max_tokens: 77, slots: 5}\neval: {samples: 4, temperature: 1.0}\nruntime: ray\n"
+        "rollout: {max_tokens: 77, engine: {max_num_seqs: 5}}\neval: {samples: 4, temperature: 1.0}\nruntime: ray\n"
     )
     found = case("dojang-tiny-code", recipe=str(path))
     assert (found.model.name, found.model.chat_template_kwargs) == ("dojang-tiny-code", {"enable_thinking": False})
-    assert (found.rollout.max_tokens, found.rollout.slots, found.runtime.name) == (77, 5, "local")
+    assert (found.rollout.max_tokens, found.rollout.engine.max_num_seqs, found.runtime.name) == (77, 5, "local")
     assert isinstance(found.task, CodeConfig)
     assert found.task.reward_shape == "all_or_nothing"
     assert case("dojang-tiny-code", "", "rollout.max_tokens=8", recipe=str(path)).rollout.max_tokens == 8
 
 
-def test_benchmarks_run_all_tests_unless_told_otherwise(tmp_path: Path) -> None:
+def test_benchmarks_run_all_tests_by_default(tmp_path: Path) -> None:
     def most(*overrides: str) -> int | None:
         task = case("dojang-tiny", "functions", *overrides).task
         assert isinstance(task, CodeConfig)
@@ -132,11 +132,11 @@ def test_benchmarks_run_all_tests_unless_told_otherwise(tmp_path: Path) -> None:
 
 
 def test_no_dataset_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="no dataset to evaluate on; give --data NAME or --recipe R"):
+    with pytest.raises(ConfigError, match="no dataset to evaluate on; give --data NAME or FILE, --recipe R"):
         case("dojang-tiny")
 
 
-def test_an_adapter_says_what_it_was_trained_from(tmp_path: Path) -> None:
+def test_adapter_names_its_base_model(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
     assert find_subject(str(tmp_path), "").trained_from == "org/base"
     assert find_subject("dojang-tiny", "").trained_from == ""

@@ -1,4 +1,4 @@
-"""`dojang eval` as it is typed: the shipped model on sums, twice the same; comparisons; mistakes."""
+"""`dojang eval` on the shipped model: determinism, comparisons, adapters, invalid arguments."""
 
 import csv
 import json
@@ -46,8 +46,10 @@ def results(folder: Path) -> dict[str, Any]:
     return only
 
 
-def test_what_is_written(sampled: Path) -> None:
-    assert {each.name for each in sampled.iterdir()} == {"results.json", "results.csv", "report.md"}
+def test_output_files(sampled: Path) -> None:
+    assert {each.name for each in sampled.iterdir()} == {
+        *("results.json", "results.csv", "report.md", "samples.jsonl", "settings.json")
+    }
     found = results(sampled)
     answers, accuracy, chances = found["answers"], found["accuracy"], found["pass_at"]
     assert isinstance(answers, list)
@@ -66,16 +68,16 @@ def test_what_is_written(sampled: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--samples", "4"]], ids=["greedy", "sampled"])
-def test_evaluating_twice_gives_the_same(more: list[str], request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_evaluation_is_deterministic(more: list[str], request: pytest.FixtureRequest, tmp_path: Path) -> None:
     run(*ASKED, "--problems", "30", *more, "--output", str(tmp_path / "again"))
     assert results(tmp_path / "again") == results(request.getfixturevalue("sampled" if more else "greedy"))
 
 
-def test_two_evaluations_beside_each_other(greedy: Path, sampled: Path) -> None:
+def test_compare_two_evaluations(greedy: Path, sampled: Path) -> None:
     told = run("eval", "--compare", str(greedy), str(sampled / "results.json"))
     assert "| arithmetic | 30 |" in told
     assert "paired permutation test over problems, exact" in told
-    assert "equally many answers of both models" in told  # 1 and 4
+    assert "equally many samples of both models" in told  # 1 and 4
     assert "+0.0% [-8.7%, +8.7%] | 1 |" in run("eval", "--compare", str(greedy), str(greedy))
 
 
@@ -95,7 +97,7 @@ def with_shots(folder: Path, found: dict[str, Any], model: str, trained_from: st
 
 
 @pytest.mark.parametrize("trained_from", ["smollm2", ""])
-def test_a_comparison_is_written_and_drawn_over_shots(
+def test_comparison_is_written_and_drawn_over_shots(
     greedy: Path, tmp_path: Path, trained_from: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures: list[Figure] = []
@@ -122,32 +124,32 @@ def test_a_comparison_is_written_and_drawn_over_shots(
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        (["eval"], ConfigError, "give a MODEL and --data NAME, or --compare A B"),
-        (["eval", "dojang-tiny"], ConfigError, "no dataset to evaluate on; give --data NAME or --recipe R"),
+        (["eval"], ConfigError, "give a MODEL and --data NAME or FILE, or --compare A B"),
+        (["eval", "dojang-tiny"], ConfigError, "no dataset to evaluate on; give --data NAME or FILE"),
         (["eval", "dojang-tiny", "--data", "sums"], ConfigError, "--data sums is neither arithmetic, functions, gsm8k"),
         (["eval", "dojang-tiny", "--data", "arithmetic", "--shots", "2"], ConfigError, "--shots is for gsm8k"),
-        (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "two"], ConfigError, "must be numbers with commas"),
+        (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "two"], ConfigError, "must be comma-separated numbers"),
         (["eval", "dojang-tiny", "--data", "gsm8k", "--shots", "99"], ConfigError, "shots=99 is more than the 8"),
         ([*ASKED, "model.name=dojang-tiny-code"], ConfigError, "is not the MODEL dojang-tiny; give it as MODEL"),
         ([*ASKED, "data.style=prose"], ConfigError, "data.style: no such key"),
         ([*ASKED, "eval.samples=4"], ConfigError, "greedy answers would all be the same"),
-        ([*ASKED, "--recipe", "nothing"], ConfigError, "there is no recipe 'nothing'"),
-        (["eval", "--compare", "/none", "/none"], DataError, "is not what `dojang eval --output` writes"),
+        ([*ASKED, "--recipe", "nothing"], ConfigError, "unknown recipe 'nothing'"),
+        (["eval", "--compare", "/none", "/none"], DataError, "is not an output of `dojang eval --output`"),
     ],
 )
-def test_mistakes(arguments: list[str], kind: type[Exception], words: str, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(arguments: list[str], kind: type[Exception], words: str, tmp_path: Path) -> None:
     with pytest.raises(kind, match=words):
         run(*arguments, *(["--output", str(tmp_path / "x")] if "--compare" not in arguments else []))
 
 
-def test_results_are_not_written_over(greedy: Path) -> None:
+def test_existing_results_are_not_overwritten(greedy: Path) -> None:
     with pytest.raises(ConfigError, match="is not empty"):
         run(*ASKED, "--output", str(greedy))
 
 
 @pytest.fixture(scope="module", params=[16, 4], ids=["lora", "qlora"])
 def adapter_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one step that trained adapters, of which the checkpoint after it is the best."""
+    """A run of one step that trained an adapter."""
     if request.param == 4:
         pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
     folder = tmp_path_factory.mktemp("adapter") / "run"
@@ -172,8 +174,8 @@ def graded(parquet: Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("of", ["run", "checkpoint"])
-def test_an_adapter_is_evaluated_as_its_training_run_sampled_it(adapter_run: Path, of: str, tmp_path: Path) -> None:
-    """Without --data: the run's own dataset, task and max_tokens."""
+def test_adapter_evaluation_equals_that_of_its_run(adapter_run: Path, of: str, tmp_path: Path) -> None:
+    """Without --data: dataset, task and max_tokens of the run."""
     step = adapter_run / "checkpoints" / "step-000001"
     asked = adapter_run if of == "run" and (adapter_run / "checkpoints" / "best").resolve() == step else step
     run("eval", str(asked), "--device", "cpu", "--problems", "40", "--output", str(tmp_path / "out"))
@@ -185,13 +187,13 @@ def test_an_adapter_is_evaluated_as_its_training_run_sampled_it(adapter_run: Pat
     assert (found["trained_from"], found["settings"]["max_tokens"], result["data"]) == ("dojang-tiny", 40, "arithmetic")
 
 
-def test_an_adapter_without_its_base_model_is_a_sentence(tmp_path: Path) -> None:
+def test_adapter_without_base_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "/nowhere/model"}')
     with pytest.raises(ModelError, match=r"base model that .*adapter_config.json names cannot be found.*/nowhere"):
         run("eval", str(tmp_path), "--data", "arithmetic", "--output", str(tmp_path / "x"))
 
 
-def test_an_adapter_that_does_not_fit_its_base_model_is_a_sentence(adapter_run: Path, tmp_path: Path) -> None:
+def test_adapter_that_does_not_fit_is_refused(adapter_run: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     shutil.copytree(adapter_run / "checkpoints" / "step-000001", saved)
     settings = json.loads((saved / "adapter_config.json").read_text())
@@ -200,7 +202,7 @@ def test_an_adapter_that_does_not_fit_its_base_model_is_a_sentence(adapter_run: 
         run("eval", str(saved), "--data", "arithmetic", "--max-tokens", "8", "--output", str(tmp_path / "x"))
 
 
-def test_a_sweep_over_shots_is_drawn_and_told(sampled: Path, tmp_path: Path) -> None:
+def test_sweep_over_shots_is_drawn_and_reported(sampled: Path, tmp_path: Path) -> None:
     found = json.loads((sampled / "results.json").read_text())
     (one,) = found["results"]
     found["results"] = [{**one, "data": "gsm8k", "shots": shots} for shots in (0, 2, 8)]
@@ -210,7 +212,7 @@ def test_a_sweep_over_shots_is_drawn_and_told(sampled: Path, tmp_path: Path) -> 
     assert numbers("0,2,8") == [0, 2, 8]
 
 
-def test_puzzles_are_told_by_generator(tmp_path: Path) -> None:
+def test_puzzles_are_reported_by_generator(tmp_path: Path) -> None:
     pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
     asked = [each if each != "arithmetic" else "reasoning_gym=chain_sum+gcd" for each in ASKED]
     told = run(*asked, "--problems", "8", "--output", str(tmp_path / "out"))

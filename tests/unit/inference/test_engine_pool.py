@@ -1,4 +1,4 @@
-"""Several engines answer as one would, whatever becomes of some of them."""
+"""EnginePool: load balancing, failures and recovery of replicas."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from dojang.core.errors import ClusterError, ModelError, RanksLost
-from dojang.inference.engine_pool import Fleet
+from dojang.inference.engine_pool import EnginePool
 from dojang.types import Completion, Sampling
 
 T = TypeVar("T")
@@ -54,25 +54,25 @@ class Fake:
     all: "list[Fake]" = []  # noqa: RUF012
 
 
-def run(play: Callable[[Fleet, list[Fake]], Awaitable[T]], count: int = 3, **options: float) -> T:
+def run(play: Callable[[EnginePool, list[Fake]], Awaitable[T]], count: int = 3, **options: float) -> T:
     async def whole() -> T:
         Fake.most, Fake.all = 0, [Fake(name) for name in range(count)]
         engines = Fake.all
-        fleet = Fleet(engines, **{"timeout_s": 0.2, "mend_s": 0.01, **options})  # type: ignore[arg-type]
+        pool = EnginePool(engines, **{"timeout_s": 0.2, "retry_s": 0.01, **options})  # type: ignore[arg-type]
         try:
-            return await asyncio.wait_for(play(fleet, engines), 20)
+            return await asyncio.wait_for(play(pool, engines), 20)
         finally:
-            await fleet.close()
+            await pool.close()
             assert all(each.closed for each in engines)
 
     return asyncio.run(whole())
 
 
-def test_work_goes_to_whoever_has_least() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> list[int]:
+def test_requests_go_to_the_least_loaded_replica() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> list[int]:
         for each in engines:
             each.gate.clear()
-        asked = [asyncio.create_task(fleet.generate((at,), n, SAMPLING)) for at, n in enumerate((8, 1, 1, 1, 1, 1))]
+        asked = [asyncio.create_task(pool.generate((at,), n, SAMPLING)) for at, n in enumerate((8, 1, 1, 1, 1, 1))]
         await asyncio.sleep(0.01)
         counts = [len(each.seen) for each in engines]
         for each in engines:
@@ -84,104 +84,104 @@ def test_work_goes_to_whoever_has_least() -> None:
     assert run(play) == [1, 3, 2]
 
 
-def test_what_a_failing_engine_was_asked_is_asked_of_another() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> None:
+def test_requests_of_a_failed_replica_go_to_another() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> None:
         engines[0].error = ConnectionError("gone")
-        groups = await asyncio.gather(*(fleet.generate((at,), 2, SAMPLING) for at in range(6)))
+        groups = await asyncio.gather(*(pool.generate((at,), 2, SAMPLING) for at in range(6)))
         assert [group[1].tokens for group in groups] == [(at, 1) for at in range(6)]
-        assert fleet.ready == 2
+        assert pool.ready == 2
         engines[0].error = None
         await asyncio.sleep(0.1)
-        assert fleet.ready == 3
+        assert pool.ready == 3
 
     run(play)
 
 
-def test_a_request_s_own_fault_is_not_the_engine_s() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> None:
+def test_invalid_request_does_not_exclude_a_replica() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> None:
         engines[0].error = ModelError("the prompt is too long")
         with pytest.raises(ModelError):
-            await fleet.generate((1,), 1, SAMPLING)
-        assert fleet.ready == 3
+            await pool.generate((1,), 1, SAMPLING)
+        assert pool.ready == 3
         assert sum(len(each.seen) for each in engines) == 1
 
     run(play)
 
 
-def test_all_have_the_new_weights() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> list[int]:
-        await fleet.load(4)
+def test_all_replicas_load_new_weights() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> list[int]:
+        await pool.load(4)
         assert Fake.most == 3
         return [each.version for each in engines]
 
     assert run(play) == [4, 4, 4]
 
 
-def test_weights_may_be_loaded_by_one_after_the_other() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> list[int]:
-        await fleet.load(4)
+def test_replicas_can_load_one_at_a_time() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> list[int]:
+        await pool.load(4)
         assert Fake.most == 1
         return [each.version for each in engines]
 
     assert run(play, loading=1) == [4, 4, 4]
 
 
-def test_a_slow_engine_does_not_hold_up_the_rest_and_catches_up() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> None:
+def test_slow_replica_is_excluded_and_rejoins() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> None:
         engines[1].load_gate.clear()
-        await fleet.load(4)
-        assert fleet.ready == 2
-        groups = await asyncio.gather(*(fleet.generate((at,), 1, SAMPLING) for at in range(5)))
+        await pool.load(4)
+        assert pool.ready == 2
+        groups = await asyncio.gather(*(pool.generate((at,), 1, SAMPLING) for at in range(5)))
         assert {group[0].version for group in groups} == {4}
-        await fleet.load(5)
+        await pool.load(5)
         engines[1].load_gate.set()
         await asyncio.sleep(0.1)
-        assert fleet.ready == 3
+        assert pool.ready == 3
         assert [each.version for each in engines] == [5, 5, 5]  # not the 4 it was at
 
     run(play)
 
 
-def test_weights_that_nobody_has_are_an_error() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> None:
+def test_unpublished_version_is_an_error() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> None:
         for each in engines:
             each.load_error = LookupError("weights version 9 is not held")
         with pytest.raises(LookupError, match="version 9"):
-            await fleet.load(9)
-        assert fleet.ready == 3
+            await pool.load(9)
+        assert pool.ready == 3
 
     run(play)
 
 
-def test_when_all_fail_a_request_it_fails() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> None:
+def test_request_fails_when_all_replicas_fail() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> None:
         for each in engines:
             each.error = ConnectionError("gone")
         with pytest.raises(ConnectionError, match="gone"):
-            await fleet.generate((1,), 1, SAMPLING)
+            await pool.generate((1,), 1, SAMPLING)
         assert [len(each.seen) for each in engines] == [3, 3, 3]
 
     run(play)
 
 
-def test_when_none_recovers_it_says_so_instead_of_waiting_for_ever() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> None:
-        await fleet.load(1)
+def test_no_recovery_within_the_timeout_is_an_error() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> None:
+        await pool.load(1)
         for each in engines:
             each.error = each.load_error = ConnectionError("gone")
-        with pytest.raises(ClusterError, match=r"no engine works.*engine 0: ConnectionError: gone"):
-            await fleet.generate((1,), 1, SAMPLING)
+        with pytest.raises(ClusterError, match=r"no engine is ready.*engine 0: ConnectionError: gone"):
+            await pool.generate((1,), 1, SAMPLING)
 
     run(play)
 
 
-def test_weights_that_were_lost_are_known_before_patience_ends() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> None:
-        await fleet.load(1)
+def test_lost_weights_are_reported_before_the_timeout() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> None:
+        await pool.load(1)
         for each in engines:
             each.error, each.load_error = RuntimeError("gone"), RanksLost("so are the weights")
         engines[0].load_error = RuntimeError("not yet")
-        asked = asyncio.create_task(fleet.generate((1,), 1, SAMPLING))
+        asked = asyncio.create_task(pool.generate((1,), 1, SAMPLING))
         await asyncio.sleep(0.2)
         assert not asked.done()  # one of them may still come back
         engines[0].load_error = RanksLost("so are the weights")
@@ -191,10 +191,10 @@ def test_weights_that_were_lost_are_known_before_patience_ends() -> None:
         run(play, timeout_s=15.0)
 
 
-def test_closing_fails_what_is_under_way() -> None:
-    async def play(fleet: Fleet, engines: list[Fake]) -> None:
-        await fleet.close()
+def test_close_fails_running_requests() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> None:
+        await pool.close()
         with pytest.raises(RuntimeError, match="closed"):
-            await fleet.generate((1,), 1, SAMPLING)
+            await pool.generate((1,), 1, SAMPLING)
 
     run(play)

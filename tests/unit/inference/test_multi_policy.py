@@ -1,7 +1,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from dojang.inference.multi_policy import Pair
+from dojang.inference.multi_policy import MultiPolicyEngine
 from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Sampling
 
@@ -23,10 +23,10 @@ class Noting:
         self._notes.append(f"{self._name} closes")
 
 
-def test_each_gets_its_own_weights_and_the_first_answers() -> None:
+def test_each_engine_loads_its_own_weights_and_the_first_generates() -> None:
     notes = list[str]()
     versions = iter((4, 5))
-    pair: RolloutEngine = Pair(Noting("coder", notes), Noting("tester", notes), lambda: next(versions))
+    pair: RolloutEngine = MultiPolicyEngine(Noting("coder", notes), Noting("tester", notes), lambda: next(versions))
 
     async def work() -> None:
         await pair.load(7)

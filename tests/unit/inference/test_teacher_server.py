@@ -1,4 +1,4 @@
-"""A teacher on servers, with a small server in vLLM's place: it answers as vLLM documents, and fails on request."""
+"""ServerTeacher against a fake vLLM server that fails on request."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ def expected(sample: Sample) -> tuple[float, ...]:
     )
 
 
-def test_log_probs_are_those_of_the_samples_own_tokens(server: FakeVllm, samples: list[Sample]) -> None:
+def test_logprobs_of_the_sampled_tokens(server: FakeVllm, samples: list[Sample]) -> None:
     assert ask(server, samples, token="secret") == [expected(sample) for sample in samples]
     assert {body["model"] for body in server.asked} == {"the-teacher"}
     assert [list(sample.tokens) for sample in samples] == sorted(body["prompt"] for body in server.asked[1:])
@@ -130,7 +130,7 @@ def test_failed_requests_are_sent_again(server: FakeVllm, samples: list[Sample])
     assert ask(server, samples) == [expected(sample) for sample in samples]
 
 
-def test_a_sample_that_cannot_be_scored_is_none_and_the_others_are_not(server: FakeVllm, samples: list[Sample]) -> None:
+def test_sample_without_logprobs_is_none(server: FakeVllm, samples: list[Sample]) -> None:
     def infinite(body: Mapping[str, Any]) -> object:
         answer: Any = server.scored(body)
         answer["choices"][0]["prompt_logprobs"][-1][str(body["prompt"][-1])]["logprob"] = -math.inf
@@ -148,7 +148,7 @@ def test_a_sample_that_cannot_be_scored_is_none_and_the_others_are_not(server: F
     assert len(refused) == 1  # what the server refuses is not asked again
 
 
-def test_a_teacher_with_another_tokenizer_is_refused(server: FakeVllm, samples: list[Sample]) -> None:
+def test_teacher_with_another_tokenizer_is_rejected(server: FakeVllm, samples: list[Sample]) -> None:
     def shifted(body: Mapping[str, Any]) -> tuple[int, object]:
         answer: Any = server.scored(body)
         for choices in answer["choices"][0]["prompt_logprobs"][1:]:
@@ -161,12 +161,12 @@ def test_a_teacher_with_another_tokenizer_is_refused(server: FakeVllm, samples: 
         ask(server, samples)
 
 
-def test_servers_that_cannot_teach_are_refused(server: FakeVllm, samples: list[Sample]) -> None:
+def test_unsuitable_teacher_servers_are_rejected(server: FakeVllm, samples: list[Sample]) -> None:
     with pytest.raises(ConfigError, match=r"'other' is not served.*the-teacher"):
         ask(server, samples, model="other")
     server.answer = lambda body: (200, {"choices": [{"text": ""}]})
     with pytest.raises(ConfigError, match="no prompt_logprobs"):
         ask(server, samples)
     server.answer = lambda body: (404, {"error": "unknown"})
-    with pytest.raises(ConfigError, match=r"cannot be asked.*404"):
+    with pytest.raises(ConfigError, match=r"cannot be reached.*404"):
         ask(server, samples)

@@ -1,4 +1,4 @@
-"""What engines that use vLLM do about pauses and updates that meet, with a line that only notes what it is told."""
+"""Overlapping pauses and updates of vLLM engines, over a fake connection that records its calls."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -9,19 +9,19 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
-from dojang.inference.vllm_base import Facts, ServedEngine
-from dojang.inference.vllm_protocol import Drawn
+from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
+from dojang.inference.vllm_protocol import VllmOutput
 from dojang.protocols import Abilities
 from dojang.types import Sampling
 from dojang.weight_sync.in_memory import MemoryWeights
-from dojang.weight_sync.weight_files import Parcels
+from dojang.weight_sync.weight_files import WeightFiles
 
 SAMPLING = Sampling(1.0, 4)
 ALL = Abilities(frozenset(("abort", "wait", "keep", "recompute")), True, True, False, False)
 
 
 class Noted:
-    """A line that draws when it runs, and takes a while to update."""
+    """A fake connection that samples when running and takes a while to update."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -29,15 +29,15 @@ class Noted:
         self.running.set()
         self.release = asyncio.Event()
 
-    async def ready(self) -> Facts:
-        return Facts(100, 50, 0)
+    async def ready(self) -> ModelInfo:
+        return ModelInfo(100, 50, 0)
 
-    async def draw(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> Drawn:
+    async def generate(self, prompt: Sequence[int], wanted: Mapping[str, Any], salt: Callable[[], str]) -> VllmOutput:
         salted = salt()
         self.notes.append(f"draw {salted} {'running' if self.running.is_set() else 'paused'}")
         await self.running.wait()
         await self.release.wait()
-        return Drawn((5,), (-1.0,), "length")
+        return VllmOutput((5,), (-1.0,), "length")
 
     async def abort(self) -> None: ...
 
@@ -67,74 +67,74 @@ class Noted:
 
 
 @pytest.fixture
-def make(tokenizer: PreTrainedTokenizerBase) -> Callable[[], tuple[ServedEngine, Noted]]:
-    def one() -> tuple[ServedEngine, Noted]:
+def make(tokenizer: PreTrainedTokenizerBase) -> Callable[[], tuple[VllmBaseEngine, Noted]]:
+    def one() -> tuple[VllmBaseEngine, Noted]:
         weights = MemoryWeights(torch.float32)
         weights.publish(7, {"a": torch.ones(2)})
-        line = Noted()
-        engine = ServedEngine(line, Parcels(None), tokenizer, weights)
+        connection = Noted()
+        engine = VllmBaseEngine(connection, WeightFiles(None), tokenizer, weights)
         engine.abilities = ALL
-        return engine, line
+        return engine, connection
 
     return one
 
 
-def test_resuming_waits_for_an_update(make: Callable[[], tuple[ServedEngine, Noted]]) -> None:
+def test_resuming_waits_for_an_update(make: Callable[[], tuple[VllmBaseEngine, Noted]]) -> None:
     async def play() -> list[str]:
-        engine, line = make()
+        engine, connection = make()
         load = asyncio.create_task(engine.load(7))
-        while "begin" not in line.notes:
+        while "begin" not in connection.notes:
             await asyncio.sleep(0.001)
         await engine.resume()
         await load
         await engine.close()
-        return line.notes
+        return connection.notes
 
     assert asyncio.run(play()) == ["pause", "begin", "end paused", "resume", "resume"]
 
 
-def test_requests_during_an_update_wait_and_use_nothing_of_the_old(
-    make: Callable[[], tuple[ServedEngine, Noted]],
+def test_requests_during_an_update_wait_and_get_a_new_salt(
+    make: Callable[[], tuple[VllmBaseEngine, Noted]],
 ) -> None:
     async def play() -> tuple[list[str], str, str]:
-        engine, line = make()
-        line.release.set()
+        engine, connection = make()
+        connection.release.set()
         before = engine._salt
         load = asyncio.create_task(engine.load(7))
-        while "begin" not in line.notes:
+        while "begin" not in connection.notes:
             await asyncio.sleep(0.001)
         [completion] = await engine.generate((1, 2), 1, SAMPLING)
         await load
         await engine.close()
         assert completion.version == 7
-        return line.notes, before, engine._salt
+        return connection.notes, before, engine._salt
 
     notes, before, after = asyncio.run(play())
     assert before != after
     assert notes[-1] == f"draw {after} running"
 
 
-def test_resuming_tells_a_pause_that_waits(make: Callable[[], tuple[ServedEngine, Noted]]) -> None:
+def test_resume_fails_a_pause_wait(make: Callable[[], tuple[VllmBaseEngine, Noted]]) -> None:
     async def play() -> None:
-        engine, line = make()
+        engine, connection = make()
         asked = asyncio.create_task(engine.generate((1, 2), 1, SAMPLING))
         while not (await engine.state()).running:
             await asyncio.sleep(0.001)
         pause = asyncio.create_task(engine.pause("wait"))
         await asyncio.sleep(0.02)
         await engine.resume()
-        with pytest.raises(RuntimeError, match="resumed before all had ended"):
+        with pytest.raises(RuntimeError, match="resumed before all requests had finished"):
             await pause
-        line.release.set()
+        connection.release.set()
         await asyncio.wait_for(asked, 5)
         await asyncio.wait_for(engine.generate((1, 2), 1, SAMPLING), 5)
-        assert "pause" not in line.notes
+        assert "pause" not in connection.notes
         await engine.close()
 
     asyncio.run(play())
 
 
-def test_a_load_that_fails_does_not_bar_the_next(make: Callable[[], tuple[ServedEngine, Noted]]) -> None:
+def test_failed_load_does_not_block_the_next(make: Callable[[], tuple[VllmBaseEngine, Noted]]) -> None:
     async def play() -> int:
         engine, _ = make()
         with pytest.raises(LookupError):
@@ -147,7 +147,7 @@ def test_a_load_that_fails_does_not_bar_the_next(make: Callable[[], tuple[Served
     assert asyncio.run(play()) == 7
 
 
-def test_a_head_that_is_the_embedding_once_more_need_not_be_sent(tmp_path: Any) -> None:
+def test_tied_head_need_not_be_sent(tmp_path: Any) -> None:
     path = tmp_path / "model.safetensors"
     save_file({"model.embed_tokens.weight": torch.ones(3, 2), "lm_head.weight": torch.ones(3, 2)}, path)
 
@@ -157,8 +157,8 @@ def test_a_head_that_is_the_embedding_once_more_need_not_be_sent(tmp_path: Any) 
         async def take(*_: object) -> None:
             taken.append(True)
 
-        parcels = Parcels(tmp_path, [path], tied=tied)
-        update = parcels.begin(1, None, take, lambda: None)
+        weight_files = WeightFiles(tmp_path, [path], tied=tied)
+        update = weight_files.begin(1, None, take, lambda: None)
         await update.send({"model.embed_tokens.weight": torch.zeros(3, 2)})
         try:
             await update.commit()

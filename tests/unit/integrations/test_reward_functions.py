@@ -1,4 +1,4 @@
-"""dojang's rewards as TRL and veRL call them. The real TRL is in tests/with_trl."""
+"""Reward functions for TRL and veRL. tests/with_trl uses the real TRL."""
 
 import asyncio
 import importlib.util
@@ -31,7 +31,7 @@ ADDS = "```python\nprint(sum(map(int, input().split())))\n```"
 
 
 class Recorder:
-    """A task that remembers what it was asked, and fails as often as it is told to."""
+    """A task that records its calls, and fails a given number of times."""
 
     def __init__(self, failures: int = 0) -> None:
         self.seen: list[tuple[Problem, str]] = []
@@ -70,7 +70,7 @@ def test_completions_may_be_texts_or_conversations() -> None:
     assert found == [1.5, 1.5, 1.0, 0.0, 0.0]
 
 
-def test_rows_that_dojang_has_prepared_need_no_further_word() -> None:
+def test_prepared_rows_need_no_reference_column() -> None:
     recorder = Recorder()
     problem = Problem("sums/1", "sums", (Message("system", "Be brief."), Message("user", "9 * 2?")), "18", "easy")
     row = to_row(problem, ability="math", split="train", index=0)
@@ -93,7 +93,7 @@ def test_rows_that_dojang_has_prepared_need_no_further_word() -> None:
         (None, None),
     ],
 )
-def test_what_a_column_says(truth: object, reference: object) -> None:
+def test_reference_column_formats(truth: object, reference: object) -> None:
     recorder = Recorder()
     reward = as_trl_reward(recorder, reference="solution")
     reward(prompts=["q", "q", "r"], completions=["a", "b", "a"], solution=[truth] * 3, data_source=["d"] * 3)
@@ -103,15 +103,15 @@ def test_what_a_column_says(truth: object, reference: object) -> None:
     assert problems[0].source == "d"
 
 
-def test_a_column_that_is_not_there() -> None:
+def test_missing_column_is_refused() -> None:
     reward = as_trl_reward("answer_line")
-    with pytest.raises(ConfigError, match=r"no column 'reward_model'; .*reference='solution'\). There is answer, id"):
+    with pytest.raises(ConfigError, match=r"no column 'reward_model'; .*reference='solution'\). Columns: answer, id"):
         reward(prompts=["q"], completions=["a"], answer=["18"], id=["1"])
     with pytest.raises(DataError, match="a ground truth of x cannot be read"):
         as_trl_reward("code", reference="tests")(completions=["a"], tests=[{"private_tests": 1}], data_source=["x"])
 
 
-def test_what_cannot_be_judged_has_no_reward_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_unjudged_completion_has_no_reward_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     reward = as_trl_reward("answer_line", reference="answer", name="sums")
     said: dict[str, float] = {}
     with caplog.at_level(logging.WARNING):
@@ -123,12 +123,12 @@ def test_what_cannot_be_judged_has_no_reward_and_is_said(caplog: pytest.LogCaptu
     assert "'many' is not a number" in record.getMessage()
 
 
-def test_a_failure_is_tried_again() -> None:
+def test_failure_is_retried() -> None:
     assert as_trl_reward(Recorder(failures=2), reference="x")(completions=["a"], x=["1"]) == [1.0]
     assert as_trl_reward(Recorder(failures=3), reference="x")(completions=["a"], x=["1"]) == [None]
 
 
-def test_it_works_inside_an_event_loop_and_in_many_threads() -> None:
+def test_works_in_an_event_loop_and_in_threads() -> None:
     reward = as_trl_reward("answer_line", reference="answer")
 
     async def inside() -> list[float | None]:
@@ -148,7 +148,7 @@ def test_it_works_inside_an_event_loop_and_in_many_threads() -> None:
     assert reward(completions=[RIGHT], answer=["18"]) == [1.5]
 
 
-def test_programs_are_judged_by_workers_that_stay(code: TrlReward) -> None:
+def test_judge_workers_are_reused(code: TrlReward) -> None:
     first = code(completions=[ADDS, "```python\nprint(3)\n```", "no program"], tests=[SUM] * 3)
     assert first == [1.0, 0.5, -1.0]
     mine = workers()
@@ -159,7 +159,7 @@ def test_programs_are_judged_by_workers_that_stay(code: TrlReward) -> None:
     assert not workers()
 
 
-def test_a_copy_has_processes_of_its_own(code: TrlReward) -> None:
+def test_fork_starts_its_own_processes(code: TrlReward) -> None:
     assert code(completions=[ADDS], tests=[SUM]) == [1.0]
     again = pickle.loads(pickle.dumps(code))
     assert again.__name__ == "code"
@@ -176,7 +176,7 @@ def test_a_copy_has_processes_of_its_own(code: TrlReward) -> None:
     assert os.read(reading, 100) == b"[1.0]"
 
 
-def test_keywords_and_tasks_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keywords_and_custom_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     words = as_trl_reward({"name": "keywords", "required": ["dose"]}, reference="rules")
     # A table fills in None where a row has no such key.
     rules = [{"required": ["noon"], "forbidden": None}, {"required": None, "forbidden": ["now"]}]
@@ -194,19 +194,19 @@ def test_keywords_and_tasks_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None
         ("mahts", None, "task: Input tag 'mahts' found using 'name' does not match any of the expected tags.*'maths'"),
         ({"name": "maths", "boxd": 1}, None, "task: maths.boxd: Extra inputs"),
         ({}, None, "task: "),
-        (None, None, "None is no task: give the name of one"),
-        (["maths"], None, "is no task"),
-        (Recorder, None, "is no task"),
+        (None, None, "None is not a task: give a task's name"),
+        (["maths"], None, "is not a task"),
+        (Recorder, None, "is not a task"),
         ("code", {"worker": 1}, "judge: worker: Extra inputs"),
         ("code", "http://judge", "judge: Input should be a valid dictionary"),
     ],
 )
-def test_a_task_that_cannot_be(task: Any, judge: Any, said: str) -> None:
+def test_invalid_task_is_refused(task: Any, judge: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         as_trl_reward(task, judge=judge)
 
 
-def test_whoever_waits_when_it_is_closed_is_told() -> None:
+def test_close_fails_pending_calls() -> None:
     begun = threading.Event()
     told: list[Exception] = []
 
@@ -230,12 +230,12 @@ def test_whoever_waits_when_it_is_closed_is_told() -> None:
     assert begun.wait(10)
     reward.close()
     waits.join(10)
-    assert [str(each) for each in told] == ["it was closed before all completions were judged"]
+    assert [str(each) for each in told] == ["the grader was closed before all completions were graded"]
     assert reward(completions=["b"], x=["1"]) == [1.0]  # begins anew
     reward.close()
 
 
-def test_nothing_is_left_when_the_program_ends() -> None:
+def test_no_process_outlives_the_program() -> None:
     program = f"""
         import os, subprocess
         from dojang.integrations.reward_functions import as_trl_reward
@@ -256,19 +256,19 @@ def test_nothing_is_left_when_the_program_ends() -> None:
 
 
 def alive(process: str) -> bool:
-    """Not if it is a zombie that nobody has picked up yet: that is the system's business."""
+    """Returns whether the process runs; zombies do not count."""
     return said(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()[:1] not in ([], ["Z"])
 
 
 def workers() -> set[str]:
-    """The judge's processes below this one; other tests may have left verifiers that end in their own time."""
+    """Returns the judge processes below this one; verifiers of other tests may still be ending."""
     threads = Path("/proc/self/task").iterdir()
     below = {child for thread in threads for child in said(thread / "children").split()}
     return {child for child in below if "supervisor" in said(Path(f"/proc/{child}/cmdline"))}
 
 
 def said(file: Path) -> str:
-    """What the system says of a process or thread; nothing if it has just ended."""
+    """Reads /proc status of a process or thread; empty if it has just ended."""
     try:
         return file.read_text()
     except OSError:
@@ -279,7 +279,7 @@ def said(file: Path) -> str:
 
 
 def loaded_by_path(path: str, name: str, **reward_kwargs: Any) -> Any:
-    """The way veRL does it: the file is executed under a name of its own."""
+    """Loads the file like veRL: executes it under another module name."""
     spec = importlib.util.spec_from_file_location("custom_module", path)
     assert spec is not None
     assert spec.loader is not None
@@ -290,7 +290,7 @@ def loaded_by_path(path: str, name: str, **reward_kwargs: Any) -> Any:
     return lambda *args, **kwargs: function(*args, **kwargs, **reward_kwargs)
 
 
-def test_verl_loads_it_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verl_loads_the_file_by_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "custom_module", raising=False)
     score = loaded_by_path(dojang.integrations.reward_functions.__file__, "compute_score", task={"name": "answer_line"})
     monkeypatch.delitem(sys.modules, "custom_module")
@@ -301,7 +301,7 @@ def test_verl_loads_it_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert score(**given, reward_router_address=None, reward_model_tokenizer=None)["acc"] == 1.0
 
 
-def test_a_file_of_ones_own_may_say_what_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_file_may_configure_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "custom_module", raising=False)
     file = tmp_path / "mine.py"
     file.write_text(
@@ -313,14 +313,14 @@ def test_a_file_of_ones_own_may_say_what_is_wanted(tmp_path: Path, monkeypatch: 
     assert score("advice", "a dose", None) == {"score": 1.0, "acc": 1.0}
 
 
-def test_what_verl_cannot_be_told_is_an_error() -> None:
+def test_unjudged_completion_is_an_error_in_verl() -> None:
     with pytest.raises(JudgeError, match=r"could not be judged: .*'many' is not a number"):
         compute_score("gsm8k", RIGHT, "many", task="answer_line")
     with pytest.raises(ConfigError, match=r"reward_kwargs\.task"):
         compute_score("gsm8k", RIGHT, "18")
 
 
-def test_the_same_words_mean_the_same_processes() -> None:
+def test_equal_settings_share_processes() -> None:
     settings = {"name": "code", "language": "python3"}
     first = compute_score("sums", ADDS, json.dumps(SUM), task=settings, judge={"workers": 1})
     mine = workers()
@@ -331,7 +331,7 @@ def test_the_same_words_mean_the_same_processes() -> None:
     assert not workers()
 
 
-def test_many_threads_share_what_the_first_has_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
 
     def slow(problems: object, **options: object) -> Recorder:
@@ -349,7 +349,7 @@ def test_many_threads_share_what_the_first_has_made(monkeypatch: pytest.MonkeyPa
     assert len(made) == 1
 
 
-def test_these_are_what_they_say() -> None:
+def test_public_names() -> None:
     recorder: Task = Recorder()
     assert isinstance(as_verl_reward(recorder), VerlReward)
     assert as_verl_reward(recorder).__name__ == "compute_score"

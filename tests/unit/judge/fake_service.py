@@ -1,4 +1,4 @@
-"""A judge that does what a program's text tells it, and services around it."""
+"""A fake judge controlled by the program's text, and services that run it."""
 
 import asyncio
 import json
@@ -19,11 +19,11 @@ from dojang.programs import Isolation, Judgement, Limits, Ran, Submission
 from dojang.types import Outcome
 
 PATIENCE = 60.0
-"""For what should happen at once: a busy machine must not fail a test."""
+"""Timeout for things that should happen at once, long enough for a busy machine."""
 
 
 class FakeJudge:
-    """Accepts "right", refuses anything else; "wait" waits to be released, "raise" raises."""
+    """Accepts "right" and rejects anything else; "wait" waits to be released, "raise" raises."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
@@ -83,7 +83,7 @@ class FakeJudge:
 
 
 class RunningService:
-    """A service on a loopback port, in a thread of its own."""
+    """A service on a loopback port, in a separate thread."""
 
     def __init__(self, options: ServiceOptions, port: int = 0, drain_s: float = PATIENCE) -> None:
         self.url = ""
@@ -112,11 +112,11 @@ class RunningService:
         )
 
     def call(self, function: Callable[[], object]) -> None:
-        """Have the service's own thread do it."""
+        """Call it in the service's thread."""
         self._loop.call_soon_threadsafe(function)
 
     def wait(self, condition: Callable[[], object]) -> None:
-        """Until the condition holds, as the service's own thread sees it."""
+        """Wait until the condition holds in the service's thread."""
 
         async def poll() -> None:
             while not condition():
@@ -144,7 +144,7 @@ class RunningService:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what another thread or process is about to do."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
@@ -169,7 +169,7 @@ asyncio.run(main())
 
 @contextmanager
 def service_process(port: int = 0) -> "Iterator[tuple[subprocess.Popen[str], str]]":
-    """A service in a process of its own, and its address."""
+    """A service in a separate process, and its URL."""
     command = [sys.executable, "-W", "error", "-c", SCRIPT, str(Path(__file__).parent), str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

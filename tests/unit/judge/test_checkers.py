@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 import dojang
-from dojang.judge.checkers import PIECE, compare, complete, normal_form, reads_score
+from dojang.judge.checkers import PIECE, compare, digest_decides, normalize, parse_checker_score
 from dojang.programs import Checker, CheckerName
 
 COMPLETE: tuple[CheckerName, ...] = ("tokens", "exact", "caseless", "unordered")
@@ -15,11 +15,11 @@ BUILT_IN: tuple[CheckerName, ...] = (*COMPLETE, "floats", "contest")
 
 
 def check(name: CheckerName, expected: bytes, actual: bytes, tolerance: float = 1e-6) -> str | None:
-    """The verdict, after checking that the normal forms agree with it."""
+    """The verdict, after checking that it agrees with the normal forms."""
     checker = Checker(name, tolerance)
     found = compare(checker, expected, actual)
-    same = normal_form(checker, expected) == normal_form(checker, actual)
-    if complete(checker, expected):
+    same = normalize(checker, expected) == normalize(checker, actual)
+    if digest_decides(checker, expected):
         assert same == (found is None)
     elif same:
         assert found is None
@@ -147,13 +147,13 @@ def test_accepted(name: CheckerName, expected: bytes, actual: bytes) -> None:
         ("floats", b"yes", b"YES", "token 1"),
     ],
 )
-def test_refused(name: CheckerName, expected: bytes, actual: bytes, said: str) -> None:
+def test_rejected(name: CheckerName, expected: bytes, actual: bytes, said: str) -> None:
     found = check(name, expected, actual)
     assert found is not None
     assert said in found
 
 
-def test_the_tolerance_is_absolute_or_relative_whichever_is_kinder() -> None:
+def test_tolerance_is_absolute_or_relative() -> None:
     assert check("floats", b"0.001", b"0.002", tolerance=1e-3) is None
     assert check("floats", b"1000.0", b"1000.9", tolerance=1e-3) is None
     assert check("floats", b"1000.0", b"1001.1", tolerance=1e-3)
@@ -161,7 +161,7 @@ def test_the_tolerance_is_absolute_or_relative_whichever_is_kinder() -> None:
     assert check("floats", b"1.0", b"1.0000000000000002", tolerance=0)
 
 
-def test_a_difference_of_just_the_tolerance_is_not_lost_to_rounding() -> None:
+def test_difference_equal_to_tolerance_is_accepted() -> None:
     random = Random(5)
     for _ in range(2000):
         digits = random.randrange(3, 10)
@@ -171,7 +171,7 @@ def test_a_difference_of_just_the_tolerance_is_not_lost_to_rounding() -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_message_is_short_and_shows_where_long_words_part(name: CheckerName) -> None:
+def test_message_quotes_the_first_difference_of_long_words(name: CheckerName) -> None:
     long = b"x" * 100_000
     found = check(name, long + b"1" + long, long + b"2" + long)
     assert found is not None
@@ -204,7 +204,7 @@ def test_random_outputs(name: CheckerName) -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_any_bytes_at_all(name: CheckerName) -> None:
+def test_random_bytes(name: CheckerName) -> None:
     random = Random(2)
     for _ in range(3000):
         expected = random.randbytes(random.randrange(30))
@@ -215,7 +215,7 @@ def test_any_bytes_at_all(name: CheckerName) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens", "caseless", "floats", "contest"])
-def test_cutting_into_pieces_never_shows(name: CheckerName) -> None:
+def test_pieces_do_not_change_the_verdict(name: CheckerName) -> None:
     random = Random(3)
     for _ in range(10):
         data = b"".join(
@@ -224,7 +224,7 @@ def test_cutting_into_pieces_never_shows(name: CheckerName) -> None:
         )
         padded = b" " * random.randrange(PIECE) + data.replace(b"c ", b"c\n")
         assert check(name, data, padded) is None
-        assert normal_form(Checker("tokens"), padded) == b" ".join(data.split())
+        assert normalize(Checker("tokens"), padded) == b" ".join(data.split())
         assert check(name, data, padded + b"d") == "1251 tokens where 1250 are expected"
         assert check(name, data, padded.replace(b"c" * 50, b"d", 1))
 
@@ -251,12 +251,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_two_megabytes_take_seconds_at_most(name: CheckerName, data: bytes) -> None:
+def test_two_megabytes_take_seconds(name: CheckerName, data: bytes) -> None:
     checker = Checker(name)
     started = time.process_time()
     compare(checker, data, data + b" 1")
     compare(checker, b"1.5", data)
-    normal_form(checker, data)
+    normalize(checker, data)
     assert time.process_time() - started < 4  # far more than it takes, far less than quadratic time would
 
 
@@ -290,19 +290,19 @@ def test_contest_accepts_whatever_tokens_accepts_and_less_than_caseless_floats()
             assert check("floats", *lowered) is None
 
 
-def test_which_normal_forms_are_complete() -> None:
-    assert all(complete(Checker(name), b"1.5") for name in COMPLETE)
-    assert not complete(Checker("floats"), b"1")
-    assert not complete(Checker("program", language="python3", source="..."), b"1")
-    assert complete(Checker("contest"), b"1 YES abc 1.2.3 e5 1_0.5x ... v1.0\n")
+def test_digest_decides() -> None:
+    assert all(digest_decides(Checker(name), b"1.5") for name in COMPLETE)
+    assert not digest_decides(Checker("floats"), b"1")
+    assert not digest_decides(Checker("program", language="python3", source="..."), b"1")
+    assert digest_decides(Checker("contest"), b"1 YES abc 1.2.3 e5 1_0.5x ... v1.0\n")
     for decimal in (b"1.5", b"a\n-.5", b"7 5.\n", b"1e5", b"+2E-3 x"):
-        assert not complete(Checker("contest"), decimal), decimal
+        assert not digest_decides(Checker("contest"), decimal), decimal
 
 
-def test_a_checker_program_has_to_be_run() -> None:
+def test_compare_rejects_checker_programs() -> None:
     checker = Checker("program", language="python3", source="...")
-    assert normal_form(checker, b" a\n") == b" a\n"
-    with pytest.raises(ValueError, match="has to be run"):
+    assert normalize(checker, b" a\n") == b" a\n"
+    with pytest.raises(ValueError, match="run it instead of comparing"):
         compare(checker, b"1", b"1")
 
 
@@ -326,11 +326,11 @@ def test_a_checker_program_has_to_be_run() -> None:
         (-11, b"1", None),
     ],
 )
-def test_what_a_checker_program_says(exit_code: int, stdout: bytes, verdict: bool | None) -> None:
-    assert reads_score(exit_code, stdout) is verdict
+def test_parse_checker_score(exit_code: int, stdout: bytes, verdict: bool | None) -> None:
+    assert parse_checker_score(exit_code, stdout) is verdict
 
 
-def test_a_bare_interpreter_can_import_it() -> None:
+def test_bare_interpreter_can_import_checkers() -> None:
     source = Path(dojang.__file__).parents[1]
     code = (
         f"import sys; sys.path.insert(0, {str(source)!r}); import dojang.judge.checkers; "

@@ -1,4 +1,4 @@
-"""The remote judge: against real services, and against scripted answers where the order of things matters."""
+"""RemoteJudge against real services, and against scripted replies where the order matters."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import pytest
 from fake_service import PATIENCE, RunningService, service_process
 
 from dojang.core.errors import ConfigError
-from dojang.judge.client import Patience, RemoteJudge
+from dojang.judge.client import RemoteJudge, RetryPolicy
 from dojang.judge.json_schema import dump_judgement, parse_exam, parse_request
 from dojang.judge.service import ServiceOptions
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Limits, Ran, Submission
@@ -26,7 +26,7 @@ Handler = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
 
 class Clock:
-    """Time that passes only when somebody sleeps."""
+    """A clock that advances only in sleep()."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -38,14 +38,14 @@ class Clock:
         await asyncio.sleep(0)
 
     def judge(self, *urls: str, **options: Any) -> RemoteJudge:
-        options = {"patience": Patience(retries=2, first_delay_s=1.0), **options}
+        options = {"policy": RetryPolicy(retries=2, first_delay_s=1.0), **options}
         return RemoteJudge(
             urls or ("http://a",), TOKEN, clock=lambda: self.now, sleep=self.sleep, uniform=lambda: 0.5, **options
         )
 
 
 class Script:
-    """A service made of a list of answers; the last one is given for good."""
+    """A service that returns a list of replies and then repeats the last one."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self.answers = list(answers)
@@ -66,7 +66,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Handler]:
-    """Who answers for which host."""
+    """Handler of each host."""
     handlers: dict[str, Handler] = {}
 
     async def handle(request: httpx.Request) -> httpx.Response:
@@ -97,7 +97,7 @@ def outcome(judge: RemoteJudge) -> Outcome:
     return judged(judge).outcome
 
 
-def test_a_service_judges_for_us_whatever_the_event_loop() -> None:
+def test_judge_from_several_event_loops() -> None:
     with RunningService(ServiceOptions(token=TOKEN)) as service:
         judge = RemoteJudge([service.url], TOKEN)
         for source, expected in (("right", Outcome.ACCEPTED), ("other", Outcome.WRONG), ("raise", Outcome.JUDGE_ERROR)):
@@ -115,10 +115,10 @@ def test_a_service_judges_for_us_whatever_the_event_loop() -> None:
         assert "set the token" in without.detail
 
 
-def test_a_service_that_dies_is_a_failure_of_the_machinery_and_is_used_again_when_it_is_back() -> None:
-    impatient = Patience(retries=2, first_delay_s=0.01)
+def test_dead_service_is_judge_error_and_is_used_again_after_restart() -> None:
+    policy = RetryPolicy(retries=2, first_delay_s=0.01)
     with service_process() as (process, url):
-        judge = RemoteJudge([url], patience=impatient, failures=2, cool_down_s=0.05)
+        judge = RemoteJudge([url], policy=policy, failures=2, cool_down_s=0.05)
 
         async def killed() -> Judgement:
             pending = asyncio.create_task(judge.judge(Submission("python", "wait", EXAM)))
@@ -138,7 +138,7 @@ def test_a_service_that_dies_is_a_failure_of_the_machinery_and_is_used_again_whe
         assert outcome(judge) is Outcome.ACCEPTED
 
 
-def test_an_exam_is_sent_once_per_service_however_many_wait_for_it(hosts: dict[str, Handler], clock: Clock) -> None:
+def test_exam_is_uploaded_once_per_service(hosts: dict[str, Handler], clock: Clock) -> None:
     stored: dict[str, Exam] = {}
     asked: Counter[str] = Counter()
 
@@ -164,10 +164,10 @@ def test_an_exam_is_sent_once_per_service_however_many_wait_for_it(hosts: dict[s
     assert asked["PUT"] == 1
     asyncio.run(many(judge, EXAM))
     assert asked["PUT"] == 1
-    stored.clear()  # it was started anew
+    stored.clear()  # restarted
     asyncio.run(many(judge, EXAM))
     assert asked["PUT"] == 2
-    # Not the same when it comes out of JSON, yet stored once, under the name it has there.
+    # Changed by the JSON round trip, yet stored once, under its new digest.
     odd = Exam((IoTest("\ud800", "1"),), Limits(cpu_s=2))
     asyncio.run(many(judge, odd))
     asyncio.run(many(judge, odd))
@@ -175,9 +175,7 @@ def test_an_exam_is_sent_once_per_service_however_many_wait_for_it(hosts: dict[s
 
 
 @pytest.mark.parametrize("trouble", [bad(422, "wrong_digest"), httpx.Response(200)])
-def test_an_exam_that_cannot_be_named_is_part_of_the_request(
-    hosts: dict[str, Handler], clock: Clock, trouble: httpx.Response
-) -> None:
+def test_exam_is_inlined_if_upload_fails(hosts: dict[str, Handler], clock: Clock, trouble: httpx.Response) -> None:
     async def handle(request: httpx.Request) -> httpx.Response:
         if request.method == "PUT":
             return httpx.Response(trouble.status_code, content=trouble.content)
@@ -188,9 +186,7 @@ def test_an_exam_that_cannot_be_named_is_part_of_the_request(
 
 
 @pytest.mark.parametrize("answer", [refused(), httpx.ReadError("reset"), bad(500), bad(502), bad(503), bad(504)])
-def test_failures_are_tried_again_after_longer_and_longer(
-    hosts: dict[str, Handler], clock: Clock, answer: httpx.Response | Exception
-) -> None:
+def test_retry_delays_double(hosts: dict[str, Handler], clock: Clock, answer: httpx.Response | Exception) -> None:
     hosts["a"] = Script(answer, answer, good())
     assert outcome(clock.judge()) is Outcome.ACCEPTED
     assert len(clock.slept) == 2
@@ -200,12 +196,12 @@ def test_failures_are_tried_again_after_longer_and_longer(
     assert judgement.outcome is Outcome.JUDGE_ERROR
     assert len(script.requests) == 3
     assert judgement.total == 2
-    assert judgement.detail.startswith("no judge service could do it (http://a: ")
+    assert judgement.detail.startswith("no judge service could judge it (http://a: ")
     assert TOKEN not in judgement.detail
 
 
-def test_a_busy_service_is_waited_for(hosts: dict[str, Handler], clock: Clock) -> None:
-    """As long as it asks, and without counting that as a failure: it works, after all."""
+def test_busy_service_is_retried(hosts: dict[str, Handler], clock: Clock) -> None:
+    """Waits as long as the service asks; status 429 is not a failure."""
     hosts["a"] = Script(*[bad(429, Retry_After="7")] * 30, good())
     judge = clock.judge()
     assert outcome(judge) is Outcome.ACCEPTED
@@ -213,7 +209,7 @@ def test_a_busy_service_is_waited_for(hosts: dict[str, Handler], clock: Clock) -
     assert min(clock.slept) >= 7
 
 
-def test_a_service_that_is_closing_down_is_left_for_another(hosts: dict[str, Handler], clock: Clock) -> None:
+def test_draining_service_is_skipped(hosts: dict[str, Handler], clock: Clock) -> None:
     hosts["a"] = Script(bad(503, "draining", Retry_After="30"))
     hosts["b"] = Script(good())
     assert outcome(clock.judge("http://a", "http://b")) is Outcome.ACCEPTED
@@ -223,7 +219,7 @@ def test_a_service_that_is_closing_down_is_left_for_another(hosts: dict[str, Han
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-def test_what_will_not_get_better_is_not_tried_again(hosts: dict[str, Handler], clock: Clock, status: int) -> None:
+def test_permanent_errors_are_not_retried(hosts: dict[str, Handler], clock: Clock, status: int) -> None:
     hosts["a"] = script = Script(bad(status))
     judgement = judged(clock.judge())
     assert judgement.outcome is Outcome.JUDGE_ERROR
@@ -233,14 +229,14 @@ def test_what_will_not_get_better_is_not_tried_again(hosts: dict[str, Handler], 
     assert clock.slept == []
 
 
-def test_an_answer_that_is_no_judgement_is_a_failure(hosts: dict[str, Handler], clock: Clock) -> None:
+def test_invalid_reply_is_retried(hosts: dict[str, Handler], clock: Clock) -> None:
     hosts["a"] = Script(httpx.Response(200, content=b"<html>"))
-    assert "is no judgement" in judged(clock.judge()).detail
+    assert "is not a judgement" in judged(clock.judge()).detail
     hosts["a"] = Script(httpx.Response(502, content=b"<html>bad gateway"))
     assert "HTTP 502: <html>bad gateway" in judged(clock.judge()).detail
 
 
-def test_a_service_that_keeps_failing_is_left_alone_for_a_while(hosts: dict[str, Handler], clock: Clock) -> None:
+def test_circuit_opens_after_repeated_failures(hosts: dict[str, Handler], clock: Clock) -> None:
     hosts["a"] = broken = Script(refused())
     hosts["b"] = working = Script(good())
     judge = clock.judge("http://a", "http://b", failures=3, cool_down_s=10.0)
@@ -248,14 +244,14 @@ def test_a_service_that_keeps_failing_is_left_alone_for_a_while(hosts: dict[str,
     assert (len(broken.requests), len(working.requests)) == (3, 10)
     clock.now += 11
     assert [outcome(judge) for _ in range(3)] == [Outcome.ACCEPTED] * 3
-    assert len(broken.requests) == 4  # one look, and the door was shut again
+    assert len(broken.requests) == 4  # one probe, and the circuit opened again
     broken.answers = [good()]
     clock.now += 11
     assert [outcome(judge) for _ in range(5)] == [Outcome.ACCEPTED] * 5
     assert (len(broken.requests), len(working.requests)) == (9, 13)
 
 
-def test_only_one_looks_whether_a_service_is_back(hosts: dict[str, Handler], clock: Clock) -> None:
+def test_one_submission_probes_an_open_circuit(hosts: dict[str, Handler], clock: Clock) -> None:
     hosts["a"] = Script(refused())
     judge = clock.judge(failures=1, cool_down_s=5.0)
     assert outcome(judge) is Outcome.JUDGE_ERROR
@@ -283,7 +279,7 @@ def test_only_one_looks_whether_a_service_is_back(hosts: dict[str, Handler], clo
     assert outcome(judge) is Outcome.ACCEPTED
 
 
-def test_work_is_spread_over_the_services(hosts: dict[str, Handler], clock: Clock) -> None:
+def test_load_is_balanced_over_services(hosts: dict[str, Handler], clock: Clock) -> None:
     busy: Counter[str] = Counter()
     go = asyncio.Event()
 
@@ -308,13 +304,13 @@ async def never(request: httpx.Request) -> httpx.Response:
     raise AssertionError
 
 
-def test_the_time_for_a_judgement_is_bounded(hosts: dict[str, Handler], clock: Clock) -> None:
+def test_judgement_times_out(hosts: dict[str, Handler], clock: Clock) -> None:
     hosts["a"] = never
-    judgement = judged(clock.judge(patience=Patience(total_s=0.01)))
+    judgement = judged(clock.judge(policy=RetryPolicy(total_s=0.01)))
     assert (judgement.outcome, judgement.detail) == (Outcome.JUDGE_ERROR, "no judgement in 0.01 s")
 
 
-def test_closing_ends_what_is_pending(hosts: dict[str, Handler], clock: Clock) -> None:
+def test_close_ends_pending_submissions(hosts: dict[str, Handler], clock: Clock) -> None:
     async def main() -> list[Judgement]:
         judge = clock.judge()
         pending = [asyncio.create_task(judge.judge(RIGHT)) for _ in range(3)]
@@ -330,7 +326,7 @@ def test_closing_ends_what_is_pending(hosts: dict[str, Handler], clock: Clock) -
         assert "closed" in judgement.detail
 
 
-def test_a_cancelled_submission_leaves_no_trace(hosts: dict[str, Handler], clock: Clock) -> None:
+def test_cancelled_submission_leaves_no_state(hosts: dict[str, Handler], clock: Clock) -> None:
     judge = clock.judge()
 
     async def main() -> None:
@@ -346,18 +342,18 @@ def test_a_cancelled_submission_leaves_no_trace(hosts: dict[str, Handler], clock
     assert outcome(judge) is Outcome.ACCEPTED
 
 
-def test_not_even_a_mistake_of_ours_is_an_exception(hosts: dict[str, Handler], clock: Clock) -> None:
+def test_internal_error_is_judge_error(hosts: dict[str, Handler], clock: Clock) -> None:
     hosts["a"] = Script(ZeroDivisionError("oh"))
     judgement = judged(clock.judge())
     assert (judgement.outcome, judgement.detail) == (Outcome.JUDGE_ERROR, "ZeroDivisionError: oh")
 
 
 @pytest.mark.parametrize("urls", [[], ["judge:8000"], ["ftp://judge"], ["http://"], ["http://judge:port"]])
-def test_addresses_that_cannot_be_right_are_refused(urls: list[str]) -> None:
+def test_invalid_urls_are_rejected(urls: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"http://host:port|at least one URL"):
         RemoteJudge(urls)
 
 
-def test_a_token_that_headers_cannot_carry_is_refused() -> None:
+def test_token_must_fit_a_header() -> None:
     with pytest.raises(ConfigError, match="printable ASCII"):
         RemoteJudge(["http://a"], json.dumps("two words"))

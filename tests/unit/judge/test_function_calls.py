@@ -1,4 +1,4 @@
-"""Tests of functions see values that stay in the program's process as plain Python shows them."""
+"""Function-call tests see objects in the program's process as plain Python would show them."""
 
 import asyncio
 import itertools
@@ -168,7 +168,7 @@ def test_expressions_about_handles_behave_as_in_plain_python() -> None:
     assert len(judged.ran) == len(RIGHT)
 
 
-def test_an_object_that_agrees_with_everything_equals_no_plain_value() -> None:
+def test_object_equal_to_everything_equals_no_plain_value() -> None:
     judged = judge(WRONG, "same")
     assert {WRONG[ran.test]: ran.outcome for ran in judged.ran if ran.outcome is not Outcome.WRONG} == {}
     assert len(judged.ran) == len(WRONG)
@@ -185,7 +185,7 @@ def test_an_object_that_agrees_with_everything_equals_no_plain_value() -> None:
         ("from math import gcd as f\nclass Solution:\n    def f(self): return 2", 2),
     ],
 )
-def test_the_callable_one_is_meant(program: str, found: int) -> None:
+def test_callable_definition_takes_precedence(program: str, found: int) -> None:
     module = type(itertools)("solution")
     exec(program, module.__dict__)
     thing = find(module, "f")

@@ -35,7 +35,7 @@ def with_tests(*tests: Any, **exam: Any) -> str:
     return json.dumps({"language": "cpp", "source": "x", "exam": {"tests": tests, **exam}})
 
 
-def test_what_is_dumped_is_parsed_again() -> None:
+def test_dump_and_parse_round_trip() -> None:
     submission = Submission("cpp", "int main() { return 'ä'; }", EXAM, Stop.FAILURE)
     assert parse_submission(dump_submission(submission)) == submission
     assert parse_exam(dump_exam(EXAM)) == EXAM
@@ -47,7 +47,7 @@ def test_what_is_dumped_is_parsed_again() -> None:
     assert parse_request(dump_request(request)) == request
 
 
-def test_every_problem_is_reported_with_its_place() -> None:
+def test_every_problem_is_reported_with_its_path() -> None:
     text = with_tests({"input": "1"}, limits={"cpu_s": 0}, checker={"name": "best"}, colour=1)
     found = problems(text)
     assert found[0] == "exam.tests.0.output: Field required"
@@ -70,17 +70,17 @@ def test_every_problem_is_reported_with_its_place() -> None:
         ),
     ],
 )
-def test_a_test_is_compared_with_what_it_most_looks_like(test: Any, expected: list[str]) -> None:
+def test_union_errors_use_the_closest_type(test: Any, expected: list[str]) -> None:
     assert problems(with_tests(test)) == expected
 
 
-def test_many_problems_are_cut_short() -> None:
+def test_many_problems_are_truncated() -> None:
     found = problems(with_tests(*[{}] * 50))
     assert found[-1] == "... and 80 more"
     assert len(found) == 21
 
 
-def test_text_that_is_not_json_is_refused() -> None:
+def test_invalid_json_is_rejected() -> None:
     assert problems('{"language"')[0].startswith("Invalid JSON")
     assert problems("[]") == ["Input should be an object"]
 
@@ -158,7 +158,7 @@ def test_calls_become_assertions(expected: Any, right: list[Any], wrong: list[An
     assert [passes(test, result) for result in wrong] == [False] * len(wrong)
 
 
-def test_each_call_is_a_test() -> None:
+def test_each_call_becomes_a_test() -> None:
     calls = [{"args": [each], "expected": each} for each in range(3)]
     assert len(read_problem(json.dumps({"tests": [{"function": "f", "calls": calls}]})).tests) == 3
 
@@ -167,8 +167,8 @@ def test_each_call_is_a_test() -> None:
     ("text", "expected"),
     [
         ("{", "not valid JSON"),
-        ('{"tests": [], "limits": {"cpu_s": NaN}}', "NaN is not a number"),
-        ('{"function": "f", "calls": [{"expected": 1e999}]}', "1e999 is not a number"),
+        ('{"tests": [], "limits": {"cpu_s": NaN}}', "NaN is not a JSON number"),
+        ('{"function": "f", "calls": [{"expected": 1e999}]}', "1e999 is not a JSON number"),
         ("[" * 100_000, "not valid JSON"),
         ("{}", "give either tests"),
         ('{"tests": []}', "no private tests"),
@@ -177,11 +177,11 @@ def test_each_call_is_a_test() -> None:
         ('{"tests": [{"input": "1"}], "limit": {}}', "tests.0.output: Field required"),
         ('{"tests": [{"function": "f", "calls": [{"args": []}]}]}', "tests.0.calls.0.expected: Field required"),
         ('{"tests": [{"function": "", "calls": []}]}', "tests.0.function: String should have at least 1 character"),
-        ('{"function": "f", "tests": []}', "function and calls go together"),
+        ('{"function": "f", "tests": []}', "give function and calls together"),
         ('{"function": "f", "calls": [{"expected": 1, "arg": 2}]}', "calls.0.arg: Unknown field"),
     ],
 )
-def test_a_problem_file_that_cannot_be_used(text: str, expected: str) -> None:
+def test_invalid_problem_file(text: str, expected: str) -> None:
     with pytest.raises(DataError) as caught:
         read_problem(text)
     assert expected in str(caught.value)

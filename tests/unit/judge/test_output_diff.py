@@ -1,6 +1,6 @@
 import pytest
 
-from dojang.judge.output_diff import abridged, difference, visible
+from dojang.judge.output_diff import difference, escaped, truncated
 from dojang.programs import Checker, CheckerName
 
 
@@ -8,11 +8,11 @@ def shown(expected: str, actual: str, name: CheckerName = "tokens", width: int =
     return [line.text for line in difference(Checker(name), expected, actual, width)]
 
 
-def test_the_first_difference_and_where_it_is() -> None:
+def test_first_difference_is_marked() -> None:
     assert shown("a\nb\nc d\n", "a\nb\nc e\n") == ["  a", "  b", "- c d", "+ c e", "    ^"]
 
 
-def test_what_is_equal_is_left_out() -> None:
+def test_equal_lines_are_omitted() -> None:
     expected = "\n".join(map(str, range(1000)))
     assert shown(expected, expected.replace("\n500\n", "\nx\n")) == [
         "... 498 lines as expected",
@@ -25,7 +25,7 @@ def test_what_is_equal_is_left_out() -> None:
     ]
 
 
-def test_what_is_equal_in_between_is_left_out() -> None:
+def test_equal_lines_between_differences_are_omitted() -> None:
     expected = [str(number) for number in range(30)]
     actual = [*expected[:5], "x", *expected[6:20], *expected[21:]]
     assert shown("\n".join(expected), "\n".join(actual)) == [
@@ -47,13 +47,11 @@ def test_what_is_equal_in_between_is_left_out() -> None:
         ("unordered", "c\nb\na", "a\nd\nc", ["  a", "- b", "  c", "+ d"]),
     ],
 )
-def test_what_the_checker_forgives_is_no_difference(
-    name: CheckerName, expected: str, actual: str, lines: list[str]
-) -> None:
+def test_ignored_differences_are_not_shown(name: CheckerName, expected: str, actual: str, lines: list[str]) -> None:
     assert shown(expected, actual, name) == lines
 
 
-def test_words_on_other_lines_are_shown_where_they_are_expected() -> None:
+def test_line_breaks_are_aligned_with_the_expected_text() -> None:
     assert shown("1 2 3\n4 5 6\n", "1\n2\n3\n4\n7\n6\n")[1:] == ["  1 2 3", "- 4 5 6", "+ 4 7 6", "    ^"]
     assert shown("1\n2\n3\n", "1 2 4 5\n")[1:] == ["  1", "  2", "- 3", "+ 4", "  ^", "+ 5"]
 
@@ -74,24 +72,24 @@ def test_one_text_may_be_empty() -> None:
     assert shown("", "1\n") == ["+ 1"]
 
 
-def test_a_great_difference_stays_on_the_screen() -> None:
+def test_large_difference_is_truncated() -> None:
     lines = shown("a\n" * 100_000, "b\n" * 200_000)
     assert len(lines) < 30
     assert lines[-1] == "... and so on: 100,000 lines expected, 200,000 printed"
 
 
-def test_a_checker_program_may_refuse_what_looks_equal() -> None:
+def test_checker_program_may_reject_equal_text() -> None:
     checker = Checker("program", language="python3", source="x")
     assert [line.text for line in difference(checker, "1", "1", 40)] == ["(no line differs)"]
 
 
-def test_what_a_terminal_would_obey_is_an_escape() -> None:
-    assert visible("a\tb\x1b[0m\u202e\r  ") == "a\\tb\\x1b[0m\\u202e\\r\u00b7\u00b7"
-    assert visible("\ud800") == "\\ud800"
+def test_control_characters_are_escaped() -> None:
+    assert escaped("a\tb\x1b[0m\u202e\r  ") == "a\\tb\\x1b[0m\\u202e\\r\u00b7\u00b7"
+    assert escaped("\ud800") == "\\ud800"
 
 
-def test_abridged_from_either_end() -> None:
+def test_truncated_from_either_end() -> None:
     text = "\n".join("abcde")
-    assert [line.text for line in abridged(text, 2, 10)] == ["a", "b", "... 3 more lines"]
-    assert [line.text for line in abridged(text, 4, 10, end=True)] == ["... 1 earlier line", "b", "c", "d", "e"]
-    assert [line.text for line in abridged("x" * 20, 2, 10)] == [f"{'x' * 10}... (20 characters)"]
+    assert [line.text for line in truncated(text, 2, 10)] == ["a", "b", "... 3 more lines"]
+    assert [line.text for line in truncated(text, 4, 10, end=True)] == ["... 1 earlier line", "b", "c", "d", "e"]
+    assert [line.text for line in truncated("x" * 20, 2, 10)] == [f"{'x' * 10}... (20 characters)"]

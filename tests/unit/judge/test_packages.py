@@ -23,7 +23,7 @@ ISOLATIONS = ("namespaces", "landlock", "seccomp", "none")
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """A folder of packages where every user can read it."""
+    """A folder of packages that every user can read."""
     place = Path(tempfile.mkdtemp(prefix="dojang-packages-", dir="/var/tmp"))
     try:
         place.chmod(0o755)
@@ -67,12 +67,12 @@ def test_named_packages_are_importable_and_others_are_not(isolation: str, instal
     assert "judge.packages" in other.detail
 
 
-def test_a_missing_package_is_a_configuration_error(installed: None) -> None:
+def test_missing_package_is_config_error(installed: None) -> None:
     with pytest.raises(ConfigError, match=r"judge\.packages: 'no_such_package', 'heapq' not found"):
         find_python("", private_user=False, packages=["single_file", "no_such_package", "heapq"])
 
 
-def test_a_package_that_needs_another_is_found_out_before_a_run(installed: None) -> None:
+def test_missing_dependency_of_a_package_is_found_before_a_run(installed: None) -> None:
     async def check() -> None:
         config = JudgeConfig(packages=["needs_another"], workers=1)
         pool = config.make(cache_root())
@@ -86,6 +86,6 @@ def test_a_package_that_needs_another_is_found_out_before_a_run(installed: None)
 
 
 @pytest.mark.parametrize("name", ["sorted-things", "a.b", "", "1x"])
-def test_names_that_cannot_be_imported_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="no name of a package"):
+def test_invalid_package_names_are_rejected(name: str) -> None:
+    with pytest.raises(ValueError, match="not a package's import name"):
         JudgeConfig(packages=[name])

@@ -1,4 +1,4 @@
-"""The judge of this machine, as its callers see it."""
+"""JudgePool as its callers see it."""
 
 import asyncio
 import os
@@ -16,8 +16,8 @@ import pytest
 
 from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
-from dojang.judge.worker_handle import Link, WorkerFailed
-from dojang.judge.worker_pool import ATTEMPTS, Crew, Work
+from dojang.judge.worker_handle import WorkerFailed, WorkerHandle
+from dojang.judge.worker_pool import ATTEMPTS, Work, WorkerPool
 from dojang.programs import (
     CallTest,
     Checker,
@@ -34,7 +34,7 @@ from dojang.types import Outcome
 
 T = TypeVar("T")
 PATIENCE = 120.0
-"""Seconds after which something is stuck. Nothing here is measured by it."""
+"""Timeout in seconds for things that must not hang; not a measurement."""
 ROOMY = Limits(cpu_s=10.0, wall_s=60.0)
 SUM = (IoTest("1 2\n", "3\n"), IoTest("20 22\n", "42\n"))
 RIGHT = "print(sum(map(int, input().split())))\n"
@@ -55,7 +55,7 @@ def submitted(
 
 
 def run(waiting: Awaitable[T]) -> T:
-    """In an event loop of its own, and never for ever."""
+    """Run in a new event loop, with a timeout."""
 
     async def bounded() -> T:
         return await asyncio.wait_for(waiting, PATIENCE)
@@ -76,12 +76,12 @@ def all_judged(pool: JudgePool, submissions: Sequence[Submission]) -> list[Judge
 
 @pytest.fixture(scope="module")
 def cache() -> Path:
-    return cache_root()  # where precompiled headers are already, as a rule
+    return cache_root()  # usually has precompiled headers already
 
 
 @pytest.fixture(scope="module")
 def pool(cache: Path) -> Iterator[JudgePool]:
-    """For tests that leave it as it was."""
+    """Shared by tests that do not change it."""
     pool = JudgePool(cache=cache, workers=2)
     yield pool
     run(pool.close())
@@ -89,7 +89,7 @@ def pool(cache: Path) -> Iterator[JudgePool]:
 
 @pytest.fixture
 def make(cache: Path) -> Iterator[Callable[..., JudgePool]]:
-    """Makes pools, and closes them."""
+    """Creates pools and closes them."""
     made: list[JudgePool] = []
 
     def one(workers: int = 1, **options: Any) -> JudgePool:
@@ -103,15 +103,15 @@ def make(cache: Path) -> Iterator[Callable[..., JudgePool]]:
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The sources that workers were given, in order."""
+    """Sources sent to workers, in order."""
     given: list[bytes] = []
-    judge = Link.judge
+    judge = WorkerHandle.judge
 
-    def counted(self: Link, how: Any, source: bytes, *rest: Any, **options: Any) -> Any:
+    def counted(self: WorkerHandle, how: Any, source: bytes, *rest: Any, **options: Any) -> Any:
         given.append(source)
         return judge(self, how, source, *rest, **options)
 
-    monkeypatch.setattr(Link, "judge", counted)
+    monkeypatch.setattr(WorkerHandle, "judge", counted)
     return given
 
 
@@ -129,7 +129,7 @@ def burners(number: int) -> Iterator[None]:
 # Judging once -------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_submission_is_judged_once(make: Callable[..., JudgePool], jobs: list[bytes]) -> None:
+def test_equal_submissions_are_judged_once(make: Callable[..., JudgePool], jobs: list[bytes]) -> None:
     pool = make(2)
     judgements = all_judged(pool, [submitted(SLOW)] * 10)
     assert {each.outcome for each in judgements} == {Outcome.ACCEPTED}
@@ -150,24 +150,22 @@ def test_the_same_submission_is_judged_once(make: Callable[..., JudgePool], jobs
         submitted(stop=Stop.FAILURE),
     ],
 )
-def test_what_differs_is_judged_for_itself(pool: JudgePool, jobs: list[bytes], other: Submission) -> None:
+def test_different_submissions_are_judged_separately(pool: JudgePool, jobs: list[bytes], other: Submission) -> None:
     judged(pool, submitted())
     before = len(jobs)
     assert judged(pool, other).outcome is Outcome.ACCEPTED
     assert len(jobs) == before + 1
 
 
-def test_a_failure_of_the_judge_is_not_remembered(
-    make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judge, failures = Link.judge, iter(range(ATTEMPTS))
+def test_judge_error_is_not_cached(make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, failures = WorkerHandle.judge, iter(range(ATTEMPTS))
 
-    def failing(self: Link, *rest: Any, **options: Any) -> Any:
+    def failing(self: WorkerHandle, *rest: Any, **options: Any) -> Any:
         if next(failures, None) is not None:
             raise WorkerFailed("for the sake of it")
         return judge(self, *rest, **options)
 
-    monkeypatch.setattr(Link, "judge", failing)
+    monkeypatch.setattr(WorkerHandle, "judge", failing)
     pool = make()
     first = judged(pool, submitted())
     assert (first.outcome, first.ran, first.total) == (Outcome.JUDGE_ERROR, (), 2)
@@ -175,28 +173,28 @@ def test_a_failure_of_the_judge_is_not_remembered(
     assert judged(pool, submitted()).outcome is Outcome.ACCEPTED
 
 
-def test_workers_that_fail_are_replaced(make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch) -> None:
-    judge, used = Link.judge, []
+def test_failed_workers_are_replaced(make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, used = WorkerHandle.judge, []
 
-    def failing(self: Link, *rest: Any, **options: Any) -> Any:
+    def failing(self: WorkerHandle, *rest: Any, **options: Any) -> Any:
         used.append(self)
         if len(used) < ATTEMPTS:
             raise WorkerFailed("for the sake of it")
         return judge(self, *rest, **options)
 
-    monkeypatch.setattr(Link, "judge", failing)
+    monkeypatch.setattr(WorkerHandle, "judge", failing)
     assert judged(make(), submitted()).outcome is Outcome.ACCEPTED
     assert len(set(used)) == ATTEMPTS
 
 
-def test_a_program_is_compiled_once(make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch) -> None:
-    judge, compiled = Link.judge, []
+def test_program_is_compiled_once(make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, compiled = WorkerHandle.judge, []
 
-    def watched(self: Link, how: Any, source: bytes, binary: bytes, *rest: Any, **options: Any) -> Any:
+    def watched(self: WorkerHandle, how: Any, source: bytes, binary: bytes, *rest: Any, **options: Any) -> Any:
         compiled.append(not binary)
         return judge(self, how, source, binary, *rest, **options)
 
-    monkeypatch.setattr(Link, "judge", watched)
+    monkeypatch.setattr(WorkerHandle, "judge", watched)
     pool = make()
     for number in range(3):
         tests = [IoTest(f"{number} 1", f"{number + 1}")]
@@ -207,7 +205,7 @@ def test_a_program_is_compiled_once(make: Callable[..., JudgePool], monkeypatch:
 # Taking turns -------------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_exam_does_not_hold_up_another(make: Callable[..., JudgePool]) -> None:
+def test_slow_exam_does_not_delay_another(make: Callable[..., JudgePool]) -> None:
     pool, order = make(), list[str]()
 
     async def one(name: str, submission: Submission) -> None:
@@ -228,7 +226,7 @@ def test_a_slow_exam_does_not_hold_up_another(make: Callable[..., JudgePool]) ->
 
 
 def test_every_worker_is_used(make: Callable[..., JudgePool]) -> None:
-    """Two programs that wait for half the time each would take on one worker."""
+    """Each of two programs waits for half the time one worker would take for both."""
     pool = make(2)
     all_judged(pool, [submitted(f"{SLOW}#{number}") for number in range(4)])  # both have started
     before = time.monotonic()
@@ -238,34 +236,34 @@ def test_every_worker_is_used(make: Callable[..., JudgePool]) -> None:
     assert time.monotonic() - before < 3.8
 
 
-class NoLink:
+class NoWorker:
     """A worker that does nothing."""
 
     def close(self) -> None: ...
 
-    def hang_up(self) -> None: ...
+    def disconnect(self) -> None: ...
 
 
-def test_work_that_comes_at_once_is_done_at_once() -> None:
-    crew = Crew(2, NoLink)  # type: ignore[arg-type]
-    first = Work("lane", lambda link: None, str)
-    crew.put(first)
+def test_simultaneous_work_runs_in_parallel() -> None:
+    workers = WorkerPool(2, NoWorker)  # type: ignore[arg-type]
+    first = Work("lane", lambda worker: None, str)
+    workers.put(first)
     first.done.result(PATIENCE)
-    time.sleep(0.1)  # now one thread is idle, and there could be another
+    time.sleep(0.1)  # now one thread is idle, and another could start
     meeting = threading.Barrier(2)
-    both = [Work("lane", lambda link: meeting.wait(5), str) for _ in range(2)]
+    both = [Work("lane", lambda worker: meeting.wait(5), str) for _ in range(2)]
     for work in both:
-        crew.put(work)
+        workers.put(work)
     try:
         assert sorted(work.done.result(PATIENCE) for work in both) == [0, 1]
     finally:
-        crew.close()
+        workers.close()
 
 
 # Giving up ----------------------------------------------------------------------------------------------------------
 
 
-def test_whoever_waits_may_leave(make: Callable[..., JudgePool], jobs: list[bytes]) -> None:
+def test_cancel_while_queued(make: Callable[..., JudgePool], jobs: list[bytes]) -> None:
     pool = make()
 
     async def leave() -> list[Judgement]:
@@ -288,7 +286,7 @@ def test_whoever_waits_may_leave(make: Callable[..., JudgePool], jobs: list[byte
     assert judged(pool, submitted(RIGHT + "# unwanted")).outcome is Outcome.ACCEPTED
 
 
-def test_whoever_leaves_while_it_runs_may_come_back(make: Callable[..., JudgePool], jobs: list[bytes]) -> None:
+def test_cancel_while_running_and_submit_again(make: Callable[..., JudgePool], jobs: list[bytes]) -> None:
     pool = make()
 
     async def leave() -> Judgement:
@@ -303,7 +301,7 @@ def test_whoever_leaves_while_it_runs_may_come_back(make: Callable[..., JudgePoo
     assert len(jobs) == 1
 
 
-def test_a_loop_that_ended_is_not_told(make: Callable[..., JudgePool], caplog: pytest.LogCaptureFixture) -> None:
+def test_closed_event_loop_is_not_notified(make: Callable[..., JudgePool], caplog: pytest.LogCaptureFixture) -> None:
     pool = make()
 
     async def leave() -> None:
@@ -316,7 +314,7 @@ def test_a_loop_that_ended_is_not_told(make: Callable[..., JudgePool], caplog: p
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_closing_answers_everybody(make: Callable[..., JudgePool]) -> None:
+def test_close_answers_all_callers(make: Callable[..., JudgePool]) -> None:
     pool = make(2)
     nap = "import time\ntime.sleep(50)\n"
 
@@ -337,7 +335,7 @@ def test_closing_answers_everybody(make: Callable[..., JudgePool]) -> None:
     run(pool.close())
 
 
-def test_closing_while_compiling(make: Callable[..., JudgePool]) -> None:
+def test_close_while_compiling(make: Callable[..., JudgePool]) -> None:
     pool = make()
     source = (
         "template<unsigned long long N, int D> struct S {"
@@ -355,7 +353,7 @@ def test_closing_while_compiling(make: Callable[..., JudgePool]) -> None:
     assert run(close()).outcome in (Outcome.JUDGE_ERROR, Outcome.COMPILE_ERROR)
 
 
-def test_after_closing_there_is_an_answer_as_well(tmp_path: Path) -> None:
+def test_judge_after_close_is_judge_error(tmp_path: Path) -> None:
     code = (
         "import asyncio\nfrom pathlib import Path\nfrom dojang.judge.pool import JudgePool\n"
         "from dojang.programs import Exam, IoTest, Submission\n"
@@ -373,31 +371,31 @@ def test_after_closing_there_is_an_answer_as_well(tmp_path: Path) -> None:
     assert result.stdout.startswith("judge_error the judge is closed"), result.stderr
 
 
-# What cannot be judged ----------------------------------------------------------------------------------------------
+# Unsupported submissions ---------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_language(pool: JudgePool) -> None:
+def test_unknown_language(pool: JudgePool) -> None:
     judgement = judged(pool, submitted(language="cobol"))
     assert judgement.outcome is Outcome.JUDGE_ERROR
     assert "cobol" in judgement.detail
     assert "python3" in judgement.detail
 
 
-def test_calls_are_for_python(pool: JudgePool) -> None:
+def test_function_calls_need_python(pool: JudgePool) -> None:
     judgement = judged(pool, submitted(RIGHT_CPP, [CallTest("assert f(1) == 1")], language="cpp17"))
     assert judgement.outcome is Outcome.JUDGE_ERROR
-    assert "function call" in judgement.detail
+    assert "call Python functions" in judgement.detail
     assert "cpp17" in judgement.detail
 
 
-def test_a_checker_in_an_unknown_language(pool: JudgePool) -> None:
+def test_checker_in_unknown_language(pool: JudgePool) -> None:
     judgement = judged(pool, submitted(checker=Checker("program", language="cobol", source="ACCEPT.")))
     assert judgement.outcome is Outcome.JUDGE_ERROR
     assert "cobol" in judgement.detail
     assert judged(pool, submitted()).outcome is Outcome.ACCEPTED
 
 
-# What is recorded ---------------------------------------------------------------------------------------------------
+# Records and interpreter state --------------------------------------------------------------------------------------
 
 
 INTO_THE_INTERPRETER = """
@@ -407,7 +405,7 @@ code = next(each for each in gc.get_objects() if type(each).__name__ == "Forks")
 """
 
 
-def test_what_a_program_does_to_the_warm_interpreter_ends_with_it(make: Callable[..., JudgePool]) -> None:
+def test_changes_to_the_interpreter_end_with_the_program(make: Callable[..., JudgePool]) -> None:
     exam = Exam((IoTest("", "clean"), IoTest("", "clean")))
     spoil = (
         INTO_THE_INTERPRETER
@@ -424,7 +422,7 @@ def test_what_a_program_does_to_the_warm_interpreter_ends_with_it(make: Callable
     assert asyncio.run(play()) == [Outcome.ACCEPTED] * 3
 
 
-def test_programs_of_one_size_are_not_mistaken_for_each_other(make: Callable[..., JudgePool]) -> None:
+def test_programs_of_equal_size_are_not_confused(make: Callable[..., JudgePool]) -> None:
     async def play() -> list[Outcome]:
         async with make(workers=1) as pool:
             asks = [(f"print({number})", Exam((IoTest("", str(number)),) * 3)) for number in (1, 2, 1, 3)]
@@ -446,7 +444,7 @@ print("clean")
 """
 
 
-def test_a_program_finds_nothing_of_the_warm_interpreters_in_its_way(make: Callable[..., JudgePool]) -> None:
+def test_program_sees_no_names_of_the_zygote(make: Callable[..., JudgePool]) -> None:
     async def play() -> list[Outcome]:
         async with make(workers=1) as pool:
             exam = Exam((IoTest("", "clean"),) * 3)
@@ -470,7 +468,7 @@ print("found" if bytes(reversed(b"_erusaert")) in heap else "nothing")  # so tha
 """
 
 
-def test_a_program_finds_nothing_of_those_before_it(make: Callable[..., JudgePool]) -> None:
+def test_program_sees_nothing_of_earlier_programs(make: Callable[..., JudgePool]) -> None:
     async def play() -> list[list[Outcome]]:
         async with make(workers=1) as pool:
             exam = Exam((IoTest("", "found"),) * 2)
@@ -485,11 +483,11 @@ def test_a_program_finds_nothing_of_those_before_it(make: Callable[..., JudgePoo
     [
         ("def f(n):\n    return 0 if n == 0 else 1 + f(n - 1)\nf(993)\nprint('right')", "auto", 0),
         ("import sys\nout = sys.stdout.detach()\nsys.stdout = None\nout.write(b'right')", "auto", 0),
-        ("import sys\nout = sys.stdout.detach()\nout.write(b'right')", "auto", 120),  # as python3 main.py ends it
+        ("import sys\nout = sys.stdout.detach()\nout.write(b'right')", "auto", 120),  # as with python3 main.py
         ("import datetime\nprint('right' if datetime.datetime.strptime('1', '%d') else '')", "seccomp", 0),
     ],
 )
-def test_every_test_is_like_the_first(make: Callable[..., JudgePool], source: str, isolation: str, code: int) -> None:
+def test_every_run_is_like_the_first(make: Callable[..., JudgePool], source: str, isolation: str, code: int) -> None:
     async def play() -> list[tuple[Outcome, int | None]]:
         async with make(workers=1, isolation=isolation) as pool:
             judged = await pool.judge(Submission("python3", source, Exam((IoTest("", "right"),) * 3)))
@@ -498,7 +496,7 @@ def test_every_test_is_like_the_first(make: Callable[..., JudgePool], source: st
     assert asyncio.run(play()) == [(Outcome.RUNTIME_ERROR if code else Outcome.ACCEPTED, code)] * 3
 
 
-def test_an_exit_status_that_is_too_large_is_none_that_is_good(make: Callable[..., JudgePool]) -> None:
+def test_too_large_exit_status_is_a_failure(make: Callable[..., JudgePool]) -> None:
     async def play() -> Outcome:
         async with make(workers=1) as pool:
             return (await pool.judge(Submission("python3", "exit(1 << 70)", Exam((IoTest("", ""),))))).outcome
@@ -509,15 +507,15 @@ def test_an_exit_status_that_is_too_large_is_none_that_is_good(make: Callable[..
 @pytest.mark.parametrize("isolation", ["auto", "namespaces", "landlock", "seccomp", "none"])
 def test_isolation_is_recorded(make: Callable[..., JudgePool], isolation: str) -> None:
     pool = make(isolation=isolation)
-    if isolation not in ("auto", "none") and pool.premises.offers[isolation]:
-        pytest.skip(pool.premises.offers[isolation])
+    if isolation not in ("auto", "none") and pool.host.features[isolation]:
+        pytest.skip(pool.host.features[isolation])
     assert pool.isolation is not Isolation.NONE or isolation == "none"
     for source, expected in ((RIGHT, Outcome.ACCEPTED), ("print(1 / 0)", Outcome.RUNTIME_ERROR)):
         judgement = judged(pool, submitted(source))
         assert (judgement.outcome, judgement.isolation) == (expected, pool.isolation), judgement
 
 
-def test_what_is_told_of_each_test(pool: JudgePool) -> None:
+def test_record_of_each_test(pool: JudgePool) -> None:
     source = "import sys\nn = int(input())\nprint('out', n)\nprint('err', n, file=sys.stderr)\nsys.exit(n)\n"
     judgement = judged(pool, submitted(source, [IoTest(f"{n}", "out 0") for n in (0, 3, 0)]))
     assert [ran.test for ran in judgement.ran] == [0, 1, 2]
@@ -535,7 +533,7 @@ STEPS = (
 
 
 @pytest.mark.parametrize(("stop", "ran"), [(Stop.NEVER, 4), (Stop.FAILURE, 2), (Stop.TIME_LIMIT, 3)])
-def test_when_to_stop(pool: JudgePool, stop: Stop, ran: int) -> None:
+def test_stop(pool: JudgePool, stop: Stop, ran: int) -> None:
     tests = [IoTest(str(number), "yes") for number in range(4)]
     judgement = judged(pool, submitted(STEPS, tests, limits=Limits(cpu_s=0.5), stop=stop))
     expected = [Outcome.ACCEPTED, Outcome.WRONG, Outcome.TIME_LIMIT, Outcome.ACCEPTED]
@@ -544,7 +542,7 @@ def test_when_to_stop(pool: JudgePool, stop: Stop, ran: int) -> None:
     assert judgement.total == 4
 
 
-def test_sampling_keeps_order_and_repeats() -> None:
+def test_sampling_keeps_order_and_is_repeatable() -> None:
     tests = tuple(IoTest(str(number), "") for number in range(100))
     some = sampled(tests, 10, seed=1)
     assert some == sampled(tests, 10, seed=1)
@@ -605,7 +603,7 @@ def test_limits_hold(
     assert second.outcome in outcomes, second
 
 
-def test_compiling_is_limited(pool: JudgePool) -> None:
+def test_compile_time_is_limited(pool: JudgePool) -> None:
     source = (
         "template<unsigned long long N, int D> struct S {"
         " static const unsigned long long v = S<2*N, D-1>::v + S<2*N+1, D-1>::v; };\n"
@@ -616,8 +614,8 @@ def test_compiling_is_limited(pool: JudgePool) -> None:
     assert judgement.outcome is Outcome.COMPILE_ERROR
 
 
-def test_a_busy_machine_changes_no_verdict(pool: JudgePool) -> None:
-    """A program that needs 0.8 of its time is in time at eight-fold load; by the wall clock it would not be."""
+def test_load_changes_no_verdict(pool: JudgePool) -> None:
+    """A program that needs 0.8 of its CPU limit passes at eight-fold load; by wall time it would not."""
     limit = 0.2
     source = "import time\nwhile time.process_time() < 0.16: pass\nprint('ok')\n"
     tests, limits = [IoTest("", "ok")], Limits(cpu_s=limit)
@@ -668,7 +666,7 @@ int main(int count, char** names) {
 
 
 @pytest.mark.parametrize(("language", "source"), [("python3", CHECK), ("cpp17", CHECK_CPP)])
-def test_a_checker_program_decides(pool: JudgePool, language: str, source: str) -> None:
+def test_checker_program_decides(pool: JudgePool, language: str, source: str) -> None:
     checker = Checker("program", language=language, source=source)
     for word, expected in {
         "good": Outcome.ACCEPTED,
@@ -686,20 +684,20 @@ def test_a_checker_program_decides(pool: JudgePool, language: str, source: str) 
             assert "the checker failed" in judgement.detail
 
 
-def test_a_checker_that_does_not_compile(pool: JudgePool) -> None:
+def test_checker_that_does_not_compile(pool: JudgePool) -> None:
     for language in ("python3", "cpp17"):
         judgement = judged(pool, submitted(checker=Checker("program", language=language, source="int (")))
         assert judgement.outcome is Outcome.JUDGE_ERROR
         assert "checker does not compile" in judgement.detail
 
 
-def test_a_checker_is_not_asked_about_a_failure(pool: JudgePool) -> None:
+def test_checker_does_not_run_after_a_failure(pool: JudgePool) -> None:
     checker = Checker("program", language="python3", source="raise SystemExit(0)")
     assert judged(pool, submitted("raise SystemExit(1)", checker=checker)).outcome is Outcome.RUNTIME_ERROR
     assert judged(pool, submitted("pass", checker=checker)).outcome is Outcome.ACCEPTED
 
 
-def test_a_checker_is_kept_in_like_a_program(pool: JudgePool) -> None:
+def test_checker_is_confined_like_a_program(pool: JudgePool) -> None:
     source = (
         "import os, socket, sys\n"
         "seen = []\n"
@@ -714,14 +712,14 @@ def test_a_checker_is_kept_in_like_a_program(pool: JudgePool) -> None:
     assert judged(pool, submitted(checker=checker)).outcome is Outcome.ACCEPTED
 
 
-def test_a_checker_that_raises_has_failed(pool: JudgePool) -> None:
+def test_checker_that_raises_is_judge_error(pool: JudgePool) -> None:
     checker = Checker("program", language="python3", source="raise RuntimeError('oops')")
     judgement = judged(pool, submitted(checker=checker))
     assert judgement.outcome is Outcome.JUDGE_ERROR
     assert "oops" in judgement.detail
 
 
-def test_a_checker_that_cannot_read_does_not_decide(make: Callable[..., JudgePool]) -> None:
+def test_checker_without_files_is_judge_error(make: Callable[..., JudgePool]) -> None:
     pool = make(isolation="seccomp")
     source = "import sys\nsys.exit(open(sys.argv[2]).read() != open(sys.argv[3]).read())\n"
     checker = Checker("program", language="python3", source=source)
@@ -732,7 +730,7 @@ def test_a_checker_that_cannot_read_does_not_decide(make: Callable[..., JudgePoo
 # Running once -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_returns_all_that_was_written(pool: JudgePool) -> None:
+def test_run_returns_complete_output(pool: JudgePool) -> None:
     source = "import sys\nprint('x' * 1_000_000)\nsys.stderr.write('y' * 3000)\nsys.exit(int(input()))\n"
     execution = run(pool.run("python3", source, "0\n", ROOMY))
     assert (execution.outcome, execution.compiled) == (Outcome.ACCEPTED, True)
@@ -745,17 +743,17 @@ def test_a_run_returns_all_that_was_written(pool: JudgePool) -> None:
     assert len(execution.stdout) == 1_000_001
 
 
-def test_a_run_returns_all_errors(pool: JudgePool) -> None:
+def test_run_returns_complete_stderr(pool: JudgePool) -> None:
     execution = run(pool.run("python3", "import sys\nsys.stderr.write('y' * 30_000 + 'z')\n", "", ROOMY))
     assert execution.stderr == b"y" * 30_000 + b"z"
 
 
-def test_the_end_of_the_errors_is_shown(pool: JudgePool) -> None:
+def test_end_of_stderr_is_shown(pool: JudgePool) -> None:
     source = "import sys\nsys.stderr.write('y' * 100_000 + 'the end')\nsys.exit(1)\n"
     assert judged(pool, submitted(source)).ran[0].errors.endswith("the end")
 
 
-def test_a_run_of_what_does_not_compile(pool: JudgePool) -> None:
+def test_run_of_a_program_that_does_not_compile(pool: JudgePool) -> None:
     for language, source in (("python3", "def f(:"), ("cpp17", "int main() { return nothing; }")):
         execution = run(pool.run(language, source, "", ROOMY))
         assert (execution.outcome, execution.compiled, execution.ran) == (Outcome.COMPILE_ERROR, False, None)
@@ -765,7 +763,7 @@ def test_a_run_of_what_does_not_compile(pool: JudgePool) -> None:
     assert "cobol" in execution.compile_log
 
 
-def test_a_run_in_cpp(pool: JudgePool) -> None:
+def test_run_cpp(pool: JudgePool) -> None:
     for _ in range(2):
         execution = run(pool.run("cpp17", RIGHT_CPP, "40 2", ROOMY))
         assert (execution.outcome, execution.stdout, execution.stderr) == (Outcome.ACCEPTED, b"42\n", b"")
@@ -774,12 +772,12 @@ def test_a_run_in_cpp(pool: JudgePool) -> None:
 # Callers of every kind ----------------------------------------------------------------------------------------------
 
 
-def test_loops_come_and_go(pool: JudgePool) -> None:
+def test_several_event_loops(pool: JudgePool) -> None:
     for number in range(3):
         assert judged(pool, submitted(f"{RIGHT}# loop {number}")).outcome is Outcome.ACCEPTED
 
 
-def test_threads_with_loops_of_their_own(pool: JudgePool) -> None:
+def test_event_loops_in_threads(pool: JudgePool) -> None:
     found: list[Judgement] = []
 
     def call(number: int) -> None:
@@ -793,7 +791,7 @@ def test_threads_with_loops_of_their_own(pool: JudgePool) -> None:
     assert Counter(each.outcome for each in found) == {Outcome.ACCEPTED: 12}
 
 
-# Programs that would rather not be judged ---------------------------------------------------------------------------
+# Programs that attack the judge ---------------------------------------------------------------------------
 # A failure of the judge is not held against a program; so no program may bring one about.
 
 RAISE_CPP = "#include <signal.h>\nint main() { raise(40); }\n"
@@ -811,15 +809,15 @@ def test_signals_without_a_name_in_cpp(pool: JudgePool) -> None:
     assert judged(pool, submitted(RAISE_CPP, language="cpp17")).outcome is Outcome.RUNTIME_ERROR
 
 
-def test_a_shut_directory(pool: JudgePool) -> None:
+def test_unreadable_directory(pool: JudgePool) -> None:
     assert judged(pool, submitted(SHUT)).outcome in (Outcome.ACCEPTED, Outcome.RUNTIME_ERROR)
 
 
-def test_forged_words_of_the_compiler(pool: JudgePool) -> None:
+def test_forged_compiler_messages(pool: JudgePool) -> None:
     assert judged(pool, submitted(FORGED, language="cpp17")).outcome is Outcome.COMPILE_ERROR
 
 
-def test_a_reply_too_large_to_understand(pool: JudgePool) -> None:
+def test_too_large_answer_is_runtime_error(pool: JudgePool) -> None:
     source = (
         "import os, struct\n"
         "def write(data):\n"
@@ -836,7 +834,7 @@ def test_a_reply_too_large_to_understand(pool: JudgePool) -> None:
     assert outcome not in (Outcome.JUDGE_ERROR, Outcome.ACCEPTED)
 
 
-def test_a_second_attempt_knows_nothing_of_the_first(pool: JudgePool) -> None:
+def test_second_run_sees_nothing_of_the_first(pool: JudgePool) -> None:
     source = (
         "import os, time\n"
         "if os.path.exists('notes'):\n"
@@ -852,11 +850,11 @@ def test_a_second_attempt_knows_nothing_of_the_first(pool: JudgePool) -> None:
     assert judgement.outcome is Outcome.TIME_LIMIT
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="there is only one user")
-def test_a_cache_that_is_out_of_reach(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_unreachable_cache(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     pool = JudgePool(cache=tmp_path, workers=1, isolation="landlock")
-    if why := pool.premises.offers["landlock"]:
+    if why := pool.host.features["landlock"]:
         pytest.skip(why)
     source = "#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b; }\n"
     judgement = judged(pool, submitted(source, language="cpp17"))
@@ -864,18 +862,18 @@ def test_a_cache_that_is_out_of_reach(tmp_path: Path) -> None:
     assert judgement.outcome is Outcome.ACCEPTED, judgement
 
 
-def test_a_long_test_is_no_silence(make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_during_a_long_test(make: Callable[..., JudgePool], monkeypatch: pytest.MonkeyPatch) -> None:
     import dojang.judge.sandbox.worker as worker
-    import dojang.judge.worker_handle as link
+    import dojang.judge.worker_handle as worker_handle
 
-    if not hasattr(link, "_SILENCE_S") or not hasattr(worker, "_HEARTBEAT_S"):
+    if not hasattr(worker_handle, "_TIMEOUT_S") or not hasattr(worker, "_HEARTBEAT_S"):
         pytest.skip("the silence cannot be shortened here")
-    monkeypatch.setattr(link, "_SILENCE_S", worker._HEARTBEAT_S + 1.5)
+    monkeypatch.setattr(worker_handle, "_TIMEOUT_S", worker._HEARTBEAT_S + 1.5)
     nap = f"import time\ntime.sleep({worker._HEARTBEAT_S + 3.0})\n" + RIGHT
     assert judged(make(), submitted(nap, SUM[:1])).outcome is Outcome.ACCEPTED
 
 
-def test_a_worker_with_much_to_remember_does_not_charge_programs(make: Callable[..., JudgePool]) -> None:
+def test_memory_of_the_worker_is_not_charged_to_programs(make: Callable[..., JudgePool]) -> None:
     pool = make()
     for number in range(4):
         test = IoTest("7 " * (10 << 20) + str(number), "3")

@@ -1,4 +1,4 @@
-"""Precompiled headers are given to programs that cannot tell, and to no others."""
+"""Precompiled headers are used only for programs that they do not change."""
 
 import shutil
 from pathlib import Path
@@ -20,9 +20,9 @@ def headers() -> Headers:
     return Headers(tools.compiler, tools.headers)
 
 
-def ways(headers: Headers, *lines: str) -> list[str]:
-    """The version of every way, or that it is a set; a dash where there is none."""
-    found, _ = headers.ways("\n".join(lines), "gnu++17", "/headers")
+def flag_sets(headers: Headers, *lines: str) -> list[str]:
+    """Header version of each flag set; `sets` for a set of headers, a dash for none."""
+    found, _ = headers.flag_sets("\n".join(lines), "gnu++17", "/headers")
     return [next(name for name in ("whole", "short", "sets") if name in way[-1]) if way else "-" for way in found]
 
 
@@ -43,22 +43,22 @@ def ways(headers: Headers, *lines: str) -> list[str]:
         (["int main() {}"], ["-"]),
     ],
 )
-def test_which_version_a_program_gets(headers: Headers, lines: list[str], expected: list[str]) -> None:
-    assert ways(headers, *lines) == expected
+def test_choice_of_header_version(headers: Headers, lines: list[str], expected: list[str]) -> None:
+    assert flag_sets(headers, *lines) == expected
 
 
 @pytest.fixture
 def fresh(headers: Headers, tmp_path: Path) -> Headers:
-    """Without any sets yet."""
+    """Headers without any sets."""
     return Headers(headers.compiler, str(tmp_path))
 
 
-def test_a_set_of_headers_is_precompiled_when_it_is_met_again(fresh: Headers) -> None:
+def test_header_set_is_precompiled_on_second_use(fresh: Headers) -> None:
     asked = ["#include <vector>", "#include <cstdio> // both", "int main() {}"]
-    assert [ways(fresh, *asked) for _ in range(3)] == [["-"], ["sets"], ["sets"]]
+    assert [flag_sets(fresh, *asked) for _ in range(3)] == [["-"], ["sets"], ["sets"]]
     other_order = ["/* the same set */ #include <cstdio>", "#include <vector>", "#include <vector>", "int x;"]
-    assert ways(fresh, *other_order) == ["sets"]
-    assert ways(fresh, "#include <cstdio>", "int main() {}") == ["-"]  # not a part of it
+    assert flag_sets(fresh, *other_order) == ["sets"]
+    assert flag_sets(fresh, "#include <cstdio>", "int main() {}") == ["-"]  # not a part of it
 
 
 @pytest.mark.parametrize(
@@ -73,19 +73,21 @@ def test_a_set_of_headers_is_precompiled_when_it_is_met_again(fresh: Headers) ->
         ["#include <../secret>", "int main() {}"],
     ],
 )
-def test_what_is_no_plain_set_is_not_precompiled(fresh: Headers, lines: list[str]) -> None:
-    assert [ways(fresh, *lines) for _ in range(3)] == [["-"]] * 3
+def test_other_includes_are_not_precompiled(fresh: Headers, lines: list[str]) -> None:
+    assert [flag_sets(fresh, *lines) for _ in range(3)] == [["-"]] * 3
 
 
-def test_a_cache_that_can_only_be_read_is_no_obstacle(headers: Headers) -> None:
+def test_read_only_cache_is_ignored(headers: Headers) -> None:
     sealed = Headers(headers.compiler, "/proc/nowhere")
-    assert [ways(sealed, "#include <cstdio>", "int main() {}") for _ in range(3)] == [["-"]] * 3
+    assert [flag_sets(sealed, "#include <cstdio>", "int main() {}") for _ in range(3)] == [["-"]] * 3
 
 
-def test_words_nobody_knows(headers: Headers) -> None:
-    _, strange = headers.ways("#include <bits/stdc++.h>\nvectr<int> v; int main() { sort(); }", "gnu++17", "/headers")
-    assert "vectr" in strange
-    assert "sort" not in strange
+def test_undeclared_names(headers: Headers) -> None:
+    _, undeclared = headers.flag_sets(
+        "#include <bits/stdc++.h>\nvectr<int> v; int main() { sort(); }", "gnu++17", "/headers"
+    )
+    assert "vectr" in undeclared
+    assert "sort" not in undeclared
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_words_nobody_knows(headers: Headers) -> None:
         ("a.cpp:9:1: error: expected class-name before '{' token", False),
         ("a.cpp:9:1: error: no matching function for call to 'lock(std::mutex&)'", False),
         ("a.cpp:1:10: fatal error: nowhere.h: No such file or directory", False),
-        # What follows the first error may follow from it.
+        # Later errors may follow from the first.
         (
             "a.cpp:3:5: error: 'lock' was not declared in this scope\n"
             "a.cpp:4:5: error: 'vectr' was not declared in this scope",
@@ -112,5 +114,5 @@ def test_words_nobody_knows(headers: Headers) -> None:
         ("", False),
     ],
 )
-def test_errors_that_other_headers_cannot_mend(error: str, final: bool) -> None:
+def test_final_compile_errors(error: str, final: bool) -> None:
     assert is_final(error, ["vectr"]) is final

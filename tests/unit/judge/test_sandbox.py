@@ -1,4 +1,4 @@
-"""The parts of the sandbox that can be tried by themselves: filters, messages, wiping, watching, values in transit."""
+"""Parts of the sandbox in isolation: seccomp filters, messages, wiping, limits, encoding of values."""
 
 import asyncio
 import errno
@@ -28,8 +28,8 @@ from dojang.judge.pool import JudgePool
 from dojang.judge.sandbox import function_calls, messages
 from dojang.judge.sandbox.bpf import ALLOW, KILL, SELF, Clause, Filter, Rule, assemble, refuse
 from dojang.judge.sandbox.jail import wipe
-from dojang.judge.sandbox.limits import Bounds, Disturbed, End, HungUp, Watcher
-from dojang.judge.sandbox.run_test import Allowance, _outcome, loaded_size
+from dojang.judge.sandbox.limits import Interrupted, LimitsWatcher, PoolDisconnected, ProcessEnd, ResourceLimits
+from dojang.judge.sandbox.run_test import RunLimits, _outcome, loaded_size
 from dojang.judge.sandbox.syscall_policy import EXEC_FD, compiler_filter, native_filter, python_filters
 from dojang.judge.sandbox.syscalls import ARCHITECTURES
 from dojang.programs import CallTest, Exam, Judgement, Limits, Submission
@@ -39,7 +39,7 @@ ARCHES = ("x86_64", "aarch64")
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 PID = 4711
 PATIENCE = 60.0
-"""Seconds after which something is stuck; nothing here is measured by it."""
+"""Timeout in seconds for things that must not hang; not a measurement."""
 
 CLONE_VM, CLONE_THREAD, CLONE_NEWUSER, CLONE_NEWTIME = 0x100, 0x10000, 0x10000000, 0x80
 NO = {name: refuse(getattr(errno, name)) for name in ("EACCES", "EPERM", "ENOENT", "ENOSYS", "ENOTTY")}
@@ -50,12 +50,12 @@ NO = {name: refuse(getattr(errno, name)) for name in ("EACCES", "EPERM", "ENOENT
 
 @cache
 def read(code: bytes) -> list[tuple[int, int, int, int]]:
-    """As (operation, jump if true, jump if false, value)."""
+    """Instructions as (operation, jump if true, jump if false, value)."""
     return list(struct.iter_unpack("<HBBI", code))
 
 
 def verdict(code: bytes, number: int, arguments: Sequence[int] = (), arch: int = AUDIT["x86_64"]) -> int:
-    """What the kernel would make of a call: an interpreter for the few instructions filters consist of."""
+    """Interpret a BPF filter: the kernel's verdict on a system call."""
     padded = [*arguments, *[0] * (6 - len(arguments))]
     data = struct.pack("<IIQ6Q", number & 0xFFFFFFFF, arch, 0, *(each & (1 << 64) - 1 for each in padded))
     steps = read(code)
@@ -81,7 +81,7 @@ def verdict(code: bytes, number: int, arguments: Sequence[int] = (), arch: int =
 
 
 def asked(filters: Filter | Sequence[Filter], arch: str, name: str, *arguments: int) -> int:
-    """Of several filters the strictest answer counts: the kernel takes the smallest, as a signed number."""
+    """Verdict of several filters: the kernel takes the strictest, the smallest as a signed number."""
     each = [filters] if isinstance(filters, Filter) else filters
     codes = [bytes(filter.for_process(PID)) for filter in each]
     verdicts = [verdict(code, ARCHITECTURES[arch][name], arguments, AUDIT[arch]) for code in codes]
@@ -107,7 +107,7 @@ def random_rule(random: Random) -> Rule:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_filter_does_what_its_table_says(seed: int) -> None:
+def test_filter_follows_its_table(seed: int) -> None:
     random = Random(seed)
     arch = ARCHES[seed % 2]
     names = random.sample(sorted(ARCHITECTURES[arch]), random.choice([0, 1, 2, 40, 200]))
@@ -127,7 +127,7 @@ def test_a_filter_does_what_its_table_says(seed: int) -> None:
             assert verdict(code, number, arguments, AUDIT[arch]) == decided
 
 
-def test_other_tables_of_calls_are_shut() -> None:
+def test_other_call_tables_are_killed() -> None:
     filter = native_filter("x86_64").code
     read = ARCHITECTURES["x86_64"]["read"]
     assert verdict(filter, read) == ALLOW
@@ -158,7 +158,7 @@ def test_filters_are_small_and_jump_inside_themselves(filter: Filter) -> None:
 
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("files", [False, True])
-def test_what_programs_may_never_do(arch: str, files: bool) -> None:
+def test_forbidden_calls(arch: str, files: bool) -> None:
     native, python = native_filter(arch, files=files), python_filters(arch, files=files)
     never = (
         "execve ptrace process_vm_readv process_vm_writev mount unshare setns bpf userfaultfd keyctl io_uring_setup "
@@ -186,7 +186,7 @@ def test_threads_but_no_processes(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_the_warm_interpreter_may_make_children_and_they_may_not(arch: str) -> None:
+def test_zygote_may_fork_and_its_children_may_not(arch: str) -> None:
     early, late = python_filters(arch, files=False)
     for name, arguments in (
         ("clone", (0x8000 | 17,)),
@@ -202,7 +202,7 @@ def test_the_warm_interpreter_may_make_children_and_they_may_not(arch: str) -> N
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_signals_go_to_oneself_only(arch: str) -> None:
+def test_signals_to_itself_only(arch: str) -> None:
     for filter in (native_filter(arch), python_filters(arch, files=True)):
         assert asked(filter, arch, "kill", PID, signal.SIGTERM) == ALLOW
         assert asked(filter, arch, "tgkill", PID, PID + 1, signal.SIGABRT) == ALLOW
@@ -214,7 +214,7 @@ def test_signals_go_to_oneself_only(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_native_program_is_executed_once(arch: str) -> None:
+def test_native_program_is_executed_once(arch: str) -> None:
     filter = native_filter(arch)
     assert asked(filter, arch, "execveat", EXEC_FD) == ALLOW
     for descriptor in (0, 3, EXEC_FD - 1, EXEC_FD + 1, -100):
@@ -222,7 +222,7 @@ def test_a_native_program_is_executed_once(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_limits_may_be_read_but_not_set(arch: str) -> None:
+def test_rlimits_are_read_only(arch: str) -> None:
     for filter in (native_filter(arch), python_filters(arch, files=True)):
         assert asked(filter, arch, "prlimit64", 0, 7, 0, 4096) == ALLOW
         for new in (4096, 1 << 32, 1 << 63):  # a pointer whose lower half is zero, too
@@ -239,8 +239,8 @@ def test_setting_the_stack_limit_succeeds_without_effect(arch: str) -> None:
             assert asked(filter, arch, "setrlimit", resource.RLIMIT_AS, 4096) == NO["EPERM"]
 
 
-def test_a_program_may_ask_for_an_unlimited_stack() -> None:
-    """As very many recursive solutions do."""
+def test_asking_for_an_unlimited_stack() -> None:
+    """Many recursive solutions do."""
     source = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -259,7 +259,7 @@ print(depth(20_000))
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_without_files_there_are_none(arch: str) -> None:
+def test_no_file_calls_without_files(arch: str) -> None:
     for filter in (native_filter(arch), python_filters(arch, files=False)):
         assert asked(filter, arch, "openat", -100, 4096, os.O_RDONLY) == NO["ENOENT"]
         assert asked(filter, arch, "statx", 3, 4096, 0x1000) == ALLOW
@@ -271,7 +271,7 @@ def test_without_files_there_are_none(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_sockets_of_python_have_no_address(arch: str) -> None:
+def test_python_sockets_have_no_address(arch: str) -> None:
     filter = python_filters(arch, files=True)
     assert asked(filter, arch, "socketpair", socket.AF_UNIX) == ALLOW
     assert asked(filter, arch, "socketpair", socket.AF_INET) == NO["EACCES"]
@@ -281,7 +281,7 @@ def test_sockets_of_python_have_no_address(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_compiler_starts_its_parts_and_no_more(arch: str) -> None:
+def test_compiler_policy(arch: str) -> None:
     filter = compiler_filter(arch)
     assert asked(filter, arch, "execve") == asked(filter, arch, "openat") == ALLOW
     assert asked(filter, arch, "clone", 17) == ALLOW
@@ -303,7 +303,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_messages_arrive_as_they_were_sent(pair: tuple[socket.socket, socket.socket], seed: int) -> None:
+def test_messages_round_trip(pair: tuple[socket.socket, socket.socket], seed: int) -> None:
     random = Random(seed)
     sent: list[tuple[dict[str, Any], list[bytes]]] = []
     for number in range(20):
@@ -315,7 +315,7 @@ def test_messages_arrive_as_they_were_sent(pair: tuple[socket.socket, socket.soc
     thread.join()
 
 
-def test_messages_may_come_in_crumbs(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_messages_in_fragments(pair: tuple[socket.socket, socket.socket]) -> None:
     text = json.dumps({"a": 1, "pieces": [3, 0]}).encode()
     data = struct.pack("<II", len(text), 3) + text + b"xyz"
     thread = threading.Thread(target=lambda: [pair[0].send(data[at : at + 1]) for at in range(len(data))])
@@ -325,14 +325,14 @@ def test_messages_may_come_in_crumbs(pair: tuple[socket.socket, socket.socket]) 
 
 
 @pytest.mark.parametrize("data", [b"", b"\1", struct.pack("<II", 9, 9) + b"{}", struct.pack("<II", 1 << 30, 1)])
-def test_the_end_of_a_stream_is_told(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
+def test_end_of_stream_raises_closed(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
     pair[0].sendall(data)
     pair[0].close()
     with pytest.raises(messages.Closed):
         messages.receive(pair[1])
 
 
-def test_a_message_to_nobody_is_told(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_send_to_closed_socket_raises_closed(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[1].close()
     with pytest.raises(messages.Closed):
         messages.send(pair[0], {}, [bytes(1 << 20)])
@@ -341,7 +341,7 @@ def test_a_message_to_nobody_is_told(pair: tuple[socket.socket, socket.socket]) 
 # Wiping -------------------------------------------------------------------------------------------------------------
 
 
-def test_wiping_leaves_an_empty_directory(tmp_path: Path) -> None:
+def test_wipe_empties_a_directory(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("stays")
@@ -371,7 +371,7 @@ def test_wiping_leaves_an_empty_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user, to whom permissions matter")
-def test_wiping_a_directory_that_was_shut(tmp_path: Path) -> None:
+def test_wipe_unreadable_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents:
         if not parent.stat().st_mode & 0o001:
@@ -397,11 +397,11 @@ def test_wiping_a_directory_that_was_shut(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def watcher() -> Iterator[Watcher]:
+def watcher() -> Iterator[LimitsWatcher]:
     proc = os.open("/proc", os.O_RDONLY)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Watcher(proc, ours.fileno())
+        yield LimitsWatcher(proc, ours.fileno())
     os.close(proc)
 
 
@@ -409,10 +409,10 @@ def started(code: str) -> int:
     return os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", "-c", code], {})
 
 
-WIDE = Bounds(cpu_s=PATIENCE, idle_s=PATIENCE, memory=1 << 40)
+WIDE = ResourceLimits(cpu_s=PATIENCE, idle_s=PATIENCE, memory=1 << 40)
 
 
-def test_an_end_is_reported_as_it_was(watcher: Watcher) -> None:
+def test_end_of_a_process_is_reported(watcher: LimitsWatcher) -> None:
     assert os.waitstatus_to_exitcode(watcher.wait(started("raise SystemExit(3)"), WIDE).status) == 3
     end = watcher.wait(started("import os; os.kill(os.getpid(), 11)"), WIDE)
     assert (os.waitstatus_to_exitcode(end.status), end.killed) == (-signal.SIGSEGV, "")
@@ -420,90 +420,97 @@ def test_an_end_is_reported_as_it_was(watcher: Watcher) -> None:
     assert end.memory > 1 << 20
 
 
-def test_processor_time_is_bounded(watcher: Watcher) -> None:
-    end = watcher.wait(started("while True: pass"), Bounds(cpu_s=0.3, idle_s=PATIENCE, memory=1 << 40))
+def test_cpu_limit(watcher: LimitsWatcher) -> None:
+    end = watcher.wait(started("while True: pass"), ResourceLimits(cpu_s=0.3, idle_s=PATIENCE, memory=1 << 40))
     assert end.killed == "cpu"
     assert 0.3 <= end.cpu_s < 1.0
 
 
-def test_idleness_is_bounded(watcher: Watcher) -> None:
-    end = watcher.wait(started("import time; time.sleep(600)"), Bounds(cpu_s=PATIENCE, idle_s=0.3, memory=1 << 40))
+def test_idle_limit(watcher: LimitsWatcher) -> None:
+    end = watcher.wait(
+        started("import time; time.sleep(600)"), ResourceLimits(cpu_s=PATIENCE, idle_s=0.3, memory=1 << 40)
+    )
     assert (end.killed, os.waitstatus_to_exitcode(end.status)) == ("idle", -signal.SIGKILL)
 
 
-def test_waiting_for_cores_does_not_last_for_ever(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many threads that wait for each other's core are never idle by the sum of their waits."""
-    monkeypatch.setattr(watcher, "_waited", lambda pid: 1e9)
+def test_wall_limit_despite_run_delay(watcher: LimitsWatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run delays of many threads together exceed wall time, so they never look idle."""
+    monkeypatch.setattr(watcher, "_run_delay", lambda pid: 1e9)
     started_at = time.monotonic()
-    end = watcher.wait(started("import time; time.sleep(600)"), Bounds(cpu_s=0.04, idle_s=0.01, memory=1 << 40))
+    end = watcher.wait(started("import time; time.sleep(600)"), ResourceLimits(cpu_s=0.04, idle_s=0.01, memory=1 << 40))
     assert end.killed == "idle"
     assert time.monotonic() - started_at >= 100 * 0.05
 
 
-def test_signals_from_outside_make_an_end_meaningless(watcher: Watcher) -> None:
+def test_signal_to_the_worker_raises_interrupted(watcher: LimitsWatcher) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     handlers = {number: signal.getsignal(number) for number in numbers}
     try:
-        watcher.heed_signals()
+        watcher.record_signals()
         assert watcher.wait(started("pass"), WIDE).killed == ""
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Disturbed, match="SIGTERM"):
+        with pytest.raises(Interrupted, match="SIGTERM"):
             watcher.wait(started("pass"), WIDE)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def test_memory_is_bounded(watcher: Watcher) -> None:
+def test_memory_limit(watcher: LimitsWatcher) -> None:
     code = "import time; x = b'x' * (200 << 20); time.sleep(600)"
-    assert watcher.wait(started(code), Bounds(cpu_s=PATIENCE, idle_s=PATIENCE, memory=100 << 20)).killed == "memory"
+    assert (
+        watcher.wait(started(code), ResourceLimits(cpu_s=PATIENCE, idle_s=PATIENCE, memory=100 << 20)).killed
+        == "memory"
+    )
 
 
-def test_a_process_is_stopped_when_it_is_no_longer_needed(watcher: Watcher) -> None:
+def test_process_is_stopped_when_until_ends(watcher: LimitsWatcher) -> None:
     other = started("pass")
     assert watcher.wait(started("import time; time.sleep(600)"), WIDE, until=other).killed == "stopped"
     assert watcher.wait(other, WIDE).killed == ""
 
 
-def test_idleness_of_two_is_that_of_both(watcher: Watcher) -> None:
-    """Whoever waits for somebody who works is not idle."""
+def test_idle_time_of_two_processes(watcher: LimitsWatcher) -> None:
+    """A process that waits for another one that works is not idle."""
     other = started("import time\nwhile time.process_time() < 1.0: pass")
-    bounds = Bounds(cpu_s=PATIENCE, idle_s=0.7, memory=1 << 40)
+    bounds = ResourceLimits(cpu_s=PATIENCE, idle_s=0.7, memory=1 << 40)
     assert watcher.wait(started("import time; time.sleep(600)"), bounds, until=other).killed == "stopped"
     os.waitpid(other, 0)
 
 
-def test_whoever_watches_for_nobody_stops(watcher: Watcher) -> None:
+def test_closed_pool_raises_pool_disconnected(watcher: LimitsWatcher) -> None:
     ours, theirs = socket.socketpair()
     pid = started("import time; time.sleep(600)")
     timer = threading.Timer(0.2, theirs.close)
     timer.start()
-    with ours, pytest.raises(HungUp):
-        Watcher(None, ours.fileno()).wait(pid, WIDE)
+    with ours, pytest.raises(PoolDisconnected):
+        LimitsWatcher(None, ours.fileno()).wait(pid, WIDE)
     timer.join()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
-def test_without_a_process_list_the_idle_get_longer(watcher: Watcher) -> None:
+def test_idle_limit_is_longer_without_proc(watcher: LimitsWatcher) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         begun = time.monotonic()
-        end = Watcher(None, ours.fileno()).wait(started("import time; time.sleep(600)"), Bounds(PATIENCE, 0.1, 1 << 40))
+        end = LimitsWatcher(None, ours.fileno()).wait(
+            started("import time; time.sleep(600)"), ResourceLimits(PATIENCE, 0.1, 1 << 40)
+        )
         assert end.killed == "idle"
         assert time.monotonic() - begun > 0.9
 
 
-def test_watching_leaves_no_descriptor(watcher: Watcher) -> None:
+def test_wait_leaks_no_descriptor(watcher: LimitsWatcher) -> None:
     before = os.listdir("/proc/self/fd")
     for _ in range(5):
-        watcher.wait(started("import time; time.sleep(600)"), Bounds(PATIENCE, 0.05, 1 << 40))
+        watcher.wait(started("import time; time.sleep(600)"), ResourceLimits(PATIENCE, 0.05, 1 << 40))
     assert os.listdir("/proc/self/fd") == before
 
 
 # Ends ---------------------------------------------------------------------------------------------------------------
 
-ALLOWANCE = Allowance(
+RUN_LIMITS = RunLimits(
     cpu_s=1, idle_s=2, memory=1 << 28, output=1 << 20, processes=1, file=0, stack=1 << 20, compile_s=1
 )
 
@@ -511,19 +518,19 @@ ALLOWANCE = Allowance(
 def test_every_signal_has_an_outcome() -> None:
     for number in range(1, 65):
         if number != signal.SIGKILL:
-            outcome, detail = _outcome(End(number, 0.1, 0.1, 0), ALLOWANCE, 0, 0)
+            outcome, detail = _outcome(ProcessEnd(number, 0.1, 0.1, 0), RUN_LIMITS, 0, 0)
             assert outcome in (Outcome.RUNTIME_ERROR, Outcome.TIME_LIMIT, Outcome.OUTPUT_LIMIT)
             assert detail
 
 
 def test_every_exit_code_has_an_outcome() -> None:
     for code in range(256):
-        outcome, _ = _outcome(End(code << 8, 0.1, 0.1, 0), ALLOWANCE, 0, 0)
+        outcome, _ = _outcome(ProcessEnd(code << 8, 0.1, 0.1, 0), RUN_LIMITS, 0, 0)
         assert outcome is (Outcome.RUNTIME_ERROR if code else Outcome.ACCEPTED)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_bytes_have_a_size(tmp_path: Path, seed: int) -> None:
+def test_loaded_size_of_random_bytes(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     path = tmp_path / "program"
     real = Path("/proc/self/exe").read_bytes()[:4096]
@@ -560,7 +567,7 @@ def nothing(_: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_plain_data_come_back_the_same(seed: int) -> None:
+def test_encode_decode_round_trip(seed: int) -> None:
     random = Random(seed)
     for _ in range(50):
         value = plain(random)
@@ -570,7 +577,7 @@ def test_plain_data_come_back_the_same(seed: int) -> None:
         )
 
 
-def test_data_that_lie_are_reduced_to_what_they_hold() -> None:
+def test_lying_subclasses_are_reduced_to_base_types() -> None:
     class Liar(int):
         def __eq__(self, other: object) -> bool:
             return True
@@ -596,7 +603,7 @@ def test_data_that_lie_are_reduced_to_what_they_hold() -> None:
     assert [type(each) for each in got] == [int, str, list]
 
 
-def test_numpy_scalars_cross_as_numbers() -> None:
+def test_numpy_scalars_become_numbers() -> None:
     value = [np.int64(3), np.uint8(4), np.float32(0.5), np.float64(0.1), np.bool_(True), np.array(7)]
     got = function_calls.decode(json.loads(json.dumps(function_calls.encode(value, nothing))), nothing)
     assert got == [3, 4, 0.5, 0.1, True, 7]
@@ -628,7 +635,7 @@ assert (queue, second) == (deque([0, 1]), [2, 2])
     assert judgement.outcome is Outcome.ACCEPTED, judgement
 
 
-def test_other_things_cross_as_handles() -> None:
+def test_other_objects_become_handles() -> None:
     things: list[Any] = []
 
     def handle(thing: Any) -> int:

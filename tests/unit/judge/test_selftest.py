@@ -14,15 +14,15 @@ from dojang.core.paths import cache_root
 from dojang.judge import selftest as module
 from dojang.judge.host_capabilities import probe
 from dojang.judge.pool import JudgePool
-from dojang.judge.selftest import Found, selftest
+from dojang.judge.selftest import CheckResult, selftest
 from dojang.judge.selftest_programs import CHECKS, ENVIRONMENT, Check
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Ran, Submission
 from dojang.types import Outcome
 
 OFFERS = probe()
 HARMFUL = ("kill its parent", "leave a file for the next test")
-"""What must not be let happen on the machine that tests."""
-KEPT_IN = Exam((IoTest("", "kept in"),))
+"""Checks that must not succeed on the test machine."""
+BLOCKED = Exam((IoTest("", "blocked"),))
 
 needs_isolation = pytest.mark.skipif(
     all(OFFERS[name] for name in ("namespaces", "landlock", "seccomp")), reason=f"nothing to keep programs in: {OFFERS}"
@@ -30,28 +30,28 @@ needs_isolation = pytest.mark.skipif(
 
 
 class Fixed(JudgePool):
-    """Gives every submission the same judgement."""
+    """Returns the same judgement for every submission."""
 
     def __init__(self, outcome: Outcome, level: Isolation = Isolation.LANDLOCK, **ran: Any) -> None:
         super().__init__(cache=Path("/nowhere"), isolation=level)
-        self.premises.__dict__.update(offers=dict.fromkeys(OFFERS, ""), toolchain=None)
+        self.host.__dict__.update(features=dict.fromkeys(OFFERS, ""), toolchain=None)
         self.fixed = Judgement(outcome, (Ran(0, outcome, **ran),), 1, level)
 
     async def judge(self, submission: Submission) -> Judgement:
         return self.fixed
 
 
-async def collected(pool: JudgePool) -> list[Found]:
+async def collected(pool: JudgePool) -> list[CheckResult]:
     return [each async for each in selftest(pool)]
 
 
-def tried(pool: JudgePool, checks: Sequence[Check], monkeypatch: pytest.MonkeyPatch) -> list[Found]:
+def tried(pool: JudgePool, checks: Sequence[Check], monkeypatch: pytest.MonkeyPatch) -> list[CheckResult]:
     monkeypatch.setattr(module, "CHECKS", checks)
     return asyncio.run(collected(pool))[: len(checks)]
 
 
 @needs_isolation
-def test_this_machine_passes() -> None:
+def test_selftest_passes_here() -> None:
     command = [sys.executable, "-m", "dojang", "judge", "selftest", "--json"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     told = json.loads(result.stdout)
@@ -63,8 +63,8 @@ def test_this_machine_passes() -> None:
     assert set(told["lacking"]) == {name for name, why in OFFERS.items() if why}
 
 
-def test_an_escape_that_succeeds_is_found_out() -> None:
-    """Programs that are kept in by nothing do what the table says they must not."""
+def test_successful_escape_is_detected() -> None:
+    """Without isolation, programs do what the table says they must not."""
 
     async def run() -> dict[str, Judgement]:
         async with JudgePool(cache=cache_root(), isolation="none") as pool:
@@ -80,8 +80,8 @@ def test_an_escape_that_succeeds_is_found_out() -> None:
     assert undetected in ([], ["read the environment"])  # which is clean without isolation, too
 
 
-def test_other_outcomes_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = Check("try", "python3", Outcome.ACCEPTED, "trouble", KEPT_IN, "", escape=True, killed=True)
+def test_unexpected_outcomes_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = Check("try", "python3", Outcome.ACCEPTED, "trouble", BLOCKED, "", escape=True, killed=True)
     (found,) = tried(Fixed(Outcome.WRONG, detail="token 1 is 'escaped'"), [check], monkeypatch)
     assert (found.state, found.meaning) == ("failed", "trouble")
     assert found.found == "expected accepted, got wrong: token 1 is 'escaped'"
@@ -92,29 +92,29 @@ def test_other_outcomes_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried(Fixed(Outcome.ACCEPTED), [check], monkeypatch)[0].state == "ok"
 
 
-def test_what_must_stay_hidden_is_a_failure_wherever_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = Check("look", "python3", Outcome.WRONG, "a leak", KEPT_IN, "", hides="root:")
+def test_leaked_text_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = Check("look", "python3", Outcome.WRONG, "a leak", BLOCKED, "", hides="root:")
     for place in ("detail", "output", "errors"):
         (found,) = tried(Fixed(Outcome.WRONG, **{place: "x root:x:0"}), [check], monkeypatch)
         assert found.state == "failed"
     assert tried(Fixed(Outcome.WRONG), [check], monkeypatch)[0].state == "ok"
 
 
-def test_what_cannot_be_tried_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    native = Check("build", "cpp17", Outcome.ACCEPTED, "", KEPT_IN, "")
-    out = Check("get out", "python3", Outcome.ACCEPTED, "", KEPT_IN, "", escape=True)
+def test_unavailable_checks_are_skipped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = Check("build", "cpp17", Outcome.ACCEPTED, "", BLOCKED, "")
+    out = Check("get out", "python3", Outcome.ACCEPTED, "", BLOCKED, "", escape=True)
     found = tried(Fixed(Outcome.ACCEPTED, Isolation.NONE), [native, out], monkeypatch)
     assert [each.state for each in found] == ["skipped", "skipped"]
     assert "needs g++" in found[0].found
-    assert found[1].found == "isolation none keeps nobody in"
+    assert found[1].found == "isolation none does not confine programs"
 
 
-def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     tried(Fixed(Outcome.ACCEPTED), CHECKS[:1], monkeypatch)
     assert ENVIRONMENT[0] not in os.environ
 
 
-def test_every_row_says_what_a_failure_means() -> None:
+def test_every_check_has_a_meaning() -> None:
     assert len({(check.language, check.name) for check in CHECKS}) == len(CHECKS)
     assert all(check.meaning and check.source and check.outcome is not Outcome.JUDGE_ERROR for check in CHECKS)
     assert sum(check.escape for check in CHECKS) >= 12

@@ -16,7 +16,7 @@ from fake_service import PATIENCE, FakeJudge, RunningService, request, service_p
 from dojang.core.errors import ConfigError
 from dojang.judge.json_schema import dump_exam, parse_judgement
 from dojang.judge.server import serve
-from dojang.judge.service import Exams, ServiceOptions
+from dojang.judge.service import ExamCache, ServiceOptions
 from dojang.programs import Exam, IoTest, Isolation
 from dojang.types import Outcome
 
@@ -40,15 +40,15 @@ def client(service: RunningService) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def lasting() -> Iterator[RunningService]:
-    """For tests that leave nothing behind."""
+def shared_service() -> Iterator[RunningService]:
+    """Shared by tests that leave no state behind."""
     with RunningService(OPTIONS) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def caller(lasting: RunningService) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=lasting.url, headers=BEARER, timeout=PATIENCE, trust_env=False) as client:
+def caller(shared_service: RunningService) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=shared_service.url, headers=BEARER, timeout=PATIENCE, trust_env=False) as client:
         yield client
 
 
@@ -67,7 +67,7 @@ def in_background(client: httpx.Client, path: str, body: bytes) -> tuple[threadi
     return thread, replies
 
 
-def test_a_submission_is_judged(caller: httpx.Client) -> None:
+def test_judge_submission(caller: httpx.Client) -> None:
     reply = caller.post("/v1/judge", content=request("right"))
     judgement = parse_judgement(reply.content)
     assert (judgement.outcome, judgement.passed, judgement.total) == (Outcome.ACCEPTED, 1, 1)
@@ -76,7 +76,7 @@ def test_a_submission_is_judged(caller: httpx.Client) -> None:
     assert parse_judgement(caller.post("/v1/judge", content=request("other")).content).outcome is Outcome.WRONG
 
 
-def test_an_exam_is_stored_once_and_named_from_then_on(caller: httpx.Client) -> None:
+def test_stored_exam_is_named_by_digest(caller: httpx.Client) -> None:
     exam = Exam((IoTest("1", "2"), IoTest("3", "4")))
     named = json.dumps({"language": "cpp", "source": "right", "exam_digest": exam.digest})
     reply = caller.post("/v1/judge", content=named)
@@ -88,9 +88,9 @@ def test_an_exam_is_stored_once_and_named_from_then_on(caller: httpx.Client) -> 
     assert (reply.status_code, reply.json()["error"]) == (422, "wrong_digest")
 
 
-def test_exams_used_longest_ago_are_forgotten() -> None:
+def test_least_recently_used_exams_are_evicted() -> None:
     first, second, third = (Exam((IoTest(str(each), ""),)) for each in range(3))
-    exams = Exams(25)
+    exams = ExamCache(25)
     exams.put("a", first, 10)
     exams.put("b", second, 10)
     assert exams.get("a") is first
@@ -102,18 +102,18 @@ def test_exams_used_longest_ago_are_forgotten() -> None:
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer", TOKEN, f"Basic {TOKEN}", "Bearer \xe9"])
 @pytest.mark.parametrize("path", ["/v1/judge", "/run_code"])
-def test_without_the_token_nothing_is_judged(lasting: RunningService, given: str | None, path: str) -> None:
+def test_missing_token_is_unauthorized(shared_service: RunningService, given: str | None, path: str) -> None:
     headers = {} if given is None else {b"Authorization": given.encode("latin-1")}
     reply = httpx.post(
-        lasting.url + path, content=request("unseen"), headers=headers, timeout=PATIENCE, trust_env=False
+        shared_service.url + path, content=request("unseen"), headers=headers, timeout=PATIENCE, trust_env=False
     )
     assert reply.status_code == 401
     assert reply.headers["WWW-Authenticate"] == "Bearer"
     assert reply.json()["error"] == "unauthorized"
-    assert all(each.source != "unseen" for each in lasting.judge.seen)
+    assert all(each.source != "unseen" for each in shared_service.judge.seen)
 
 
-def test_health_and_metrics_are_open(service: RunningService, client: httpx.Client) -> None:
+def test_health_and_metrics_need_no_token(service: RunningService, client: httpx.Client) -> None:
     health = httpx.get(f"{service.url}/health", timeout=PATIENCE, trust_env=False)
     assert health.json() == {"status": "ok", "isolation": "seccomp", "workers": 1, "waiting": 0, "running": 0}
     client.post("/v1/judge", content=request("right"))
@@ -135,9 +135,7 @@ def test_health_and_metrics_are_open(service: RunningService, client: httpx.Clie
         assert line in reply.text
 
 
-def test_a_judge_that_raises_is_a_failure_of_the_machinery(
-    client: httpx.Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_exception_in_judge_is_judge_error(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
     judgement = parse_judgement(client.post("/v1/judge", content=request("raise")).content)
     assert judgement.outcome is Outcome.JUDGE_ERROR
     assert judgement.detail == "the judge raised ValueError: the machinery broke"
@@ -146,7 +144,7 @@ def test_a_judge_that_raises_is_a_failure_of_the_machinery(
     assert TOKEN not in caplog.text
 
 
-def test_bad_requests_are_told_all_their_problems(caller: httpx.Client) -> None:
+def test_invalid_request_lists_all_problems(caller: httpx.Client) -> None:
     reply = caller.post("/v1/judge", json={"language": "cpp", "exam": {"tests": [{"input": "1"}]}})
     assert reply.status_code == 422
     assert reply.json()["error"] == "invalid"
@@ -157,7 +155,7 @@ def test_bad_requests_are_told_all_their_problems(caller: httpx.Client) -> None:
     assert caller.get("/nothing").json() == {"error": "not_found", "detail": "Not Found"}
 
 
-def test_what_no_judge_could_judge_is_refused(caller: httpx.Client) -> None:
+def test_unsupported_submission_is_rejected(caller: httpx.Client) -> None:
     exam = {"tests": [{"input": "1", "output": "1"}]}
     reply = caller.post("/v1/judge", json={"language": "klingon", "source": "nuqneH", "exam": exam})
     assert (reply.status_code, reply.json()["error"]) == (422, "unfit")
@@ -166,14 +164,14 @@ def test_what_no_judge_could_judge_is_refused(caller: httpx.Client) -> None:
     calls = {"tests": [{"code": "assert candidate(1) == 1", "function": "f"}]}
     reply = caller.post("/v1/judge", json={"language": "cpp17", "source": "int f(int);", "exam": calls})
     assert (reply.status_code, reply.json()["error"]) == (422, "unfit")
-    assert "for Python" in reply.json()["detail"]
+    assert "cannot judge a program in cpp17" in reply.json()["detail"]
 
 
 @pytest.mark.parametrize("chunks", [1, 100])
-def test_a_body_that_is_too_large_is_refused_while_it_arrives(
+def test_too_large_body_is_rejected_while_it_arrives(
     caller: httpx.Client, monkeypatch: pytest.MonkeyPatch, chunks: int
 ) -> None:
-    """Sent in chunks, without a length."""
+    """Sent in chunks, without Content-Length."""
     monkeypatch.setattr("dojang.judge.service.DISCARD_S", PATIENCE)
     reply = caller.post("/v1/judge", content=(b" " * (2**19 // chunks) for _ in range(chunks)))
     assert (reply.status_code, reply.json()["error"]) == (413, "too_large")
@@ -181,7 +179,7 @@ def test_a_body_that_is_too_large_is_refused_while_it_arrives(
     assert caller.post("/v1/judge", content=request()).status_code == 200
 
 
-def test_a_body_without_end_is_cut_off(caller: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_body_is_cut_off(caller: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dojang.judge.service.DISCARD_S", 0.1)
     try:
         reply = caller.post("/v1/judge", content=itertools.repeat(b" " * 2**12))
@@ -192,7 +190,7 @@ def test_a_body_without_end_is_cut_off(caller: httpx.Client, monkeypatch: pytest
     assert caller.post("/v1/judge", content=request()).status_code == 200
 
 
-def test_no_more_than_the_queue_holds(service: RunningService, client: httpx.Client) -> None:
+def test_full_queue_is_busy(service: RunningService, client: httpx.Client) -> None:
     waiting = [in_background(client, "/v1/judge", request("wait")) for _ in range(2)]
     service.wait(lambda: len(service.judge.seen) == 2)
     assert client.get("/health").json()["running"] == 2
@@ -207,7 +205,7 @@ def test_no_more_than_the_queue_holds(service: RunningService, client: httpx.Cli
     assert client.post("/v1/judge", content=request()).status_code == 200
 
 
-def test_the_judge_gets_no_more_than_it_has_slots() -> None:
+def test_judge_gets_at_most_slots_submissions() -> None:
     options = ServiceOptions(queue=4, slots=1)
     with RunningService(options) as service, httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
         waiting = [in_background(client, "/v1/judge", request("wait")) for _ in range(2)]
@@ -220,7 +218,7 @@ def test_the_judge_gets_no_more_than_it_has_slots() -> None:
             assert replies[0].status_code == 200
 
 
-def test_a_client_that_hangs_up_is_not_worked_for(service: RunningService, client: httpx.Client) -> None:
+def test_disconnected_client_cancels_its_request(service: RunningService, client: httpx.Client) -> None:
     body = request("wait")
     with socket.create_connection(("127.0.0.1", service.port)) as connection:
         head = ("POST /v1/judge HTTP/1.1", "Host: x", f"Authorization: Bearer {TOKEN}", f"Content-Length: {len(body)}")
@@ -231,7 +229,7 @@ def test_a_client_that_hangs_up_is_not_worked_for(service: RunningService, clien
     assert 'reason="disconnected"' in client.get("/metrics").text
 
 
-def test_what_runs_is_finished_before_the_end(service: RunningService, client: httpx.Client) -> None:
+def test_draining_finishes_running_requests(service: RunningService, client: httpx.Client) -> None:
     thread, replies = in_background(client, "/v1/judge", request("wait"))
     service.wait(lambda: service.judge.seen)
     service.begin_to_stop()
@@ -247,7 +245,7 @@ def test_what_runs_is_finished_before_the_end(service: RunningService, client: h
     assert service.judge.closed == 1
 
 
-def test_what_takes_too_long_to_finish_is_sent_elsewhere() -> None:
+def test_draining_timeout_returns_503() -> None:
     options = ServiceOptions()
     with (
         RunningService(options, drain_s=0.01) as service,
@@ -261,7 +259,7 @@ def test_what_takes_too_long_to_finish_is_sent_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_drain_and_end_well(number: signal.Signals) -> None:
+def test_signal_drains_and_exits_cleanly(number: signal.Signals) -> None:
     with service_process() as (process, url), httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as client:
         thread, replies = in_background(client, "/v1/judge", request("wait"))
         until(lambda: client.get("/health").json()["running"] == 1)
@@ -275,7 +273,7 @@ def test_signals_drain_and_end_well(number: signal.Signals) -> None:
         assert (process.returncode, out.strip(), errors) == (0, "closed 1", "")
 
 
-def test_a_program_that_succeeds_in_the_words_of_sandbox_fusion(service: RunningService, client: httpx.Client) -> None:
+def test_sandbox_fusion_success(service: RunningService, client: httpx.Client) -> None:
     reply = run_code(client, "fine", run_timeout=3, compile_timeout=4, memory_limit_MB=100, files={}, fetch_files=[])
     assert reply == {
         "status": "Success",
@@ -313,7 +311,7 @@ def test_a_program_that_succeeds_in_the_words_of_sandbox_fusion(service: Running
         ("loop", ("Finished", 0), ("TimeLimitExceeded", None)),
     ],
 )
-def test_a_program_that_fails_in_the_words_of_sandbox_fusion(
+def test_sandbox_fusion_failure(
     caller: httpx.Client, code: str, compiled: tuple[str, int | None], ran: tuple[str, int | None] | None
 ) -> None:
     def brief(result: dict[str, Any] | None) -> tuple[str, int | None] | None:
@@ -329,7 +327,7 @@ def test_a_program_that_fails_in_the_words_of_sandbox_fusion(
     assert brief(in_python["run_result"]) == (ran or ("Finished", 1))
 
 
-def test_what_was_written_before_a_failure_is_kept(caller: httpx.Client) -> None:
+def test_output_before_failure_is_kept(caller: httpx.Client) -> None:
     assert run_code(caller, "compile error")["compile_result"]["stderr"] == "expected ';'"
     assert run_code(caller, "compile error", "python")["run_result"]["stderr"] == "expected ';'"
     crashed = run_code(caller, "crash")["run_result"]
@@ -348,7 +346,7 @@ def test_what_was_written_before_a_failure_is_kept(caller: httpx.Client) -> None
         ("raise", "cpp", {}, "the judge raised ValueError: the machinery broke"),
     ],
 )
-def test_what_is_no_fault_of_the_program_is_a_sandbox_error(
+def test_unsupported_run_code_is_sandbox_error(
     caller: httpx.Client, code: str, language: str, fields: dict[str, Any], message: str
 ) -> None:
     reply = run_code(caller, code, language, **fields)
@@ -358,19 +356,19 @@ def test_what_is_no_fault_of_the_program_is_a_sandbox_error(
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "judge.example"])
-def test_without_a_token_only_this_machine_is_served(host: str) -> None:
+def test_public_host_needs_a_token(host: str) -> None:
     judge = FakeJudge()
     with pytest.raises(ConfigError, match="set a token"):
         asyncio.run(serve(judge, ServiceOptions(), host=host, port=0))
     assert judge.closed == 1
 
 
-def test_a_port_that_is_taken_is_said_to_be() -> None:
+def test_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="choose another port"):
         asyncio.run(serve(FakeJudge(), ServiceOptions(), port=taken.getsockname()[1]))
 
 
 @pytest.mark.parametrize("token", ["", " ", "two words", "t\u00f6ken", "line\n"])
-def test_a_token_that_headers_cannot_carry_is_refused(token: str) -> None:
+def test_token_must_fit_a_header(token: str) -> None:
     with pytest.raises(ConfigError, match="printable ASCII"):
         ServiceOptions(token=token)

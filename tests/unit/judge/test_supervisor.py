@@ -1,11 +1,11 @@
-"""The supervisor of a sandbox whose owner has gone."""
+"""The supervisor of a sandbox after its owner ended."""
 
 import socket
 import subprocess
 import sys
 
 
-def test_a_supervisor_whose_owner_has_gone_ends_without_a_word() -> None:
+def test_supervisor_without_owner_exits_silently() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     ours, theirs = socket.socketpair()

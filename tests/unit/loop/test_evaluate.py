@@ -81,6 +81,6 @@ def test_what_could_not_be_judged_is_counted_and_no_wrong_answer(
 
 def test_nothing_judged_at_all_ends_the_run(exam: Callable[..., tuple[Recorded, Evaluation]]) -> None:
     with pytest.raises(
-        HealthError, match="not one answer of the evaluation could be judged; the last failure was: gone"
+        HealthError, match="no completion of the evaluation could be judged; the last failure was: gone"
     ):
         exam((), (), (), (), errors=1)

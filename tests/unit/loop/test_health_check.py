@@ -6,12 +6,12 @@ import pytest
 
 from dojang.core.errors import HealthError
 from dojang.loop.config import HealthConfig
-from dojang.loop.health_check import HealthGate, has_signal
+from dojang.loop.health_check import HealthCheck, has_signal
 from dojang.types import Group, Sample
 
 
-def gate(window: int = 3, max_judge_errors: float = 0.5) -> HealthGate:
-    return HealthGate(HealthConfig(patience_steps=window, max_judge_errors=max_judge_errors))
+def health(window: int = 3, max_judge_errors: float = 0.5) -> HealthCheck:
+    return HealthCheck(HealthConfig(patience_steps=window, max_judge_errors=max_judge_errors))
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_a_group_teaches_if_its_rewards_differ(
 
 
 def test_equal_wrong_rewards_stop_the_run_when_the_window_is_full(make_group: Callable[..., Group]) -> None:
-    guard = gate(window=3)
+    guard = health(window=3)
     step = [make_group((0.25, 0.25)), make_group((0.25, 0.25))]
     guard.check(step)
     guard.check(step)
@@ -37,20 +37,20 @@ def test_equal_wrong_rewards_stop_the_run_when_the_window_is_full(make_group: Ca
 
 
 def test_rewards_that_differ_only_between_groups_teach_nothing(make_group: Callable[..., Group]) -> None:
-    guard = gate(window=1)
+    guard = health(window=1)
     with pytest.raises(HealthError, match=r"from 0 to 0\.5, but equal within each group"):
         guard.check([make_group((0.0, 0.0)), make_group((0.5, 0.5))])
 
 
 def test_everything_accepted_is_healthy(make_group: Callable[..., Group]) -> None:
-    guard = gate(window=2)
+    guard = health(window=2)
     for _ in range(10):
         guard.check([make_group((1.0, 1.0)), make_group((1.5, 1.5))])
     assert len(guard.state()) == 2
 
 
 def test_one_mixed_group_in_the_window_is_enough(make_group: Callable[..., Group]) -> None:
-    guard = gate(window=3)
+    guard = health(window=3)
     hopeless, hopeful = [make_group((0.0, 0.0))], [make_group((0.0, 0.0)), make_group((0.0, 1.0))]
     for step in (hopeless, hopeless, hopeful, hopeless, hopeless):
         guard.check(step)
@@ -59,7 +59,7 @@ def test_one_mixed_group_in_the_window_is_enough(make_group: Callable[..., Group
 
 
 def test_too_many_judge_errors_stop_the_run_early_and_name_the_last_one(make_group: Callable[..., Group]) -> None:
-    guard = gate(window=10)
+    guard = health(window=10)
     broken = [make_group((0.0, 1.0), errors=["compiler is gone", "disk is gone", "judge is gone"])]
     guard.check(broken)
     guard.check(broken)
@@ -71,7 +71,7 @@ def test_too_many_judge_errors_stop_the_run_early_and_name_the_last_one(make_gro
 
 
 def test_the_share_of_judge_errors_may_be_reached_but_not_passed(make_group: Callable[..., Group]) -> None:
-    guard = gate(window=1, max_judge_errors=0.5)
+    guard = health(window=1, max_judge_errors=0.5)
     guard.check([make_group((0.0, 1.0), errors=["a", "b"])])
     with pytest.raises(HealthError, match="3 of 5 samples"):
         guard.check([make_group((0.0, 1.0), errors=["a", "b", "c"])])
@@ -79,16 +79,16 @@ def test_the_share_of_judge_errors_may_be_reached_but_not_passed(make_group: Cal
 
 def test_nothing_judged_at_all_is_the_judges_fault(make_group: Callable[..., Group]) -> None:
     with pytest.raises(HealthError, match="2 of 2 samples in the last 1 steps could not be judged"):
-        gate(window=1).check([make_group((), errors=["a", "b"])])
+        health(window=1).check([make_group((), errors=["a", "b"])])
 
 
 def test_a_few_judge_errors_do_not_hide_that_nothing_is_learned(make_group: Callable[..., Group]) -> None:
     with pytest.raises(HealthError, match="no group had rewards that differ"):
-        gate(window=1).check([make_group((0.0, 0.0, 0.0), errors=["a"])])
+        health(window=1).check([make_group((0.0, 0.0, 0.0), errors=["a"])])
 
 
 def test_the_memory_survives_a_checkpoint(make_group: Callable[..., Group]) -> None:
-    first, second = gate(window=3), gate(window=3)
+    first, second = health(window=3), health(window=3)
     step = [make_group((0.0, 0.0), errors=["slow"])]
     first.check(step)
     first.check(step)
@@ -100,7 +100,7 @@ def test_the_memory_survives_a_checkpoint(make_group: Callable[..., Group]) -> N
 
 
 def test_a_shorter_window_forgets_what_a_checkpoint_remembers(make_group: Callable[..., Group]) -> None:
-    long, short = gate(window=5), gate(window=2)
+    long, short = health(window=5), health(window=2)
     for _ in range(4):
         long.check([make_group((0.0, 0.0))])
     short.restore(long.state())
@@ -118,4 +118,4 @@ def test_rewards_are_compared_with_those_of_the_same_role(
     assert not has_signal(mixed((0.0, 0.0), (0.5, 0.5)))
     assert has_signal(mixed((0.0, 0.0), (0.5, 0.0)))
     with pytest.raises(HealthError, match="no group had rewards that differ"):
-        gate(window=1).check([mixed((0.0, 0.0), (0.5, 0.5))])
+        health(window=1).check([mixed((0.0, 0.0), (0.5, 0.5))])

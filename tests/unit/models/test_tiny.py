@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 import dojang.models.tiny
 from dojang.data.arithmetic import ArithmeticConfig, is_held_out
 from dojang.models.tiny.corpus import ANSWER, draw
-from dojang.models.tiny.make import Examination, examine, make_model, make_tokenizer, sample
+from dojang.models.tiny.make import Evaluation, evaluate, make_model, make_tokenizer, sample
 
 SHIPPED = Path(dojang.models.tiny.__file__).parent
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -29,8 +29,8 @@ def model() -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def examination(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Examination:
-    return examine(model, tokenizer, ArithmeticConfig(test_size=64).load("test"), seed=0)
+def examination(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Evaluation:
+    return evaluate(model, tokenizer, ArithmeticConfig(test_size=64).load("test"), seed=0)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_any_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerBase, tex
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_digits_are_tokens_of_their_own(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_digits_are_single_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     pieces = [tokenizer.decode([token]) for token in tokenizer.encode("What is 1234 + 86?")]
     assert pieces == ["What is ", "1", "2", "3", "4", " + ", "8", "6", "?"]
     assert not [token for token in tokenizer.get_vocab() if re.search(r"\d", token) and len(token) > 1]
@@ -115,12 +115,12 @@ def test_greedily_it_guesses(model: PreTrainedModel, tokenizer: PreTrainedTokeni
     assert all(re.fullmatch(rf"{ANSWER}\d+", text) for text in texts)
 
 
-def test_it_is_weak(examination: Examination) -> None:
+def test_it_is_weak(examination: Evaluation) -> None:
     assert 0.05 < examination.right_greedy < 0.4
     assert 0.2 < examination.right_sampled < 0.5
 
 
-def test_it_is_teachable(examination: Examination) -> None:
+def test_it_is_teachable(examination: Evaluation) -> None:
     assert 0.1 < examination.shows_work < 0.5
     assert examination.right_when_work_is_shown > 0.8
     assert examination.mixed_groups > 0.7

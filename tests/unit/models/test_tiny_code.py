@@ -11,7 +11,7 @@ from dojang.data.tiny_programs import TinyProgramsConfig
 from dojang.models.catalogue import resolve
 from dojang.models.tiny.make import make_tokenizer
 from dojang.models.tiny_code.corpus import draw
-from dojang.models.tiny_code.make import LETTERS, Examination, examine
+from dojang.models.tiny_code.make import LETTERS, Evaluation, evaluate
 
 SHIPPED = Path(dojang.models.tiny_code.__file__).parent
 
@@ -23,9 +23,9 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="module")
-def examination(tokenizer: PreTrainedTokenizerBase) -> Examination:
+def examination(tokenizer: PreTrainedTokenizerBase) -> Evaluation:
     model = AutoModelForCausalLM.from_pretrained(SHIPPED, dtype=torch.float32)
-    return examine(model, tokenizer, TinyProgramsConfig(test_size=64).load("test"), seed=0)
+    return evaluate(model, tokenizer, TinyProgramsConfig(test_size=64).load("test"), seed=0)
 
 
 def test_it_is_known_by_its_name_and_small() -> None:
@@ -33,7 +33,7 @@ def test_it_is_known_by_its_name_and_small() -> None:
     assert sum(file.stat().st_size for file in SHIPPED.glob("*") if file.is_file()) < 500_000
 
 
-def test_names_and_digits_are_tokens_of_their_own(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_names_and_digits_are_single_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     pieces = [tokenizer.decode([token]) for token in tokenizer.encode("Read x and t. Print x times 79 plus t.")]
     assert pieces == ["Read ", "x", " and ", "t", ". Print ", "x", " times ", "7", "9", " plus ", "t", "."]
 
@@ -54,12 +54,12 @@ def test_the_maker_makes_the_shipped_tokenizer(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == (SHIPPED / name).read_bytes(), name
 
 
-def test_it_is_weak(examination: Examination) -> None:
+def test_it_is_weak(examination: Evaluation) -> None:
     assert 0.05 < examination.right_greedy < 0.4
     assert 0.15 < examination.right_sampled < 0.5
 
 
-def test_it_is_teachable(examination: Examination) -> None:
+def test_it_is_teachable(examination: Evaluation) -> None:
     assert 0.15 < examination.remembers < 0.5
     assert examination.right_when_it_remembers > 0.7
     assert examination.mixed_groups > 0.6

@@ -5,7 +5,7 @@ from plan_subjects import subject
 
 from dojang.config import recipe
 from dojang.core.errors import ConfigError
-from dojang.planning.advice import Finding, foresee, knobs, together
+from dojang.planning.advice import Finding, knobs, predict_problems, together
 from dojang.planning.estimate import Subject, estimate
 from dojang.planning.instances import INSTANCES
 
@@ -22,7 +22,7 @@ SOME = (
 
 
 def found(asked: Subject, instance: str, ranks: int | None = None, nodes: int = 1) -> list[Finding]:
-    return list(foresee(asked, estimate(asked, INSTANCES[instance], nodes, ranks)))
+    return list(predict_problems(asked, estimate(asked, INSTANCES[instance], nodes, ranks)))
 
 
 @pytest.mark.parametrize("name", recipe.shipped())
@@ -34,7 +34,7 @@ def test_every_recipe_can_be_planned_everywhere(name: str) -> None:
             assert planned.needs.peak > 0
             assert 0 < planned.times.step < 1e9
             assert planned.fit in ("yes", "tight", "no")
-            assert all(each.said for each in foresee(asked, planned))
+            assert all(each.said for each in predict_problems(asked, planned))
 
 
 def test_recipes_fit_what_they_say_they_want() -> None:
@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_said_with_what_helps() -> None:
     asked = subject(*large, "train.max_tokens_per_microbatch=16384")
     planned = estimate(asked, INSTANCES["h200"])
     assert planned.fit == "no"
-    assert any("will probably not fit" in each.said for each in foresee(asked, planned))
+    assert any("will probably not fit" in each.said for each in predict_problems(asked, planned))
     helps = {each.setting: each for each in knobs(asked, planned)}
     assert {
         "train.gradient_checkpointing=true",
@@ -90,9 +90,9 @@ def test_a_knob_saves_what_is_said() -> None:
 def test_what_can_never_fit_is_a_failure_and_what_may_not_is_none() -> None:
     never = found(subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B"), "g5.xlarge")
     assert [each.code for each in never if each.level == "failed"] == [4]
-    asked = subject("deepmath-qwen2.5-0.5b", "rollout.max_tokens=8192", "rollout.kv_gb=0.05")
+    asked = subject("deepmath-qwen2.5-0.5b", "rollout.max_tokens=8192", "rollout.engine.kv_cache_gb=0.05")
     sequence = [each for each in found(asked, "g5.xlarge") if each.level == "failed"]
-    assert "keys and values" in sequence[0].said
+    assert "KV cache" in sequence[0].said
     perhaps = found(
         subject("deepmath-qwen2.5-0.5b", "train.max_tokens_per_microbatch=200000", "rollout.prompts_per_step=512"),
         "g5.xlarge",
@@ -129,13 +129,13 @@ def test_gpus_that_wait_are_noted() -> None:
 def test_a_gpu_that_is_asked_for_must_be_there() -> None:
     asked = subject("smollm2-code", "model.device=cuda")
     assert any("no GPU" in each.said for each in found(asked, "c7i.4xlarge") if each.level == "failed")
-    with pytest.raises(ConfigError, match="more than the 1 GPUs"):
+    with pytest.raises(ConfigError, match="exceeds the 1 GPUs"):
         estimate(asked, INSTANCES["h200"], ranks=2)
 
 
 def test_all_ranks_load_the_model_into_the_machines_memory() -> None:
     asked = subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "algo.kl_coef=0.1")
-    assert any("machine's own memory" in each.said for each in found(asked, "g5.12xlarge"))
+    assert any("host memory may not" in each.said for each in found(asked, "g5.12xlarge"))
 
 
 def test_on_a_ray_cluster_engines_have_gpus_of_their_own() -> None:
@@ -153,13 +153,16 @@ def test_on_a_ray_cluster_engines_have_gpus_of_their_own() -> None:
 
 def test_an_engine_that_fills_its_gpu_is_told_what_helps() -> None:
     asked = subject(
-        "smollm2-code", "runtime={name: ray, trainers: 1, engines: 2}", "rollout.kv_gb=24", "rollout.slots=4096"
+        "smollm2-code",
+        "runtime={name: ray, trainers: 1, engines: 2}",
+        "rollout.engine.kv_cache_gb=24",
+        "rollout.engine.max_num_seqs=4096",
     )
     planned = estimate(asked, INSTANCES["g6.12xlarge"])
     assert planned.engine is not None
     assert planned.fit == "no"
-    assert any("while it has to attempt" in each.said for each in found(asked, "g6.12xlarge"))
-    (knob,) = (each for each in knobs(asked, planned) if each.setting.startswith("rollout.kv_gb"))
+    assert any("in the rollout phase" in each.said for each in found(asked, "g6.12xlarge"))
+    (knob,) = (each for each in knobs(asked, planned) if each.setting.startswith("rollout.engine.kv_cache_gb"))
     assert knob.fits
 
 
@@ -172,15 +175,15 @@ def test_processors_must_suffice_too() -> None:
 
 
 def test_engines_beside_servers_are_noted() -> None:
-    served = ("code-qwen3-8b-m2po-full", "rollout.engine=remote", "rollout.url=[http://there:8000]")
+    served = ("code-qwen3-8b-m2po-full", "rollout.engine=remote", "rollout.engine.url=[http://there:8000]")
     asked = subject(*served, "runtime={name: ray, trainers: 8, engines: 8}")
-    assert any("runtime.engines counts for nothing" in each.said for each in found(asked, "p4de.24xlarge"))
+    assert any("runtime.engines has no effect" in each.said for each in found(asked, "p4de.24xlarge"))
     asked = subject(*served, "runtime={name: ray, trainers: 8}")
     assert not any("runtime.engines" in each.said for each in found(asked, "p4de.24xlarge"))
 
 
 def test_ranks_are_the_recipe_s_to_say_on_a_ray_cluster() -> None:
-    with pytest.raises(ConfigError, match=r"runtime\.trainers says how many"):
+    with pytest.raises(ConfigError, match=r"set runtime\.trainers instead"):
         estimate(subject("smollm2-code", "runtime=ray"), INSTANCES["p4d.24xlarge"], 1, 4)
 
 

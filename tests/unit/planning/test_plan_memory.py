@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Pre
 from transformers import Qwen3Config as Qwen3
 
 from dojang.algos.grpo import GrpoConfig
-from dojang.engine.decoder import Shape as EngineShape
-from dojang.engine.kv_cache import Slots
+from dojang.engine.kv_cache import KvCache
+from dojang.engine.shape import Shape as EngineShape
 from dojang.engine.torch_engine import TorchEngine
 from dojang.planning.activations import activation_bytes
 from dojang.planning.estimate import Estimate, estimate
@@ -86,11 +86,11 @@ def trainer(micro_model: Callable[..., PreTrainedModel]) -> tuple[TorchTrainer, 
         model,
         None,
         None,  # type: ignore[arg-type]  # for saving only
-        GrpoConfig().make(longest=9),
+        GrpoConfig().make(max_tokens=9),
         MemoryWeights(torch.float32),
         config,
         total_updates=10,
-        longest=9,
+        max_tokens=9,
         temperature=1.0,
         compute=torch.float32,
     )
@@ -127,19 +127,24 @@ def test_adapters_have_as_many_weights_as_planned(
     assert planned["weights"] == size(model.parameters())
 
 
-@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize("indirect", [False, True])
 @pytest.mark.parametrize(("most", "length", "budget"), [(8, 100, 1 << 22), (64, 300, 1 << 21), (4, 512, 1 << 26)])
 def test_keys_and_values_take_what_was_planned(
-    micro_model: Callable[..., PreTrainedModel], most: int, length: int, budget: int, scattered: bool
+    micro_model: Callable[..., PreTrainedModel], most: int, length: int, budget: int, indirect: bool
 ) -> None:
     model = micro_model()
-    slots = Slots(
-        EngineShape.of(model.config), torch.float32, torch.device("cpu"), most=most, budget=budget, scattered=scattered
+    cache = KvCache(
+        EngineShape.of(model.config),
+        torch.float32,
+        torch.device("cpu"),
+        max_slots=most,
+        budget=budget,
+        indirect=indirect,
     )
-    slots.make_room(length, 0)
-    planned = key_value_cache(shaped(model), 4, most, budget, length, all_at_once=scattered)
-    assert (planned.slots, planned.length) == (slots.capacity, slots.length)
-    assert planned.bytes == size([slots.keys_LSKTD, slots.values_LSKTD])
+    cache.reserve(length, 0)
+    planned = key_value_cache(shaped(model), 4, most, budget, length, all_at_once=indirect)
+    assert (planned.slots, planned.length) == (cache.capacity, cache.length)
+    assert planned.bytes == size([cache.keys_LSKTD, cache.values_LSKTD])
 
 
 def test_a_sequence_that_never_fits_is_foreseen(micro_model: Callable[..., PreTrainedModel]) -> None:
@@ -152,9 +157,9 @@ def test_the_engine_has_the_weights_that_were_planned(
     model = micro_model(torch.float32)
     engine = TorchEngine(model, tokenizer, MemoryWeights(torch.float32), slots=4)
     planned = estimate(subject(shape=shaped(model)), CPU).needs.parts
-    assert planned["engine weights"] == size(engine._batch.weights.values())
+    assert planned["engine weights"] == size(engine._scheduler.weights.values())
     packed = estimate(subject(shape=shaped(model)), replace(CPU, arm=True)).needs.parts
-    linears = [each for name, each in engine._batch.weights.items() if "proj" in name]
+    linears = [each for name, each in engine._scheduler.weights.items() if "proj" in name]
     assert packed["engine weights"] - planned["engine weights"] == size(linears) + model.lm_head.weight.nbytes
 
 
@@ -166,11 +171,11 @@ def test_a_forward_pass_keeps_about_what_was_planned(make_group: Callable[..., G
         model,
         None,
         None,  # type: ignore[arg-type]
-        GrpoConfig().make(longest=300),
+        GrpoConfig().make(max_tokens=300),
         MemoryWeights(torch.float32),
         TrainConfig(max_tokens_per_microbatch=4000, gradient_checkpointing=recompute),
         total_updates=10,
-        longest=300,
+        max_tokens=300,
         temperature=1.0,
         compute=torch.float32,
     )
@@ -234,9 +239,9 @@ def test_more_tokens_at_a_time_never_need_less(name: str, instance: str) -> None
 
 def test_more_of_anything_never_needs_less() -> None:
     for key, values in {
-        "rollout.kv_gb": (1, 2, 40),
+        "rollout.engine.kv_cache_gb": (1, 2, 40),
         "rollout.max_tokens": (64, 512, 4096),
-        "rollout.slots": (1, 64, 512),
+        "rollout.engine.max_num_seqs": (1, 64, 512),
         "algo.kl_coef": (0, 0.1),
     }.items():
         found = [peaks(f"{key}={value}", "train.max_tokens_per_microbatch=16384") for value in values]
@@ -264,7 +269,7 @@ def test_an_engine_takes_a_third_of_what_is_free_on_a_gpu() -> None:
 
 
 def test_two_models_take_the_memory_of_two() -> None:
-    served = ("runtime=local", "rollout.engine=remote", "rollout.url=[http://there:8000]")
+    served = ("runtime=local", "rollout.engine=remote", "rollout.engine.url=[http://there:8000]")
     tester = ("tester.url=[http://there:8001]", "tester.engines=null", "tester.trainers=null")
     both = estimate(subject("code-qwen3-8b-coder-tester", *served, *tester), INSTANCES["p4de.24xlarge"]).needs.parts
     one = estimate(subject("code-qwen3-8b-m2po-full", *served), INSTANCES["p4de.24xlarge"]).needs.parts
@@ -273,7 +278,7 @@ def test_two_models_take_the_memory_of_two() -> None:
 
 
 RAY = "runtime={name: ray, trainers: 4, engines: 2}"
-SERVED = ("rollout.engine=remote", "rollout.url=[http://there:8000]")
+SERVED = ("rollout.engine=remote", "rollout.engine.url=[http://there:8000]")
 
 
 def test_on_a_ray_cluster_each_model_has_devices_of_its_own() -> None:
@@ -305,7 +310,7 @@ def test_engines_that_share_a_gpu_on_a_ray_cluster_take_a_third_each() -> None:
     assert free / 3 - 0.1 * GIB < shared.engine.cache.bytes <= free / 3
 
 
-VLLM = ["rollout.engine=vllm", "rollout.url=[]"]
+VLLM = ["rollout.engine=vllm"]
 
 
 def test_vllm_alone_on_its_gpu_takes_nine_tenths_of_it() -> None:
@@ -316,7 +321,7 @@ def test_vllm_alone_on_its_gpu_takes_nine_tenths_of_it() -> None:
 
 def test_tensor_parallel_workers_divide_weights_and_kv_cache() -> None:
     def engine(size: int) -> Estimate:
-        own = [*VLLM, f"rollout.tensor_parallel_size={size}", "rollout.kv_gb=4"]
+        own = [*VLLM, f"rollout.engine.tensor_parallel_size={size}", "rollout.engine.kv_cache_gb=4"]
         return estimate(subject("code-qwen3-8b-m2po-full", RAY, *own), INSTANCES["p4de.24xlarge"])
 
     one, two = engine(1), engine(2)
@@ -325,7 +330,7 @@ def test_tensor_parallel_workers_divide_weights_and_kv_cache() -> None:
     assert one.layout.wanted == 4 + 2
     assert two.layout.wanted == 4 + 2 * 2
     assert two.engine.parts["engine weights"] == one.engine.parts["engine weights"] // 2
-    assert two.engine.parts["keys and values"] <= 4 * GIB  # on each of the two GPUs, and so twice as many sequences
+    assert two.engine.parts["KV cache"] <= 4 * GIB  # on each of the two GPUs, and so twice as many sequences
     assert two.cache is not None
     assert one.cache is not None
     assert two.cache.slots == pytest.approx(2 * one.cache.slots, abs=1)
@@ -333,8 +338,8 @@ def test_tensor_parallel_workers_divide_weights_and_kv_cache() -> None:
 
 
 def test_the_tester_s_own_numbers_of_processes_count() -> None:
-    own = ["tester.engines=1", "tester.trainers=2", "rollout.engine=torch", "rollout.url=[]", "tester.url=[]"]
-    asked = subject("code-qwen3-8b-coder-tester", RAY, *own, "rollout.transfer=full")
+    own = ["tester.engines=1", "tester.trainers=2", "rollout.engine=torch", "tester.url=[]"]
+    asked = subject("code-qwen3-8b-coder-tester", RAY, *own)
     found = estimate(asked, INSTANCES["p4de.24xlarge"], 2)
     assert found.layout.wanted == (4 + 2) + (2 + 1)
     assert (found.layout.of("coder").ranks, found.layout.of("coder").servers) == (4, 2)
@@ -367,7 +372,7 @@ def test_trainers_are_packed_onto_few_machines() -> None:
     asked = subject("code-qwen3-8b-m2po-full", "runtime={name: ray, trainers: 8}")
     one, two = (estimate(asked, INSTANCES["p4de.24xlarge"], nodes) for nodes in (1, 2))
     assert one.host == two.host
-    assert one.times.learn == two.times.learn
+    assert one.times.update == two.times.update
 
 
 def test_without_a_gpu_the_machine_s_gpus_count_for_nothing() -> None:

@@ -8,7 +8,7 @@ from plan_subjects import H200_QWEN25, H200_SMOLLM2, subject
 from dojang.planning.estimate import estimate
 from dojang.planning.instances import INSTANCES, find_instance
 from dojang.planning.shapes import Shape
-from dojang.planning.speed import Machine, generate_s, learn_s, optimizer_s
+from dojang.planning.speed import Machine, generate_s, optimizer_s, update_s
 from dojang.planning.tokens_per_step import Lengths
 
 H200 = INSTANCES["h200"]
@@ -58,8 +58,8 @@ def test_updates_took_about_what_is_planned(
         prompt=prompt,
         longest_prompt=prompt,
     )
-    found, player = estimate(asked, H200), asked.players()["policy"]
-    planned = learn_s(Machine(H200), player, found.work, "policy", found.layout)
+    found, player = estimate(asked, H200), asked.planned_models()["policy"]
+    planned = update_s(Machine(H200), player, found.work, "policy", found.layout)
     planned += optimizer_s(Machine(H200), player, shape.parameters, found.layout)
     assert planned == pytest.approx(seconds, rel=0.1)
 
@@ -79,7 +79,7 @@ def test_fewer_slots_and_longer_answers_take_longer() -> None:
 
 def test_a_step_is_the_sum_of_its_parts_and_a_run_of_its_steps() -> None:
     times = estimate(subject("smollm2-code"), H200).times
-    assert times.step == pytest.approx(times.attempt + times.learn + times.publish)
+    assert times.step == pytest.approx(times.rollout + times.update + times.publish)
     assert times.evaluations == 7
     assert 3600 * times.hours == pytest.approx(60 * times.step + 7 * times.evaluation)
     assert times.usd is None
@@ -101,14 +101,14 @@ def test_judging_takes_cores() -> None:
 
 
 def test_what_is_judged_while_others_are_written_takes_no_time_of_its_own() -> None:
-    times = estimate(subject("smollm2-code", "rollout.slots=64"), H200).times
+    times = estimate(subject("smollm2-code", "rollout.engine.max_num_seqs=64"), H200).times
     assert times.waves == 8
-    assert times.attempt == pytest.approx(max(times.judge, times.generate + times.judge / 8))
+    assert times.rollout == pytest.approx(max(times.judge, times.generate + times.judge / 8))
 
 
 def test_extra_passes_cost_time() -> None:
     def learn(*settings: str) -> float:
-        return estimate(subject("smollm2-gsm8k", *settings), H200).times.learn
+        return estimate(subject("smollm2-gsm8k", *settings), H200).times.update
 
     plain = learn()
     for setting in (
@@ -124,7 +124,7 @@ def test_extra_passes_cost_time() -> None:
 
 def test_slow_links_are_seen() -> None:
     asked = subject("codefu-7b-post", "runtime={name: ray, trainers: 4, engines: 4}")
-    fast, slow = (estimate(asked, INSTANCES[name]).times.learn for name in ("p5.48xlarge", "g6e.48xlarge"))
+    fast, slow = (estimate(asked, INSTANCES[name]).times.update for name in ("p5.48xlarge", "g6e.48xlarge"))
     assert slow > 3 * fast
 
 
@@ -146,5 +146,5 @@ def test_sft_trains_on_one_completion_per_row_and_samples_in_evaluations_alone()
     few, many = (estimate(subject("quickstart-sft", f"rollout.group_size={n}"), H200) for n in (1, 8))
     assert few.times == many.times
     assert few.work.sequences == 64
-    assert few.times.attempt == 0
+    assert few.times.rollout == 0
     assert few.times.evaluation > 0

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from dojang.build import assemble
+from dojang.build import assemble, prepare
 from dojang.config import recipe as recipes
 from dojang.core.errors import ClusterError, Interrupted, RanksLost
 from dojang.runs import training
+from dojang.runs.stop import StopRequest
 
 WORDS = ("quickstart", ["runtime.name=ray", "runtime.max_failures=1"])
 
@@ -51,7 +52,7 @@ def test_a_run_that_was_told_to_stop_does_not_begin_again(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("dojang.loop.sync.train", train)
     with pytest.raises(Interrupted, match="stopped, but a trainer was lost"):
-        asyncio.run(training._loop(Parts(), None, Nothing()))  # type: ignore[arg-type]
+        asyncio.run(training._loop(Parts(), None, Nothing(), StopRequest()))  # type: ignore[arg-type]
 
 
 def test_a_run_that_cannot_begin_again_leaves_a_summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -75,11 +76,11 @@ def test_a_run_that_cannot_begin_again_leaves_a_summary(monkeypatch: pytest.Monk
     monkeypatch.setattr(assemble, "prepare", prepare)
     monkeypatch.setattr(training, "_train", train)
     monkeypatch.setattr(training, "_open_trackers", trackers)
-    with pytest.raises(ClusterError, match=r"no room\nresume with: .*--resume"):
+    with pytest.raises(ClusterError, match=r"no room\nresume with: .* resume "):
         training.run(*WORDS, tmp_path / "run", resume=False)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
-    assert "--resume" in summary["resume"]
+    assert f"resume {tmp_path}/run" in summary["resume"]
     assert told == ["failed, live=False, hurry=True"]
 
 
@@ -87,7 +88,8 @@ def test_a_dry_run_says_what_is_where_on_a_cluster(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    monkeypatch.setattr(prepare, "check_packages", lambda config: None)  # Ray may not be installed here
     training.dry_run("quickstart", ["runtime=ray", "runtime.trainers=2", "model.device=cuda"])  # here is none, perhaps
     said = capsys.readouterr().out
     assert "on a Ray cluster, runtime.trainers=2, runtime.engines=1" in said
-    assert "needs 3 CPUs, and 3 GPUs if it has any; a dry run does not ask the cluster at head:6379" in said
+    assert "needs 3 CPUs, and 3 GPUs if it has any; a dry run does not connect to the cluster at head:6379" in said

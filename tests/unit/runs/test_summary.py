@@ -30,7 +30,7 @@ def ending(tmp_path: Path) -> Ending:
         ]
         directory.rollouts("test", step).parent.mkdir(exist_ok=True)
         pq.write_table(pa.Table.from_pylist(table), directory.rollouts("test", step))
-    return Ending("sums", 2, "dojang", "dojang train sums --resume", directory)
+    return Ending("quickstart", 2, "dojang", "dojang train quickstart --resume", directory)
 
 
 def tell(ending: Ending, status: str) -> tuple[dict, str]:
@@ -50,7 +50,7 @@ def test_a_finished_run_shows_before_and_after(ending: Ending) -> None:
     assert "problem      2+2?" in output  # the one that was learned, not the one it knew
     assert "before       guess b   [wrong]" in output
     assert "after        work b   [accepted]" in output
-    assert "dojang train sums seed=1" in output
+    assert "dojang train quickstart seed=1" in output
     assert ending.directory.chart.exists()
 
 
@@ -58,12 +58,12 @@ def test_a_finished_run_shows_before_and_after(ending: Ending) -> None:
 def test_an_unfinished_run_says_so_in_its_summary_alone(ending: Ending, status: str) -> None:
     summary, output = tell(ending, status)
     assert summary["status"] == status
-    assert summary["resume"] == "dojang train sums --resume"
+    assert summary["resume"] == "dojang train quickstart --resume"
     assert output == ""
 
 
 def test_a_run_that_never_got_anywhere_has_a_summary_too(tmp_path: Path) -> None:
-    ending = Ending("sums", 2, "dojang", "again", RunDir(tmp_path))
+    ending = Ending("quickstart", 2, "dojang", "again", RunDir(tmp_path))
     summary, _ = tell(ending, "failed")
     assert summary["steps"] == 0
     assert summary["eval"]["before"] is None

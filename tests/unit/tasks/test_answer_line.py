@@ -53,11 +53,11 @@ def test_grading(text: str, outcome: Outcome, reward: float, detail: str) -> Non
     assert 0 <= verdict.seconds < 1
 
 
-def test_a_detail_is_short_whatever_the_model_wrote() -> None:
+def test_detail_is_short() -> None:
     assert len(grade("#### " + "a lot of words " * 1000).detail) < 200
 
 
-def test_the_outcome_does_not_depend_on_what_is_rewarded() -> None:
+def test_outcome_does_not_depend_on_rewards() -> None:
     verdict = grade("#### 18", AnswerLineConfig(rewards={"format": 1.0}))
     assert (verdict.outcome, verdict.reward, verdict.parts) == (Outcome.ACCEPTED, 0.0, {"format": 0.0})
 
@@ -68,7 +68,8 @@ def test_a_failing_reward_is_a_judge_error(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "verifiers", verifiers)
     verdict = grade("#### 18", AnswerLineConfig(rewards={"correct": 1.0, "verifiers:bad": 1.0}))
     assert (verdict.outcome, verdict.reward, verdict.passed) == (Outcome.JUDGE_ERROR, None, 0)
-    assert verdict.detail == "p/1: reward 'bad' raised ZeroDivisionError: division by zero"
+    assert verdict.detail.startswith("p/1: reward 'bad' raised ZeroDivisionError: division by zero (")
+    assert "test_answer_line.py, line " in verdict.detail
 
 
 @pytest.mark.parametrize("reference", [None, "", "eighteen", ["18", "19"]])
@@ -82,7 +83,7 @@ def test_problems_by_split() -> None:
     task = AnswerLineTask(AnswerLineConfig(), {"train": [PROBLEM], "test": []})
     assert task.problems("train") == [PROBLEM]
     assert task.problems("test") == []
-    with pytest.raises(DataError, match="the data has no split 'dev'; there is 'train', 'test'"):
+    with pytest.raises(DataError, match="the data has no split 'dev'; splits: 'train', 'test'"):
         task.problems("dev")
 
 
@@ -107,12 +108,12 @@ def test_the_default_configuration() -> None:
         ({"name": "other"}, "'answer_line'"),
     ],
 )
-def test_a_configuration_that_cannot_be(settings: dict[str, object], said: str) -> None:
+def test_invalid_configuration_is_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         AnswerLineConfig.model_validate(settings)
 
 
-def test_a_reward_that_cannot_be_imported_stops_the_construction() -> None:
+def test_reward_that_cannot_be_imported_is_refused() -> None:
     config = AnswerLineConfig(rewards={"no_such_package:verify": 1.0})
     with pytest.raises(ConfigError, match="no_such_package"):
         AnswerLineTask(config, {})
@@ -123,7 +124,7 @@ def test_arithmetic_is_graded_by_the_same_task() -> None:
     assert grade(f"#### The final answer is {problem.reference}", problem=problem).reward == 1.5
 
 
-def test_sampling_and_grading_cut_at_the_same_place() -> None:
+def test_sampling_and_grading_stop_at_the_same_text() -> None:
     assert STOP == (NEXT_QUESTION,)  # the rooms do not know each other, so nothing else keeps them equal
 
 
@@ -139,7 +140,7 @@ def gsm8k(folder: Path) -> Iterator[tuple[Problem, str]]:
                 yield problem, reasoning
 
 
-def test_every_perfect_answer_to_gsm8k_earns_everything(shared_data: Path) -> None:
+def test_gsm8k_references_get_full_reward(shared_data: Path) -> None:
     async def main() -> None:
         task = AnswerLineTask(AnswerLineConfig(), {})
         count = 0
@@ -155,7 +156,7 @@ def test_every_perfect_answer_to_gsm8k_earns_everything(shared_data: Path) -> No
 
 
 @pytest.mark.parametrize("by", [1, -1])
-def test_every_answer_to_gsm8k_that_is_off_by_one_earns_the_format_alone(shared_data: Path, by: int) -> None:
+def test_gsm8k_answers_off_by_one_get_the_format_reward_only(shared_data: Path, by: int) -> None:
     async def main() -> None:
         task = AnswerLineTask(AnswerLineConfig(), {})
         for problem, reasoning in gsm8k(shared_data / "gsm8k"):

@@ -97,7 +97,7 @@ def test_the_number_in_a_line(text: str, value: int | str) -> None:
         "0." + "0" * 100_000,
     ],
 )
-def test_no_number_or_more_than_one_is_none(text: str) -> None:
+def test_no_number_or_several_is_none(text: str) -> None:
     assert read_number(text) is None
 
 
@@ -243,7 +243,7 @@ def test_not_correct(text: str, reference: str) -> None:
 
 
 @pytest.mark.parametrize("reference", ["", "eighteen", "18 or 19", "nan", None, 1.0e400, "9" * 50])
-def test_a_reference_that_is_no_number_is_refused(reference: object) -> None:
+def test_reference_without_number_is_refused(reference: object) -> None:
     with pytest.raises(ValueError, match="is not a number; no answer can be judged"):
         is_correct("#### 18", reference)
 
@@ -276,7 +276,7 @@ LONG = 100_000
     ],
 )
 @pytest.mark.parametrize("start", ["", "#### ", "#### The final answer is 1"])
-def test_hostile_text_is_read_in_linear_time(start: str, text: str) -> None:
+def test_hostile_text_is_parsed_in_linear_time(start: str, text: str) -> None:
     def read(text: str) -> None:
         follows_format(text)
         is_correct(text, "18")

@@ -21,7 +21,7 @@ from dojang.programs import (
     fold,
 )
 from dojang.protocols import Judge, ProgramTask, Task
-from dojang.tasks.code import CodeConfig, CodeReference, CodeTask, pose
+from dojang.tasks.code import CodeConfig, CodeReference, CodeTask, make_judge_input
 from dojang.types import Message, Outcome, Problem, Verdict
 
 SHAPES = ("fraction", "all_or_nothing", "fraction_power", "binary")
@@ -80,7 +80,7 @@ def grade(judge: Judge, text: str = ANSWER, problem: Problem | None = None, **se
         ([OK, OK, OK, LATE], LATE, 3, (0.0, 0.0, 0.0, 0.0)),
     ],
 )
-def test_what_a_program_is_paid(
+def test_reward_of_a_program(
     outcomes: list[Outcome], outcome: Outcome, passed: int, rewards: tuple[float, ...]
 ) -> None:
     for reward_shape, reward in zip(SHAPES, rewards, strict=True):
@@ -94,7 +94,7 @@ def test_what_a_program_is_paid(
 
 
 @pytest.mark.parametrize("text", ["", "I give up.", "```cpp\nint main() {", "<think>```cpp\nint main() {}\n```"])
-def test_no_program_is_never_judged(text: str) -> None:
+def test_missing_program_is_not_judged(text: str) -> None:
     judge = ScriptedJudge()
     verdict = grade(judge, text)
     assert (verdict.outcome, verdict.reward, verdict.passed, verdict.total) == (Outcome.NO_ANSWER, -1.0, 0, 4)
@@ -111,7 +111,7 @@ def test_binary_reward_is_zero_without_a_program() -> None:
     assert (verdict.outcome, verdict.reward, judge.seen) == (Outcome.NO_ANSWER, 0.0, [])
 
 
-def test_a_program_that_does_not_compile() -> None:
+def test_compile_error_reward() -> None:
     reply = Judgement(Outcome.COMPILE_ERROR, (), 4, Isolation.NAMESPACES, "1:1: error")
     for reward_shape in SHAPES:
         verdict = grade(ScriptedJudge(reply=reply), reward_shape=reward_shape)
@@ -120,7 +120,7 @@ def test_a_program_that_does_not_compile() -> None:
         assert (verdict.detail, verdict.isolation) == ("1:1: error", "namespaces")
 
 
-def test_a_failure_of_the_judge_is_no_reward() -> None:
+def test_judge_failure_has_no_reward() -> None:
     reply = Judgement(Outcome.JUDGE_ERROR, (Ran(0, OK),), 4, Isolation.SECCOMP, "no compiler", 1.5)
     verdict = grade(ScriptedJudge(reply=reply))
     assert (verdict.outcome, verdict.reward) == (Outcome.JUDGE_ERROR, None)
@@ -159,7 +159,7 @@ def test_stopping_early_never_changes_the_reward(reward_shape: str) -> None:
         ("binary", Stop.FAILURE),
     ],
 )
-def test_what_the_judge_is_asked(reward_shape: str, stop: Stop) -> None:
+def test_submission_to_the_judge(reward_shape: str, stop: Stop) -> None:
     reference = CodeReference(io_tests(3), limits=Limits(cpu_s=1.0), checker=Checker("floats"))
     judge = ScriptedJudge([OK] * 3)
     grade(judge, problem=make_problem(reference), reward_shape=reward_shape, language="cpp20")
@@ -170,7 +170,7 @@ def test_what_the_judge_is_asked(reward_shape: str, stop: Stop) -> None:
     assert submission.exam.checker == Checker("floats")
 
 
-def test_a_problems_own_language_and_prefix() -> None:
+def test_language_and_prefix_of_the_problem() -> None:
     reference = CodeReference(
         (CallTest("assert candidate(1) == 2", "f"),), language="python3", prefix="from typing import List"
     )
@@ -185,13 +185,13 @@ def test_a_problems_own_language_and_prefix() -> None:
     ("tests", "labels"),
     [("private", ["t0", "t1"]), ("public", ["u0"]), ("all", ["u0", "t0", "t1"])],
 )
-def test_which_tests_are_run(tests: str, labels: list[str]) -> None:
+def test_task_tests_selects_tests(tests: str, labels: list[str]) -> None:
     judge = ScriptedJudge([OK] * 3)
     grade(judge, problem=make_problem(CodeReference(io_tests(2), io_tests(1, "u"))), tests=tests)
     assert [test.input for test in judge.seen[0].exam.tests if isinstance(test, IoTest)] == labels
 
 
-def test_of_many_tests_the_same_ones_are_drawn() -> None:
+def test_drawn_tests_are_deterministic() -> None:
     def drawn(id: str = "p/1", **settings: Any) -> tuple[object, ...]:
         judge = ScriptedJudge([OK] * 200)
         verdict = grade(judge, problem=make_problem(CodeReference(io_tests(200)), id), **settings)
@@ -209,7 +209,7 @@ def test_of_many_tests_the_same_ones_are_drawn() -> None:
     assert few == ["t4", "t43", "t48", "t92", "t143"]
 
 
-def test_an_exam_is_made_once_per_problem() -> None:
+def test_exam_is_built_once_per_problem() -> None:
     judge = ScriptedJudge([OK] * 4)
     problem = make_problem()
     task = CodeTask(CodeConfig(), {"train": [problem], "test": [problem]}, judge)
@@ -229,14 +229,14 @@ def test_task_checker_replaces_all_but_checker_programs() -> None:
         (program, "contest", "program"),
     ):
         reference = {"private": tests, **({"checker": own} if own else {})}
-        checker = pose(CodeConfig(checker=chosen), make_problem(reference=reference)).exam.checker
+        checker = make_judge_input(CodeConfig(checker=chosen), make_problem(reference=reference)).exam.checker
         assert checker.name == name
         assert checker.tolerance == (own or {}).get("tolerance", 1e-6)
     with pytest.raises(ValidationError, match="checker"):
         CodeConfig(checker="program")
 
 
-def test_a_mapping_is_a_reference_too() -> None:
+def test_mapping_as_reference() -> None:
     reference = CodeReference(io_tests(2), (CallTest("assert f()", "f"),), Limits(cpu_s=1.5), Checker("exact"))
     judge = ScriptedJudge([OK] * 2)
     grade(judge, problem=make_problem(asdict(reference)))
@@ -244,7 +244,7 @@ def test_a_mapping_is_a_reference_too() -> None:
     assert (exam.tests, exam.limits, exam.checker) == (io_tests(2), Limits(cpu_s=1.5), Checker("exact"))
 
 
-def test_a_mapping_as_json_has_it() -> None:
+def test_json_mapping_as_reference() -> None:
     judge = ScriptedJudge([OK])
     reference = {"private": [{"input": "1", "output": "2"}], "limits": {"cpu_s": 3}, "checker": {"name": "exact"}}
     assert grade(judge, problem=make_problem(reference)).reward == 1.0
@@ -265,13 +265,13 @@ IO = {"input": "1", "output": "2"}
         ({"private": [IO], "tests": []}, "tests: Unexpected keyword argument"),
         ({"private": [IO], "limits": {"cpu_s": -1}}, "limits.cpu_s=-1.0 is out of range"),
         ({"private": [IO], "checker": {"name": "fuzzy"}}, "checker.name: Input should be"),
-        ({"private": [IO], "language": "cobol"}, "language 'cobol' is none of cpp17, cpp20, python3"),
+        ({"private": [IO], "language": "cobol"}, "language 'cobol' is not one of cpp17, cpp20, python3"),
         ({"private": [{"code": "assert f()"}]}, "programs are in cpp17; use task.language=python3"),
         (CodeReference((), io_tests(3)), "no tests for task.tests=private; it has 3 public and 0 private ones"),
         (CodeReference(()), "no tests for task.tests=private; it has 0 public and 0 private ones"),
     ],
 )
-def test_a_problem_that_cannot_be_judged_stops_the_construction(reference: object, said: str) -> None:
+def test_unusable_problem_is_refused(reference: object, said: str) -> None:
     bad = make_problem(reference, "p/bad")
     with pytest.raises(DataError) as caught:
         CodeTask(CodeConfig(), {"train": [make_problem()], "test": [bad]}, ScriptedJudge())
@@ -300,7 +300,7 @@ def test_two_problems_cannot_share_an_id() -> None:
         CodeTask(CodeConfig(), {"train": problems}, ScriptedJudge())
 
 
-def test_a_problem_the_task_has_not_posed_is_judged_all_the_same() -> None:
+def test_unknown_problem_is_judged() -> None:
     task = CodeTask(CodeConfig(), {}, ScriptedJudge([OK] * 4))
     assert asyncio.run(task.grade(make_problem(), ANSWER)).reward == 1.0
 
@@ -309,7 +309,7 @@ def test_problems_by_split() -> None:
     problem = make_problem()
     task = CodeTask(CodeConfig(), {"train": [problem], "test": []}, ScriptedJudge())
     assert task.problems("train") == [problem]
-    with pytest.raises(DataError, match="the data has no split 'dev'; there is 'train', 'test'"):
+    with pytest.raises(DataError, match="the data has no split 'dev'; splits: 'train', 'test'"):
         task.problems("dev")
 
 
@@ -331,7 +331,7 @@ def test_the_default_configuration() -> None:
 @pytest.mark.parametrize(
     "settings", [{"max_tests": 0}, {"language": "cobol"}, {"reward_shape": "square"}, {"tests": "some"}, {"seed": 1}]
 )
-def test_a_configuration_that_cannot_be(settings: dict[str, object]) -> None:
+def test_invalid_configuration_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         CodeConfig.model_validate(settings)
 
@@ -346,12 +346,12 @@ def test_a_configuration_that_cannot_be(settings: dict[str, object]) -> None:
         ((*io_tests(1), CallTest("assert candidate(1)", "f")), None),
     ],
 )
-def test_what_tests_call_is_known(tests: tuple[IoTest | CallTest, ...], called: str | None) -> None:
+def test_function_called_by_tests(tests: tuple[IoTest | CallTest, ...], called: str | None) -> None:
     problem = make_problem(CodeReference(tests, language="python3"))
     assert CodeConfig().make({"train": [problem]}, ScriptedJudge()).function(problem) == called
 
 
-def test_a_program_can_be_tried_on_other_tests() -> None:
+def test_trial_on_other_tests() -> None:
     limits, checker = Limits(cpu_s=7.0), Checker("exact")
     problem = make_problem(CodeReference(io_tests(4), limits=limits, checker=checker, prefix="// mine"))
     judge = ScriptedJudge([OK, BAD, OK])

@@ -151,7 +151,7 @@ def test_no_program(text: str) -> None:
         'const char* s = R"(\n    ```\n    )";\nint main() {}',
     ],
 )
-def test_what_looks_like_markup_is_text_of_a_program(program: str) -> None:
+def test_markup_inside_a_program_is_text(program: str) -> None:
     assert cpp(f"```cpp\n{program}\n```") == program
     assert cpp(f"```cpp\n{OTHER}\n```\nBetter:\n```c++\n{program}\n```\nUser: thanks\n```cpp\nint x;\n```") == program
     if "</code>" not in program:
@@ -167,7 +167,7 @@ def test_a_fence_in_a_docstring() -> None:
 
 @pytest.mark.parametrize("indent", ["  ", "    ", "\t", "        "])
 @pytest.mark.parametrize("mark", ["", "- ", "1. ", "12) "])
-def test_indentation_is_taken_off(indent: str, mark: str) -> None:
+def test_indentation_is_removed(indent: str, mark: str) -> None:
     inner = indent + " " * len(mark)
     lines = "\n".join(inner + line if line else line for line in PYTHON.split("\n"))
     assert py(f"Steps:\n{indent}{mark}```python\n{lines}\n{inner}```") == PYTHON
@@ -175,7 +175,7 @@ def test_indentation_is_taken_off(indent: str, mark: str) -> None:
     assert py(f"Steps:\n{indent}<code>\n{lines}\n{indent}</code>") == PYTHON
 
 
-def test_a_line_less_indented_than_its_fence_loses_nothing_but_blanks() -> None:
+def test_line_indented_less_than_its_fence_loses_only_blanks() -> None:
     assert py("  ```python\nx = 1\n if x:\n   y\n  ```") == "x = 1\nif x:\n y"
 
 
@@ -186,7 +186,7 @@ def test_a_line_less_indented_than_its_fence_loses_nothing_but_blanks() -> None:
         *("<start_of_turn>user\n", "<end_of_turn>", "\nUser: ", "\nHuman: ", "[INST]"),
     ],
 )
-def test_an_invented_next_turn_does_not_count(marker: str) -> None:
+def test_invented_next_turn_is_ignored(marker: str) -> None:
     ours, theirs = f"```cpp\n{PROGRAM}\n```\n", f"again\n```cpp\n{OTHER}\n```\n<code>\n{OTHER}\n</code>"
     assert cpp(f"{ours}{marker}{theirs}") == PROGRAM
     assert cpp(f"No idea.\n{marker}{theirs}") is None
@@ -196,11 +196,11 @@ def test_a_template_token_ends_the_turn_in_the_middle_of_a_program() -> None:
     assert cpp("```cpp\nint main() {<|im_end|>}\n```") is None
 
 
-def test_a_user_in_a_sentence_is_no_turn() -> None:
+def test_user_in_a_sentence_is_not_a_turn() -> None:
     assert cpp(f"The User: a person.\n  User: x\n```cpp\n{PROGRAM}\n```") == PROGRAM
 
 
-def test_thoughts_do_not_count() -> None:
+def test_thinking_is_ignored() -> None:
     thought = f"<think>Maybe\n```cpp\n{OTHER}\n```\n"
     assert cpp(f"{thought}no.</think>\n<code>\n{PROGRAM}\n</code>") == PROGRAM
     assert cpp(f"{thought}```cpp\nunclosed</think>\n```cpp\n{PROGRAM}\n```") == PROGRAM
@@ -211,7 +211,7 @@ def test_thoughts_do_not_count() -> None:
 
 
 def test_an_unknown_language() -> None:
-    with pytest.raises(ValueError, match="no language 'cobol'; there is cpp17, cpp20, python3"):
+    with pytest.raises(ValueError, match="unknown language 'cobol'; known: cpp17, cpp20, python3"):
         extract_code("", "cobol")
 
 
@@ -251,7 +251,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("piece", [*HOSTILE, "".join(HOSTILE)])
-def test_long_text_of_anything_takes_a_moment(piece: str) -> None:
+def test_long_text_takes_linear_time(piece: str) -> None:
     size = 250_000 if piece in HOSTILE else 1_000_000
     text = piece * (size // len(piece))
     started = time.process_time()
@@ -269,7 +269,7 @@ def test_hostile_text_in_open_and_closed_blocks(piece: str, head: str) -> None:
     assert time.process_time() - started < 5
 
 
-def test_fences_of_falling_length_take_a_moment() -> None:
+def test_fences_of_decreasing_length_take_linear_time() -> None:
     text = "\n".join("`" * length for length in range(1400, 2, -1)) + "<code>" * 80_000
     started = time.process_time()
     assert cpp(text) is None

@@ -116,7 +116,7 @@ def rewards(*names: str, columns: Sequence[str] = tuple(PROBLEM.columns)) -> Wei
     ],
 )
 @pytest.mark.parametrize("checked", [True, False])
-def test_published_functions_are_taken_as_they_are(name: str, text: str, value: float, checked: bool) -> None:
+def test_published_reward_functions_work_unchanged(name: str, text: str, value: float, checked: bool) -> None:
     async def play() -> float:
         weighted = rewards(name)
         if checked:
@@ -157,7 +157,7 @@ def test_a_plain_text_prompt_has_plain_text_completions_where_both_forms_work() 
     assert seen[-1] == RIGHT
 
 
-def test_a_function_that_always_fails_is_refused_with_its_own_exception() -> None:
+def test_function_that_always_raises_is_refused_with_its_exception() -> None:
     with pytest.raises(ConfigError, match=r"'broken' raised ZeroDivisionError: the abacus.* as messages and as text"):
         asyncio.run(rewards("broken").check(PROBLEM))
 
@@ -168,13 +168,13 @@ def test_a_function_for_verl_that_returns_no_number_is_refused_before_the_run() 
         asyncio.run(rewards("pair").check(PROBLEM))
 
 
-def test_a_column_that_rows_do_not_have_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"nothing to call level with; there is .*question"):
+def test_missing_column_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no value is available for level; available: .*question"):
         rewards("by_level", columns=("question",))
 
 
 @pytest.mark.parametrize("task", ["answer_line", "maths"])
-def test_a_run_is_refused_before_it_begins(task: str) -> None:
+def test_run_is_refused_before_it_starts(task: str) -> None:
     said = ["task={name: " + task + ", rewards: {'published:broken': 1.0}}", "model.device=cpu"]
     for attempt in (lambda config: assemble.prepare(config), lambda config: dry_run.describe(config)):
         with pytest.raises(ConfigError, match="the abacus has lost its beads"):
@@ -226,7 +226,7 @@ def test_columns_of_files_and_of_parquet_rows(tmp_path: Path) -> None:
         assert grade(task, problem, RIGHT).reward == value
 
 
-def test_columns_of_trl_reach_a_tasks_functions() -> None:
+def test_trl_columns_reach_reward_functions() -> None:
     reward = as_trl_reward({"name": "answer_line", "rewards": {"published:by_level": 1.0}}, reference="solution")
     try:
         assert reward(completions=["#### 4", "#### 5"], prompts=["a", "b"], solution=["4", "5"], level=[1, 2]) == [

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from dojang.config.recipe import load
 from dojang.core.errors import ConfigError, DataError
 from dojang.tasks.keywords import KeywordsConfig
-from dojang.tasks.phrases import Reading, Within, together
+from dojang.tasks.phrases import TextMatcher, Within, occur_together
 from dojang.types import Message, Outcome, Problem, Verdict
 
 ADVICE = (
@@ -49,14 +49,14 @@ def grade(settings: dict[str, Any], text: str, reference: object = None) -> Verd
         (["血圧"], "血圧が高い", False),
     ],
 )
-def test_a_term_is_whole_words_however_they_are_set(spellings: list[str], text: str, found: bool) -> None:
-    reading = Reading()
-    assert bool(reading.term(spellings).search(reading.prepared(text))) is found
+def test_term_matches_whole_words(spellings: list[str], text: str, found: bool) -> None:
+    reading = TextMatcher()
+    assert bool(reading.term(spellings).search(reading.normalize(text))) is found
 
 
 def test_case_and_whole_words_can_be_chosen() -> None:
-    assert not Reading(case=True).term(["ACE"]).search("ace")
-    assert Reading(whole_words=False).term(["血圧"]).search("血圧が高い")
+    assert not TextMatcher(case=True).term(["ACE"]).search("ace")
+    assert TextMatcher(whole_words=False).term(["血圧"]).search("血圧が高い")
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_case_and_whole_words_can_be_chosen() -> None:
         (["tablet", "tablet"], 2, True),
     ],
 )
-def test_terms_stand_together(terms: list[str], within: Within, found: bool) -> None:
-    reading = Reading()
+def test_terms_occur_together(terms: list[str], within: Within, found: bool) -> None:
+    reading = TextMatcher()
     patterns = [reading.term([term]) for term in terms]
-    assert together(reading.prepared(ADVICE), patterns, within) is found
+    assert occur_together(reading.normalize(ADVICE), patterns, within) is found
 
 
 @pytest.mark.parametrize(
@@ -97,14 +97,14 @@ def test_terms_stand_together(terms: list[str], within: Within, found: bool) -> 
     ],
 )
 def test_where_a_sentence_ends(text: str, found: bool) -> None:
-    assert together(text, [Reading().term(["dose"]), Reading().term(["noon"])], "sentence") is found
+    assert occur_together(text, [TextMatcher().term(["dose"]), TextMatcher().term(["noon"])], "sentence") is found
 
 
-def test_the_narrowest_place_counts() -> None:
+def test_narrowest_window_counts() -> None:
     text = "alpha " + "x " * 50 + "beta gamma alpha " + "x " * 50 + "gamma"
-    patterns = [Reading().term([name]) for name in ("alpha", "beta", "gamma")]
-    assert together(text, patterns, 3)
-    assert not together(text, patterns, 2)
+    patterns = [TextMatcher().term([name]) for name in ("alpha", "beta", "gamma")]
+    assert occur_together(text, patterns, 3)
+    assert not occur_together(text, patterns, 2)
 
 
 RULES: dict[str, Any] = {
@@ -115,7 +115,7 @@ RULES: dict[str, Any] = {
 }
 
 
-def test_a_text_is_worth_the_share_of_the_rules_it_keeps() -> None:
+def test_reward_is_the_share_of_satisfied_rules() -> None:
     verdict = grade(RULES, ADVICE)
     assert verdict.parts == {
         "lisinopril": 1.0,
@@ -128,12 +128,12 @@ def test_a_text_is_worth_the_share_of_the_rules_it_keeps() -> None:
     }
     assert (verdict.outcome, verdict.passed, verdict.total) == (Outcome.WRONG, 6, 7)
     assert verdict.reward == pytest.approx(7 / 9)
-    assert verdict.detail == "not kept: potassium"
+    assert verdict.detail == "not satisfied: potassium"
     full = grade(RULES, ADVICE + " Mind the potassium.")
     assert (full.outcome, full.reward, full.passed, full.detail) == (Outcome.ACCEPTED, 1.0, 7, "")
 
 
-def test_what_is_forbidden_is_taken_off_and_never_accepted() -> None:
+def test_forbidden_terms_are_subtracted_and_never_accepted() -> None:
     text = ADVICE + " Mind the potassium. Success is guaranteed."
     verdict = grade({**RULES, "accept": 0.5}, text)
     assert (verdict.outcome, verdict.reward) == (Outcome.WRONG, pytest.approx(8 / 9))
@@ -142,7 +142,7 @@ def test_what_is_forbidden_is_taken_off_and_never_accepted() -> None:
     assert grade(dear, "a guaranteed tablet").reward == 0.0
 
 
-def test_what_share_is_accepted_and_what_is_paid() -> None:
+def test_accept_and_reward_shape() -> None:
     settings = {"required": ["one", "two", "three", "four"], "accept": 0.75}
     assert grade(settings, "one two").outcome is Outcome.WRONG
     verdict = grade(settings, "one two three")
@@ -152,30 +152,30 @@ def test_what_share_is_accepted_and_what_is_paid() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n", "<think>lisinopril", "<think>lisinopril</think>\n"])
-def test_nothing_said_is_no_answer(text: str) -> None:
+def test_empty_text_is_no_answer(text: str) -> None:
     verdict = grade({"required": ["lisinopril"], "forbidden": ["cure"]}, text)
     assert (verdict.outcome, verdict.reward, verdict.passed, verdict.total) == (Outcome.NO_ANSWER, 0.0, 0, 2)
     assert set(verdict.parts.values()) == {0.0}
 
 
-def test_only_the_answer_is_read_not_the_thoughts() -> None:
+def test_thinking_is_not_matched() -> None:
     verdict = grade({"required": ["dose", "noon"]}, "<think>dose, noon</think> At noon.")
     assert verdict.parts == {"dose": 0.0, "noon": 1.0}
 
 
-def test_a_problem_may_bring_rules_of_its_own() -> None:
+def test_rules_in_the_reference() -> None:
     own = {"required": ["noon", ["midnight", "12 am"]], "forbidden": ["now"], "groups": None, "ideas": {"wait": "wait"}}
     verdict = grade({"required": ["dose"]}, "Wait with the dose until noon.", own)
     assert verdict.parts == {"dose": 1.0, "own": pytest.approx(2 / 3)}
     assert sum(weight * value for weight, value in verdict.terms.values()) == pytest.approx(verdict.reward)
     assert (verdict.reward, verdict.passed, verdict.total) == (pytest.approx(3 / 4), 4, 5)
-    assert verdict.detail == "not kept: midnight"
+    assert verdict.detail == "not satisfied: midnight"
     assert grade({}, "at noon", ["noon"]).outcome is Outcome.ACCEPTED
     assert grade({"required": ["noon"]}, "at noon", "an answer that came with the dataset").parts == {"noon": 1.0}
     assert grade({}, "at noon", {"required": ["noon", "dose"]}).reward == 0.5
 
 
-def test_other_rewards_come_on_top() -> None:
+def test_other_rewards_are_added() -> None:
     settings = {"required": ["dose"], "rewards": {"length": {"weight": 0.5, "at_most": 3}}}
     verdict = grade(settings, "a dose")
     assert (verdict.reward, verdict.parts) == (1.5, {"dose": 1.0, "length": 1.0})
@@ -183,7 +183,7 @@ def test_other_rewards_come_on_top() -> None:
     assert verdict.outcome is Outcome.ACCEPTED
 
 
-def test_an_idea_that_runs_away_is_no_wrong_answer() -> None:
+def test_slow_pattern_is_a_judge_error() -> None:
     settings = {"ideas": {"odd": ["(a|aa)+$", "(?:foobarbaz){e<=4}"]}, "timeout_s": 0.3}
     started = time.monotonic()
     verdict = grade(settings, "a" * 100_000 + "b")
@@ -192,15 +192,15 @@ def test_an_idea_that_runs_away_is_no_wrong_answer() -> None:
     assert verdict.detail == "advice/1: the patterns took longer than timeout_s=0.3"
 
 
-def test_accents_are_put_on_letters_in_any_place_and_without_end() -> None:
+def test_accents_are_normalized() -> None:
     letters = "cafe\N{COMBINING ACUTE ACCENT} " * 400  # cut somewhere, and never between a letter and its accent
-    assert Reading().prepared(letters) == "caf\N{LATIN SMALL LETTER E WITH ACUTE} " * 400
+    assert TextMatcher().normalize(letters) == "caf\N{LATIN SMALL LETTER E WITH ACUTE} " * 400
     started = time.perf_counter()
     grade({"required": ["dose"]}, "a" + "\N{COMBINING ACUTE ACCENT}\N{COMBINING CEDILLA}" * 100_000)
     assert time.perf_counter() - started < 3  # several seconds, if it were done at once
 
 
-def test_long_texts_take_time_in_proportion() -> None:
+def test_long_texts_take_linear_time() -> None:
     settings = {
         "required": ["x y z", "blood pressure"],
         "groups": [{"all_of": ["x", "y", "z"], "within": 3}, ["x", "q"]],
@@ -213,18 +213,18 @@ def test_long_texts_take_time_in_proportion() -> None:
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
-        ("noon", r"neither the recipe nor the reference 'noon' says what a text must say \(required, groups, ideas\)"),
-        (7, "neither the recipe nor the reference 7 says"),
-        ("{required: noon}", "looks like rules, but is no JSON"),
+        ("noon", r"neither the recipe nor the reference 'noon' has rules for the text \(required, groups, ideas\)"),
+        (7, "neither the recipe nor the reference 7 has rules"),
+        ("{required: noon}", "looks like rules, but is not JSON"),
         ({"need": ["x"]}, "the reference cannot be read: need: Extra inputs"),
         ({"groups": [["x"]]}, "groups.0.all_of: Tuple should have at least 2 items"),
         ({"ideas": {"a": "("}}, r"ideas.a.phrasings.0: '\(' is not a regular expression"),
         ({"required": [""]}, "required.0.any_of.0: String should have at least 1 character"),
-        ({"forbidden": ["x"]}, "neither the recipe nor the reference {.*} says what a text must say"),
-        (None, "neither the recipe nor the reference None says"),
+        ({"forbidden": ["x"]}, "neither the recipe nor the reference {.*} has rules for the text"),
+        (None, "neither the recipe nor the reference None has rules"),
     ],
 )
-def test_a_reference_that_says_nothing_is_found_beforehand(reference: object, said: str) -> None:
+def test_reference_without_rules_is_refused(reference: object, said: str) -> None:
     with pytest.raises(DataError, match=said):
         KeywordsConfig().make({"train": [problem(reference)], "test": []})
     verdict = grade({}, "anything", reference)
@@ -234,21 +234,21 @@ def test_a_reference_that_says_nothing_is_found_beforehand(reference: object, sa
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"required": ["dose", "dose"]}, "'dose' would be two rules or rewards of the same name"),
-        ({"required": ["own"]}, "'own' would be two"),
-        ({"required": ["length"], "rewards": {"length": {"at_most": 3}}}, "'length' would be two"),
+        ({"required": ["dose", "dose"]}, "'dose': two rules or rewards have the same name"),
+        ({"required": ["own"]}, "'own': two rules"),
+        ({"required": ["length"], "rewards": {"length": {"at_most": 3}}}, "'length': two rules"),
         ({"required": [{"any_of": ["x"], "weight": 0}]}, "greater than 0"),
         ({"groups": [{"all_of": ["x", "y"], "within": 1}]}, "greater than or equal to 2"),
         ({"groups": [{"all_of": ["x", "y"], "within": "page"}]}, "'text' or 'sentence'"),
         ({"accept": 0}, "greater than 0"),
     ],
 )
-def test_a_configuration_that_cannot_be(settings: dict[str, Any], said: str) -> None:
+def test_invalid_configuration_is_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         KeywordsConfig.model_validate(settings)
 
 
-def test_a_recipe_can_ask_for_it() -> None:
+def test_keywords_in_a_recipe() -> None:
     task = "task={name: keywords, required: [dose, {any_of: [noon, midday], weight: 2}], groups: [[dose, noon]]}"
     config = load("quickstart", [task])
     assert isinstance(config.task, KeywordsConfig)

@@ -17,32 +17,32 @@ from dojang.core.errors import ConfigError
 from dojang.data.math500 import Math500
 from dojang.tasks import maths
 from dojang.tasks.maths import MathsConfig, MathsTask
-from dojang.tasks.worker_pool import WorkerFailure, Workers
+from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
 from dojang.types import Message, Outcome, Problem, Verdict
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    made = Workers("scripted_worker", count=2, timeout_s=1)
+    made = WorkerPool("scripted_worker", count=2, timeout_s=1)
     yield made
     del made
 
 
-def ask(workers: Workers, *questions: Any) -> list[Any]:
+def ask(workers: WorkerPool, *questions: Any) -> list[Any]:
     async def all_of_them() -> list[Any]:
         return await asyncio.gather(*map(workers.ask, questions), return_exceptions=True)
 
     return asyncio.run(all_of_them())
 
 
-def test_every_question_gets_its_own_answer(workers: Workers) -> None:
+def test_every_question_gets_its_own_answer(workers: WorkerPool) -> None:
     found = ask(workers, *range(50))
     assert [answer for answer, _ in found] == list(range(50))
     assert 1 <= len({process for _, process in found}) <= 2
 
 
-def test_a_process_that_hangs_is_killed_and_replaced(workers: Workers) -> None:
+def test_hanging_process_is_killed_and_replaced(workers: WorkerPool) -> None:
     (first,), (second,) = ask(workers, "who"), ask(workers, "who")
     assert first == second
     started = time.monotonic()
@@ -56,7 +56,7 @@ def test_a_process_that_hangs_is_killed_and_replaced(workers: Workers) -> None:
         os.kill(first[1], 0)
 
 
-def test_others_go_on_while_one_hangs(workers: Workers) -> None:
+def test_other_processes_continue_while_one_hangs(workers: WorkerPool) -> None:
     ask(workers, 1, 2)
     failure, *found = ask(workers, "hang", *range(20))
     assert isinstance(failure, WorkerFailure)
@@ -66,20 +66,20 @@ def test_others_go_on_while_one_hangs(workers: Workers) -> None:
 @pytest.mark.parametrize(
     ("question", "words"), [("end", "the process ended with 7: the reason"), ("deaf", "the process ended with -9")]
 )
-def test_a_process_that_fails_is_told(workers: Workers, question: str, words: str) -> None:
+def test_failing_process_is_reported(workers: WorkerPool, question: str, words: str) -> None:
     failure, after = ask(workers, question)[0], ask(workers, "on")[0]
     assert isinstance(failure, WorkerFailure)
     assert words in str(failure)
     assert after[0] == "on"
 
 
-def test_what_is_no_answer_is_not_taken_for_one(workers: Workers) -> None:
+def test_other_output_is_ignored(workers: WorkerPool) -> None:
     for at in range(5):
         assert ask(workers, "babble") == ["after all"]
         assert ask(workers, at)[0][0] == at
 
 
-def test_a_long_question_is_held_to_the_time_limit_too(workers: Workers) -> None:
+def test_long_question_has_a_time_limit(workers: WorkerPool) -> None:
     text = "x" * 5_000_000
     ((answer, _),) = ask(workers, text)
     assert answer == text
@@ -96,7 +96,7 @@ def test_a_long_question_is_held_to_the_time_limit_too(workers: Workers) -> None
     assert third[0] == text
 
 
-def test_a_fork_has_processes_of_its_own(workers: Workers) -> None:
+def test_fork_starts_its_own_processes(workers: WorkerPool) -> None:
     ((_, mine),) = ask(workers, "who")
     reading, writing = os.pipe()
     child = os.fork()
@@ -111,14 +111,14 @@ def test_a_fork_has_processes_of_its_own(workers: Workers) -> None:
     assert ask(workers, "who")[0][0] == "who"
 
 
-def test_a_process_that_cannot_be_started() -> None:
-    (failure,) = ask(Workers("no.such.module", count=1, timeout_s=1), 1)
+def test_process_that_cannot_start() -> None:
+    (failure,) = ask(WorkerPool("no.such.module", count=1, timeout_s=1), 1)
     assert isinstance(failure, WorkerFailure)
     assert "the process ended with 1: " in str(failure)
     assert "no.such" in str(failure) or "'no'" in str(failure)
 
 
-def test_answers_can_be_awaited_in_many_threads(workers: Workers) -> None:
+def test_answers_can_be_awaited_in_many_threads(workers: WorkerPool) -> None:
     found: list[Any] = []
     threads = [threading.Thread(target=lambda at=at: found.extend(ask(workers, at, -at))) for at in range(32)]
     for thread in threads:
@@ -128,7 +128,7 @@ def test_answers_can_be_awaited_in_many_threads(workers: Workers) -> None:
     assert sorted(answer for answer, _ in found) == sorted([*range(32), *(-at for at in range(32))])
 
 
-def test_a_question_nobody_waits_for_any_more_does_no_harm(workers: Workers) -> None:
+def test_cancelled_question_is_skipped(workers: WorkerPool) -> None:
     async def impatient() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(workers.ask(["sleep", 0.5]), 0.1)
@@ -138,9 +138,9 @@ def test_a_question_nobody_waits_for_any_more_does_no_harm(workers: Workers) -> 
     asyncio.run(impatient())
 
 
-def test_processes_end_with_whoever_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_end_with_their_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    workers = Workers("scripted_worker", count=1, timeout_s=5)
+    workers = WorkerPool("scripted_worker", count=1, timeout_s=5)
     ((_, process),) = ask(workers, "who")
     os.kill(process, 0)
     del workers
@@ -187,7 +187,7 @@ def grade(task: MathsTask, *pairs: tuple[object, str]) -> list[Verdict]:
         (7, r"\boxed{7}"),
     ],
 )
-def test_what_means_the_same_is_right(task: MathsTask, reference: object, text: str) -> None:
+def test_equal_answers_are_accepted(task: MathsTask, reference: object, text: str) -> None:
     (verdict,) = grade(task, (reference, text))
     boxed = float("boxed" in text)
     assert (verdict.outcome, verdict.reward, verdict.parts) == (
@@ -209,19 +209,21 @@ def test_what_means_the_same_is_right(task: MathsTask, reference: object, text: 
         ("12", r"Then \boxed{1", Outcome.NO_ANSWER, 0.0),
     ],
 )
-def test_what_does_not_is_not(task: MathsTask, reference: str, text: str, outcome: Outcome, reward: float) -> None:
+def test_different_answers_are_rejected(
+    task: MathsTask, reference: str, text: str, outcome: Outcome, reward: float
+) -> None:
     (verdict,) = grade(task, (reference, text))
     assert (verdict.outcome, verdict.reward) == (outcome, reward)
 
 
-def test_a_reference_that_cannot_be_read_is_no_wrong_answer(task: MathsTask) -> None:
+def test_invalid_reference_is_a_judge_error(task: MathsTask) -> None:
     for verdict in grade(task, ("", r"\boxed{1}"), (r"\frac{", r"\boxed{1}")):
         assert verdict.outcome is Outcome.JUDGE_ERROR
         assert verdict.reward is None
-        assert "cannot be read" in verdict.detail
+        assert "cannot be parsed" in verdict.detail
 
 
-def test_a_comparison_that_never_ends_is_no_wrong_answer() -> None:
+def test_endless_comparison_is_a_judge_error() -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     brisk = MathsConfig(timeout_s=1, workers=1).make({})
     tower = r"\boxed{" + "9^{" * 5 + "9" + "}" * 5 + "}"
@@ -230,7 +232,7 @@ def test_a_comparison_that_never_ends_is_no_wrong_answer() -> None:
     assert quick.outcome is Outcome.ACCEPTED
 
 
-def test_the_answers_of_math500_are_right_and_others_are_not(task: MathsTask, shared_data: Path) -> None:
+def test_math500_references_are_accepted_and_wrong_answers_rejected(task: MathsTask, shared_data: Path) -> None:
     rows = [json.loads(line) for line in (shared_data / "math500" / "test.jsonl").read_text().splitlines()]
     problems = [Math500().problem(row, "") for row in rows]
     assert len(problems) == 500
@@ -248,7 +250,7 @@ def test_the_answers_of_math500_are_right_and_others_are_not(task: MathsTask, sh
     assert Counter(verdict.outcome for verdict in wrong) == {Outcome.WRONG: 100}
 
 
-def test_without_math_verify_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_math_verify_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maths, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'dojang\[maths\]'"):
         MathsConfig().make({})

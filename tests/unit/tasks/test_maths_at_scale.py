@@ -21,7 +21,7 @@ from random import Random
 import pytest
 
 from dojang.tasks.maths import MathsConfig, MathsTask
-from dojang.tasks.worker_pool import WorkerFailure, Workers
+from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
 from dojang.types import Outcome, Problem
 
 BENCH = Path(__file__).resolve().parents[3] / "bench"
@@ -61,7 +61,7 @@ def test_many_threads_grade_with_one_task(shared_data: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
-def test_actors_of_ray_grade_with_copies_of_a_task(shared_data: Path) -> None:
+def test_ray_actors_grade_with_copies_of_a_task(shared_data: Path) -> None:
     asked = ["--data", str(shared_data), "--gradings", "200", "--hostile", "28", "--timeout", "2", "--ray", "--json"]
     done = subprocess.run(
         [sys.executable, str(BENCH / "maths.py"), *asked], capture_output=True, text=True, timeout=550
@@ -71,7 +71,7 @@ def test_actors_of_ray_grade_with_copies_of_a_task(shared_data: Path) -> None:
     assert [row["notes"].split("; ")[1] for row in rows] == ["0 not as they should be"] * 3
 
 
-def test_a_copy_of_a_task_grades_with_processes_of_its_own() -> None:
+def test_copied_task_starts_its_own_processes() -> None:
     task = MathsConfig(workers=1, timeout_s=30).make({"test": []})
     copy: MathsTask = pickle.loads(pickle.dumps(task))
     assert copy.problems("test") == []
@@ -97,10 +97,10 @@ def test_an_answer_seen_before_gets_the_same_verdict() -> None:
 
 def test_a_failure_does_not_keep_the_processes_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    workers = Workers("scripted_worker", count=2, timeout_s=1)
+    workers = WorkerPool("scripted_worker", count=2, timeout_s=1)
     there = weakref.ref(workers)
 
-    async def both(workers: Workers) -> None:
+    async def both(workers: WorkerPool) -> None:
         processes.append((await workers.ask("who"))[1])
         with pytest.raises(WorkerFailure):
             await asyncio.gather(workers.ask("hang"), workers.ask("who"))
@@ -115,9 +115,9 @@ def test_a_failure_does_not_keep_the_processes_alive(monkeypatch: pytest.MonkeyP
     assert gone(processes[0])
 
 
-def test_threads_of_a_fork_do_not_get_in_each_others_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_of_a_fork_do_not_race(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    workers = Workers("scripted_worker", count=2, timeout_s=20)
+    workers = WorkerPool("scripted_worker", count=2, timeout_s=20)
     assert asyncio.run(workers.ask("here"))[0] == "here"
     child = os.fork()
     if not child:

@@ -1,9 +1,9 @@
 """Programs with one thing changed."""
 
-from dojang.tasks.mutation import another, mutants
+from dojang.tasks.mutation import different_value, mutants
 
 
-def test_python_is_changed_in_its_functions() -> None:
+def test_python_functions_are_mutated() -> None:
     source = 'X = 1\ndef f(a):\n    """Says 2."""\n    if a < 3:\n        return a + 1\n    return 0\n'
     made = list(mutants(source))
     assert "if a >= 3" in made[0]
@@ -14,15 +14,15 @@ def test_python_is_changed_in_its_functions() -> None:
     assert list(mutants(source)) == made
 
 
-def test_python_without_functions_is_changed_anywhere() -> None:
+def test_python_without_functions_is_mutated_anywhere() -> None:
     assert "print(int(input()) - 1)" in next(mutants("print(int(input()) + 1)"))
 
 
-def test_what_is_not_python_has_none() -> None:
+def test_invalid_python_has_no_mutants() -> None:
     assert list(mutants("print 1")) == []
 
 
-def test_cpp_is_changed_outside_of_what_must_stay() -> None:
+def test_cpp_tokens_are_mutated() -> None:
     source = (
         "#include <vector>\n#define N 7\n// a == b\n"
         'int main() { std::vector<int> v[9]; if (x == 1 && y < 2) cout << "a == 5"; n += 3; }'
@@ -39,6 +39,6 @@ def test_cpp_is_changed_outside_of_what_must_stay() -> None:
     ]
 
 
-def test_another_value_is_another() -> None:
+def test_different_value_differs() -> None:
     for value in (True, 0, 1.5, "", [], (), {}, {1}, None):
-        assert another(value) != value
+        assert different_value(value) != value

@@ -47,7 +47,7 @@ def answer(problem: Problem) -> str:
     return str(ast.literal_eval(problem.reference["entry"])["answer"])  # type: ignore[index]
 
 
-def test_the_library_s_own_answers_are_right(task: ReasoningGymTask, problems: dict[str, Problem]) -> None:
+def test_reference_answers_are_accepted(task: ReasoningGymTask, problems: dict[str, Problem]) -> None:
     known = [
         each for name, each in problems.items() if name != "graph_color"
     ]  # which has many right ones, and names none
@@ -56,9 +56,7 @@ def test_the_library_s_own_answers_are_right(task: ReasoningGymTask, problems: d
     assert {each.reward for each in verdicts} == {1.0}
 
 
-def test_an_answer_that_the_library_does_not_name_is_found_right(
-    task: ReasoningGymTask, problems: dict[str, Problem]
-) -> None:
+def test_alternative_correct_answer_is_accepted(task: ReasoningGymTask, problems: dict[str, Problem]) -> None:
     problem = problems["graph_color"]
     puzzle: Any = ast.literal_eval(problem.reference["entry"])["metadata"]["puzzle"]  # type: ignore[index]
     colours: dict[int, int] = {}
@@ -102,7 +100,7 @@ def test_an_answer_may_be_partly_right(task: ReasoningGymTask, problems: dict[st
     assert 0 < verdict.reward < 1
 
 
-def test_settings_of_the_generator_reach_whoever_scores(task: ReasoningGymTask, problems: dict[str, Problem]) -> None:
+def test_generator_settings_reach_the_scorer(task: ReasoningGymTask, problems: dict[str, Problem]) -> None:
     reference: Any = problems["chain_sum"].reference
     strange = Problem("x", "x", (), {**reference, "settings": {"min_terms": 9, "max_terms": 2}})
     (verdict,) = grade(task, (strange, "<answer>1</answer>"))
@@ -110,7 +108,7 @@ def test_settings_of_the_generator_reach_whoever_scores(task: ReasoningGymTask, 
     assert "max_terms" in verdict.detail
 
 
-def test_a_generator_that_fails_is_no_wrong_answer(task: ReasoningGymTask, problems: dict[str, Problem]) -> None:
+def test_failing_generator_is_a_judge_error(task: ReasoningGymTask, problems: dict[str, Problem]) -> None:
     problem = problems["prime_factorization"]
     failed, right, foreign = grade(
         task,
@@ -121,10 +119,10 @@ def test_a_generator_that_fails_is_no_wrong_answer(task: ReasoningGymTask, probl
     assert (failed.outcome, failed.reward) == (Outcome.JUDGE_ERROR, None)
     assert "ValueError" in failed.detail
     assert right.outcome is Outcome.ACCEPTED
-    assert foreign.detail == "sums/1: not a problem of reasoning-gym"
+    assert foreign.detail == "sums/1: not a reasoning-gym problem"
 
 
-def test_a_generator_that_hangs_is_no_wrong_answer(problems: dict[str, Problem]) -> None:
+def test_hanging_generator_is_a_judge_error(problems: dict[str, Problem]) -> None:
     brisk = ReasoningGymTaskConfig(timeout_s=1, workers=1).make({})
     hard = Problem("x", "x", (), {**problems["chain_sum"].reference, "generator": "complex_arithmetic"})  # type: ignore[dict-item]
     text = "<answer>" + "9**" * 9 + "9</answer>"
@@ -133,7 +131,7 @@ def test_a_generator_that_hangs_is_no_wrong_answer(problems: dict[str, Problem])
     assert after.outcome is Outcome.WRONG
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_reasoning_gym_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reasoning_gym, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'dojang\[reasoning-gym\]'"):
         ReasoningGymTaskConfig().make({})

@@ -54,7 +54,7 @@ def test_length_is_rewarded_within_bounds_and_fades_beyond(settings: dict[str, A
     assert characters.value("x" * words) == pytest.approx(value)
 
 
-def test_sections_stand_beside_weights() -> None:
+def test_sections_and_weights() -> None:
     config = AnswerLineConfig.model_validate(
         {
             "rewards": {
@@ -70,13 +70,13 @@ def test_sections_stand_beside_weights() -> None:
     assert grade(config, "#### 18").parts == {"correct": 1.0, "brevity": 1.0, "tags": 0.0}
 
 
-def test_a_pattern_of_ones_own_takes_the_place_of_the_format() -> None:
+def test_custom_pattern_replaces_the_format() -> None:
     config = AnswerLineConfig.model_validate({"rewards": {"correct": 1, "format": {"weight": 0.5, "pattern": "^So"}}})
     assert grade(config, "#### The final answer is 18").parts == {"correct": 1.0, "format": 0.0}
     assert grade(config, "So\n#### 18").reward == 1.5
 
 
-def test_a_pattern_that_runs_away_is_no_wrong_answer() -> None:
+def test_slow_pattern_is_a_judge_error() -> None:
     config = AnswerLineConfig.model_validate({"timeout_s": 0.3, "rewards": {"odd": {"pattern": RUNAWAY}}})
     ticks = 0
 
@@ -112,25 +112,25 @@ def test_a_pattern_that_runs_away_is_no_wrong_answer() -> None:
         ({"length": {"weight": 1}}, "length: a section needs a `pattern`, or `at_least` or `at_most`"),
         ({"correct": {"weight": 1}}, "any other reward is a weight alone"),
         ({"length": 1.0}, "unknown reward 'length'"),
-        ({"a b": {"at_most": 4}}, "'a b' is no name"),
+        ({"a b": {"at_most": 4}}, "'a b' is not a valid name"),
         ({"mine:f": {"pattern": "x"}}, "mine:f: pattern: "),
         ({"length": {"at_most": 4, "weight": float("inf")}}, "length: weight: "),
         ({"correct": [1]}, "correct: Input should be a valid number"),
     ],
 )
-def test_what_cannot_be_read_is_said_by_name(rewards: dict[str, Any], said: str) -> None:
+def test_invalid_sections_are_named(rewards: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         AnswerLineConfig.model_validate({"rewards": rewards})
 
 
-def test_sections_survive_being_written_down(tmp_path: Any) -> None:
+def test_sections_round_trip(tmp_path: Any) -> None:
     overrides = ["task.rewards={correct: 1, length: {weight: 0.2, at_most: 50}, 'json:loads': {completions: text}}"]
     config = load("quickstart", overrides)
     (tmp_path / "again.yaml").write_text(to_yaml(config))
     assert load(str(tmp_path / "again.yaml")) == config
 
 
-def test_a_recipe_says_where_the_mistake_is() -> None:
+def test_recipe_error_names_the_key() -> None:
     with pytest.raises(ConfigError, match=r"task.rewards: length: at_most: "):
         load("quickstart", ["task.rewards={length: {at_most: -1}}"])
     with pytest.raises(
@@ -147,7 +147,7 @@ def test_a_recipe_says_where_the_mistake_is() -> None:
 # ---- on top of what a task pays ---------------------------------------------------------------------------------
 
 
-def test_maths_can_be_paid_for_more_than_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maths_with_additional_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     module = ModuleType("verifiers")
     monkeypatch.setitem(sys.modules, "verifiers", module)
@@ -168,13 +168,13 @@ def test_maths_can_be_paid_for_more_than_the_answer(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("config", "rewards", "said"),
     [
-        (MathsConfig, {"boxed": {"pattern": "x"}}, "'boxed' would be mixed up with the task's own part"),
-        (MathsConfig, {"mine:correct": 1.0}, "'mine:correct' would be mixed up with the task's own part 'correct'"),
+        (MathsConfig, {"boxed": {"pattern": "x"}}, "'boxed' has the name of the task's part"),
+        (MathsConfig, {"mine:correct": 1.0}, "'mine:correct' has the name of the task's part 'correct'"),
         (MathsConfig, {"correct": 1.0}, "unknown reward 'correct': it is not of the form package.module:function"),
-        (CodeConfig, {"fraction": {"at_most": 5}}, "task's own part 'fraction'"),
+        (CodeConfig, {"fraction": {"at_most": 5}}, "task's part 'fraction'"),
         (CodeConfig, {"format": 1.0}, "unknown reward 'format'"),
     ],
 )
-def test_names_of_a_tasks_own_parts_are_taken(config: Any, rewards: dict[str, Any], said: str) -> None:
+def test_names_of_task_parts_are_refused(config: Any, rewards: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         config.model_validate({"rewards": rewards})

@@ -29,7 +29,7 @@ def score(module: ModuleType, function: object, kind: float | FunctionReward = 2
     return asyncio.run(WeightedRewards({"verifiers:one": kind}, timeout_s=5).score(PROBLEM, text))
 
 
-def test_a_function_for_trl_is_called_as_trl_does(module: ModuleType) -> None:
+def test_trl_signature(module: ModuleType) -> None:
     seen: dict[str, Any] = {}
 
     def reward(prompts: Any, completions: Any, solution: Any, **columns: Any) -> list[float]:
@@ -52,7 +52,7 @@ def test_a_function_for_trl_is_called_as_trl_does(module: ModuleType) -> None:
     }
 
 
-def test_it_gets_only_what_it_takes_and_plain_text_if_it_wants_that(module: ModuleType) -> None:
+def test_trl_function_gets_only_its_parameters_and_its_form(module: ModuleType) -> None:
     def plain(completions: list[str], answer: list[str], log_extra: Any = None) -> list[float]:
         assert log_extra is None
         return [float(right in text) for right, text in zip(answer, completions, strict=True)]
@@ -75,11 +75,11 @@ async def _slow_verl(solution_str: str, ground_truth: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("function", "value"), [(_slow_trl, 0.25), (_slow_verl, 1.0)])
-def test_either_may_be_async(module: ModuleType, function: object, value: float) -> None:
+def test_async_functions(module: ModuleType, function: object, value: float) -> None:
     assert score(module, function).parts == {"one": value}
 
 
-def test_a_function_for_verl_is_called_as_verl_does(module: ModuleType) -> None:
+def test_verl_signature(module: ModuleType) -> None:
     seen: list[Any] = []
 
     def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
@@ -91,14 +91,14 @@ def test_a_function_for_verl_is_called_as_verl_does(module: ModuleType) -> None:
     assert score(module, lambda solution_str, **rest: {"score": 1, "acc": len(rest)}).parts == {"one": 1.0}
 
 
-def test_none_of_a_function_for_trl_says_that_it_does_not_apply(module: ModuleType) -> None:
+def test_none_of_a_trl_function_means_not_applicable(module: ModuleType) -> None:
     module.skip = lambda completions: [None]  # type: ignore[attr-defined]
     rewards = WeightedRewards({"verifiers:skip": 1.0, "correct": 1.0}, timeout_s=5)
     assert asyncio.run(rewards.score(PROBLEM, "#### 18")) == Score(1.0, {"correct": 1.0}, {"correct": (1.0, 1.0)})
     alone = AnswerLineConfig(rewards={"verifiers:skip": 1.0}).make({})
     verdict = asyncio.run(alone.grade(PROBLEM, "#### 18"))
     assert (verdict.outcome, verdict.reward) == (Outcome.JUDGE_ERROR, None)
-    assert verdict.detail == "sums/1: none of the rewards applies to it"
+    assert verdict.detail == "sums/1: no reward function applies to it"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_none_of_a_function_for_trl_says_that_it_does_not_apply(module: ModuleTy
         (lambda solution_str: [1.0], "not a finite number"),
     ],
 )
-def test_what_is_no_reward_is_a_failure(module: ModuleType, function: object, said: str) -> None:
+def test_invalid_result_is_a_failure(module: ModuleType, function: object, said: str) -> None:
     with pytest.raises(RewardFailure, match=said):
         score(module, function)
 
@@ -129,14 +129,14 @@ def test_what_is_no_reward_is_a_failure(module: ModuleType, function: object, sa
         ),
         (
             lambda completions, difficulty: 1.0,
-            "TRL's signature .* nothing to call difficulty with; there is completions, ",
+            "TRL's signature .* no value is available for difficulty; available: completions, ",
         ),
-        (lambda completions, completion_ids: 1.0, "nothing to call completion_ids with"),
-        (lambda solution_str, tokenizer: 1.0, "veRL's signature .* nothing to call tokenizer with"),
+        (lambda completions, completion_ids: 1.0, "no value is available for completion_ids"),
+        (lambda solution_str, tokenizer: 1.0, "veRL's signature .* no value is available for tokenizer"),
         (lambda text: 1.0, "TRL's signature \\(completions, \\*\\*columns\\) or veRL's"),
         (lambda **columns: 1.0, "is called with \\(problem, text\\)"),
     ],
 )
-def test_a_signature_that_cannot_be_met_is_refused_beforehand(module: ModuleType, function: object, said: str) -> None:
+def test_unsupported_signature_is_refused(module: ModuleType, function: object, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         score(module, function)

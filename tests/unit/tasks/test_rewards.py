@@ -105,7 +105,7 @@ def test_labels_are_full_names_where_short_ones_would_clash(
 
 
 @pytest.mark.parametrize("value", [None, "1.0", [1.0], {}, float("nan"), float("inf"), -float("inf"), 1j, object()])
-def test_what_is_not_a_finite_number_fails(module: ModuleType, value: object) -> None:
+def test_non_finite_reward_fails(module: ModuleType, value: object) -> None:
     module.odd = lambda problem, text: value
     with pytest.raises(RewardFailure, match=r"reward 'odd' returned .*, not a finite number"):
         score({"verifiers:odd": 1.0})
@@ -113,7 +113,7 @@ def test_what_is_not_a_finite_number_fails(module: ModuleType, value: object) ->
 
 def test_an_overflowing_sum_fails(module: ModuleType) -> None:
     module.big = lambda problem, text: 1e308
-    with pytest.raises(RewardFailure, match="is inf, which is no reward"):
+    with pytest.raises(RewardFailure, match="is inf, not a finite number"):
         score({"verifiers:big": 1e308})
 
 
@@ -160,7 +160,7 @@ def test_an_async_function_that_cancels_itself_fails_too(module: ModuleType) -> 
         score({"verifiers:bad": 1.0})
 
 
-def test_a_function_that_changes_what_it_is_given_changes_nothing_for_others(module: ModuleType) -> None:
+def test_function_that_modifies_its_problem_affects_no_other(module: ModuleType) -> None:
     def greedy(completions: list[object], answer: list[dict[str, list[str]]]) -> list[float]:
         answer[0]["required"].pop()
         return [float(len(answer[0]["required"]))]
@@ -172,7 +172,7 @@ def test_a_function_that_changes_what_it_is_given_changes_nothing_for_others(mod
     assert problem.reference == {"required": ["one", "two"]}
 
 
-def test_a_hung_function_is_abandoned_and_the_loop_goes_on(module: ModuleType) -> None:
+def test_hanging_function_is_abandoned(module: ModuleType) -> None:
     release = threading.Event()
     module.hang = lambda problem, text: release.wait() and 1.0
     ticks = 0
@@ -224,7 +224,7 @@ def test_an_answer_after_the_loop_has_closed_is_dropped(module: ModuleType, monk
     assert not complaints
 
 
-def test_waiting_for_a_turn_does_not_count_as_time_taken(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_in_the_queue_does_not_count(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewards, "THREADS", 2)
     lock = threading.Lock()
     at_work = most = 0
@@ -307,7 +307,7 @@ def test_a_hung_function_does_not_keep_the_program_alive() -> None:
         ("json:loads", "is called with \\(problem, text\\)"),
     ],
 )
-def test_a_name_that_leads_nowhere(name: str, said: str) -> None:
+def test_unknown_name_is_refused(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         WeightedRewards({name: 1.0}, timeout_s=1)
 

@@ -8,7 +8,7 @@ def names(*tests: IoTest | CallTest) -> list[str]:
     return [each.name for each in trivial_programs(tests)]
 
 
-def test_texts_are_answered_by_a_constant_or_the_input() -> None:
+def test_trivial_programs_for_io_tests() -> None:
     tests = [IoTest("3 4", "YES\n"), IoTest("5 6", "NO\n"), IoTest("7 8", "NO\n")]
     programs = list(trivial_programs(tests))
     assert [each.name for each in programs] == [
@@ -21,14 +21,14 @@ def test_texts_are_answered_by_a_constant_or_the_input() -> None:
     assert [each.output("3 4") if each.output else None for each in programs] == ["", "NO\n", "3 4", "3", "4"]
 
 
-def test_what_nobody_could_guess_is_no_constant() -> None:
+def test_unguessable_answer_is_no_constant() -> None:
     long = "1 2 3 4 5 6 7 8 9"
     assert "always" not in " ".join(names(IoTest("1", long)))
     assert "always" not in " ".join(names(IoTest("1", long), IoTest("1", long)))
     assert f"always prints '{long}'" in names(IoTest("1", long), IoTest("2", long))
 
 
-def test_functions_return_a_constant_or_their_argument() -> None:
+def test_trivial_programs_for_call_tests() -> None:
     tests = [CallTest("assert candidate(1) == True", "f"), CallTest("assert candidate(2)", "f")]
     assert names(*tests) == ["returns None", "returns its first argument", "always returns True"]
     for program in trivial_programs(tests):
@@ -38,7 +38,7 @@ def test_functions_return_a_constant_or_their_argument() -> None:
         assert space["f"](7) in (None, 7, True)
 
 
-def test_expected_values_are_found_however_they_are_written() -> None:
+def test_expected_values_are_found() -> None:
     both = "assert not candidate(1)\nassert candidate(2) is False"
     assert "always returns False" in names(CallTest(both, "f"))
     packed = "import json\nassert plain(candidate(*json.loads('[1]'))) == json.loads('[]')"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dojang.tasks.wrong_answers import FORMS, others
+from dojang.tasks.wrong_answers import FORMS, wrong_answers
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,12 @@ from dojang.tasks.wrong_answers import FORMS, others
         ("p - q", ["p - q + 1"]),
     ],
 )
-def test_other_answers(answer: str, made: list[str]) -> None:
-    assert list(others(answer)) == made
+def test_wrong_answers_are_generated(answer: str, made: list[str]) -> None:
+    assert list(wrong_answers(answer)) == made
 
 
-def test_a_number_of_any_length_is_no_trouble() -> None:
-    assert list(others("7" * 5000)) == ["7" * 5000 + " + 1"]
+def test_long_number() -> None:
+    assert list(wrong_answers("7" * 5000)) == ["7" * 5000 + " + 1"]
 
 
 def test_forms() -> None:

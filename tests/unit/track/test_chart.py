@@ -8,7 +8,7 @@ from dojang.track.chart import draw_chart
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_a_chart_of_steps_and_scores(tmp_path: Path) -> None:
+def test_chart_is_drawn(tmp_path: Path) -> None:
     rows = [
         {"step": 0, "val/accuracy/sums": 0.2},
         {"step": 1, "critic/rewards/mean": 0.1},
@@ -24,7 +24,7 @@ def test_a_chart_of_steps_and_scores(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full.png", "start.png"]
 
 
-def test_rewards_and_accuracies_of_each_source_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chart_draws_reward_and_accuracy_of_each_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda self, path, format: (figures.append(self), path.write_bytes(PNG)))
     held_out = {"val/accuracy": 0.5, "val/accuracy/a": 1.0, "val/accuracy/b": 0.0}

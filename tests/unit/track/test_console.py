@@ -16,7 +16,7 @@ def tracker(console: Console, **settings: int) -> ConsoleTracker:
 
 
 @pytest.mark.parametrize("settings", [{}, {"force_terminal": True, "_environ": {"TERM": "dumb"}}])
-def test_plain_lines_where_a_line_cannot_be_redrawn(settings: dict) -> None:
+def test_plain_lines_outside_a_terminal(settings: dict) -> None:
     output = io.StringIO()
     shown = tracker(Console(file=output, width=20, **settings))
     shown.metrics(0, EXAM)
@@ -29,7 +29,7 @@ def test_plain_lines_where_a_line_cannot_be_redrawn(settings: dict) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 120])
-def test_a_live_line_in_a_terminal(width: int) -> None:
+def test_progress_bar_in_a_terminal(width: int) -> None:
     output = io.StringIO()
     shown = tracker(Console(file=output, width=width, force_terminal=True, _environ={"TERM": "xterm"}), first=2)
     assert output.getvalue() == ""  # a run that fails to start leaves the terminal alone
@@ -41,7 +41,7 @@ def test_a_live_line_in_a_terminal(width: int) -> None:
     assert output.getvalue().rstrip("\n").endswith("\x1b[?25h")  # the cursor is given back
 
 
-def test_the_time_left_counts_steps_and_evaluations_to_come() -> None:
+def test_eta_counts_remaining_steps_and_evaluations() -> None:
     output = io.StringIO()
     shown = tracker(Console(file=output, width=200), first=10, steps=100, eval_every=30)
     shown.metrics(11, STEP)
@@ -51,7 +51,7 @@ def test_the_time_left_counts_steps_and_evaluations_to_come() -> None:
     assert "ETA 13:00" in output.getvalue()  # 69 steps, and evaluations of 30 s after 60, 90 and 100
 
 
-def test_benchmarks_have_a_line_and_count_into_the_time_left() -> None:
+def test_benchmarks_have_a_line_and_count_into_the_eta() -> None:
     output = io.StringIO()
     shown = ConsoleTracker(
         Console(file=output, width=200), first=0, steps=100, eval_every=50, benchmarks={"humaneval": 25}
@@ -67,7 +67,7 @@ def test_benchmarks_have_a_line_and_count_into_the_time_left() -> None:
     assert "ETA 21:30" in lines[2]  # 99 steps of 10 s, 2 evaluations of 30 s, 4 of 60 s
 
 
-def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
+def test_closed_pipe_does_not_end_the_run() -> None:
     script = """
 import sys
 from rich.console import Console

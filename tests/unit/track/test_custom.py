@@ -1,4 +1,4 @@
-"""A tracker by name: told every line by the background thread, and checked before a run."""
+"""Custom trackers: called for every line by the exporter thread, and validated before a run."""
 
 import json
 import sys
@@ -59,19 +59,17 @@ def directory(tmp_path: Path) -> RunDir:
 
 def told(track: TrackConfig, directory: RunDir) -> tuple[list[object], list[str]]:
     said = list[str]()
-    couriers = track.open(directory, said.append, "dojang track", steps=2)
-    couriers.start()
-    couriers.finish("finished")
-    couriers.close()
+    exporters = track.open(directory, said.append, "dojang track", steps=2)
+    exporters.start()
+    exporters.finish("finished")
+    exporters.close()
     import mytracker
 
     return mytracker.told, said
 
 
 @pytest.mark.parametrize(("spec", "options", "name"), [("Tracker", {"name": "x"}, "x"), ("make", {}, "made")])
-def test_an_object_of_ones_own_is_told_every_line(
-    directory: RunDir, spec: str, options: dict[str, str], name: str
-) -> None:
+def test_custom_tracker_gets_every_line(directory: RunDir, spec: str, options: dict[str, str], name: str) -> None:
     track = TrackConfig(custom=f"mytracker:{spec}", custom_options=options, timeout_s=5)
     found, _ = told(track, directory)
     assert found[:3] == [(name, 1, {"reward": 0.5}), (name, 2, {"reward": 0.75}), "closed"]
@@ -80,7 +78,7 @@ def test_an_object_of_ones_own_is_told_every_line(
     assert [each for each in found[count:] if each != "closed"] == []
 
 
-def test_what_it_raises_is_said_and_tried_again(directory: RunDir) -> None:
+def test_custom_tracker_error_is_reported_and_retried(directory: RunDir) -> None:
     track = TrackConfig(custom="mytracker:Tracker", custom_options={"fails": 1}, timeout_s=10)
     found, _ = told(track, directory)
     assert [each[1] for each in found if each != "closed"] == [1, 2]
@@ -96,6 +94,6 @@ def test_what_it_raises_is_said_and_tried_again(directory: RunDir) -> None:
         ({"custom_options": {"name": "x"}}, "have no effect without track.custom"),
     ],
 )
-def test_what_cannot_be_told_is_refused_before_a_run(settings: dict[str, object], text: str) -> None:
+def test_invalid_custom_tracker_is_refused_before_the_run(settings: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         TrackConfig(**settings).check()

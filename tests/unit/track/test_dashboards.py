@@ -1,4 +1,4 @@
-"""The files of `dojang dashboards`. tests/prometheus has Prometheus read them."""
+"""Files of `dojang dashboards`. tests/prometheus loads them in Prometheus."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 
 
-def test_every_figure_is_in_a_panel_of_the_row_it_belongs_to() -> None:
+def test_every_metric_is_in_its_panel() -> None:
     rows: dict[str, list[str]] = {}
     for panel in dashboard()["panels"]:
         if panel["type"] == "row":
@@ -29,14 +29,14 @@ def test_every_figure_is_in_a_panel_of_the_row_it_belongs_to() -> None:
             rows[next(reversed(rows))] += [target["expr"] for target in panel["targets"]]
     assert list(rows) == ["Overview", *(row.title for row in ROWS)]
     for row in ROWS:
-        assert rows[row.title] == [selector(figure) for panel in row.panels for figure in panel.figures]
+        assert rows[row.title] == [selector(metric) for panel in row.panels for metric in panel.metrics]
 
 
 def test_selectors_choose_families_and_roles() -> None:
     def of(name: str) -> str:
-        figure = find(name)
-        assert figure is not None
-        return selector(figure)
+        metric = find(name)
+        assert metric is not None
+        return selector(metric)
 
     assert of("timing_s/step") == 'dojang_timing_s_step{run=~"$run"}'
     assert of("actor/lr") == '{__name__=~"dojang_(tester_)?actor_lr",run=~"$run"}'
@@ -44,7 +44,7 @@ def test_selectors_choose_families_and_roles() -> None:
     assert of("critic/rewards/x/mean") == '{__name__=~"dojang_(tester_)?critic_rewards_.+_mean",run=~"$run"}'
 
 
-def test_panels_lie_beside_each_other_and_none_on_another() -> None:
+def test_panels_do_not_overlap() -> None:
     taken = set()
     for panel in dashboard()["panels"]:
         at = panel["gridPos"]
@@ -56,7 +56,7 @@ def test_panels_lie_beside_each_other_and_none_on_another() -> None:
     assert len(set(numbers)) == len(numbers)
 
 
-def test_panels_ask_the_datasource_that_was_chosen_and_say_what_they_show() -> None:
+def test_panels_use_the_selected_datasource_and_describe_metrics() -> None:
     names = [variable["name"] for variable in dashboard()["templating"]["list"]]
     assert names == ["datasource", "run"]
     for panel in panels():
@@ -65,7 +65,7 @@ def test_panels_ask_the_datasource_that_was_chosen_and_say_what_they_show() -> N
         assert panel["type"] == "stat" or panel["description"]
 
 
-def test_every_alert_says_what_it_means_and_what_to_do() -> None:
+def test_alerts_have_meaning_and_action() -> None:
     for alert in ALERTS:
         assert alert.severity in ("critical", "warning")
         assert alert.summary.endswith(".")
@@ -73,7 +73,7 @@ def test_every_alert_says_what_it_means_and_what_to_do() -> None:
         assert len(alert.todo) > 40
 
 
-def test_the_files_are_written_and_replaced(tmp_path: Path) -> None:
+def test_files_are_written_and_replaced(tmp_path: Path) -> None:
     for _ in range(2):
         result = CliRunner().invoke(app, ["dashboards", str(tmp_path / "out"), "--target", "node-1:9500"])
         assert result.exit_code == 0, result.output
@@ -96,11 +96,11 @@ def test_the_files_are_written_and_replaced(tmp_path: Path) -> None:
     assert [(rule["alert"], rule["expr"]) for rule in rules] == [(alert.name, alert.expr) for alert in ALERTS]
 
 
-def test_mistakes_are_told_before_anything_is_written(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused_before_writing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="is a file; give a directory"):
         write(tmp_path / "file", ["127.0.0.1:9464"])
     for wrong in ("9464", "host", "host:", ":9464", "http://host:port", "host:99999", "host:0"):
-        with pytest.raises(ConfigError, match="is no address of an exporter"):
+        with pytest.raises(ConfigError, match="is not an exporter's address"):
             write(tmp_path / "out", [wrong])
     assert not (tmp_path / "out").exists()

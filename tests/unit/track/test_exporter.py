@@ -1,4 +1,4 @@
-"""What trackers outside of a run are told, and that nobody waits for them."""
+"""Exporter threads: order, retry, resume, and that the run does not wait for them."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ import pytest
 
 from dojang.core.run_dir import RunDir
 from dojang.track import exporter
-from dojang.track.exporter import Couriers, Row
+from dojang.track.exporter import Exporters, Row
 
 
 class Notebook:
@@ -29,19 +29,19 @@ class Notebook:
         self.ended: list[str] = []
         self.begun: list[dict[str, Any]] = []
 
-    def begin(self, memory: dict[str, Any], keep: Callable[[], None]) -> None:
+    def start(self, state: dict[str, Any], save_state: Callable[[], None]) -> None:
         self._try()
-        self.begun.append(dict(memory))
-        memory["lives"] = memory.get("lives", 0) + 1
-        keep()
+        self.begun.append(dict(state))
+        state["lives"] = state.get("lives", 0) + 1
+        save_state()
 
-    def tell(self, rows: Sequence[Row]) -> None:
+    def write_rows(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            self.seen.setdefault(row.step, set()).add(row.seen)
+            self.seen.setdefault(row.step, set()).add(row.read_at)
         self._try()
         self.steps += [row.step for row in rows]
 
-    def end(self, status: str) -> str:
+    def finish(self, status: str) -> str:
         self._try()
         self.ended.append(status)
         return "thank you"
@@ -52,7 +52,7 @@ class Notebook:
     def _try(self) -> None:
         self.open.wait(30)
         if self.down:
-            raise ConnectionError("nobody at\nhome")
+            raise ConnectionError("connection\nrefused")
 
 
 @pytest.fixture(autouse=True)
@@ -72,17 +72,17 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def send(directory: RunDir, said: list[str]) -> Iterator[Callable[..., Couriers]]:
-    made: list[Couriers] = []
+def send(directory: RunDir, said: list[str]) -> Iterator[Callable[..., Exporters]]:
+    made: list[Exporters] = []
 
-    def make(sink: Notebook, timeout_s: float = 20.0) -> Couriers:
-        made.append(Couriers([sink], directory, said.append, "dojang track HERE", timeout_s))
+    def make(sink: Notebook, timeout_s: float = 20.0) -> Exporters:
+        made.append(Exporters([sink], directory, said.append, "dojang track HERE", timeout_s))
         made[-1].start()
         return made[-1]
 
     yield make
-    for couriers in made:
-        couriers.close()
+    for exporters in made:
+        exporters.close()
 
 
 def write(directory: RunDir, *steps: int) -> None:
@@ -97,19 +97,19 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_all_is_told_in_order_while_the_run_goes_on(directory: RunDir, said: list[str], send) -> None:
+def test_rows_are_exported_in_order_during_the_run(directory: RunDir, said: list[str], send) -> None:
     notebook = Notebook()
-    couriers = send(notebook)
+    exporters = send(notebook)
     write(directory, 0, 1)
     until(lambda: notebook.steps == [0, 1])
     write(directory, *range(2, 350))
-    assert couriers.finish("finished")
+    assert exporters.finish("finished")
     assert notebook.steps == list(range(350))
     assert notebook.ended == ["finished"]
     assert said == ["notebook: thank you"]
 
 
-def test_half_a_line_waits_for_its_other_half(directory: RunDir, send) -> None:
+def test_incomplete_line_is_exported_when_complete(directory: RunDir, send) -> None:
     notebook = Notebook()
     send(notebook)
     directory.metrics.write_text('{"step": 1}\n{"ste')
@@ -120,9 +120,9 @@ def test_half_a_line_waits_for_its_other_half(directory: RunDir, send) -> None:
     until(lambda: notebook.steps == [1, 2])
 
 
-def test_a_tracker_that_comes_back_is_told_what_it_missed(directory: RunDir, said: list[str], send) -> None:
+def test_missed_rows_are_exported_after_an_outage(directory: RunDir, said: list[str], send) -> None:
     notebook = Notebook()
-    couriers = send(notebook)
+    exporters = send(notebook)
     write(directory, 1)
     until(lambda: notebook.steps == [1])
     notebook.down = True
@@ -131,19 +131,19 @@ def test_a_tracker_that_comes_back_is_told_what_it_missed(directory: RunDir, sai
     write(directory, 3)
     notebook.down = False
     until(lambda: notebook.steps == [1, 2, 3])
-    assert couriers.finish("finished")
+    assert exporters.finish("finished")
     assert notebook.steps == [1, 2, 3]
-    assert said[0].startswith("notebook: ConnectionError: nobody at home; the run goes on")
-    assert said[1] == "notebook: is back, and has been told all it had missed"
+    assert said[0].startswith("notebook: ConnectionError: connection refused; the run continues")
+    assert said[1] == "notebook: reconnected, all missed rows delivered"
     assert len(notebook.seen[2]) == 1, "every attempt must look the same, or a server may count it twice"
 
 
 @pytest.mark.parametrize("trouble", ["down", "hangs"])
-def test_what_was_not_delivered_is_said_and_delivered_later(
+def test_undelivered_rows_are_reported_and_delivered_later(
     directory: RunDir, said: list[str], send, trouble: str
 ) -> None:
     notebook = Notebook()
-    couriers = send(notebook, timeout_s=0.1)
+    exporters = send(notebook, timeout_s=0.1)
     write(directory, 1)
     until(lambda: notebook.steps == [1])
     notebook.down = trouble == "down"
@@ -151,9 +151,9 @@ def test_what_was_not_delivered_is_said_and_delivered_later(
         notebook.open.clear()
     write(directory, 2, 3)
     started = time.monotonic()
-    assert not couriers.finish("finished")
+    assert not exporters.finish("finished")
     assert time.monotonic() - started < 5
-    couriers.close()
+    exporters.close()
     assert "notebook: 2 lines of metrics" in said[-1]
     assert "dojang track HERE" in said[-1]
     notebook.open.set()
@@ -163,7 +163,7 @@ def test_what_was_not_delivered_is_said_and_delivered_later(
     assert another.begun == [{"lives": 1}], "what it remembers comes back"
 
 
-def test_steps_that_are_done_again_are_told_again(directory: RunDir, send) -> None:
+def test_steps_repeated_by_a_resume_are_exported_again(directory: RunDir, send) -> None:
     notebook = Notebook()
     write(directory, 1, 2, 3)
     assert send(notebook).finish("interrupted")
@@ -175,7 +175,7 @@ def test_steps_that_are_done_again_are_told_again(directory: RunDir, send) -> No
     assert notebook.steps == [1, 2, 3, 2, 3, 4]
 
 
-def test_a_tracker_elsewhere_is_told_from_the_beginning(directory: RunDir, send) -> None:
+def test_new_address_gets_all_rows(directory: RunDir, send) -> None:
     write(directory, 1, 2)
     assert send(Notebook()).finish("finished")
     another = Notebook()
@@ -185,12 +185,12 @@ def test_a_tracker_elsewhere_is_told_from_the_beginning(directory: RunDir, send)
     assert another.begun == [{}]
 
 
-def test_nobody_waits_long_for_the_trackers_of_a_run_that_was_stopped(
+def test_interrupted_run_waits_briefly_for_exporters(
     directory: RunDir, said: list[str], send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "HURRY_S", 0.1)
     notebook = Notebook()
     notebook.down = True
-    couriers = send(notebook, timeout_s=600.0)
-    assert not couriers.finish("interrupted", hurry=True)
+    exporters = send(notebook, timeout_s=600.0)
+    assert not exporters.finish("interrupted", hurry=True)
     assert "the end of the run was not delivered (ConnectionError" in said[-1]

@@ -34,7 +34,7 @@ def group(tokenizer) -> Group:
     return Group(problem, 41, (sample, sample))
 
 
-def test_what_was_trained_is_what_is_read_back(directory: RunDir, tokenizer) -> None:
+def test_rollouts_read_back_unchanged(directory: RunDir, tokenizer) -> None:
     FileTracker(directory, tokenizer).groups(5, "train", [group(tokenizer)])
     table = pq.read_table(directory.rollouts("train", 5))
     assert table.column_names == list(ROLLOUT_COLUMNS)
@@ -42,15 +42,15 @@ def test_what_was_trained_is_what_is_read_back(directory: RunDir, tokenizer) -> 
     first = table.to_pylist()[0]
     assert len(table) == 2
     assert (first["step"], first["ordinal"], first["index"], first["version"]) == (5, 41, 2, 3)
-    assert tuple(first["tokens"]) == sample.tokens
-    assert tuple(first["mask"]) == sample.mask
-    assert tuple(first["logprobs"]) == sample.logprobs  # float64: not one bit lost
+    assert first["tokens"] == sample.tokens.tolist()
+    assert first["mask"] == sample.mask.tolist()
+    assert first["logprobs"] == sample.logprobs.tolist()  # float64: not one bit lost
     assert (first["question"], first["prompt"], first["response"]) == ("what is 1+1?", "what is 1+1?", sample.text)
     assert (first["outcome"], first["reward"], first["advantage"]) == ("accepted", 1.5, 0.7)
     assert dict(first["reward_parts"]) == {"format": 1.0, "correct": 1.0}
 
 
-def test_what_could_not_be_judged_is_on_record_without_a_reward(directory: RunDir, tokenizer, make_group) -> None:
+def test_unjudged_samples_are_recorded_without_reward(directory: RunDir, tokenizer, make_group) -> None:
     FileTracker(directory, tokenizer).groups(1, "train", [make_group([1.0], errors=["the judge slept"])])
     rows = pq.read_table(directory.rollouts("train", 1)).to_pylist()
     assert [row["outcome"] for row in rows] == ["accepted", "judge_error"]
@@ -58,30 +58,30 @@ def test_what_could_not_be_judged_is_on_record_without_a_reward(directory: RunDi
     assert rows[1]["detail"] == "the judge slept"
 
 
-def test_a_step_without_samples_still_has_a_file(directory: RunDir, tokenizer) -> None:
+def test_step_without_samples_has_a_file(directory: RunDir, tokenizer) -> None:
     FileTracker(directory, tokenizer).groups(1, "train", [])
     assert pq.read_table(directory.rollouts("train", 1)).num_rows == 0
 
 
-def test_metrics_are_one_object_a_line(directory: RunDir, tokenizer) -> None:
+def test_metrics_are_one_json_object_per_line(directory: RunDir, tokenizer) -> None:
     tracker = FileTracker(directory, tokenizer)
     tracker.metrics(1, {"a": 0.25})
     tracker.metrics(2, {"b": 1.0})
     assert directory.metrics.read_text() == '{"step": 1, "a": 0.25}\n{"step": 2, "b": 1.0}\n'
 
 
-def test_a_figure_that_json_cannot_hold_is_refused(directory: RunDir, tokenizer) -> None:
+def test_non_finite_metric_is_refused(directory: RunDir, tokenizer) -> None:
     with pytest.raises(ValueError, match="JSON"):
         FileTracker(directory, tokenizer).metrics(1, {"a": float("nan")})
 
 
-def test_a_disk_that_fills_up_mid_line_leaves_whole_lines(directory: RunDir, tokenizer, monkeypatch) -> None:
+def test_full_disk_leaves_whole_lines(directory: RunDir, tokenizer, monkeypatch) -> None:
     tracker = FileTracker(directory, tokenizer)
     tracker.metrics(1, {"a": 0.25})
     real = Path.open
 
     class Half:
-        """A file that accepts half of what it is given, as a disk does that is about to be full."""
+        """A file that accepts half of each write, like a disk that fills up."""
 
         def __init__(self, file) -> None:
             self.file = file
@@ -108,7 +108,7 @@ def test_a_disk_that_fills_up_mid_line_leaves_whole_lines(directory: RunDir, tok
     assert [json.loads(line) for line in directory.metrics.read_text().splitlines()] == [{"step": 1, "a": 0.25}]
 
 
-def test_a_prompt_is_shown_as_its_reader_read_it(directory: RunDir, tokenizer) -> None:
+def test_prompt_is_decoded_with_the_tokenizer_of_its_role(directory: RunDir, tokenizer) -> None:
     class Another:
         def decode(self, tokens: list[int]) -> str:
             return f"{len(tokens)} words of another language"

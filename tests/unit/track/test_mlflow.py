@@ -1,4 +1,4 @@
-"""A run in MLflow: in a database, and in a real server that is killed and comes back."""
+"""Export to MLflow: to a database, and to a real server that is killed and restarted."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from dojang.core.errors import ConfigError
 from dojang.core.run_dir import RunDir
 from dojang.track import config, exporter
 from dojang.track.config import MlflowConfig, TrackConfig
-from dojang.track.exporter import Couriers
+from dojang.track.exporter import Exporters
 
 WITH_A_SERVER = os.environ.get("DOJANG_MLFLOW_PYTHON") or (sys.executable if find_spec("flask") else "")
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own business
 
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDir:
-    """A run that has just begun."""
+    """Run directory of a run that has just started."""
     directory = RunDir(tmp_path / "run-1")
     directory.path.mkdir()
     directory.config.write_text(recipes.to_yaml(recipes.load("quickstart", ["steps=7"])))
@@ -49,7 +49,7 @@ def write(directory: RunDir, *steps: int) -> None:
 
 
 def complete(directory: RunDir) -> None:
-    """What a run leaves behind when it has finished."""
+    """Writes the files of a finished run."""
     checkpoint = directory.checkpoints / "step-000003"
     (checkpoint / "optimizer").mkdir(parents=True)
     for name in ("model.safetensors", "state.json", "optimizer/state.pt"):
@@ -77,11 +77,11 @@ def until(true: Callable[[], object], seconds: float = 90) -> None:
         time.sleep(0.05)
 
 
-def send(uri: str, directory: RunDir, said: list[str], timeout_s: float = 90.0) -> Couriers:
+def send(uri: str, directory: RunDir, said: list[str], timeout_s: float = 90.0) -> Exporters:
     track = TrackConfig(mlflow=MlflowConfig(uri=uri, experiment="sums"), timeout_s=timeout_s)
-    couriers = track.open(directory, said.append, "dojang track RUN", steps=1)
-    couriers.start()
-    return couriers
+    exporters = track.open(directory, said.append, "dojang track RUN", steps=1)
+    exporters.start()
+    return exporters
 
 
 def only_run(uri: str) -> tuple[Any, Any]:
@@ -95,13 +95,13 @@ def only_run(uri: str) -> tuple[Any, Any]:
 
 @needs_mlflow
 @pytest.mark.slow
-def test_a_run_and_its_resumption_are_one_run_in_a_database(tmp_path: Path, directory: RunDir) -> None:
+def test_resumed_run_continues_the_same_mlflow_run(tmp_path: Path, directory: RunDir) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     said: list[str] = []
     write(directory, 1, 2)
-    couriers = send(uri, directory, said)
+    exporters = send(uri, directory, said)
     until(lambda: json.loads(directory.delivered("mlflow").read_bytes())["bytes"])
-    couriers.close()  # killed
+    exporters.close()  # killed
     until(lambda: only_run(uri)[1].info.status == "RUNNING")
     write(directory, 3)
     complete(directory)
@@ -117,7 +117,7 @@ def test_a_run_and_its_resumption_are_one_run_in_a_database(tmp_path: Path, dire
 
 
 class Server:
-    """MLflow's own, on a port that stays the same."""
+    """A real MLflow server on a fixed port."""
 
     def __init__(self, folder: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -165,13 +165,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @needs_mlflow
 @needs_server
 @pytest.mark.slow
-def test_a_server_that_was_killed_has_the_whole_run_when_it_is_back(
+def test_restarted_server_gets_the_whole_run(
     server: Server, directory: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporter, "LONGEST_RETRY_S", 1.0)
     said: list[str] = []
     server.start()
-    couriers = send(server.uri, directory, said, timeout_s=3.0)
+    exporters = send(server.uri, directory, said, timeout_s=3.0)
     write(directory, *range(1, 6))
     until(lambda: directory.delivered("mlflow").exists() and not left(directory))
     server.kill()
@@ -185,8 +185,8 @@ def test_a_server_that_was_killed_has_the_whole_run_when_it_is_back(
     server.kill()
     write(directory, *range(11, 16))
     complete(directory)
-    assert not couriers.finish("finished")
-    couriers.close()
+    assert not exporters.finish("finished")
+    exporters.close()
     assert "5 lines of metrics" in said[-1]
     assert "dojang track RUN" in said[-1]
     server.start()
@@ -202,13 +202,13 @@ def left(directory: RunDir) -> int:
     return int(directory.metrics.stat().st_size - json.loads(directory.delivered("mlflow").read_bytes())["bytes"])
 
 
-def test_a_folder_is_no_place_for_runs() -> None:
+def test_folder_as_tracking_uri_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"it looks like http://HOST:5000 or sqlite:///mlflow.db"):
         MlflowConfig(uri="./mlruns")
 
 
 @pytest.mark.parametrize(("uri", "missing"), [("http://there:5000", "mlflow"), ("sqlite:///x.db", "sqlalchemy")])
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, uri: str, missing: str) -> None:
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, uri: str, missing: str) -> None:
     monkeypatch.setattr(config, "find_spec", lambda name: None if name == missing else object())
     with pytest.raises(ConfigError, match=r"track.mlflow needs MLflow: pip install 'dojang\[mlflow\]'"):
         TrackConfig(mlflow=MlflowConfig(uri=uri)).check()
@@ -221,7 +221,7 @@ ARNS = (
 
 
 @pytest.mark.parametrize("arn", ARNS)
-def test_arns_of_sagemaker_are_addresses(arn: str) -> None:
+def test_sagemaker_arns_are_accepted(arn: str) -> None:
     assert MlflowConfig(uri=arn).on_sagemaker
 
 
@@ -233,12 +233,12 @@ def test_arns_of_sagemaker_are_addresses(arn: str) -> None:
         "arn:aws:sagemaker:us-east-1:123456789012:endpoint/x",
     ],
 )
-def test_other_arns_are_none(uri: str) -> None:
+def test_other_arns_are_refused(uri: str) -> None:
     with pytest.raises(ValidationError, match="mlflow-tracking-server/NAME"):
         MlflowConfig(uri=uri)
 
 
-def test_the_environment_switches_mlflow_on_and_settings_win() -> None:
+def test_environment_enables_mlflow_and_settings_take_precedence() -> None:
     here = {
         "MLFLOW_TRACKING_URI": "http://there:5000",
         "MLFLOW_EXPERIMENT_NAME": "sums",
@@ -260,17 +260,17 @@ def test_the_environment_switches_mlflow_on_and_settings_win() -> None:
 @pytest.mark.parametrize(
     ("here", "said"),
     [
-        ({"MLFLOW_TRACKING_URI": "file:///mlruns"}, r"MLFLOW_TRACKING_URI: 'file:///mlruns' is no place.*unset it"),
-        ({"MLFLOW_TRACKING_URI": "http://there", "MLFLOW_TAGS": "a=b"}, "MLFLOW_TAGS='a=b' is no JSON object"),
+        ({"MLFLOW_TRACKING_URI": "file:///mlruns"}, r"MLFLOW_TRACKING_URI: 'file:///mlruns' is not an .*unset it"),
+        ({"MLFLOW_TRACKING_URI": "http://there", "MLFLOW_TAGS": "a=b"}, "MLFLOW_TAGS='a=b' is not a JSON object"),
         ({}, "track.mlflow has no address"),
     ],
 )
-def test_a_wrong_environment_is_said(here: dict[str, str], said: str) -> None:
+def test_invalid_environment_is_refused(here: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         TrackConfig(mlflow=MlflowConfig()).mlflow_settings(here)
 
 
-def test_the_plugin_for_arns_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sagemaker_plugin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "find_spec", lambda name: None if name == "sagemaker_mlflow" else object())
     TrackConfig(mlflow=MlflowConfig(uri="http://there:5000")).check()
     with pytest.raises(ConfigError, match=r"pip install 'dojang\[sagemaker-mlflow\]'"):
@@ -282,7 +282,7 @@ def test_the_plugin_for_arns_is_named_if_it_is_missing(monkeypatch: pytest.Monke
 
 @needs_mlflow
 @pytest.mark.slow
-def test_a_run_goes_where_the_environment_says(
+def test_run_is_exported_to_the_uri_in_the_environment(
     tmp_path: Path, directory: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
@@ -292,10 +292,10 @@ def test_a_run_goes_where_the_environment_says(
     said: list[str] = []
     write(directory, 1)
     complete(directory)
-    couriers = TrackConfig(timeout_s=90).open(directory, said.append, "dojang track RUN", steps=1)
-    couriers.start()
-    assert couriers.finish("finished")
+    exporters = TrackConfig(timeout_s=90).open(directory, said.append, "dojang track RUN", steps=1)
+    exporters.start()
+    assert exporters.finish("finished")
     client, run = only_run(uri)
     assert run.data.tags["project"] == "gsm8k"
     assert history(client, run.info.run_id) == [(1, 0.125)]
-    assert said[0] == f"mlflow: MLFLOW_TRACKING_URI is set, so figures go to {uri}, experiment sums"
+    assert said[0] == f"mlflow: MLFLOW_TRACKING_URI is set, so metrics go to {uri}, experiment sums"

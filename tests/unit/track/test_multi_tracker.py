@@ -1,4 +1,4 @@
-from dojang.track.multi_tracker import Fanout
+from dojang.track.multi_tracker import MultiTracker
 
 
 class Remembers:
@@ -15,9 +15,9 @@ class Remembers:
         self.seen.append(("close",))
 
 
-def test_everybody_is_told_everything() -> None:
+def test_all_trackers_get_every_call() -> None:
     both = [Remembers(), Remembers()]
-    tracker = Fanout(both)
+    tracker = MultiTracker(both)
     tracker.metrics(1, {"a": 2.0})
     tracker.groups(1, "train", [])
     tracker.close()

@@ -1,4 +1,4 @@
-"""What Prometheus sees when it asks, and that nothing else happens."""
+"""The Prometheus exporter: served gauges, help texts, and the report of missed scrapes."""
 
 import socket
 import urllib.request
@@ -27,44 +27,46 @@ def ask(sink: PrometheusSink) -> list[str]:
     return [line for line in answer(sink) if not line.startswith("#")]
 
 
-def test_the_newest_figures_are_there_to_be_fetched(sink: PrometheusSink) -> None:
+def test_newest_values_are_served(sink: PrometheusSink) -> None:
     assert ask(sink) == []
-    sink.tell([Row(1, {"critic/rewards/mean": 0.25, "perf/x": 1.0}, 5.0), Row(2, {"critic/rewards/mean": 0.5}, 6.0)])
-    sink.tell([Row(2, {"val/accuracy": 0.75}, 7.0)])
+    sink.write_rows(
+        [Row(1, {"critic/rewards/mean": 0.25, "perf/x": 1.0}, 5.0), Row(2, {"critic/rewards/mean": 0.5}, 6.0)]
+    )
+    sink.write_rows([Row(2, {"val/accuracy": 0.75}, 7.0)])
     assert ask(sink) == [
         'dojang_step{run="quickstart-1"} 2.0',
         'dojang_steps{run="quickstart-1"} 40.0',
         'dojang_step_time_seconds{run="quickstart-1"} 7.0',
-        'dojang_critic_rewards_mean{figure="critic/rewards/mean",run="quickstart-1"} 0.5',
-        'dojang_perf_x{figure="perf/x",run="quickstart-1"} 1.0',
-        'dojang_val_accuracy{figure="val/accuracy",run="quickstart-1"} 0.75',
+        'dojang_critic_rewards_mean{metric="critic/rewards/mean",run="quickstart-1"} 0.5',
+        'dojang_perf_x{metric="perf/x",run="quickstart-1"} 1.0',
+        'dojang_val_accuracy{metric="val/accuracy",run="quickstart-1"} 0.75',
     ]
 
 
-def test_names_that_become_the_same_stay_apart(sink: PrometheusSink) -> None:
-    sink.tell([Row(1, {"val/test_score/a-b": 0.1, "val/test_score/a_b": 0.2}, 5.0)])
+def test_equal_gauge_names_are_distinguished_by_label(sink: PrometheusSink) -> None:
+    sink.write_rows([Row(1, {"val/test_score/a-b": 0.1, "val/test_score/a_b": 0.2}, 5.0)])
     assert ask(sink)[3:] == [
-        'dojang_val_test_score_a_b{figure="val/test_score/a-b",run="quickstart-1"} 0.1',
-        'dojang_val_test_score_a_b{figure="val/test_score/a_b",run="quickstart-1"} 0.2',
+        'dojang_val_test_score_a_b{metric="val/test_score/a-b",run="quickstart-1"} 0.1',
+        'dojang_val_test_score_a_b{metric="val/test_score/a_b",run="quickstart-1"} 0.2',
     ]
 
 
 def test_help_texts_come_from_the_registry(sink: PrometheusSink) -> None:
-    sink.tell([Row(1, {"timing_s/step": 1.0, "my/own": 2.0}, 5.0)])
+    sink.write_rows([Row(1, {"timing_s/step": 1.0, "my/own": 2.0}, 5.0)])
     texts = [line for line in answer(sink) if line.startswith("# HELP")]
-    assert "# HELP dojang_timing_s_step The whole step, without evaluation and saving. (s)" in texts
+    assert "# HELP dojang_timing_s_step Duration of a step, without evaluation and saving. (s)" in texts
     assert "# HELP dojang_my_own my/own of metrics.jsonl." in texts
 
 
-def test_what_nobody_fetched_is_said_at_the_end(sink: PrometheusSink) -> None:
-    sink.tell([Row(3, {"x": 1.0}, 5.0)])
+def test_steps_not_scraped_are_reported_at_the_end(sink: PrometheusSink) -> None:
+    sink.write_rows([Row(3, {"x": 1.0}, 5.0)])
     ask(sink)
-    assert sink.end("finished") == ""
-    sink.tell([Row(5, {"x": 2.0}, 6.0)])
-    assert "the last 2 steps" in sink.end("finished")
+    assert sink.finish("finished") == ""
+    sink.write_rows([Row(5, {"x": 2.0}, 6.0)])
+    assert "the last 2 steps" in sink.finish("finished")
 
 
-def test_a_port_that_is_taken_is_a_mistake_to_be_told() -> None:
+def test_port_in_use_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"track.prometheus.host=127.0.0.1, port={port}: Address already in use"):

@@ -51,7 +51,7 @@ class Pair:
 
     def critic_weights(self) -> dict[str, Tensor]:
         assert self.critic is not None
-        modules = {"decoder": self.critic._valuer.decoder, "head": self.critic._valuer.head}
+        modules = {"decoder": self.critic._value_model.decoder, "head": self.critic._value_model.head}
         return {
             f"{part}.{name}": each.detach().clone()
             for part, module in modules.items()
@@ -78,12 +78,12 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
         if dtype is torch.float64:
             model, valuer = in_double(model), in_double(valuer)
         config = TrainConfig(**{"lr": 1e-2, "critic": critic, **settings})
-        algorithm = PpoConfig(value_clip=CLIP, lam=0.9).make(longest=12)
+        algorithm = PpoConfig(value_clip=CLIP, lam=0.9).make(max_tokens=12)
         beside = None if alone else Critic(valuer, algorithm, config, compute=dtype)
         if skewed and beside is not None:
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
-                for each in beside._valuer.head.parameters():
+                for each in beside._value_model.head.parameters():
                     torch.nn.init.normal_(each, std=0.3)
         trainer = TorchTrainer(
             model,
@@ -93,7 +93,7 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
             MemoryWeights(dtype),
             config,
             total_updates=10,
-            longest=12,
+            max_tokens=12,
             temperature=1.0,
             compute=dtype,
             critic=beside,
@@ -135,12 +135,12 @@ def chosen(sample: Sample, stream: Sequence[float]) -> list[float]:
 
 def alone(critic: Critic, sample: Sample) -> Tensor:
     """Its values before the tokens of one sample, by transformers."""
-    x_TE = critic._valuer.decoder(input_ids=torch.tensor([sample.tokens])).last_hidden_state[0]
-    return critic._valuer.head(x_TE).squeeze(-1)[:-1][torch.tensor(sample.mask[1:])]
+    x_TE = critic._value_model.decoder(input_ids=torch.tensor(sample.tokens[None])).last_hidden_state[0]
+    return critic._value_model.head(x_TE).squeeze(-1)[:-1][torch.tensor(sample.mask[1:])]
 
 
 def gradient(critic: Critic) -> list[Tensor]:
-    return [each.grad.clone() for each in critic._valuer.parameters() if each.grad is not None]
+    return [each.grad.clone() for each in critic._value_model.parameters() if each.grad is not None]
 
 
 def test_at_first_it_expects_nothing(make: Make, groups: list[Group]) -> None:
@@ -261,12 +261,12 @@ def test_policy_and_critic_do_not_disturb_each_other(make: Make, moved: list[Gro
 def test_the_first_step_is_adamw_with_a_clipped_gradient(make: Make, moved: list[Group]) -> None:
     pair = make(skewed=True, critic=CriticConfig(lr=3e-3), max_grad_norm=1e-3, weight_decay=0.1)
     assert pair.critic is not None
-    before = [each.detach().clone() for each in pair.critic._valuer.parameters()]
+    before = [each.detach().clone() for each in pair.critic._value_model.parameters()]
     asyncio.run(pair.trainer.forward_backward(moved))
     grads = gradient(pair.critic)
     norm = float(torch.cat([each.flatten() for each in grads]).norm())
     assert asyncio.run(pair.trainer.optim_step())["critic/grad_norm"] == pytest.approx(norm, rel=1e-10)
-    for value, old, grad in zip(pair.critic._valuer.parameters(), before, grads, strict=True):
+    for value, old, grad in zip(pair.critic._value_model.parameters(), before, grads, strict=True):
         clipped = grad * (1e-3 / (norm + 1e-6))
         expected = old * (1 - 3e-3 * 0.1) - 3e-3 * clipped / (clipped.abs() + 1e-8)
         torch.testing.assert_close(value.detach(), expected, rtol=0, atol=1e-9)
@@ -301,10 +301,10 @@ def test_while_it_warms_up_the_policy_waits(make: Make, groups: list[Group]) -> 
 
 def test_recomputing_changes_nothing(make: Make, moved: list[Group]) -> None:
     found = []
-    for recompute in (False, True):
-        pair = make(skewed=True, gradient_checkpointing=recompute)
+    for enable_gradient_checkpointing in (False, True):
+        pair = make(skewed=True, gradient_checkpointing=enable_gradient_checkpointing)
         assert pair.critic is not None
-        assert pair.critic._valuer.decoder.is_gradient_checkpointing is recompute
+        assert pair.critic._value_model.decoder.is_gradient_checkpointing is enable_gradient_checkpointing
         found.append((asyncio.run(pair.trainer.forward_backward(moved)), gradient(pair.critic)))
     assert found[0][0] == found[1][0]
     torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=0)
@@ -316,12 +316,12 @@ def test_half_precision_is_for_the_arithmetic_only(make: Make, groups: list[Grou
     half = make(dtype=torch.float32, skewed=True)
     assert plain.critic is not None
     assert half.critic is not None
-    half.critic._valuer._compute = torch.bfloat16
+    half.critic._value_model._compute = torch.bfloat16
     found = [torch.tensor(sum(asyncio.run(each.trainer.appraise(all_samples(groups))), ())) for each in (plain, half)]
     assert not torch.equal(found[0], found[1])
     torch.testing.assert_close(found[0], found[1], rtol=0.1, atol=0.1)
     half.step(half.trace(groups))
-    assert {each.dtype for each in half.critic._valuer.parameters()} == {torch.float32}
+    assert {each.dtype for each in half.critic._value_model.parameters()} == {torch.float32}
 
 
 def test_a_value_that_is_not_finite_raises_and_changes_nothing(make: Make, moved: list[Group]) -> None:
@@ -329,7 +329,7 @@ def test_a_value_that_is_not_finite_raises_and_changes_nothing(make: Make, moved
     assert pair.critic is not None
     asyncio.run(pair.trainer.forward_backward(moved))
     policy, critic = pair.policy_weights(), pair.critic_weights()
-    pair.critic._valuer.head.weight.grad[0, 0] = float("nan")
+    pair.critic._value_model.head.weight.grad[0, 0] = float("nan")
     with pytest.raises(TrainingError, match=r"critic/grad_norm became NaN.*lower train\.critic\.lr"):
         asyncio.run(pair.trainer.optim_step())
     torch.testing.assert_close(pair.policy_weights(), policy, rtol=0, atol=0)
@@ -387,10 +387,10 @@ def test_a_damaged_critic_is_a_sentence_and_changes_nothing(
     if not file:
         shutil.rmtree(path)
     else:
-        whole = path.read_bytes()
+        full_tensor = path.read_bytes()
         path.unlink()
         if damage != "missing":
-            path.write_bytes({"garbage": b"garbage" * 100, "cut short": whole[: len(whole) // 2]}[damage])
+            path.write_bytes({"garbage": b"garbage" * 100, "cut short": full_tensor[: len(full_tensor) // 2]}[damage])
     other = make(seed=5, skewed=True)
     policy, critic = other.policy_weights(), other.critic_weights()
     with pytest.raises(RunDirError, match=r"(?s)checkpoint .* cannot be read .*; delete it to fall back"):

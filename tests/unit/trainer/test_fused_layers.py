@@ -13,7 +13,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from dojang.trainer.fused_layers import lighten
+from dojang.trainer.fused_layers import fuse_layers
 from error_bounds import CLOSE
 
 SIZES = {
@@ -28,7 +28,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize(
-    ("model", "lighter"),
+    ("model", "fused"),
     [
         (LlamaForCausalLM(LlamaConfig(**SIZES)), 2 * 3 + 1),
         (Qwen3ForCausalLM(Qwen3Config(**SIZES)), 2 * 5 + 1),
@@ -38,7 +38,7 @@ SIZES = {
     ],
     ids=["llama", "qwen3", "biases", "gelu", "gemma2"],
 )
-def test_lighter_layers_change_nothing(model: PreTrainedModel, lighter: int) -> None:
+def test_fused_layers_compute_the_same(model: PreTrainedModel, fused: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
@@ -50,8 +50,8 @@ def test_lighter_layers_change_nothing(model: PreTrainedModel, lighter: int) -> 
         scores = model(input_ids=words).logits
         scores.log_softmax(-1)[..., 5].sum().backward()
         results.append((scores.detach(), *(each.grad.clone() for each in model.parameters() if each.grad is not None)))
-        lighten(model)
-    assert sum("forward" in vars(module) for module in model.modules()) == lighter
+        fuse_layers(model)
+    assert sum("forward" in vars(module) for module in model.modules()) == fused
     for before, after in zip(*results, strict=True):
         torch.testing.assert_close(after, before, rtol=0, atol=CLOSE * float(before.abs().max()))
 
@@ -74,5 +74,5 @@ def test_lighter_layers_keep_less() -> None:
         return sum(each.untyped_storage().nbytes() for place, each in storages.items() if place not in own)
 
     before = kept()
-    lighten(model)
+    fuse_layers(model)
     assert kept() < 0.8 * before

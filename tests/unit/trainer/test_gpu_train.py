@@ -13,9 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from dojang.algos.grpo import GrpoConfig
 from dojang.algos.m2po import M2poConfig
 from dojang.trainer.config import TrainConfig
-from dojang.trainer.flash_attention import Varlen
-from dojang.trainer.logprobs import chosen_logprobs
-from dojang.trainer.packed_attention import Plan, Segment
+from dojang.trainer.flash_attention import VarlenAttention
+from dojang.trainer.logprobs import target_logprobs
+from dojang.trainer.packed_attention import PaddedAttention, Segment
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Problem, Sample
 from dojang.weight_sync.in_memory import MemoryWeights
@@ -42,14 +42,14 @@ def test_one_kernel_sees_what_blocks_see(heads: int, kv_heads: int, size: int) -
     inputs = [torch.randn(shape, device=GPU, generator=draw).bfloat16().float() for shape in shapes]
     weight = torch.randn(shapes[0], device=GPU, generator=draw)
 
-    def play(plan: Plan | Varlen, dtype: torch.dtype) -> list[Tensor]:
+    def play(plan: PaddedAttention | VarlenAttention, dtype: torch.dtype) -> list[Tensor]:
         mine = [each.to(dtype).requires_grad_() for each in inputs]
         seen = plan.attend(*mine, size**-0.5)
         (seen.float() * weight).sum().backward()  # type: ignore[no-untyped-call]
         return [seen.detach().float(), *(each.grad.float() for each in mine if each.grad is not None)]
 
-    expected = play(Plan(SEGMENTS, GPU), torch.float64)
-    found = play(Varlen(SEGMENTS, GPU), torch.bfloat16)
+    expected = play(PaddedAttention(SEGMENTS, GPU), torch.float64)
+    found = play(VarlenAttention(SEGMENTS, GPU), torch.bfloat16)
     for mine, theirs in zip(found, expected, strict=True):
         assert float((mine - theirs).norm() / theirs.norm()) < 0.01
 
@@ -90,11 +90,11 @@ def make(
         model().to(device),
         model(1).to(compute).to("cpu" if settings.get("offload") else device) if algo.kl_coef else None,
         tokenizer,
-        algo.make(longest=90),
+        algo.make(max_tokens=90),
         MemoryWeights(compute),
         TrainConfig(**{"lr": 1e-3, "max_tokens_per_microbatch": 700, **settings}),
         total_updates=10,
-        longest=90,
+        max_tokens=90,
         temperature=1.0,
         compute=compute,
     )
@@ -174,8 +174,8 @@ def test_a_float32_head_does_not_round_scores_on_a_gpu() -> None:
     x, head = (torch.randn(size, 256, device=GPU, generator=draw).bfloat16() for size in (300, 5000))
     target = torch.arange(300, device=GPU)
     exact = (x.double() @ head.double().T).log_softmax(-1).gather(-1, target[:, None]).squeeze(-1)
-    rounded, _ = chosen_logprobs(x, head, target, 1.0)
-    wide, _ = chosen_logprobs(x.requires_grad_(), head, target, 1.0, float32_head=True)
+    rounded, _ = target_logprobs(x, head, target, 1.0)
+    wide, _ = target_logprobs(x.requires_grad_(), head, target, 1.0, float32_head=True)
     assert (wide - exact).abs().max() < 1e-3 < 1e-2 < (rounded - exact).abs().mean()
     wide.sum().backward()
     assert x.grad is not None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dojang.trainer import logprobs
-from dojang.trainer.logprobs import chosen_logprobs
+from dojang.trainer.logprobs import target_logprobs
 from error_bounds import UNIT
 
 
@@ -19,7 +19,7 @@ def test_value_and_gradient(dtype: torch.dtype, temperature: float, rows: int, m
     torch.manual_seed(0)
     x, head = torch.randn(7, 5, dtype=dtype, requires_grad=True), torch.randn(11, 5, dtype=dtype, requires_grad=True)
     target, weight = torch.randint(0, 11, (7,)), torch.randn(7, dtype=dtype)
-    logp, entropy = chosen_logprobs(x, head, target, temperature)
+    logp, entropy = target_logprobs(x, head, target, temperature)
     exact_x, exact_head = x.double(), head.double()
     expected = (exact_x @ exact_head.T / temperature).log_softmax(-1)
     chosen, disorder = expected.gather(-1, target[:, None]).squeeze(-1), -(expected.exp() * expected).sum(-1)
@@ -37,8 +37,9 @@ def test_value_and_gradient(dtype: torch.dtype, temperature: float, rows: int, m
 
 
 @pytest.mark.numerical
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
 @pytest.mark.parametrize("with_logp", [True, False])
-def test_gradient_of_the_entropy(with_logp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_of_the_entropy(with_logp: bool, softcap: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone and beside that of log-probs, in chunks, against autograd through all scores in double precision."""
     monkeypatch.setattr(logprobs, "_CHUNK", 11 * 3)
     torch.manual_seed(0)
@@ -48,16 +49,17 @@ def test_gradient_of_the_entropy(with_logp: bool, monkeypatch: pytest.MonkeyPatc
     def total(logp: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
         return (entropy * weight).sum() + ((logp * more).sum() if with_logp else 0)
 
-    expected = (x @ head.T / 0.7).log_softmax(-1)
+    scores = x @ head.T
+    expected = ((softcap * (scores / softcap).tanh() if softcap else scores) / 0.7).log_softmax(-1)
     direct = total(expected.gather(-1, target[:, None])[:, 0], -(expected.exp() * expected).sum(-1))
-    mine = torch.autograd.grad(total(*chosen_logprobs(x, head, target, 0.7)), (x, head))
+    mine = torch.autograd.grad(total(*target_logprobs(x, head, target, 0.7, softcap=softcap)), (x, head))
     torch.testing.assert_close(mine, torch.autograd.grad(direct, (x, head)), rtol=0, atol=1e-12)
 
 
 def test_gradient_of_the_entropy_is_finite_where_tokens_are_impossible() -> None:
     x = torch.tensor([[3e5, 1.0]], requires_grad=True)
     head = torch.tensor([[1.0, 0.0], [-1.0, 0.5], [0.999, 2.0]])
-    _, entropy = chosen_logprobs(x, head, torch.tensor([1]), 1.0)
+    _, entropy = target_logprobs(x, head, torch.tensor([1]), 1.0)
     (entropy * 1e6).sum().backward()
     assert x.grad is not None
     assert torch.isfinite(x.grad).all()
@@ -65,7 +67,7 @@ def test_gradient_of_the_entropy_is_finite_where_tokens_are_impossible() -> None
 
 def test_a_frozen_head_gets_no_gradient() -> None:
     x, head = torch.randn(3, 4, requires_grad=True), torch.randn(6, 4)
-    logp, _ = chosen_logprobs(x, head, torch.tensor([1, 2, 3]), 1.0)
+    logp, _ = target_logprobs(x, head, torch.tensor([1, 2, 3]), 1.0)
     logp.sum().backward()
     assert x.grad is not None
     assert head.grad is None
@@ -75,7 +77,7 @@ def test_half_precision_is_summed_in_single() -> None:
     torch.manual_seed(0)
     x, head = torch.randn(9, 16).bfloat16(), torch.randn(50, 16).bfloat16()
     target = torch.arange(9)
-    logp, entropy = chosen_logprobs(x, head, target, 1.0)
+    logp, entropy = target_logprobs(x, head, target, 1.0)
     assert logp.dtype is entropy.dtype is torch.float32
     expected = (x @ head.T).float().log_softmax(-1)
     torch.testing.assert_close(logp, expected.gather(-1, target[:, None]).squeeze(-1))
@@ -86,8 +88,8 @@ def test_a_float32_head_does_not_round_scores() -> None:
     x, head = torch.randn(40, 64).bfloat16(), torch.randn(500, 64).bfloat16()
     target = torch.arange(40)
     exact = (x.double() @ head.double().T).log_softmax(-1).gather(-1, target[:, None]).squeeze(-1)
-    rounded, _ = chosen_logprobs(x, head, target, 1.0)
-    wide, _ = chosen_logprobs(x.requires_grad_(), head, target, 1.0, float32_head=True)
+    rounded, _ = target_logprobs(x, head, target, 1.0)
+    wide, _ = target_logprobs(x.requires_grad_(), head, target, 1.0, float32_head=True)
     assert (wide - exact).abs().max() < 1e-4 < 1e-2 < (rounded - exact).abs().mean()
     wide.sum().backward()
     assert x.grad is not None
@@ -96,7 +98,7 @@ def test_a_float32_head_does_not_round_scores() -> None:
 
 def test_scores_of_extreme_size_stay_finite() -> None:
     x, head = torch.tensor([[1e4], [-1e4]], requires_grad=True), torch.tensor([[1.0], [-1.0], [0.5]])
-    logp, entropy = chosen_logprobs(x, head, torch.tensor([1, 1]), 1.0)
+    logp, entropy = target_logprobs(x, head, torch.tensor([1, 1]), 1.0)
     logp.sum().backward()
     assert torch.isfinite(logp).all()
     assert torch.isfinite(entropy).all()

@@ -58,11 +58,11 @@ def make(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Callable[..., Torc
             model,
             plain,
             tokenizer,
-            GrpoConfig(kl_coef=kl).make(longest=9),
+            GrpoConfig(kl_coef=kl).make(max_tokens=9),
             store or MemoryWeights(torch.float32),
             TrainConfig(lr=1e-2, lora=lora, **settings),
             total_updates=10,
-            longest=9,
+            max_tokens=9,
             temperature=0.8,
             compute=torch.float32,
             base=str(folder),
@@ -104,7 +104,7 @@ def scores(trainer: TorchTrainer, groups: list[Group]) -> list[float]:
 
 def logits(model: Any, groups: list[Group]) -> Tensor:
     with torch.no_grad():
-        found: Tensor = model(input_ids=torch.tensor([groups[0].samples[0].tokens])).logits
+        found: Tensor = model(input_ids=torch.tensor(groups[0].samples[0].tokens[None])).logits
     return found
 
 
@@ -119,9 +119,9 @@ def test_their_gradient_is_that_of_the_product(make: Callable[..., TorchTrainer]
     layers = {name: module for name, module in adapted._model.named_modules() if hasattr(module, "lora_A")}
     assert len(layers) == 2 * 7
     for name, layer in layers.items():
-        whole = plain._model.get_parameter(f"{name}.weight").grad
-        assert whole is not None
-        expected = 2.0 * whole @ layer.lora_A["default"].weight.T  # alpha / rank
+        full_tensor = plain._model.get_parameter(f"{name}.weight").grad
+        assert full_tensor is not None
+        expected = 2.0 * full_tensor @ layer.lora_A["default"].weight.T  # alpha / rank
         torch.testing.assert_close(
             layer.lora_B["default"].weight.grad, expected, rtol=0, atol=CLOSE * float(expected.detach().abs().max())
         )
@@ -203,15 +203,15 @@ def test_a_restored_one_goes_on_bit_by_bit(
 ) -> None:
     if settings:
         pytest.importorskip("bitsandbytes")
-    whole, before, after = (make(**settings) for _ in range(3))
-    expected = [step(whole, groups) for _ in range(3)]
+    full_tensor, before, after = (make(**settings) for _ in range(3))
+    expected = [step(full_tensor, groups) for _ in range(3)]
     for _ in range(2):
         step(before, groups)
     asyncio.run(before.save(tmp_path / "saved"))
     asyncio.run(after.restore(tmp_path / "saved"))
     assert asyncio.run(after.publish()) == 2
     assert step(after, groups) == expected[2]
-    assert scores(after, groups) == scores(whole, groups)
+    assert scores(after, groups) == scores(full_tensor, groups)
 
 
 def test_eight_bits_suffice_to_learn(make: Callable[..., TorchTrainer], groups: list[Group]) -> None:

@@ -13,7 +13,7 @@ from dojang.algos.m2po import M2poConfig
 from dojang.core.errors import TrainingError
 from dojang.protocols import Trainer
 from dojang.trainer.config import TrainConfig
-from dojang.trainer.multi_policy_trainer import Roles
+from dojang.trainer.multi_policy_trainer import MultiPolicyTrainer
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Sample
 from dojang.weight_sync.in_memory import MemoryWeights
@@ -40,7 +40,7 @@ def cast(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
                 stores[role],
                 TrainConfig(lr=rate),
                 total_updates=4,
-                longest=9,
+                max_tokens=9,
                 temperature=1.0,
                 compute=torch.float64,
             )
@@ -80,7 +80,7 @@ async def learn(trainer: Trainer, groups: Sequence[Group]) -> dict[str, float]:
 @pytest.mark.parametrize("concurrent", [False, True])
 def test_each_learns_what_it_would_alone(cast: Cast, groups: list[Group], concurrent: bool) -> None:
     trainers, together, _ = cast()
-    both: Trainer = Roles(trainers, ALGORITHM, concurrent=concurrent)
+    both: Trainer = MultiPolicyTrainer(trainers, ALGORITHM, concurrent=concurrent)
     found = asyncio.run(learn(both, groups))
     separate, alone, _ = cast()
     coder = asyncio.run(learn(separate["coder"], [group.of("coder") for group in groups]))
@@ -93,7 +93,7 @@ def test_each_learns_what_it_would_alone(cast: Cast, groups: list[Group], concur
 
 def test_who_has_nothing_to_learn_stays_and_keeps_its_version(cast: Cast, groups: list[Group]) -> None:
     trainers, models, stores = cast()
-    both, before = Roles(trainers, ALGORITHM), parameters(models["tester"])
+    both, before = MultiPolicyTrainer(trainers, ALGORITHM), parameters(models["tester"])
     figures = asyncio.run(learn(both, groups[1:]))
     assert not any(name.startswith("tester/") for name in figures)
     assert all(torch.equal(a, b) for a, b in zip(before, parameters(models["tester"]), strict=True))
@@ -105,7 +105,7 @@ def test_who_has_nothing_to_learn_stays_and_keeps_its_version(cast: Cast, groups
 def test_scores_are_of_the_model_that_wrote_a_sample(cast: Cast, groups: list[Group], concurrent: bool) -> None:
     trainers, _, _ = cast()
     samples = list(groups[0].samples)[::-1]
-    found = asyncio.run(Roles(trainers, ALGORITHM, concurrent=concurrent).score(samples))
+    found = asyncio.run(MultiPolicyTrainer(trainers, ALGORITHM, concurrent=concurrent).score(samples))
     for sample, scores in zip(samples, found, strict=True):
         assert scores == pytest.approx(asyncio.run(trainers[sample.role].score([sample]))[0], abs=1e-12)
 
@@ -115,12 +115,12 @@ def test_a_checkpoint_holds_both_and_goes_on_where_they_were(
     cast: Cast, groups: list[Group], tmp_path: Path, concurrent: bool
 ) -> None:
     trainers, straight, _ = cast()
-    both = Roles(trainers, ALGORITHM, concurrent=concurrent)
+    both = MultiPolicyTrainer(trainers, ALGORITHM, concurrent=concurrent)
     asyncio.run(learn(both, groups))
     asyncio.run(both.save(tmp_path))
     asyncio.run(learn(both, groups))
     others, resumed, stores = cast()
-    again = Roles(others, ALGORITHM, concurrent=concurrent)
+    again = MultiPolicyTrainer(others, ALGORITHM, concurrent=concurrent)
     asyncio.run(again.restore(tmp_path))
     asyncio.run(learn(again, groups))
     assert all(same(straight[role], resumed[role]) for role in RATES)
@@ -135,7 +135,7 @@ def test_what_goes_wrong_with_the_tester_is_said_of_the_tester(cast: Cast, group
     with torch.no_grad():
         next(iter(models["tester"].parameters())).fill_(float("nan"))
     with pytest.raises(TrainingError, match=r"the tester: .*became NaN"):
-        asyncio.run(Roles(trainers, ALGORITHM).forward_backward(groups))
+        asyncio.run(MultiPolicyTrainer(trainers, ALGORITHM).forward_backward(groups))
 
 
 class Meeting:
@@ -170,7 +170,7 @@ class Meeting:
 def test_roles_with_devices_of_their_own_work_at_the_same_time(groups: list[Group], tmp_path: Path) -> None:
     async def play(*, concurrent: bool) -> dict[str, float]:
         barrier = asyncio.Barrier(2)
-        both = Roles({role: Meeting(barrier) for role in RATES}, ALGORITHM, concurrent=concurrent)  # type: ignore[arg-type]
+        both = MultiPolicyTrainer({role: Meeting(barrier) for role in RATES}, ALGORITHM, concurrent=concurrent)  # type: ignore[arg-type]
         figures = {**await both.forward_backward(groups[:1]), **await both.optim_step()}
         await both.score(groups[0].samples)
         await both.publish()
@@ -193,7 +193,9 @@ def test_in_one_process_roles_take_turns(groups: list[Group]) -> None:
             running -= 1
 
     async def play() -> None:
-        await Roles({role: Counting(asyncio.Barrier(2)) for role in RATES}, ALGORITHM).forward_backward(groups)  # type: ignore[misc]
+        await MultiPolicyTrainer({role: Counting(asyncio.Barrier(2)) for role in RATES}, ALGORITHM).forward_backward(
+            groups
+        )  # type: ignore[misc]
 
     asyncio.run(play())
     assert most == 1
@@ -214,7 +216,7 @@ def test_a_failure_of_one_role_waits_for_the_other(groups: list[Group]) -> None:
 
     async def play() -> None:
         barrier = asyncio.Barrier(2)
-        both = Roles({"coder": Failing(barrier), "tester": Slow(barrier)}, ALGORITHM, concurrent=True)  # type: ignore[dict-item]
+        both = MultiPolicyTrainer({"coder": Failing(barrier), "tester": Slow(barrier)}, ALGORITHM, concurrent=True)  # type: ignore[dict-item]
         await both.forward_backward(groups[:1])
 
     with pytest.raises(TrainingError, match="NaN"):

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    GptOssConfig,
+    GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
     OPTConfig,
     OPTForCausalLM,
     PreTrainedModel,
@@ -20,13 +20,15 @@ from transformers import (
 
 from dojang.core.errors import ModelError
 from dojang.trainer.forward import check_packed, token_logprobs
-from dojang.trainer.fused_layers import recompute
-from dojang.trainer.packed_attention import NO_MASK, Plan, Segment, see_packed
+from dojang.trainer.fused_layers import enable_gradient_checkpointing
+from dojang.trainer.packed_attention import NO_MASK, PaddedAttention, Segment, use_packed_attention
 from dojang.trainer.packing import MicroBatch, micro_batches
 from dojang.types import Sample
 from error_bounds import EQUAL, assert_equal, in_double
+from tiny_models import MODELS, tiny_model
 
 CPU = torch.device("cpu")
+FAMILIES = [name for name in MODELS if not name.startswith("llama")]
 
 
 def split(samples: Sequence[Sample], budget: int) -> list[MicroBatch]:
@@ -80,8 +82,8 @@ def test_nothing_gives_nothing() -> None:
 def test_every_sample_is_there_once_with_its_answer_and_numbers(samples: list[Sample], budget: int) -> None:
     seen = []
     for batch in split(samples, budget):
-        assert batch.spread(batch.target_M)[batch.mask_BT].tolist() == batch.target_M.tolist()
-        rows = zip(batch.samples, batch.spread(batch.target_M), batch.mask_BT, strict=True)
+        assert batch.scatter(batch.target_M)[batch.mask_BT].tolist() == batch.target_M.tolist()
+        rows = zip(batch.samples, batch.scatter(batch.target_M), batch.mask_BT, strict=True)
         for place, (sample, target_T, mask_T) in enumerate(rows):
             assert target_T[mask_T].tolist() == answer(sample)
             assert batch.behaviour_logp_BT[place][mask_T].tolist() == [-token / 100 for token in answer(sample)]
@@ -129,14 +131,14 @@ def test_an_answer_with_words_of_others_in_between(
     make_sample: Callable[..., Sample], micro_model: Callable[..., PreTrainedModel]
 ) -> None:
     """As after a turn of a conversation: the model reads them, and does not learn from them."""
-    whole = make_sample(prompt=(7, 8), answer=(10, 11, 12, 13, 14))
+    full_tensor = make_sample(prompt=(7, 8), answer=(10, 11, 12, 13, 14))
     mask = (False, False, True, False, False, True, True)
-    talk = Sample(**{name: getattr(whole, name) for name in Sample.__slots__} | {"mask": mask})
+    talk = Sample(**{name: getattr(full_tensor, name) for name in Sample.__slots__} | {"mask": mask})
     model = micro_model(torch.float64)
-    see_packed(model)
-    (batch,) = split([talk, whole], 100)
+    use_packed_attention(model)
+    (batch,) = split([talk, full_tensor], 100)
     logp_BT, _ = token_logprobs(model, batch, temperature=1.0, compute=torch.float64)
-    expected_T = alone(model, whole.tokens)
+    expected_T = alone(model, full_tensor.tokens)
     torch.testing.assert_close(logp_BT[0][:3], expected_T[[1, 4, 5]])
     torch.testing.assert_close(logp_BT[1], expected_T[1:])
     assert batch.mask_BT.tolist() == [[True] * 3 + [False] * 2, [True] * 5]
@@ -144,7 +146,7 @@ def test_an_answer_with_words_of_others_in_between(
 
 def alone(model: PreTrainedModel, tokens: Sequence[int], temperature: float = 1.0) -> Tensor:
     """The log-prob of every token but the first, by transformers."""
-    logits_TV = model(input_ids=torch.tensor([tokens])).logits[0, :-1] / temperature
+    logits_TV = model(input_ids=torch.tensor([[*tokens]])).logits[0, :-1] / temperature
     return logits_TV.log_softmax(-1).gather(-1, torch.tensor(tokens)[1:, None]).squeeze(-1)
 
 
@@ -155,7 +157,7 @@ def test_log_probs_and_gradients_are_those_of_each_sample_alone(
     samples: list[Sample], micro_model: Callable[..., PreTrainedModel], budget: int, temperature: float
 ) -> None:
     packed, plain = in_double(micro_model(torch.float64)), in_double(micro_model(torch.float64))
-    see_packed(packed)
+    use_packed_attention(packed)
     random = torch.Generator().manual_seed(0)
     weights = {id(sample): torch.randn(64, generator=random, dtype=torch.float64) for sample in samples}
     for batch in split(samples, budget):
@@ -179,7 +181,7 @@ def test_recomputing_activations_changes_nothing(
     gradients = []
     for again in (False, True):
         model = micro_model(torch.float64).train()
-        see_packed(model)
+        use_packed_attention(model)
         if again:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         (batch,) = split(samples, 1000)
@@ -192,7 +194,7 @@ def test_recomputing_activations_changes_nothing(
 def test_without_a_plan_the_model_is_as_before(micro_model: Callable[..., PreTrainedModel]) -> None:
     """Padding and its mask included."""
     changed, plain = micro_model(torch.float64), micro_model(torch.float64)
-    see_packed(changed)
+    use_packed_attention(changed)
     ids = torch.tensor([[0, 0, 7, 8, 9], [5, 6, 7, 8, 9]])
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     for options in ({}, {"attention_mask": mask}):
@@ -200,19 +202,33 @@ def test_without_a_plan_the_model_is_as_before(micro_model: Callable[..., PreTra
         torch.testing.assert_close(mine[:, 2:], theirs[:, 2:])
 
 
+@pytest.mark.numerical
+@pytest.mark.parametrize("name", FAMILIES)
+def test_packed_log_probs_of_every_family_are_those_of_each_sample_alone(name: str, samples: list[Sample]) -> None:
+    """Windows of 6 tokens are shorter than the samples, and begin in the shared prompt."""
+    packed, plain = tiny_model(name), tiny_model(name)
+    use_packed_attention(packed)
+    check_packed(packed)
+    (batch,) = split(samples, 1000)
+    mine_BT, _ = token_logprobs(packed, batch, temperature=0.8, compute=torch.float32)
+    mine_BT.sum().backward()
+    for row, sample in enumerate(batch.samples):
+        chosen = torch.tensor(sample.mask).nonzero()[:, 0]
+        scores = plain(input_ids=torch.tensor(sample.tokens[None])).logits[0, chosen - 1].float() / 0.8
+        theirs = scores.log_softmax(-1).gather(-1, torch.tensor(sample.tokens)[chosen, None])[:, 0]
+        theirs.sum().backward()
+        torch.testing.assert_close(mine_BT[row, : len(chosen)], theirs, rtol=1e-4, atol=1e-4)
+    for mine, theirs in zip(packed.parameters(), plain.parameters(), strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3 * float(theirs.grad.abs().max()))
+
+
 def test_what_the_attention_does_not_know_is_refused(make_sample: Callable[..., Sample]) -> None:
-    config = MistralConfig(
-        vocab_size=64,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        sliding_window=4,
-    )
-    model = MistralForCausalLM(config)
-    see_packed(model)
+    model = GptOssForCausalLM(GptOssConfig(**SIZES, num_key_value_heads=2, head_dim=8, num_local_experts=2))
+    use_packed_attention(model)
     (batch,) = split([make_sample()], 100)
-    with pytest.raises(ModelError, match="MistralAttention wants sliding_window, which is not known here"):
+    with pytest.raises(ModelError, match="GptOssAttention needs s_aux, which packed attention does not support"):
         token_logprobs(model, batch, temperature=1.0, compute=torch.float32)
 
 
@@ -232,23 +248,23 @@ SIZES = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_atte
 def test_models_that_are_more_than_packing_knows_are_refused(model: Callable[[], PreTrainedModel]) -> None:
     torch.manual_seed(0)
     made = model().eval()
-    see_packed(made)
-    with pytest.raises(ModelError, match="gives packed samples other log-probs than each alone"):
+    use_packed_attention(made)
+    with pytest.raises(ModelError, match="gives packed samples other log-probs than each sample alone"):
         check_packed(made)
 
 
 def test_the_usual_models_are_not_refused(micro_model: Callable[..., PreTrainedModel]) -> None:
     for dtype in (torch.float64, torch.float32):
         model = micro_model(dtype)
-        see_packed(model)
+        use_packed_attention(model)
         check_packed(model)
 
 
 def test_recomputing_leaves_dropout_off(make_sample: Callable[..., Sample]) -> None:
     torch.manual_seed(0)
     model = OPTForCausalLM(OPTConfig(**{**SIZES, "ffn_dim": 16}, word_embed_proj_dim=16, dropout=0.5)).eval()
-    see_packed(model)
-    recompute(model)
+    use_packed_attention(model)
+    enable_gradient_checkpointing(model)
     (batch,) = split([make_sample()], 100)
     first, _ = token_logprobs(model, batch, temperature=1.0, compute=torch.float32)
     second, _ = token_logprobs(model, batch, temperature=1.0, compute=torch.float32)
@@ -256,13 +272,13 @@ def test_recomputing_leaves_dropout_off(make_sample: Callable[..., Sample]) -> N
 
 
 def test_a_sample_needs_a_prompt(make_sample: Callable[..., Sample]) -> None:
-    with pytest.raises(ValueError, match="nothing to predict its first token from"):
+    with pytest.raises(ValueError, match="its first token has no context"):
         split([make_sample(prompt=())], 100)
 
 
 def test_attention_by_hand() -> None:
     """Two segments after the same prefix of one token: each sees the prefix and itself."""
-    plan = Plan([Segment(0, 1, None), Segment(1, 1, 0), Segment(2, 2, 0)], CPU)
+    plan = PaddedAttention([Segment(0, 1, None), Segment(1, 1, 0), Segment(2, 2, 0)], CPU)
     q_NHD = torch.zeros(4, 1, 1, dtype=torch.float64)  # so that all that is seen counts alike
     v_NHD = torch.tensor([1.0, 10.0, 100.0, 1000.0], dtype=torch.float64)[:, None, None]
     seen_N = plan.attend(q_NHD, q_NHD, v_NHD, 1.0).flatten()

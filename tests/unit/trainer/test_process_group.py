@@ -15,7 +15,7 @@ from train_as_rank import CASES, make, play, resumed, steps
 
 import commands
 from dojang.core.errors import ConfigError
-from dojang.trainer.process_group import ALONE, join
+from dojang.trainer.process_group import SINGLE_PROCESS, join_process_group
 from dojang.trainer.ulysses import check_heads
 from error_bounds import CLOSE, EQUAL
 
@@ -27,7 +27,7 @@ SEQUENCES = {2: (1, 2), 4: (1, 2, 4)}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a checkpoint by one process."""
     folder = tmp_path_factory.mktemp("ranks")
-    trainer = make(*CASES["m2po"], ALONE)
+    trainer = make(*CASES["m2po"], SINGLE_PROCESS)
     steps(trainer)
     asyncio.run(trainer.save(folder / "alone"))
     return folder
@@ -60,7 +60,7 @@ def same(left: dict[str, Any], right: dict[str, Any], tolerance: float = EQUAL) 
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_learn_what_one_process_learns(found: tuple[int, dict[str, Any]], case: str) -> None:
     world, results = found
-    expected = play(case, ALONE)
+    expected = play(case, SINGLE_PROCESS)
     tolerance = CLOSE if case == "qlora" else EQUAL  # bitsandbytes computes in float32
     for sequence in SEQUENCES[world]:
         mine = results[f"{case}, {sequence}"]
@@ -74,15 +74,15 @@ def test_a_checkpoint_goes_from_any_number_of_ranks_to_any_other(
     found: tuple[int, dict[str, Any]], folder: Path
 ) -> None:
     world, results = found
-    expected = resumed(folder / "alone", ALONE)
+    expected = resumed(folder / "alone", SINGLE_PROCESS)
     same(results["resumed"], expected)
-    same(resumed(folder / f"by {world}", ALONE), expected)
+    same(resumed(folder / f"by {world}", SINGLE_PROCESS), expected)
 
 
 def test_the_samples_cannot_be_divided_unevenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "6")
-    with pytest.raises(ConfigError, match=r"train.sequence_parallel=4 does not divide the 6 processes.*torchrun"):
-        join(torch.device("cpu"), 4)
+    with pytest.raises(ConfigError, match=r"train.sequence_parallel=4 does not divide the world size of 6.*torchrun"):
+        join_process_group(torch.device("cpu"), 4)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "ranks"), [(9, 3, 2), (12, 3, 2), (8, 6, 4)])

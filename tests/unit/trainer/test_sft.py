@@ -13,7 +13,7 @@ from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Message, Problem, Sample
 from dojang.weight_sync.in_memory import MemoryWeights
 from dojang.workflows.chat_renderer import ChatRenderer
-from dojang.workflows.sft_samples import Demonstrations
+from dojang.workflows.sft_samples import SftWorkflow
 from error_bounds import assert_equal, in_double
 
 ROWS = [
@@ -26,7 +26,7 @@ ROWS = [
 
 @pytest.fixture
 def samples(tokenizer: PreTrainedTokenizerBase) -> list[Sample]:
-    made = Demonstrations(ChatRenderer(tokenizer, context=512, max_tokens=8), "completion")
+    made = SftWorkflow(ChatRenderer(tokenizer, context=512, max_tokens=8), "completion")
     return [
         made.sample(Problem(f"rows/{at}", "rows", (Message("user", asked),), None, columns={"completion": said}))
         for at, (asked, said) in enumerate(ROWS)
@@ -36,7 +36,7 @@ def samples(tokenizer: PreTrainedTokenizerBase) -> list[Sample]:
 def plain_loss(model: PreTrainedModel, sample: Sample, reduction: str) -> torch.Tensor:
     """transformers' convention: label -100 where there is no loss."""
     labels = torch.tensor([token if mine else -100 for token, mine in zip(sample.tokens, sample.mask, strict=True)])
-    logits = model(input_ids=torch.tensor([sample.tokens])).logits[0]
+    logits = model(input_ids=torch.tensor(sample.tokens[None])).logits[0]
     return torch.nn.functional.cross_entropy(logits[:-1], labels[1:], ignore_index=-100, reduction=reduction)
 
 
@@ -62,7 +62,7 @@ def test_loss_and_gradient_are_those_of_cross_entropy_on_completion_tokens(
             MemoryWeights(torch.float64),
             TrainConfig(lr=1e-2, max_tokens_per_microbatch=max_tokens_per_microbatch),
             total_updates=10,
-            longest=8,
+            max_tokens=8,
             temperature=1.0,
             compute=torch.float64,
         )

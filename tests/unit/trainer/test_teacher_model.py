@@ -22,7 +22,7 @@ TEMPERATURE = 0.8
 
 def logprobs(model: PreTrainedModel, sample: Sample) -> torch.Tensor:
     """Of the sampled tokens; one sample, no packing."""
-    logits = model(input_ids=torch.tensor([sample.tokens])).logits[0, :-1] / TEMPERATURE
+    logits = model(input_ids=torch.tensor(sample.tokens[None])).logits[0, :-1] / TEMPERATURE
     picked = logits.log_softmax(-1).gather(-1, torch.tensor(sample.tokens[1:])[:, None])[:, 0]
     return picked[torch.tensor(sample.mask[1:])]
 
@@ -37,11 +37,11 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
             model,
             None,
             tokenizer,
-            GrpoConfig().make(longest=9),
+            GrpoConfig().make(max_tokens=9),
             MemoryWeights(torch.float64),
             TrainConfig(lr=1e-2, **train),
             total_updates=10,
-            longest=9,
+            max_tokens=9,
             temperature=TEMPERATURE,
             compute=torch.float64,
             teacher=Teacher(teacher, temperature=TEMPERATURE, compute=torch.float64, offload=offload),

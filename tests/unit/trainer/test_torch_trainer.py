@@ -25,12 +25,12 @@ from dojang.algos.grpo import DrGrpoConfig, GrpoConfig
 from dojang.algos.gspo import GspoConfig
 from dojang.algos.importance_correction import Opsm, TokenTis
 from dojang.algos.m2po import M2poConfig
-from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.algos.sapo import SapoConfig
 from dojang.core.errors import RunDirError, TrainingError
 from dojang.protocols import Average
-from dojang.trainer.checkpoint import save_weights, weights_of
+from dojang.trainer.checkpoint import read_weights, save_weights
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Metrics, Problem, Sample
@@ -50,7 +50,7 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
         kl: float = 0.0,
         total: int = 10,
         seed: int = 0,
-        algo: PolicyConfig | None = None,
+        algo: PolicyGradientConfig | None = None,
         **settings: object,
     ) -> tuple[TorchTrainer, PreTrainedModel]:
         model, reference = micro_model(dtype, seed=seed), micro_model(dtype, seed=1)
@@ -60,11 +60,11 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
             model,
             reference if kl else None,
             tokenizer,
-            (algo or GrpoConfig(kl_coef=kl)).make(longest=9),
+            (algo or GrpoConfig(kl_coef=kl)).make(max_tokens=9),
             MemoryWeights(dtype),
             TrainConfig(**{"lr": 1e-2, **settings}),
             total_updates=total,
-            longest=9,
+            max_tokens=9,
             temperature=TEMPERATURE,
             compute=dtype,
         )
@@ -103,7 +103,7 @@ def weights(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def answer_logprobs(model: PreTrainedModel, sample: Sample) -> Tensor:
     """One sample, no padding, every position."""
-    logits = model(input_ids=torch.tensor([sample.tokens])).logits[0, :-1] / TEMPERATURE
+    logits = model(input_ids=torch.tensor(sample.tokens[None])).logits[0, :-1] / TEMPERATURE
     picked = logits.log_softmax(-1).gather(-1, torch.tensor(sample.tokens[1:])[:, None])[:, 0]
     return picked[torch.tensor(sample.mask[1:])]
 
@@ -166,7 +166,7 @@ def test_the_gradient_does_not_depend_on_the_micro_batch(make: Make, groups: lis
 
 
 OLD = (TokenTis(cap=0.9), Opsm(delta=0.01))
-ALGORITHMS: dict[str, PolicyConfig] = {
+ALGORITHMS: dict[str, PolicyGradientConfig] = {
     "grpo": GrpoConfig(dual_clip=1.5),
     "dr_grpo": DrGrpoConfig(),
     "gspo": GspoConfig(clip_low=0.5, clip_high=0.5),
@@ -190,7 +190,7 @@ def relatives(groups: list[Group], micro_model: Callable[..., PreTrainedModel]) 
         prompt = tuple(range(20, 25 + group.ordinal))
         samples = []
         for sample in group.samples:
-            answer = sample.tokens[-sample.response_length :]
+            answer = tuple(sample.tokens[-sample.response_length :])
             mask = (False,) * len(prompt) + (True,) * len(answer)
             bare = replace(sample, tokens=prompt + answer, mask=mask, logprobs=(0.0,) * len(mask))
             drawn = answer_logprobs(model, bare).detach() + torch.randn(len(answer), generator=draw) / 5
@@ -274,9 +274,9 @@ def test_corrections_compare_the_engine_with_what_the_trainer_thought(make: Make
 
 def test_recomputing_changes_nothing(make: Make, relatives: list[Group]) -> None:
     found = []
-    for recompute in (False, True):
-        trainer, model = make(gradient_checkpointing=recompute)
-        assert model.is_gradient_checkpointing is recompute
+    for enable_gradient_checkpointing in (False, True):
+        trainer, model = make(gradient_checkpointing=enable_gradient_checkpointing)
+        assert model.is_gradient_checkpointing is enable_gradient_checkpointing
         found.append((asyncio.run(trainer.forward_backward(relatives)), gradient(model)))
     assert found[0][0] == found[1][0]
     torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=0)
@@ -343,8 +343,8 @@ def test_groups_of_zero_advantages_count_in_figures_and_in_the_constant_divisor(
     tokens = [sum(sample.response_length for sample in group.samples) for group in groups]
     alone = asyncio.run(make()[0].forward_backward(groups[1:]))
     for name in ("actor/entropy", "actor/ppo_kl", "actor/logp_gap"):
-        whole = (found[0][name] * tokens[0] + alone[name] * tokens[1]) / sum(tokens)
-        assert found[1][name] == pytest.approx(whole, abs=1e-9)
+        full_tensor = (found[0][name] * tokens[0] + alone[name] * tokens[1]) / sum(tokens)
+        assert found[1][name] == pytest.approx(full_tensor, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["grpo", "gspo", "cispo", "dppo_tv", "m2po", "corrected"])
@@ -396,7 +396,9 @@ def test_figures_are_means_over_answer_tokens(make: Make, groups: list[Group]) -
     gaps, entropies = [], []
     for sample in [sample for group in groups for sample in group.samples]:
         gaps.append((answer_logprobs(model, sample) - answer_behaviour(sample)).detach())
-        logp = (model(input_ids=torch.tensor([sample.tokens])).logits[0, :-1] / TEMPERATURE).log_softmax(-1).detach()
+        logp = (
+            (model(input_ids=torch.tensor(sample.tokens[None])).logits[0, :-1] / TEMPERATURE).log_softmax(-1).detach()
+        )
         entropies.append(-(logp.exp() * logp).sum(-1)[torch.tensor(sample.mask[1:])])
     assert found["actor/ppo_kl"] == pytest.approx(-float(torch.cat(gaps).mean()), abs=1e-10)
     assert found["actor/logp_gap"] == pytest.approx(float(torch.cat(gaps).abs().mean()), abs=1e-10)
@@ -484,7 +486,7 @@ def test_a_loss_that_is_not_finite_raises_and_changes_nothing(make: Make, groups
             for sample in groups[0].samples
         ),
     )
-    with pytest.raises(TrainingError, match=r"actor/loss.* became NaN or infinite.*lower train\.lr"):
+    with pytest.raises(TrainingError, match=r"actor/loss.* became NaN, infinite.*lower train\.lr"):
         asyncio.run(trainer.forward_backward([poisoned]))
     for name, value in weights(model).items():
         assert torch.equal(value, before[name])
@@ -495,7 +497,7 @@ def test_a_gradient_that_is_not_finite_raises_and_changes_nothing(make: Make, gr
     before = weights(model)
     asyncio.run(trainer.forward_backward(groups))
     next(iter(model.parameters())).grad[0, 0] = float("inf")
-    with pytest.raises(TrainingError, match="actor/grad_norm became NaN or infinite"):
+    with pytest.raises(TrainingError, match="actor/grad_norm became NaN, infinite"):
         asyncio.run(trainer.optim_step())
     for name, value in weights(model).items():
         assert torch.equal(value, before[name])
@@ -556,14 +558,14 @@ def test_what_is_no_parameter_is_saved_too(tmp_path: Path) -> None:
     for each in bias.values():
         each.copy_(torch.tensor([3.0, -3.0, 2.0, -2.0]))
     save_weights(tmp_path, model, write=True)
-    found = weights_of(tmp_path, model)
+    found = read_weights(tmp_path, model)
     for name in bias:
         assert found[name].tolist() == [3.0, -3.0, 2.0, -2.0]
     kept = load_file(tmp_path / "model.safetensors")
     del kept[next(iter(bias))]
     save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="1 weights are missing, such as"):
-        weights_of(tmp_path, model)
+        read_weights(tmp_path, model)
 
 
 @pytest.mark.parametrize("file", ["optimizer/.metadata", "optimizer/__0_0.distcp", "model.safetensors"])
@@ -575,10 +577,12 @@ def test_a_damaged_checkpoint_is_a_sentence_and_changes_nothing(
     step(trainer, groups)
     asyncio.run(trainer.save(tmp_path))
     path = tmp_path / file
-    whole = path.read_bytes()
+    full_tensor = path.read_bytes()
     path.unlink()
     if damage != "missing":
-        path.write_bytes({"empty": b"", "garbage": b"garbage" * 100, "cut short": whole[: len(whole) // 2]}[damage])
+        path.write_bytes(
+            {"empty": b"", "garbage": b"garbage" * 100, "cut short": full_tensor[: len(full_tensor) // 2]}[damage]
+        )
     other, model = make(seed=5)
     before = weights(model)
     with pytest.raises(RunDirError, match=r"(?s)checkpoint .* cannot be read .*; delete it to fall back"):

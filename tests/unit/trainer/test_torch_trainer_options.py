@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.algos.grpo import DrGrpoConfig, GrpoConfig
-from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.optimizer import make_optimizer
 from dojang.trainer.torch_trainer import TorchTrainer
@@ -24,17 +24,17 @@ TEMPERATURE = 0.8
 
 @pytest.fixture
 def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> Make:
-    def make(algo: PolicyConfig, **settings: object) -> tuple[TorchTrainer, PreTrainedModel]:
+    def make(algo: PolicyGradientConfig, **settings: object) -> tuple[TorchTrainer, PreTrainedModel]:
         model, reference = (in_double(micro_model(torch.float64, seed=seed)) for seed in (0, 1))
         trainer = TorchTrainer(
             model,
             reference if algo.kl_coef else None,
             tokenizer,
-            algo.make(longest=9),
+            algo.make(max_tokens=9),
             MemoryWeights(torch.float64),
             TrainConfig(**{"lr": 1e-2, "max_tokens_per_microbatch": 20, **settings}),
             total_updates=10,
-            longest=9,
+            max_tokens=9,
             temperature=TEMPERATURE,
             compute=torch.float64,
         )
@@ -79,7 +79,7 @@ def weights(model: PreTrainedModel) -> list[Tensor]:
 
 def entropies(model: PreTrainedModel, sample: Sample) -> Tensor:
     """Of the distributions that the answer's tokens are drawn from."""
-    logits = model(input_ids=torch.tensor([sample.tokens])).logits[0, :-1] / TEMPERATURE
+    logits = model(input_ids=torch.tensor(sample.tokens[None])).logits[0, :-1] / TEMPERATURE
     logp = logits.log_softmax(-1)[torch.tensor(sample.mask[1:])]
     return -(logp.exp() * logp).sum(-1)
 
@@ -87,7 +87,7 @@ def entropies(model: PreTrainedModel, sample: Sample) -> Tensor:
 @pytest.mark.numerical
 @pytest.mark.parametrize("algo", [GrpoConfig, DrGrpoConfig])
 def test_the_entropy_bonus_is_the_mean_over_tokens_whatever_the_average(
-    make: Make, groups: list[Group], algo: type[PolicyConfig]
+    make: Make, groups: list[Group], algo: type[PolicyGradientConfig]
 ) -> None:
     plain, plain_model = make(algo())
     asyncio.run(plain.forward_backward(groups))

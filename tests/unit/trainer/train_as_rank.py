@@ -20,12 +20,12 @@ from dojang.algos.grpo import GrpoConfig
 from dojang.algos.gspo import GspoConfig
 from dojang.algos.importance_correction import TokenTis
 from dojang.algos.m2po import M2poConfig
-from dojang.algos.policy_gradient import PolicyConfig
+from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.trainer.config import CriticConfig, LoraConfig, TrainConfig
 from dojang.trainer.critic import Critic
-from dojang.trainer.fsdp import whole
-from dojang.trainer.process_group import Ranks, join
+from dojang.trainer.fsdp import full_tensor
+from dojang.trainer.process_group import ProcessGroup, join_process_group
 from dojang.trainer.quantization import load_quantised
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
@@ -36,7 +36,7 @@ EPSILON = 1e-2
 """Of AdamW, as large as the learning rate: lr g / (|g| + eps) then differs by no more than the gradients g do. With the
 usual 1e-8 it is a million times as much where g is nearly zero, and rounding errors decide."""
 
-CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
+CASES: Mapping[str, tuple[PolicyGradientConfig, dict[str, Any]]] = {
     "grpo": (GrpoConfig(kl_coef=0.1), {}),
     "m2po": (M2poConfig(threshold=0.01), {"max_tokens_per_microbatch": 40}),
     "gspo, tis": (GspoConfig(corrections=(TokenTis(),)), {"max_tokens_per_microbatch": 30}),
@@ -55,7 +55,7 @@ CASES: Mapping[str, tuple[PolicyConfig, dict[str, Any]]] = {
 }
 
 
-def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> TorchTrainer:
+def make(algo: PolicyGradientConfig, settings: Mapping[str, Any], ranks: ProcessGroup) -> TorchTrainer:
     tokenizer = AutoTokenizer.from_pretrained(models.resolve("dojang-tiny"))
 
     def model(seed: int, *, tied: bool = False) -> PreTrainedModel:
@@ -80,9 +80,9 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
             policy.config.to_json_file(f"{folder}/config.json")  # save_pretrained is for the first rank only
             save_file(dict(policy.named_parameters()), f"{folder}/model.safetensors", metadata={"format": "pt"})
             policy = load_quantised(folder, compute, torch.device("cpu"))
-    algorithm, config = algo.make(longest=12), TrainConfig(lr=1e-2, eps=EPSILON, weight_decay=0.1, **settings)
+    algorithm, config = algo.make(max_tokens=12), TrainConfig(lr=1e-2, eps=EPSILON, weight_decay=0.1, **settings)
     critic = None
-    if algorithm.needs_critic:
+    if algorithm.requirements.critic:
         critic = Critic(model(2), algorithm, config, compute=compute, ranks=ranks)
     return TorchTrainer(
         policy,
@@ -92,7 +92,7 @@ def make(algo: PolicyConfig, settings: Mapping[str, Any], ranks: Ranks) -> Torch
         MemoryWeights(torch.float64),
         config,
         total_updates=10,
-        longest=12,
+        max_tokens=12,
         temperature=0.8,
         compute=compute,
         critic=critic,
@@ -124,7 +124,7 @@ def groups() -> list[Group]:
     return made
 
 
-def play(case: str, ranks: Ranks) -> dict[str, Any]:
+def play(case: str, ranks: ProcessGroup) -> dict[str, Any]:
     """All that must not depend on the number of ranks."""
     trainer = make(*CASES[case], ranks)
     found = [steps(trainer) for _ in range(2)]
@@ -146,10 +146,10 @@ def steps(trainer: TorchTrainer) -> dict[str, float]:
 
 def weights(trainer: TorchTrainer) -> dict[str, torch.Tensor]:
     named = trainer._model.named_parameters()
-    return {name: whole(tensor.detach()).clone() for name, tensor in named if tensor.requires_grad}
+    return {name: full_tensor(tensor.detach()).clone() for name, tensor in named if tensor.requires_grad}
 
 
-def resumed(path: Path, ranks: Ranks) -> dict[str, Any]:
+def resumed(path: Path, ranks: ProcessGroup) -> dict[str, Any]:
     """One more step after what is saved there."""
     trainer = make(*CASES["m2po"], ranks)
     asyncio.run(trainer.restore(path))
@@ -160,7 +160,7 @@ def main(folder: Path) -> None:
     world = int(os.environ["WORLD_SIZE"])
     found: dict[str, Any] = {}
     for sequence in (1, 2, 4)[: world.bit_length()]:
-        ranks = join(torch.device("cpu"), sequence)
+        ranks = join_process_group(torch.device("cpu"), sequence)
         for case in CASES:
             found[f"{case}, {sequence}"] = play(case, ranks)
     found["resumed"] = resumed(folder / "alone", ranks)

@@ -1,4 +1,4 @@
-"""Changed numbers in files, and the process that completes its weights from them."""
+"""Delta encoding, and the receiver that applies deltas."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dojang.core.checksum import bits, checksum
 from dojang.protocols import Changes, Patch
-from dojang.weight_sync.delta_codec import apply, gaps, pack, places
-from dojang.weight_sync.delta_receiver import Kept
+from dojang.weight_sync.delta_codec import apply_delta, encode, gaps, indices
+from dojang.weight_sync.delta_receiver import DeltaReceiver
 from dojang.weight_sync.delta_store import difference
 
 CPU = torch.device("cpu")
@@ -43,12 +43,12 @@ def found(before: dict[str, Tensor], after: dict[str, Tensor]) -> Changes:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("share", [0.0, 0.0005, 0.01, 0.3, 0.6, 1.0])
-def test_what_was_packed_gives_the_same_bits(dtype: torch.dtype, share: float) -> None:
+def test_encoded_delta_gives_the_same_bits(dtype: torch.dtype, share: float) -> None:
     before = weights(dtype)
     after = changed(before, share)
     changes = found(before, after)
-    packed = pack(changes.tensors, changes.patches)
-    apply(packed, before)
+    packed = encode(changes.tensors, changes.patches)
+    apply_delta(packed, before)
     assert same(before, after)
     assert changes.checksum == checksum(before)
     size = sum(each.nbytes for each in packed.values())
@@ -62,16 +62,16 @@ def test_what_was_packed_gives_the_same_bits(dtype: torch.dtype, share: float) -
         assert {key.partition(":")[0] for key in packed} == {"whole"}
 
 
-def test_what_compares_equal_but_has_other_bits_has_changed() -> None:
+def test_equal_values_with_other_bits_count_as_changed() -> None:
     before = {"a": torch.tensor([0.0, torch.nan, 1.0, 2.0])}
     after = {"a": torch.tensor([-0.0, torch.nan, 1.0, 2.0])}
     changes = found(before, after)
     assert [patch.index_N.tolist() for patch in changes.patches] == [[0]]
-    apply(pack(changes.tensors, changes.patches), before)
+    apply_delta(encode(changes.tensors, changes.patches), before)
     assert same(before, after)
 
 
-def test_other_names_shapes_or_kinds_have_no_difference() -> None:
+def test_different_names_shapes_or_dtypes_give_no_delta() -> None:
     before = weights()
     assert difference(before, {**before, "more": torch.ones(1)}) is None
     assert difference(before, {**before, "norm": torch.ones(41, dtype=torch.bfloat16)}) is None
@@ -91,18 +91,18 @@ def test_other_names_shapes_or_kinds_have_no_difference() -> None:
         list(range(0, 90_000_000, 65535)),
     ],
 )
-def test_places_are_found_again(index: list[int]) -> None:
+def test_gaps_decode_to_the_indices(index: list[int]) -> None:
     index_N = torch.tensor(index, dtype=torch.int64)
-    assert torch.equal(places(gaps(index_N)), index_N)
+    assert torch.equal(indices(gaps(index_N)), index_N)
 
 
-def test_gaps_take_as_little_as_they_can() -> None:
+def test_gaps_use_the_smaller_encoding() -> None:
     assert gaps(torch.arange(0, 100_000, 100, dtype=torch.int32)).dtype == torch.uint8
     assert gaps(torch.arange(0, 100_000, 2000, dtype=torch.int32)).dtype == torch.uint16
 
 
-def test_patches_in_any_order_can_be_packed_and_the_last_counts() -> None:
-    packed = pack(
+def test_unordered_patches_are_encoded_and_the_last_counts() -> None:
+    packed = encode(
         {},
         [
             Patch("a", torch.tensor([7, 2]), torch.tensor([1.0, 2.0])),
@@ -111,7 +111,7 @@ def test_patches_in_any_order_can_be_packed_and_the_last_counts() -> None:
         ],
     )
     held = {"a": torch.zeros(8), "b": torch.zeros(1)}
-    apply(packed, held)
+    apply_delta(packed, held)
     assert held["a"].tolist() == [5.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0, 1.0]
     assert held["b"].tolist() == [3.0]
 
@@ -119,59 +119,61 @@ def test_patches_in_any_order_can_be_packed_and_the_last_counts() -> None:
 @pytest.mark.parametrize(
     ("packed", "words"),
     [
-        (pack({"b": torch.ones(1)}, []), "no such weight"),
-        (pack({"a": torch.ones(5)}, []), r"comes as \[5\], and is \[4\]"),
-        (pack({}, [Patch("a", torch.tensor([4]), torch.tensor([1.0]))]), "a place outside of a"),
+        (encode({"b": torch.ones(1)}, []), "is not a weight of the engine"),
+        (encode({"a": torch.ones(5)}, []), r"shape \[5\]; the engine has \[4\]"),
+        (encode({}, [Patch("a", torch.tensor([4]), torch.tensor([1.0]))]), "an index outside of a"),
     ],
 )
-def test_what_is_for_other_weights_is_refused(packed: dict[str, Tensor], words: str) -> None:
+def test_delta_for_other_weights_is_rejected(packed: dict[str, Tensor], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        apply(packed, {"a": torch.zeros(4)})
+        apply_delta(packed, {"a": torch.zeros(4)})
 
 
-class TestKept:
-    def take(self, kept: Kept, path: Path, expected: str, base: str = "", *, keep: bool = True) -> dict[str, Tensor]:
-        return dict(kept.take(path, expected, base=base, keep=keep, device=CPU))
+class TestDeltaReceiver:
+    def receive(
+        self, receiver: DeltaReceiver, path: Path, expected: str, base: str = "", *, keep: bool = True
+    ) -> dict[str, Tensor]:
+        return dict(receiver.receive(path, expected, base=base, keep=keep, device=CPU))
 
-    def parcel(self, folder: Path, tensors: dict[str, Tensor]) -> Path:
-        path = folder / "parcel.safetensors"
+    def save(self, folder: Path, tensors: dict[str, Tensor]) -> Path:
+        path = folder / "weights.safetensors"
         save_file(tensors, path)
         return path
 
-    def test_deltas_follow_each_other(self, tmp_path: Path) -> None:
-        kept, now = Kept(), weights()
-        self.take(kept, self.parcel(tmp_path, now), checksum(now))
+    def test_consecutive_deltas(self, tmp_path: Path) -> None:
+        receiver, now = DeltaReceiver(), weights()
+        self.receive(receiver, self.save(tmp_path, now), checksum(now))
         for _ in range(3):
             before, now = now, changed(now, 0.05)
             changes = found(before, now)
-            path = self.parcel(tmp_path, pack(changes.tensors, changes.patches))
-            assert same(self.take(kept, path, changes.checksum, checksum(before)), now)
+            path = self.save(tmp_path, encode(changes.tensors, changes.patches))
+            assert same(self.receive(receiver, path, changes.checksum, checksum(before)), now)
             path.unlink()
 
-    def test_a_delta_from_something_else_is_refused_and_does_no_harm(self, tmp_path: Path) -> None:
-        kept, first, second = Kept(), weights(), changed(weights(), 0.05)
+    def test_delta_with_another_base_is_rejected_without_change(self, tmp_path: Path) -> None:
+        receiver, first, second = DeltaReceiver(), weights(), changed(weights(), 0.05)
         changes = found(first, second)
         delta = tmp_path / "delta.safetensors"
-        save_file(pack(changes.tensors, changes.patches), delta)
-        with pytest.raises(ValueError, match="kept are none"):
-            self.take(kept, delta, changes.checksum, checksum(first))
-        self.take(kept, self.parcel(tmp_path, first), checksum(first))
-        with pytest.raises(ValueError, match=f"kept are {checksum(first)}"):
-            self.take(kept, delta, changes.checksum, checksum(second))
-        assert same(self.take(kept, delta, changes.checksum, checksum(first)), second)
+        save_file(encode(changes.tensors, changes.patches), delta)
+        with pytest.raises(ValueError, match="held are none"):
+            self.receive(receiver, delta, changes.checksum, checksum(first))
+        self.receive(receiver, self.save(tmp_path, first), checksum(first))
+        with pytest.raises(ValueError, match=f"held are {checksum(first)}"):
+            self.receive(receiver, delta, changes.checksum, checksum(second))
+        assert same(self.receive(receiver, delta, changes.checksum, checksum(first)), second)
 
-    def test_after_a_wrong_sum_nothing_is_kept(self, tmp_path: Path) -> None:
-        kept, first = Kept(), weights()
-        self.take(kept, self.parcel(tmp_path, first), checksum(first))
-        delta = self.parcel(tmp_path, pack({"norm": torch.ones(40)}, []))
+    def test_wrong_checksum_drops_the_held_weights(self, tmp_path: Path) -> None:
+        receiver, first = DeltaReceiver(), weights()
+        self.receive(receiver, self.save(tmp_path, first), checksum(first))
+        delta = self.save(tmp_path, encode({"norm": torch.ones(40)}, []))
         with pytest.raises(ValueError, match="not 0123"):
-            self.take(kept, delta, "0123", checksum(first))
-        with pytest.raises(ValueError, match="kept are none"):
-            self.take(kept, delta, "0123", checksum(first))
+            self.receive(receiver, delta, "0123", checksum(first))
+        with pytest.raises(ValueError, match="held are none"):
+            self.receive(receiver, delta, "0123", checksum(first))
 
-    def test_nothing_is_kept_that_nobody_asked_for(self, tmp_path: Path) -> None:
-        kept, first = Kept(), weights()
-        path = self.parcel(tmp_path, first)
-        assert same(self.take(kept, path, checksum(first), keep=False), first)
-        with pytest.raises(ValueError, match="kept are none"):
-            self.take(kept, path, "", checksum(first))
+    def test_nothing_is_held_with_keep_false(self, tmp_path: Path) -> None:
+        receiver, first = DeltaReceiver(), weights()
+        path = self.save(tmp_path, first)
+        assert same(self.receive(receiver, path, checksum(first), keep=False), first)
+        with pytest.raises(ValueError, match="held are none"):
+            self.receive(receiver, path, "", checksum(first))

@@ -1,4 +1,4 @@
-"""The store that knows what has changed."""
+"""DeltaWeights: changes between two versions."""
 
 import torch
 
@@ -7,7 +7,7 @@ from dojang.weight_sync.delta_store import DeltaWeights
 from dojang.weight_sync.in_memory import MemoryWeights
 
 
-def test_it_knows_what_has_changed_since_the_version_before() -> None:
+def test_changes_since_the_previous_version() -> None:
     store = DeltaWeights(torch.bfloat16)
     store.publish(0, {"a": torch.ones(4), "b": torch.ones(3), "c": torch.ones(2)})
     assert store.changes(0, 0) is None
@@ -24,7 +24,7 @@ def test_it_knows_what_has_changed_since_the_version_before() -> None:
         assert store.changes(base, version) is None
 
 
-def test_what_is_published_again_has_not_changed() -> None:
+def test_republished_weights_have_no_changes() -> None:
     store = DeltaWeights(torch.float32)
     for _ in range(2):
         store.publish(3, {"a": torch.ones(4)})
@@ -33,7 +33,7 @@ def test_what_is_published_again_has_not_changed() -> None:
     assert (dict(changes.tensors), list(changes.patches)) == ({}, [])
 
 
-def test_factors_change_what_they_are_added_to() -> None:
+def test_factors_are_part_of_the_changes() -> None:
     store = DeltaWeights(torch.float32)
     store.publish(0, {"a": torch.ones(3, 2), "b": torch.ones(2)})
     store.publish(1, {}, {"a": (torch.tensor([[0.0], [0.0], [1.0]]), torch.tensor([[0.0, 5.0]]))})
@@ -44,14 +44,14 @@ def test_factors_change_what_they_are_added_to() -> None:
     assert changes.checksum == checksum(store.fetch(1))
 
 
-def test_other_weights_have_no_difference() -> None:
+def test_different_weights_have_no_changes() -> None:
     store = DeltaWeights(torch.float32)
     store.publish(0, {"a": torch.ones(3)})
     store.publish(1, {"b": torch.ones(3)})
     assert store.changes(0, 1) is None
 
 
-def test_a_store_that_does_not_compare_knows_of_no_changes() -> None:
+def test_memory_store_has_no_changes() -> None:
     store = MemoryWeights(torch.float32)
     store.publish(0, {})
     store.publish(1, {})

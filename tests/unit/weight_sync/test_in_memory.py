@@ -4,7 +4,7 @@ import torch
 from dojang.weight_sync.in_memory import MemoryWeights
 
 
-def test_a_published_version_does_not_change_when_the_trainer_steps_on() -> None:
+def test_published_version_is_a_copy() -> None:
     store = MemoryWeights(torch.float32)
     weight = torch.nn.Parameter(torch.ones(3))
     store.publish(1, {"w": weight})
@@ -14,13 +14,13 @@ def test_a_published_version_does_not_change_when_the_trainer_steps_on() -> None
     assert not store.fetch(1)["w"].requires_grad
 
 
-def test_weights_travel_in_the_precision_of_the_engine() -> None:
+def test_weights_are_published_in_the_engine_dtype() -> None:
     store = MemoryWeights(torch.bfloat16)
     store.publish(1, {"w": torch.ones(3)})
     assert store.fetch(1)["w"].dtype is torch.bfloat16
 
 
-def test_only_the_newest_version_is_held() -> None:
+def test_only_the_newest_version_is_kept() -> None:
     store = MemoryWeights(torch.float32)
     with pytest.raises(LookupError, match="version 1 is not held; the store has None"):
         store.fetch(1)

@@ -2,18 +2,18 @@ import asyncio
 
 import pytest
 
-from dojang.workflows.batched_turns import Rounds
+from dojang.workflows.batched_turns import TurnBarrier
 
 
 def test_everybody_goes_on_at_once_and_in_order() -> None:
-    rounds, events = Rounds(), list[str]()
+    rounds, events = TurnBarrier(), list[str]()
 
     async def talk(place: int, delays: list[float]) -> None:
-        with rounds.present():
+        with rounds.active():
             for number, delay in enumerate(delays):
                 await asyncio.sleep(delay)
                 events.append(f"came {number}")
-                await rounds.turn(place)
+                await rounds.wait_turn(place)
                 events.append(f"{place} in {number}")
 
     async def main() -> None:
@@ -26,7 +26,7 @@ def test_everybody_goes_on_at_once_and_in_order() -> None:
 
 def test_all_wake_in_the_same_turn_of_the_event_loop() -> None:
     """The last to come must not be ahead of the others: an engine would see it in a batch of its own."""
-    rounds, turns, now = Rounds(), list[int](), 0
+    rounds, turns, now = TurnBarrier(), list[int](), 0
 
     async def count() -> None:
         nonlocal now
@@ -35,9 +35,9 @@ def test_all_wake_in_the_same_turn_of_the_event_loop() -> None:
             await asyncio.sleep(0)
 
     async def talk(place: int) -> None:
-        with rounds.present():
+        with rounds.active():
             await asyncio.sleep(0.001 * place)
-            await rounds.turn(-place)
+            await rounds.wait_turn(-place)
             turns.append(now)
 
     async def main() -> None:
@@ -50,15 +50,15 @@ def test_all_wake_in_the_same_turn_of_the_event_loop() -> None:
 
 
 def test_one_that_fails_or_is_cancelled_keeps_nobody_waiting() -> None:
-    rounds = Rounds()
+    rounds = TurnBarrier()
 
     async def waits(place: int) -> int:
-        with rounds.present():
-            await rounds.turn(place)
+        with rounds.active():
+            await rounds.wait_turn(place)
             return place
 
     async def fails() -> None:
-        with rounds.present():
+        with rounds.active():
             await asyncio.sleep(0.01)
             raise RuntimeError("lost")
 

@@ -26,7 +26,7 @@ class Letters:
 
 
 def text_before(sample: Sample) -> str:
-    return "".join(map(chr, sample.tokens[: sample.mask.index(True)]))
+    return "".join(map(chr, sample.tokens[: sample.mask.argmax()]))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dojang.core.errors import ConfigError, DataError
 from dojang.protocols import TooLong
 from dojang.types import Message, Outcome, Problem
 from dojang.workflows.chat_renderer import ChatRenderer
-from dojang.workflows.sft_samples import Demonstrations
+from dojang.workflows.sft_samples import SftWorkflow
 
 PROBLEM = Problem("rows/1", "rows", (Message("user", "what is 1+1?"),), None, columns={"said": "the answer is 2"})
 
@@ -20,9 +20,9 @@ def renderer(tokenizer: PreTrainedTokenizerBase, context: int = 512) -> ChatRend
 
 
 def test_prompt_and_completion_meet_where_the_model_begins_to_write(tokenizer: PreTrainedTokenizerBase) -> None:
-    sample = Demonstrations(renderer(tokenizer), "said").sample(PROBLEM)
-    first = sample.mask.index(True)
-    assert sample.tokens[:first] == renderer(tokenizer).render(PROBLEM.messages)
+    sample = SftWorkflow(renderer(tokenizer), "said").sample(PROBLEM)
+    first = int(sample.mask.argmax())
+    assert tuple(sample.tokens[:first]) == renderer(tokenizer).render(PROBLEM.messages)
     assert all(sample.mask[first:])
     assert tokenizer.decode(list(sample.tokens[first:])) == "the answer is 2<|end|>"
     assert sample.verdict.outcome is Outcome.ACCEPTED
@@ -58,6 +58,6 @@ def test_rows_without_a_completion_or_room_are_refused(
     tokenizer: PreTrainedTokenizerBase, micro_model: Callable[..., PreTrainedModel]
 ) -> None:
     with pytest.raises(DataError, match=r"no completion in the column 'completion', but said"):
-        Demonstrations(renderer(tokenizer), "completion").sample(PROBLEM)
+        SftWorkflow(renderer(tokenizer), "completion").sample(PROBLEM)
     with pytest.raises(TooLong, match="its completion of"):
-        Demonstrations(renderer(tokenizer, context=10), "said").sample(PROBLEM)
+        SftWorkflow(renderer(tokenizer, context=10), "said").sample(PROBLEM)

@@ -5,7 +5,7 @@ import pytest
 
 from dojang.programs import CallTest, IoTest, Isolation, Judgement, Ran
 from dojang.types import Message, Outcome, Problem
-from dojang.workflows.test_cases import Case, Malformed, ask, feedback, read, without_examples
+from dojang.workflows.test_cases import Case, InvalidCases, feedback, make_tester_prompt, parse_cases, without_examples
 
 GOOD = {"inputs": ["1 2\n", "5 5\n"], "outputs": ["3\n", "10\n"]}
 
@@ -15,19 +15,19 @@ def block(value: Any) -> str:
 
 
 def test_cases_of_text_are_read() -> None:
-    found = read(f"Two corners.\n\n{block(GOOD)}\n\nThat is all.", count=2, function="")
+    found = parse_cases(f"Two corners.\n\n{block(GOOD)}\n\nThat is all.", count=2, function="")
     assert [case.test for case in found] == [IoTest("1 2\n", "3\n"), IoTest("5 5\n", "10\n")]
 
 
 def test_cases_of_a_function_are_read() -> None:
-    found = read(block({"inputs": [[1, [2]], ["a", []]], "outputs": [3, None]}), count=2, function="add")
+    found = parse_cases(block({"inputs": [[1, [2]], ["a", []]], "outputs": [3, None]}), count=2, function="add")
     assert [case.test for case in found] == [CallTest.of("add", [1, [2]], 3), CallTest.of("add", ["a", []], None)]
 
 
 def test_the_last_finished_block_after_thinking_counts() -> None:
     other = {"inputs": ["7"], "outputs": ["7"]}
     text = f"<think>{block({'draft': 1})}</think>{block({'inputs': ['0'], 'outputs': ['0']})}\nNo:\n{block(other)}"
-    (case,) = read(f"{text}\n```json\n{{", count=1, function="")
+    (case,) = parse_cases(f"{text}\n```json\n{{", count=1, function="")
     assert (case.given, case.wanted) == ("7", "7")
 
 
@@ -54,18 +54,18 @@ def test_the_last_finished_block_after_thinking_counts() -> None:
     ],
 )
 def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
-    with pytest.raises(Malformed, match=why):
-        read(text, count=2, function="")
+    with pytest.raises(InvalidCases, match=why):
+        parse_cases(text, count=2, function="")
 
 
 def test_arguments_are_a_list() -> None:
-    with pytest.raises(Malformed, match="not the list of arguments of add"):
-        read(block({"inputs": [1], "outputs": [1]}), count=1, function="add")
+    with pytest.raises(InvalidCases, match="not the list of arguments of add"):
+        parse_cases(block({"inputs": [1], "outputs": [1]}), count=1, function="add")
 
 
 def test_many_openings_take_no_time() -> None:
-    with pytest.raises(Malformed):
-        read("```json\n" * 50_000, count=2, function="")
+    with pytest.raises(InvalidCases):
+        parse_cases("```json\n" * 50_000, count=2, function="")
 
 
 STATEMENT = "Add two numbers.\n\nInput\n\nTwo numbers a and b.\n\nOutput\n\nTheir sum."
@@ -92,16 +92,16 @@ def test_a_statement_without_examples_or_with_little_else_stays_whole(text: str)
 def test_the_tester_is_told_of_the_task_the_answer_and_the_form() -> None:
     messages = (Message("system", "Be brief."), Message("user", f"{STATEMENT}\n\nExample\n\n{EXAMPLES}"))
     problem = Problem("p", "p", messages, None)
-    (asked,) = ask(problem, "print(3)", count=3, function="", strip=True)
+    (asked,) = make_tester_prompt(problem, "print(3)", count=3, function="", strip=True)
     assert asked.role == "user"
     assert STATEMENT in asked.content
     assert "1 2" not in asked.content
     assert "print(3)" in asked.content
     assert "exactly 3 test cases" in asked.content
     assert '{"inputs": [...], "outputs": [...]}' in asked.content
-    (whole,) = ask(problem, "print(3)", count=3, function="", strip=False)
+    (whole,) = make_tester_prompt(problem, "print(3)", count=3, function="", strip=False)
     assert "1 2" in whole.content
-    (called,) = ask(problem, "def f(): {}", count=3, function="f", strip=True)
+    (called,) = make_tester_prompt(problem, "def f(): {}", count=3, function="f", strip=True)
     assert "arguments of f" in called.content
     assert "def f(): {}" in called.content
 

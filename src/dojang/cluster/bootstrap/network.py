@@ -1,6 +1,6 @@
-"""Addresses of hosts, and what the libraries that talk between GPUs have to know of the network.
+"""Host addresses, free ports, and network variables for NCCL, Gloo and EFA.
 
-What a user has set already is left as it is.
+Variables that the user has set stay as they are.
 """
 
 import fcntl
@@ -24,48 +24,46 @@ _DEVICES = Path("/sys/class/infiniband")
 
 
 def resolve(host: str) -> str:
-    """The IPv4 address of a host. OSError if it has none."""
+    """IPv4 address of a host. Raises OSError if it has none."""
     return socket.gethostbyname(host)
 
 
-def own_address(me: str, peers: Sequence[str], interface: str, deadline: float, stop: Stop) -> str:
-    """The address under which the other hosts reach this one. Their names may take a while to be known."""
+def own_address(this_host: str, peers: Sequence[str], interface: str, deadline: float, stop: Stop) -> str:
+    """Address at which the other hosts reach this one. Waits until a name resolves, up to the deadline."""
     if not peers:
         return "127.0.0.1"
     while True:
-        for address in _candidates(me, peers, interface):
+        for address in _candidates(this_host, peers, interface):
             if not address.startswith("127."):
                 return address
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"{me} has no address that other hosts could reach: its name means this machine only, and none of "
-                f"{', '.join(peers)} is known here; check the names, or give addresses with --hosts"
+                f"{this_host} has no address that other hosts could reach: its name resolves to a loopback address, "
+                f"and none of {', '.join(peers)} resolves here; check the names, or give addresses with --hosts"
             )
         if stop.wait(1):
-            raise Interrupted(
-                "told to stop before the name of any other host was known; the command has not been started"
-            )
+            raise Interrupted("told to stop before the name of any other host resolved; the command was not started")
 
 
-def _candidates(me: str, peers: Sequence[str], interface: str) -> Iterator[str]:
+def _candidates(this_host: str, peers: Sequence[str], interface: str) -> Iterator[str]:
     with suppress(OSError):
         yield _address_of(interface)
     with suppress(OSError):
-        yield resolve(me)
+        yield resolve(this_host)
     with suppress(OSError):
         yield _address_towards(peers)
 
 
 def _address_of(interface: str) -> str:
     if not interface:
-        raise OSError("not known")
+        raise OSError("no interface given")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
     return socket.inet_ntoa(answer[20:24])
 
 
 def _address_towards(peers: Sequence[str]) -> str:
-    """Where packets to another host leave from. Nothing is sent."""
+    """Source address of packets to another host. Sends nothing."""
     for peer in peers:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
@@ -73,7 +71,7 @@ def _address_towards(peers: Sequence[str]) -> str:
             except OSError:
                 continue
             return str(probe.getsockname()[0])
-    raise OSError("no other host is known")
+    raise OSError("no other host resolves")
 
 
 def free_port() -> int:
@@ -83,7 +81,7 @@ def free_port() -> int:
 
 
 def network_settings(interface: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables to add to the environment: the interface to use, and EFA where there is such a device."""
+    """Variables to add to the environment: the network interface, and EFA's settings if the host has an EFA device."""
     wanted: dict[str, str] = {}
     if interface and (_NETWORKS / interface).exists():
         wanted |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}

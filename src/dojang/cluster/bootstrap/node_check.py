@@ -1,4 +1,4 @@
-"""Which of a cluster's nodes are alive, by Ray's own list.
+"""Lists the live nodes of a Ray cluster.
 
 `python -m dojang.cluster.bootstrap.node_check ADDRESS` prints the names and addresses of the live nodes once a
 second, as a JSON object, until its reader closes the pipe. It runs in a separate process because a Ray driver replaces
@@ -13,42 +13,42 @@ import time
 from collections.abc import Mapping
 from subprocess import PIPE
 
-from dojang.cluster.bootstrap.supervised_process import Kept
+from dojang.cluster.bootstrap.supervised_process import SupervisedProcess
 
-__all__ = ["RollCall", "main"]
+__all__ = ["NodeCheck", "main"]
 
 
-class RollCall:
-    """Asks until it is closed, and begins anew if Ray was not ready yet."""
+class NodeCheck:
+    """Polls Ray for live nodes until closed; restarts its process if Ray was not ready yet."""
 
     def __init__(self, ray: str, environment: Mapping[str, str]) -> None:
         self._ray, self._environment = ray, environment
         self._alive: dict[str, str] = {}
-        self._begin()
+        self._start()
 
     def alive(self) -> dict[str, str]:
-        """The nodes that were alive when Ray was asked last, and their addresses."""
-        if self._kept.poll() is not None:
+        """Names and addresses of the nodes that were alive at the last poll."""
+        if self._process.poll() is not None:
             self.close()
-            self._begin()
+            self._start()
         return self._alive
 
     def close(self) -> None:
-        self._kept.kill()
+        self._process.kill()
         self._reader.join(5)
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         command = [sys.executable, "-P", "-m", "dojang.cluster.bootstrap.node_check", self._ray]
-        self._kept = Kept(command, self._environment, PIPE, grace=1.0)
+        self._process = SupervisedProcess(command, self._environment, PIPE, grace=1.0)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         try:
-            for line in self._kept.lines:
-                if line.startswith(b"{"):  # and not what Ray has to say besides
+            for line in self._process.lines:
+                if line.startswith(b"{"):  # skip Ray's own log lines
                     self._alive = json.loads(line)
-        except ValueError:  # closed, or the last line was not whole
+        except ValueError:  # the pipe was closed, or the last line was cut
             return
 
 

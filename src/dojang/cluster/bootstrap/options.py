@@ -1,21 +1,21 @@
-"""What may be chosen about a cluster. The same on all of its hosts."""
+"""Options of `dojang launch ray-cluster`, the same on all hosts, and the result of a job."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["End", "Options"]
+__all__ = ["JobResult", "Options"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """Seconds, ports and Ray's own settings; `dojang launch ray-cluster --help` describes them."""
+    """Timeouts in seconds, ports and Ray's settings; `dojang launch ray-cluster --help` describes them."""
 
     coordinator: bool = False
     timeout: float = 600.0
     grace: float = 80.0
-    patience: float = 60.0
+    reconnect: float = 60.0
     port: int | None = None
-    muster_port: int = 6378
+    rendezvous_port: int = 6378
     dashboard: bool = True
     dashboard_host: str = "127.0.0.1"
     dashboard_port: int = 8265
@@ -25,8 +25,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class End:
-    """How it ended, on every host: the exit code, and what to say about it."""
+class JobResult:
+    """Result of a job on every host: exit code, and the reason if it failed."""
 
     code: int
     text: str

@@ -1,4 +1,4 @@
-"""A prometheus.yml that scrapes the Ray node of every host, each under the host's name in the job."""
+"""Writes a prometheus.yml that scrapes the Ray node of every host, labelled with the host's name."""
 
 from collections.abc import Mapping
 from pathlib import Path

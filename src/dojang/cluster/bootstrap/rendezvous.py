@@ -1,8 +1,8 @@
-"""Who of the expected hosts is there, as the head sees it, and the way to tell them when to begin and when to end.
+"""Rendezvous server of the head: tracks which workers have joined, and tells them when to start Ray and when to end.
 
-Ray knows of nodes, not of hosts by their names in the job, and it cannot tell a host what became of the command. A
-connection that breaks may come back: a host is lost only after `patience` seconds. Losing one is said, and that is all:
-Ray does its work elsewhere.
+Ray knows nodes, not the job's host names, and cannot tell a host the exit code of the command. A worker that
+disconnects may reconnect: it counts as lost after `reconnect` seconds. A lost worker is only logged: Ray reschedules
+its work elsewhere.
 """
 
 import hmac
@@ -15,26 +15,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from dojang.cluster.bootstrap.messages import Broken, Wire, proof
+from dojang.cluster.bootstrap.messages import ConnectionLost, JsonConnection, proof
 from dojang.core.errors import ClusterError
 
-__all__ = ["Muster"]
+__all__ = ["Rendezvous"]
 
 
 @dataclass
 class _Host:
-    """What is known of an expected host."""
+    """State of one expected host."""
 
-    wire: Wire | None = None
+    conn: JsonConnection | None = None
     instance: str = ""
     address: str = ""
-    broken: float | None = None  # since when
-    left: str = ""  # what it said when it went
+    disconnected_since: float | None = None
+    left: str = ""  # the reason it gave when it left
     lost: bool = False
 
 
-class Muster:
-    """Listens for the hosts of a job."""
+class Rendezvous:
+    """Accepts connections from the workers of a job."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Muster:
         port: int,
         expected: Iterable[str],
         secret: bytes,
-        say: Callable[[str], None],
-        patience: float = 60.0,
+        log: Callable[[str], None],
+        reconnect: float = 60.0,
     ) -> None:
         self.expected = tuple(expected)
         self._hosts = {name: _Host() for name in self.expected}
-        self._secret, self._say, self._patience = secret, say, patience
+        self._secret, self._log, self._reconnect = secret, log, reconnect
         self._lock = threading.Lock()
         self._ray = ""
         self._end: dict[str, object] | None = None
@@ -56,60 +56,62 @@ class Muster:
         except OSError as error:
             raise ClusterError(
                 f"cannot listen for the other hosts on {address}:{port}: {error.strerror}; "
-                f"is another job running here? --muster-port chooses another port, the same on all hosts"
+                f"is another job running here? Choose another --rendezvous-port, the same on all hosts"
             ) from None
         self.port = int(self._server.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 
     def announce(self, ray: str) -> None:
-        """Tell everybody, also those to come, where Ray is."""
+        """Sends Ray's address to all workers, including those that join later."""
         with self._lock:
             self._ray = ray
-            wires = self._wires()
-        self._tell(wires, {"ray": ray})
+            conns = self._conns()
+        self._tell(conns, {"ray": ray})
 
-    def absent(self) -> list[str]:
-        """Those who are not connected."""
+    def not_connected(self) -> list[str]:
+        """Names of the workers that are not connected now."""
         with self._lock:
-            return [name for name, host in self._hosts.items() if host.wire is None]
+            return [name for name, host in self._hosts.items() if host.conn is None]
 
     def left(self) -> dict[str, str]:
-        """Those who have gone of their own accord, and what they said."""
+        """Names of the workers that left, with their reasons."""
         with self._lock:
             return {name: host.left for name, host in self._hosts.items() if host.left}
 
     def addresses(self) -> dict[str, str]:
-        """Where those who have ever come are."""
+        """Addresses of all workers that have ever joined."""
         with self._lock:
             return {name: host.address for name, host in self._hosts.items() if host.address}
 
-    def watch(self) -> None:
-        """Say who has been lost. To be called every now and then."""
+    def report_lost_hosts(self) -> None:
+        """Logs workers that have been disconnected for too long. Call it regularly."""
         now, lost = time.monotonic(), []
         with self._lock:
             for name, host in self._hosts.items():
-                if not host.lost and host.broken is not None and now - host.broken > self._patience:
+                since = host.disconnected_since
+                if not host.lost and since is not None and now - since > self._reconnect:
                     host.lost = True
                     lost.append(name)
-            here = len(self._wires())
+            connected = len(self._conns())
         for name in lost:
-            self._say(f"{name} is lost; going on with {here + 1} of {len(self._hosts) + 1} hosts")
+            self._log(f"{name} is lost; continuing with {connected + 1} of {len(self._hosts) + 1} hosts")
 
     def end(self, code: int, text: str, seconds: float = 15.0) -> None:
-        """Tell everybody, also those who come back late, how it ended, and wait until they have gone."""
+        """Sends the job's result to all workers, including those that reconnect late; waits until they have left."""
         with self._lock:
             self._end = {"end": code, "text": text}
-            wires = self._wires()
-        self._tell(wires, self._end)
+            conns = self._conns()
+        self._tell(conns, self._end)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with self._lock:
                 waiting = any(
-                    h.wire or (h.broken is not None and not h.lost and not h.left) for h in self._hosts.values()
+                    host.conn or (host.disconnected_since is not None and not host.lost and not host.left)
+                    for host in self._hosts.values()
                 )
             if not waiting:
                 break
-            self.watch()
+            self.report_lost_hosts()
             time.sleep(0.05)
 
     def close(self) -> None:
@@ -117,17 +119,17 @@ class Muster:
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         with self._lock:
-            wires = self._wires()
-        for wire in wires:
-            wire.close()
+            conns = self._conns()
+        for conn in conns:
+            conn.close()
 
-    def _wires(self) -> list[Wire]:
-        return [host.wire for host in self._hosts.values() if host.wire]
+    def _conns(self) -> list[JsonConnection]:
+        return [host.conn for host in self._hosts.values() if host.conn]
 
-    def _tell(self, wires: Iterable[Wire], message: dict[str, object]) -> None:
-        for wire in wires:
-            with suppress(Broken):  # its reader finds out, too
-                wire.send(message)
+    def _tell(self, conns: Iterable[JsonConnection], message: dict[str, object]) -> None:
+        for conn in conns:
+            with suppress(ConnectionLost):  # its reader thread notices as well
+                conn.send(message)
 
     def _accept(self) -> None:
         while True:
@@ -138,76 +140,76 @@ class Muster:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """One connection, from hello to its end."""
+        """Handles one connection from handshake to close."""
         try:
-            wire = Wire(connection)
-        except OSError:  # gone before it was looked at
+            conn = JsonConnection(connection)
+        except OSError:  # closed before it was accepted
             connection.close()
             return
         name = ""
         try:
-            name = self._admit(wire)
+            name = self._authenticate(conn)
             if name:
-                wire.send(self._end or {"ray": self._ray})
+                conn.send(self._end or {"ray": self._ray})
             while name:
-                self._hear(name, wire, wire.receive())
-        except Broken:
+                self._handle(name, conn, conn.receive())
+        except ConnectionLost:
             pass
         finally:
-            wire.close()
+            conn.close()
             if name:
-                self._broke(name, wire)
+                self._on_disconnect(name, conn)
 
-    def _admit(self, wire: Wire) -> str:
-        """The name of the host, once it has proved to be one of this job. Empty if it is turned away."""
+    def _authenticate(self, conn: JsonConnection) -> str:
+        """Returns the worker's name after it has authenticated; empty if it was refused."""
         nonce = secrets.token_hex(16)
-        wire.send({"nonce": nonce})
-        hello = wire.receive()
+        conn.send({"nonce": nonce})
+        hello = conn.receive()
         name, instance = str(hello.get("hello", "")), str(hello.get("instance", ""))
         refusal = self._refusal(name, instance, str(hello.get("proof", "")), nonce)
         if refusal:
-            self._say(f"turned away {name[:64]!r} from {wire.peer}: {refusal}")
-            wire.send({"refused": refusal})
+            self._log(f"refused {name[:64]!r} from {conn.peer}: {refusal}")
+            conn.send({"refused": refusal})
             return ""
         with self._lock:
             host = self._hosts[name]
-            before, again = host.wire, host.instance != ""
-            host.wire, host.instance, host.address = wire, instance, wire.peer
-            host.broken, host.left, host.lost = None, "", False
+            before, again = host.conn, host.instance != ""
+            host.conn, host.instance, host.address = conn, instance, conn.peer
+            host.disconnected_since, host.left, host.lost = None, "", False
         if before:
             before.close()
-        self._say(f"{name} is back" if again else f"{name} is here ({wire.peer})")
+        self._log(f"{name} reconnected" if again else f"{name} joined ({conn.peer})")
         return name
 
     def _refusal(self, name: str, instance: str, proven: str, nonce: str) -> str:
         if not hmac.compare_digest(proven.encode(), proof(self._secret, nonce, name).encode()):
-            return "it is of another job, or its RAY_AUTH_TOKEN is not the head's"
+            return "it belongs to another job, or its RAY_AUTH_TOKEN differs from the head's"
         if name not in self._hosts:
             return f"not one of the hosts of this job, which are {', '.join(self._hosts)} and the head"
         with self._lock:
             host = self._hosts[name]
-            if host.wire and host.instance != instance:
-                return "a host of that name is here already; each host has a name of its own, and runs the command once"
+            if host.conn and host.instance != instance:
+                return "a host with this name has joined already; names must be unique, and each host runs once"
         return ""
 
-    def _hear(self, name: str, wire: Wire, message: dict[str, Any]) -> None:
+    def _handle(self, name: str, conn: JsonConnection, message: dict[str, Any]) -> None:
         if "beat" in message:
-            wire.send({"beat": 1})
+            conn.send({"beat": 1})
         if "note" in message:
-            self._say(f"{name}: {message['note']}")
+            self._log(f"{name}: {message['note']}")
         if "bye" in message:
             with self._lock:
                 self._hosts[name].left = str(message["bye"])
 
-    def _broke(self, name: str, wire: Wire) -> None:
+    def _on_disconnect(self, name: str, conn: JsonConnection) -> None:
         with self._lock:
             host = self._hosts[name]
-            if host.wire is not wire:
-                return  # it has a new one
-            host.wire = None
+            if host.conn is not conn:
+                return  # it reconnected already
+            host.conn = None
             if not host.left:
-                host.broken = time.monotonic()
+                host.disconnected_since = time.monotonic()
             ending, left = self._end is not None, host.left
         if not ending:
-            waiting = f"does not answer; waiting {self._patience:g} s for it to come back"
-            self._say(f"{name} leaves: {left}" if left else f"{name} {waiting}")
+            waiting = f"does not answer; waiting {self._reconnect:g} s for it to reconnect"
+            self._log(f"{name} left: {left}" if left else f"{name} {waiting}")

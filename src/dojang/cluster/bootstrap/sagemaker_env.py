@@ -1,6 +1,6 @@
-"""What SageMaker tells a training container: its hosts, their groups, the network, and where a failure is written.
+"""Reads a SageMaker training container's hosts, instance groups, network interface and failure file.
 
-Read from resourceconfig.json, which knows of instance groups, or from the SM_* variables where there is no such file.
+The source is resourceconfig.json, which lists instance groups, or the SM_* variables without that file.
 """
 
 import json
@@ -16,16 +16,16 @@ __all__ = ["Job", "failure_file", "read"]
 
 @dataclass(frozen=True)
 class Job:
-    """One training job, seen from one of its hosts."""
+    """A training job, seen from one of its hosts."""
 
     hosts: list[str]
-    me: str
+    this_host: str
     groups: dict[str, list[str]]
     interface: str
 
 
 def read(environment: Mapping[str, str]) -> Job | None:
-    """None outside of SageMaker."""
+    """Reads the job's description; None outside SageMaker."""
     path = _root(environment) / "input/config/resourceconfig.json"
     if path.is_file():
         text, source = path.read_text(), str(path)
@@ -43,13 +43,13 @@ def read(environment: Mapping[str, str]) -> Job | None:
 
 
 def failure_file(environment: Mapping[str, str]) -> Path | None:
-    """Where SageMaker looks for the reason of a failure, if this is its layout."""
+    """Path of the file in which SageMaker expects the reason of a failure; None outside SageMaker."""
     output = _root(environment) / "output"
     return output / "failure" if output.is_dir() else None
 
 
 def _root(environment: Mapping[str, str]) -> Path:
-    """SAGEMAKER_BASE_DIR names another place, as it does for SageMaker's own toolkit."""
+    """/opt/ml, or SAGEMAKER_BASE_DIR, as in SageMaker's own toolkit."""
     return Path(environment.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
 
 

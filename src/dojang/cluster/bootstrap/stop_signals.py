@@ -1,4 +1,4 @@
-"""Signals that ask this process to stop, kept until somebody looks."""
+"""Records the signals that ask this process to stop."""
 
 import signal
 import threading
@@ -10,7 +10,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stop:
-    """Whether to stop, since when, and which signals have not been passed on yet."""
+    """Stop requests: the time of the first one, and the signals not yet forwarded."""
 
     def __init__(self) -> None:
         self.since: float | None = None
@@ -19,7 +19,7 @@ class Stop:
 
     def install(self) -> None:
         for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does with SIGHUP
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP: keep that
                 signal.signal(number, lambda number, _: self.ask(number))
 
     def ask(self, number: int) -> None:
@@ -28,10 +28,10 @@ class Stop:
         self._asked.set()
 
     def take(self) -> list[int]:
-        """The signals that came since it was asked last."""
+        """Returns the signals received since the last call."""
         taken, self._pending = self._pending, []
         return taken
 
     def wait(self, seconds: float) -> bool:
-        """Wait, but not longer than until one comes. Whether one has come, ever."""
+        """Waits up to `seconds` for a signal. Returns whether one has ever been received."""
         return self._asked.wait(seconds)

@@ -1,12 +1,12 @@
-"""A small parent for a command: nothing the command starts outlives it, nor the process that asked for it.
+"""Child subreaper: runs a command and kills all its descendants when the command or the calling process ends.
 
-`subreaper.py SECONDS COMMAND...` runs COMMAND in a session of its own. Orphans among its descendants come here, so
-processes that outlive what started them, as agents of Ray do by a minute, are found and ended whatever group they are
-in. Who started the keeper holds the other end of its standard input: a byte there is a signal for the command; the end
-of it, even by SIGKILL, means SIGTERM for the command, SECONDS to obey, and SIGKILL for all. The exit code is the
-command's, 128 + N after signal N.
+`subreaper.py SECONDS COMMAND...` runs COMMAND in a new session. Orphaned descendants are re-parented to this process,
+so it finds and kills them whatever process group they are in (Ray's agents outlive Ray by a minute). The caller holds
+the other end of standard input: a byte is a signal number for the command; end of file, also after SIGKILL of the
+caller, sends SIGTERM to the command, waits SECONDS, and sends SIGKILL to everything. The exit code is the command's,
+128 + N after signal N.
 
-A file of its own, run by a bare interpreter: it imports nothing but the standard library.
+It runs in a bare interpreter and imports only the standard library.
 """
 
 import ctypes
@@ -22,14 +22,14 @@ __all__ = ["main"]
 
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
 _TICK = 0.1
-_SWEEP = 10.0  # a process that does not go within this is stuck in the kernel
+_SWEEP = 10.0  # a process that survives SIGKILL for longer is stuck in the kernel
 
 
 def main() -> int:
     grace, command = float(sys.argv[1]), sys.argv[2:]
     control = ctypes.CDLL(None).prctl
     control(_SUBREAPER, 1, 0, 0, 0)
-    # Who signals everybody at once, as Slurm and terminals do, means whoever started this. A handler, unlike
+    # Slurm and terminals signal the whole process group: the caller handles that and forwards it. A handler, unlike
     # SIG_IGN, is not inherited by the command.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, lambda *_: None)
@@ -43,14 +43,14 @@ def main() -> int:
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
-    code = _attend(child.pid, grace)
+    code = _wait_for_command(child.pid, grace)
     child.returncode = code
     _sweep()
     return code
 
 
-def _attend(child: int, grace: float) -> int:
-    """Pass signals on until the command has ended, or has to."""
+def _wait_for_command(child: int, grace: float) -> int:
+    """Forwards signals until the command has ended; kills it after the grace period."""
     deadline = float("inf")
     while True:
         status = _reap(child)
@@ -68,7 +68,7 @@ def _attend(child: int, grace: float) -> int:
 
 
 def _reap(child: int) -> int | None:
-    """The status of the command if it has ended. Orphans that have ended meanwhile are put to rest."""
+    """Returns the command's wait status if it has ended; reaps ended orphans."""
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -80,7 +80,7 @@ def _reap(child: int) -> int | None:
 
 
 def _sweep() -> None:
-    """Kill children until there are none: whatever they leave behind becomes a child in turn."""
+    """Kills children until none are left: their own children are re-parented here in turn."""
     deadline = time.monotonic() + _SWEEP
     while time.monotonic() < deadline:
         for pid in _children():
@@ -95,7 +95,7 @@ def _sweep() -> None:
 
 
 def _children() -> list[int]:
-    """Not from /proc/self/task/*/children, which some kernels are built without."""
+    """Lists child processes by /proc/PID/stat: some kernels lack /proc/self/task/*/children."""
     mine, found = str(os.getpid()), []
     for name in os.listdir("/proc"):
         with suppress(OSError):

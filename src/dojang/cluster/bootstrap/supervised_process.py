@@ -1,4 +1,4 @@
-"""Commands under a keeper, as seen by whoever started them."""
+"""Runs commands under a subreaper, so that they and all their descendants end with this process."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-__all__ = ["Kept"]
+__all__ = ["SupervisedProcess"]
 
-_KEEPER = Path(__file__).with_name("subreaper.py")
-_SWEEP = 15.0  # what the keeper takes at most to end what was left behind, and a little
+_SUBREAPER = Path(__file__).with_name("subreaper.py")
+_SWEEP = 15.0  # seconds: longer than the subreaper's own limit for killing descendants
 
 
-class Kept:
-    """A command that ends with this process, with all that it has started. As a context: at the latest on leaving."""
+class SupervisedProcess:
+    """A command that ends with this process, with all its descendants. As a context manager: on exit."""
 
     def __init__(
         self,
@@ -27,29 +27,29 @@ class Kept:
         output: int | IO[Any] | None = None,
         grace: float = 5.0,
     ) -> None:
-        """`output` is for both streams, and None passes them on; `grace` is how long it may take to end, if asked."""
+        """Starts the command. `output` takes stdout and stderr (None inherits); `grace` is in seconds after SIGTERM."""
         self.grace = grace
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_KEEPER), str(grace), *command],
+            [sys.executable, "-I", "-S", str(_SUBREAPER), str(grace), *command],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
             env=dict(environment),
-            start_new_session=True,  # Ctrl-C in a terminal is for this process; it says what follows
+            start_new_session=True,  # Ctrl-C in a terminal reaches only this process, which forwards it
         )
 
     def poll(self) -> int | None:
-        """The exit code; None while it runs."""
+        """Exit code; None while running."""
         return self._process.poll()
 
     @property
-    def age(self) -> float:
-        return time.monotonic() - self._began
+    def age_s(self) -> float:
+        return time.monotonic() - self._started
 
     @property
     def lines(self) -> IO[bytes]:
-        """What it writes, if `output` was subprocess.PIPE."""
+        """Its output, if `output` was subprocess.PIPE."""
         assert self._process.stdout is not None
         return self._process.stdout
 
@@ -59,7 +59,7 @@ class Kept:
             os.write(self._process.stdin.fileno(), bytes([number]))
 
     def stop(self) -> int:
-        """SIGTERM, and SIGKILL for what does not obey. Returns when nothing is left of it."""
+        """Sends SIGTERM, then SIGKILL after the grace period. Returns the exit code once all descendants are gone."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
@@ -73,7 +73,7 @@ class Kept:
         return code
 
     def kill(self) -> int:
-        """Without waiting for it to obey."""
+        """Sends SIGKILL at once."""
         self.signal(signal.SIGKILL)
         return self.stop()
 

@@ -1,7 +1,7 @@
-"""Which hosts a job has, which of them leads, and which one this is.
+"""Finds the hosts of a job, its head, and which host this is.
 
-Asked in this order: what the command line says, what SageMaker says, what Slurm says. If nobody says anything, this
-host is alone. The role follows from names only: how many hosts offer Ray anything to work with does not matter here.
+Sources, in order: the command line, SageMaker, Slurm, and a single host. Roles follow from host names alone; the
+resources that a host offers to Ray do not matter here.
 """
 
 import os
@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from dojang.cluster.bootstrap import sagemaker_env, slurm
 from dojang.core.errors import ConfigError
 
-__all__ = ["Roster", "discover", "in_order"]
+__all__ = ["Topology", "discover", "natural_sort"]
 
 _ALONE = "localhost"
 
 
 @dataclass(frozen=True)
-class Roster:
-    """The hosts of a job, the head first."""
+class Topology:
+    """Hosts of a job, head first; `source` says where the list came from, `interface` which network device to use."""
 
     hosts: tuple[str, ...]
-    me: str
+    this_host: str
     source: str
     interface: str = ""
 
@@ -37,8 +37,8 @@ class Roster:
         return self.hosts[1:]
 
     @property
-    def leads(self) -> bool:
-        return self.me == self.head
+    def is_head(self) -> bool:
+        return self.this_host == self.head
 
 
 def discover(
@@ -46,48 +46,46 @@ def discover(
     host: str = "",
     head_group: str = "",
     environment: Mapping[str, str] = os.environ,
-) -> Roster:
-    """What is known of the job this process is part of."""
+) -> Topology:
+    """Finds the topology of the job this process belongs to."""
     job = sagemaker_env.read(environment)
     if hosts:
         _refuse_group(head_group, "--hosts")
         names = _checked(hosts)
-        found = Roster(names, host or _myself(names), "--hosts")
+        found = Topology(names, host or _find_this_host(names), "--hosts")
     elif job:
         found = _from_container(job, host, head_group)
     elif listed := slurm.node_list(environment):
         _refuse_group(head_group, "Slurm")
-        found = Roster(_checked(in_order(slurm.expand(listed))), host or slurm.this_node(environment), "Slurm")
+        found = Topology(_checked(natural_sort(slurm.expand(listed))), host or slurm.this_node(environment), "Slurm")
     else:
         _refuse_group(head_group, "a single host")
-        found = Roster((host or _ALONE,), host or _ALONE, "a single host")
-    if found.me not in found.hosts:
+        found = Topology((host or _ALONE,), host or _ALONE, "a single host")
+    if found.this_host not in found.hosts:
         raise ConfigError(
-            f"this host is {found.me}, which is not among the hosts of the job, "
-            f"by {found.source}: {', '.join(found.hosts)}"
+            f"this host is {found.this_host}, which is not among the hosts of the job, "
+            f"according to {found.source}: {', '.join(found.hosts)}"
         )
     return replace(found, interface=job.interface) if job else found
 
 
-def in_order(hosts: Sequence[str]) -> list[str]:
-    """Sorted as people count: algo-2 before algo-10."""
+def natural_sort(hosts: Sequence[str]) -> list[str]:
+    """Sorts by the numbers in names: algo-2 before algo-10."""
     return sorted(hosts, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
 
 
-def _from_container(job: sagemaker_env.Job, host: str, head_group: str) -> Roster:
-    hosts = in_order(job.hosts)
-    groups = ", ".join(f"{name} ({', '.join(in_order(members))})" for name, members in job.groups.items())
+def _from_container(job: sagemaker_env.Job, host: str, head_group: str) -> Topology:
+    hosts = natural_sort(job.hosts)
+    groups = ", ".join(f"{name} ({', '.join(natural_sort(members))})" for name, members in job.groups.items())
     if head_group:
         if not job.groups.get(head_group):
-            raise ConfigError(
-                f"--head-group {head_group}: there is no such instance group; there are {groups or 'none'}"
-            )
-        head = in_order(job.groups[head_group])[0]
+            raise ConfigError(f"--head-group {head_group}: no such instance group; the job has {groups or 'none'}")
+        head = natural_sort(job.groups[head_group])[0]
     elif len(job.groups) > 1:
-        raise ConfigError(f"this job has several instance groups; say with --head-group which one leads: {groups}")
+        raise ConfigError(f"this job has several instance groups; choose the head's with --head-group: {groups}")
     else:
         head = hosts[0]
-    return Roster(_checked([head, *(name for name in hosts if name != head)]), host or job.me, "SageMaker")
+    return Topology(_checked([head, *(name for name in hosts if name != head)]), host or job.this_host, "SageMaker")
 
 
 def _refuse_group(head_group: str, source: str) -> None:
@@ -105,8 +103,8 @@ def _checked(hosts: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _myself(hosts: Sequence[str]) -> str:
-    """Which of the hosts this is, by its name or by its addresses."""
+def _find_this_host(hosts: Sequence[str]) -> str:
+    """Finds this host in the list, by its name or its addresses."""
     mine = {socket.gethostname(), socket.getfqdn()}
     short = {name.split(".")[0] for name in mine}
     for fits in (lambda name: name in mine, lambda name: name.split(".")[0] in short, _is_local):
@@ -116,11 +114,11 @@ def _myself(hosts: Sequence[str]) -> str:
         if found:
             break
     which = f"could be any of {', '.join(found)}" if found else f"is none of {', '.join(hosts)}"
-    raise ConfigError(f"this host ({socket.gethostname()}) {which}; say which with --host NAME")
+    raise ConfigError(f"this host ({socket.gethostname()}) {which}; choose with --host NAME")
 
 
 def _is_local(name: str) -> bool:
-    """Whether a name's address is one of this host's: only then can a socket be bound to it."""
+    """Reports whether a name resolves to an address of this host: only then can a socket bind to it."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind((socket.gethostbyname(name), 0))
         return True

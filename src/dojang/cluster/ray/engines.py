@@ -1,7 +1,7 @@
-"""An engine in a process elsewhere.
+"""Runs an inference engine in a Ray actor.
 
-One that is lost is made anew when it is next told to load weights, which a `Fleet` does with engines that have failed.
-Until it has the weights it is expected to have, it draws nothing: a new process begins with those of the model's files.
+A lost actor is replaced at the next `load`, which the engine pool calls for engines that failed. A new actor starts
+from the model's files, so it refuses requests until it has loaded the expected weights version.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dojang.cluster.ray.actors import Actor, Lost, spawn
-from dojang.cluster.ray.object_store import Held, Shared, pick_up
-from dojang.cluster.ray.placement import NOTICE_S, Place, give_back
+from dojang.cluster.ray.actors import Actor, ActorLost, start_actor
+from dojang.cluster.ray.object_store import LatestWeights, ReceivedWeights, get_weights
+from dojang.cluster.ray.placement import NODE_TIMEOUT_S, Placement, release
 from dojang.core.errors import RanksLost
 from dojang.protocols import RolloutEngine, WeightStore
 from dojang.types import Completion, Metrics, Sampling
@@ -20,12 +20,12 @@ from dojang.types import Completion, Metrics, Sampling
 __all__ = ["RayEngine", "Sampler"]
 
 _CLOSE_S = 30.0
-_AGAIN_S = 5.0
-"""Until another process is tried where one was lost."""
+_RETRY_S = 5.0
+"""Seconds before a lost actor is started again."""
 
 
 class Sampler:
-    """The engine's side: in the process that samples."""
+    """The engine inside the actor. Refuses requests for another weights version."""
 
     def __init__(self, engine: RolloutEngine, weights: WeightStore) -> None:
         self._engine, self._weights = engine, weights
@@ -37,91 +37,93 @@ class Sampler:
         return await self._engine.generate(prompt, n, sampling)
 
     async def load(self, version: int, arrays: Any) -> Metrics | None:
-        self._version = None  # in between it has neither
-        self._weights.publish(version, pick_up(arrays))
-        figures = await self._engine.load(version)
-        if isinstance(self._weights, Held):
-            self._weights.forget()
+        self._version = None  # unknown while loading
+        self._weights.publish(version, get_weights(arrays))
+        metrics = await self._engine.load(version)
+        if isinstance(self._weights, ReceivedWeights):
+            self._weights.release()
         self._version = version
-        return figures
+        return metrics
 
     async def close(self) -> None:
         await self._engine.close()
 
 
 class RayEngine:
-    """A RolloutEngine whose work is done by a Sampler elsewhere."""
+    """A RolloutEngine that forwards to a Sampler in an actor."""
 
-    def __init__(self, factory: Callable[[], Sampler], place: Place, weights: Shared, timeout_s: float) -> None:
-        """`timeout_s` is for a process to begin, and for weights to reach it."""
-        self._factory, self._place, self._weights, self._timeout_s = factory, place, weights, timeout_s
+    def __init__(
+        self, factory: Callable[[], Sampler], placement: Placement, weights: LatestWeights, timeout_s: float
+    ) -> None:
+        """`timeout_s` limits the start of an actor, and each load of weights."""
+        self._factory, self._placement, self._weights, self._timeout_s = factory, placement, weights, timeout_s
         self._actor: Actor | None = None
         self._version = -1
 
     async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
-        found: list[Completion] = await self._ask("generate", self._version, tuple(prompt), n, sampling)
+        found: list[Completion] = await self._call("generate", self._version, tuple(prompt), n, sampling)
         return found
 
     async def load(self, version: int) -> Metrics | None:
         reference = self._weights.reference(version)
         if self._actor is not None:
-            with suppress(Lost):  # since it was asked last: it may be the only engine there is
+            with suppress(ActorLost):  # lost since the last request: replace it, it may be the only engine
                 return await self._load(version, reference)
         try:
             if self._actor is None:
-                self._actor = await self._begin()
+                self._actor = await self._start()
             return await self._load(version, reference)
-        except Lost as error:  # so is the machine that has the weights, perhaps
-            raise RanksLost(f"an engine could not be given new weights ({error})") from error
+        except ActorLost as error:  # the node that holds the weights may be lost as well
+            raise RanksLost(f"an engine could not load new weights ({error})") from error
 
-    async def _begin(self) -> Actor:
-        """A new process. If its machine is lost, another is tried once Ray has noticed."""
-        began = time.monotonic()
+    async def _start(self) -> Actor:
+        """Starts an actor. If its node is lost, retries until Ray has noticed that."""
+        started = time.monotonic()
         while True:
-            actor = spawn(self._place, "Engine")
+            actor = start_actor(self._placement, "Engine")
             try:
                 async with asyncio.timeout(self._timeout_s):
                     await actor.prepare(self._factory)
             except BaseException as error:
                 actor.kill()
                 if isinstance(error, TimeoutError):
-                    raise Lost(f"it did not begin within {self._timeout_s:g} s") from error
-                if not isinstance(error, Lost) or time.monotonic() - began > NOTICE_S:
+                    raise ActorLost(f"it did not start within {self._timeout_s:g} s") from error
+                if not isinstance(error, ActorLost) or time.monotonic() - started > NODE_TIMEOUT_S:
                     raise
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
             else:
                 return actor
 
     async def _load(self, version: int, reference: Any) -> Metrics | None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                figures: Metrics | None = await self._ask("load", version, reference)
+                metrics: Metrics | None = await self._call("load", version, reference)
         except TimeoutError as error:
-            self._forget(self._actor)
-            raise Lost(f"weights did not come within {self._timeout_s:g} s") from error
+            self._drop(self._actor)
+            raise ActorLost(f"weights did not arrive within {self._timeout_s:g} s") from error
         self._version = version
-        return figures
+        return metrics
 
     async def close(self) -> None:
         actor, self._actor = self._actor, None
         if actor is not None:
-            with suppress(Exception):  # engines may have processes of their own
-                await asyncio.wait_for(actor.do("close"), _CLOSE_S)
+            with suppress(Exception):  # lets the engine end its own processes
+                await asyncio.wait_for(actor.call("close"), _CLOSE_S)
             actor.kill()
-        give_back([self._place])
+        release([self._placement])
 
-    async def _ask(self, verb: str, *arguments: Any) -> Any:
+    async def _call(self, method: str, *arguments: Any) -> Any:
         actor = self._actor
         if actor is None:
-            raise Lost("the engine's process is gone")
+            raise ActorLost("the engine's process is gone")
         try:
-            return await actor.do(verb, *arguments)
-        except Lost:
-            self._forget(actor)
+            return await actor.call(method, *arguments)
+        except ActorLost:
+            self._drop(actor)
             raise
 
-    def _forget(self, actor: Actor | None) -> None:
-        """It may only be out of reach, and would come back with what nobody wants any more."""
+    def _drop(self, actor: Actor | None) -> None:
+        """Kills the actor: it may only be unreachable, and could come back with outdated results."""
         if actor is not None:
             actor.kill()
         if self._actor is actor:

@@ -1,11 +1,11 @@
-"""A process for judging on every machine of the cluster that has processors to spare, and who gets which work.
+"""Pool of judge actors: one on every node with spare CPUs.
 
-The least busy one is asked. What it has not begun stays here, but for a little: so a machine that joins later has work
-at once, and one that dies takes little with it. What it took is asked of another. Machines are looked for while there
-is work.
+Work goes to the least busy actor. Only a little more than an actor works on is sent ahead; the rest waits here, so a
+node that joins later has work at once, and a node that dies takes little with it. Lost work is sent to another actor.
+The pool checks for new nodes while work is pending.
 
-The processes are not in Ray's books: a trainer or an engine that has lost its machine finds another place at once, and
-judging there makes do with what is left. What is judged, and how, is not known here.
+Judge actors reserve no CPUs in Ray, so a trainer or engine that lost its node can be rescheduled at once; judging
+continues there with the remaining CPUs. This module does not know what is judged.
 """
 
 import asyncio
@@ -19,297 +19,295 @@ from typing import Any, TypeVar
 
 import ray
 
-from dojang.cluster.ray.actors import Actor, Lost, spawn_at
-from dojang.cluster.ray.placement import NOTICE_S, Node, alive, spare
+from dojang.cluster.ray.actors import Actor, ActorLost, start_actor_on
+from dojang.cluster.ray.placement import NODE_TIMEOUT_S, Node, alive_node_ids, spare_cpus
 from dojang.core.errors import ClusterError, DojangError
 
-__all__ = ["Court", "Courts"]
+__all__ = ["JudgeActorPool", "JudgeWorker"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_LOOK_S, _HURRY_S = 3.0, 0.5
-"""Between two looks at the cluster; and if nobody can judge."""
-_AGAIN_S = 30.0
-"""Until a machine where judging could not begin is tried again."""
+_POLL_S, _POLL_EMPTY_S = 3.0, 0.5
+"""Seconds between checks of the cluster; and while the pool has no worker."""
+_RETRY_S = 30.0
+"""Seconds before a node where the actor could not start is tried again."""
 _CLOSE_S = 30.0
-_LOSSES = 5
-"""Processes that may end over the same work before it is given up."""
+_MAX_LOSSES = 5
+"""Workers that may be lost with the same piece of work before it fails."""
 
 
 @dataclass(eq=False, slots=True)
-class Court:
-    """A process that judges, on one machine."""
+class JudgeWorker:
+    """A judge actor on one node."""
 
     node: Node
-    seats: int
-    """How much it works on at a time."""
+    concurrency: int
+    """Number of submissions that it judges at a time."""
     actor: Actor
     load: int = 0
     failures: int = 0
-    """In a row; such a one is asked last."""
+    """Consecutive failures; a worker with failures is chosen last."""
     calls: "set[asyncio.Future[Any]]" = field(default_factory=set)
     known: set[str] = field(default_factory=set)
-    """What it was sent and may have kept."""
+    """Digests of tests that it was sent and may have cached."""
 
     @property
-    def room(self) -> int:
-        """How much it is given: enough to go on with while an answer travels."""
-        return self.seats + max(2, self.seats // 2)
+    def max_load(self) -> int:
+        """Number of submissions that it is sent: some more than it judges at a time, to hide the network's latency."""
+        return self.concurrency + max(2, self.concurrency // 2)
 
-    async def call(self, verb: str, *arguments: Any) -> Any:
-        """Ask it. Whoever does not wait for the answer any more does not want it."""
-        asked = self.actor.begin(verb, *arguments)
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Calls a method of the actor's object; cancels it there if the caller is cancelled."""
+        reference = self.actor.submit(method, *arguments)
         try:
-            return await self.actor.wait(asked)
+            return await self.actor.wait(reference)
         except asyncio.CancelledError:
-            ray.cancel(asked)
+            ray.cancel(reference)
             raise
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """Somebody who waits for a court."""
+class _Waiter:
+    """A request that waits for a worker."""
 
-    court: "asyncio.Future[Court]"
+    worker: "asyncio.Future[JudgeWorker]"
     since: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Trouble:
-    """Why judging could not begin on a machine."""
+class _StartFailure:
+    """The error with which an actor failed to start on a node."""
 
     node: Node
     error: Exception
     at: float
 
 
-class Courts:
-    """All of them. For one event loop at a time."""
+class JudgeActorPool:
+    """The judge actors of the cluster. Usable from one event loop at a time."""
 
     def __init__(
         self,
         factory: Callable[[int], Callable[..., Any]],
         *shared: Any,
-        prove: Callable[[Court], Awaitable[None]],
-        most: int,
+        check: Callable[[JudgeWorker], Awaitable[None]],
+        max_per_node: int,
         timeout_s: float,
     ) -> None:
-        """`factory` is told how much is to be worked on at a time (on each machine `most`, if that is not 0) and gives
-        what makes the object in the process, out of what is `shared`. `prove` raises if a court that has just begun is
-        no good."""
-        self._factory, self._shared, self._prove = factory, shared, prove
-        self._most, self._timeout_s = most, timeout_s
-        self._courts: dict[str, Court] = {}
-        self._beginning: dict[str, asyncio.Task[None]] = {}
+        """`factory` takes the concurrency of a node (at most `max_per_node`, if not 0) and returns a function that
+        makes the actor's object from `shared`. `check` raises if a new worker cannot judge."""
+        self._factory, self._shared, self._check = factory, shared, check
+        self._max_per_node, self._timeout_s = max_per_node, timeout_s
+        self._workers: dict[str, JudgeWorker] = {}
+        self._starting: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._trouble: dict[str, _Trouble] = {}
-        self._lanes: OrderedDict[str, deque[_Turn]] = OrderedDict()
-        self._asked = 0
-        self._nobody_since = 0.0
-        self._watching: asyncio.Task[None] | None = None
+        self._failures: dict[str, _StartFailure] = {}
+        self._queues: OrderedDict[str, deque[_Waiter]] = OrderedDict()
+        self._pending = 0
+        self._empty_since = 0.0
+        self._watcher: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def ask(self, lane: str, work: Callable[[Court], Coroutine[Any, Any, T]]) -> T:
-        """Have one of them do it; lanes take turns. Lost if nobody could."""
-        self._asked += 1
+    async def ask(self, queue: str, work: Callable[[JudgeWorker], Coroutine[Any, Any, T]]) -> T:
+        """Runs work on a worker; named queues take turns. Raises ActorLost if no worker could do it."""
+        self._pending += 1
         try:
             reason = ""
-            for _ in range(_LOSSES):
-                court = await self._free(lane)
+            for _ in range(_MAX_LOSSES):
+                worker = await self._acquire(queue)
                 try:
-                    return await _unless_lost(court, work(court))
-                except Lost as error:
-                    self._drop(court)
+                    return await _run_unless_lost(worker, work(worker))
+                except ActorLost as error:
+                    self._drop(worker)
                     reason = str(error)
                 finally:
-                    court.load -= 1
-                    self._hand_out()
-            raise Lost(f"{_LOSSES} processes that judged it ended ({reason})")
+                    worker.load -= 1
+                    self._dispatch()
+            raise ActorLost(f"{_MAX_LOSSES} workers were lost while judging it ({reason})")
         finally:
-            self._asked -= 1
+            self._pending -= 1
 
-    async def open(self) -> list[Court]:
-        """Begin wherever it is possible; an error if that fails anywhere, with the machine's address. One that is gone
-        is not missed, once Ray has noticed."""
-        began = time.monotonic()
+    async def open(self) -> list[JudgeWorker]:
+        """Starts workers on all nodes. Raises an error with the node's address if one cannot start; ignores nodes that
+        are gone, once Ray has noticed."""
+        started = time.monotonic()
         while True:
-            await self._look()
-            await asyncio.gather(*self._beginning.values())
-            there = await asyncio.to_thread(alive)
-            found = [each for each in self._trouble.values() if each.node.id in there]
+            await self._refresh()
+            await asyncio.gather(*self._starting.values())
+            there = await asyncio.to_thread(alive_node_ids)
+            found = [each for each in self._failures.values() if each.node.id in there]
             if not found:
-                return list(self._courts.values())
-            serious = [each for each in found if not isinstance(each.error, Lost)]
-            if serious or time.monotonic() - began > NOTICE_S:
-                trouble = (serious or found)[0]
-                kind = type(trouble.error) if isinstance(trouble.error, DojangError) else ClusterError
-                raise kind(f"judging cannot begin on {trouble.node.address}: {trouble.error}") from trouble.error
+                return list(self._workers.values())
+            serious = [each for each in found if not isinstance(each.error, ActorLost)]
+            if serious or time.monotonic() - started > NODE_TIMEOUT_S:
+                failure = (serious or found)[0]
+                kind = type(failure.error) if isinstance(failure.error, DojangError) else ClusterError
+                raise kind(f"judging cannot start on {failure.node.address}: {failure.error}") from failure.error
             for each in found:
-                del self._trouble[each.node.id]  # to be tried again
-            await asyncio.sleep(_LOOK_S)
+                del self._failures[each.node.id]  # retry it
+            await asyncio.sleep(_POLL_S)
 
     async def close(self) -> None:
-        """Nothing is left running anywhere."""
+        """Ends all workers and fails waiting requests."""
         self._closed = True
-        if self._watching is not None:
-            self._watching.cancel()
-        while (turn := self._next()) is not None:
-            turn.court.set_exception(Lost("the judge was closed"))
-        for task in self._beginning.values():
+        if self._watcher is not None:
+            self._watcher.cancel()
+        while (waiter := self._next_waiter()) is not None:
+            waiter.worker.set_exception(ActorLost("the judge was closed"))
+        for task in self._starting.values():
             task.cancel()
-        await asyncio.gather(*self._beginning.values(), return_exceptions=True)
-        courts, self._courts = list(self._courts.values()), {}
-        await asyncio.gather(*map(_end, courts), *self._ending, return_exceptions=True)
+        await asyncio.gather(*self._starting.values(), return_exceptions=True)
+        workers, self._workers = list(self._workers.values()), {}
+        await asyncio.gather(*map(_end, workers), *self._ending, return_exceptions=True)
 
-    async def _free(self, lane: str) -> Court:
+    async def _acquire(self, queue: str) -> JudgeWorker:
         if self._closed:
-            raise Lost("the judge is closed")
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch())
-        turn = _Turn(asyncio.get_running_loop().create_future(), time.monotonic())
-        self._lanes.setdefault(lane, deque()).append(turn)
-        self._hand_out()
+            raise ActorLost("the judge is closed")
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._watch())
+        waiter = _Waiter(asyncio.get_running_loop().create_future(), time.monotonic())
+        self._queues.setdefault(queue, deque()).append(waiter)
+        self._dispatch()
         try:
-            return await turn.court
+            return await waiter.worker
         except asyncio.CancelledError:
-            if turn.court.done() and not turn.court.cancelled() and not turn.court.exception():
-                turn.court.result().load -= 1  # just given to somebody who has left
-                self._hand_out()
+            if waiter.worker.done() and not waiter.worker.cancelled() and not waiter.worker.exception():
+                waiter.worker.result().load -= 1  # it was assigned to the cancelled request
+                self._dispatch()
             raise
 
-    def _hand_out(self) -> None:
-        while (court := self._least_busy()) is not None and (turn := self._next()) is not None:
-            court.load += 1
-            turn.court.set_result(court)
+    def _dispatch(self) -> None:
+        while (worker := self._least_busy()) is not None and (waiter := self._next_waiter()) is not None:
+            worker.load += 1
+            waiter.worker.set_result(worker)
 
-    def _least_busy(self) -> Court | None:
-        free = [court for court in self._courts.values() if court.load < court.room]
-        return min(free, key=lambda court: (court.failures > 0, court.load / court.seats), default=None)
+    def _least_busy(self) -> JudgeWorker | None:
+        free = [worker for worker in self._workers.values() if worker.load < worker.max_load]
+        return min(free, key=lambda worker: (worker.failures > 0, worker.load / worker.concurrency), default=None)
 
-    def _next(self) -> _Turn | None:
-        """The first of the lane whose turn it is."""
-        while self._lanes:
-            name, lane = self._lanes.popitem(last=False)
-            turn = lane.popleft()
-            if lane:
-                self._lanes[name] = lane  # to the end of the round
-            if not turn.court.done():
-                return turn
+    def _next_waiter(self) -> _Waiter | None:
+        """Takes the next waiting request, round-robin over the queues."""
+        while self._queues:
+            name, queue = self._queues.popitem(last=False)
+            waiter = queue.popleft()
+            if queue:
+                self._queues[name] = queue  # to the end of the round
+            if not waiter.worker.done():
+                return waiter
         return None
 
     async def _watch(self) -> None:
-        self._nobody_since = time.monotonic()
-        while self._asked:
+        self._empty_since = time.monotonic()
+        while self._pending:
             try:
-                await self._look()
-                unseen = ""
-            except Exception as error:  # the cluster's head may be out of reach for a while
-                unseen = str(error)
-                logger.warning("cannot see what machines there are: %s", error)
-            self._give_up(unseen)
-            await asyncio.sleep(_LOOK_S if self._courts else _HURRY_S)
+                await self._refresh()
+                lookup_error = ""
+            except Exception as error:  # the head may be unreachable for a while
+                lookup_error = str(error)
+                logger.warning("cannot list the cluster's nodes: %s", error)
+            self._fail_expired(lookup_error)
+            await asyncio.sleep(_POLL_S if self._workers else _POLL_EMPTY_S)
 
-    async def _look(self) -> None:
-        """Begin where there is nobody, or with other means; leave those whose machine is gone."""
-        there = await asyncio.to_thread(spare)
+    async def _refresh(self) -> None:
+        """Starts missing workers, restarts those whose spare CPUs changed, and drops those whose node is gone."""
+        there = await asyncio.to_thread(spare_cpus)
         alive = {node.id for node, _ in there}
-        for gone in [each for each in self._courts.values() if each.node.id not in alive]:
+        for gone in [each for each in self._workers.values() if each.node.id not in alive]:
             self._drop(gone)
-        self._trouble = {node: trouble for node, trouble in self._trouble.items() if node in alive}
-        for node, processors in there:
-            seats = min(processors, self._most or processors)
-            court, trouble = self._courts.get(node.id), self._trouble.get(node.id)
-            if trouble is not None and time.monotonic() - trouble.at < _AGAIN_S:
+        self._failures = {node: failure for node, failure in self._failures.items() if node in alive}
+        for node, cpus in there:
+            concurrency = min(cpus, self._max_per_node or cpus)
+            worker, failure = self._workers.get(node.id), self._failures.get(node.id)
+            if failure is not None and time.monotonic() - failure.at < _RETRY_S:
                 continue
-            if court is not None and not seats:
-                self._retire(court)
+            if worker is not None and not concurrency:
+                self._retire(worker)
             if (
-                seats
-                and (court is None or court.seats != seats)
-                and node.id not in self._beginning
+                concurrency
+                and (worker is None or worker.concurrency != concurrency)
+                and node.id not in self._starting
                 and not self._closed
             ):
-                self._beginning[node.id] = asyncio.create_task(self._begin(node, seats))
+                self._starting[node.id] = asyncio.create_task(self._start(node, concurrency))
 
-    async def _begin(self, node: Node, seats: int) -> None:
-        actor = spawn_at(node, "Judge")
-        court = Court(node, seats, actor)
+    async def _start(self, node: Node, concurrency: int) -> None:
+        actor = start_actor_on(node, "Judge")
+        worker = JudgeWorker(node, concurrency, actor)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await actor.wait(actor.make(self._factory(seats), *self._shared))
-                await self._prove(court)
+                await actor.wait(actor.make(self._factory(concurrency), *self._shared))
+                await self._check(worker)
         except BaseException as error:
             actor.kill()
             if not isinstance(error, Exception):
                 raise
-            logger.warning("judging cannot begin on %s: %s", node.address, error)
-            self._trouble[node.id] = _Trouble(node, error, time.monotonic())
+            logger.warning("judging cannot start on %s: %s", node.address, error)
+            self._failures[node.id] = _StartFailure(node, error, time.monotonic())
         else:
-            self._trouble.pop(node.id, None)
-            if (before := self._courts.get(node.id)) is not None:
+            self._failures.pop(node.id, None)
+            if (before := self._workers.get(node.id)) is not None:
                 self._retire(before)
-            self._courts[node.id] = court
-            self._hand_out()
+            self._workers[node.id] = worker
+            self._dispatch()
         finally:
-            self._beginning.pop(node.id, None)
+            self._starting.pop(node.id, None)
 
-    def _give_up(self, unseen: str) -> None:
-        """Those who have waited too long while there was nobody need not wait for more."""
+    def _fail_expired(self, lookup_error: str) -> None:
+        """Fails requests that have waited past the timeout while the pool had no worker."""
         now = time.monotonic()
-        if self._courts:
-            self._nobody_since = now
-        why = "; ".join(
-            [unseen] * bool(unseen) + [f"{each.node.address}: {each.error}" for each in self._trouble.values()]
-        )
-        for turn in [turn for lane in self._lanes.values() for turn in lane if not turn.court.done()]:
-            if now - max(turn.since, self._nobody_since) > self._timeout_s:
-                words = f"there was nobody to judge for {self._timeout_s:g} s"
-                turn.court.set_exception(Lost(f"{words} ({why})" if why else words))
+        if self._workers:
+            self._empty_since = now
+        failed = [f"{each.node.address}: {each.error}" for each in self._failures.values()]
+        why = "; ".join([lookup_error] * bool(lookup_error) + failed)
+        for waiter in [waiter for queue in self._queues.values() for waiter in queue if not waiter.worker.done()]:
+            if now - max(waiter.since, self._empty_since) > self._timeout_s:
+                text = f"no judge was available for {self._timeout_s:g} s"
+                waiter.worker.set_exception(ActorLost(f"{text} ({why})" if why else text))
 
-    def _drop(self, court: Court) -> None:
-        """It is gone, or out of reach."""
-        if self._courts.get(court.node.id) is court:
-            del self._courts[court.node.id]
-        court.actor.kill()
-        for call in court.calls:
+    def _drop(self, worker: JudgeWorker) -> None:
+        """Removes a worker that is lost, and cancels its calls."""
+        if self._workers.get(worker.node.id) is worker:
+            del self._workers[worker.node.id]
+        worker.actor.kill()
+        for call in worker.calls:
             call.cancel()
 
-    def _retire(self, court: Court) -> None:
-        """It may finish what it has."""
-        self._courts.pop(court.node.id, None)
-        task = asyncio.create_task(_finish(court))
+    def _retire(self, worker: JudgeWorker) -> None:
+        """Removes a worker after it has finished its calls."""
+        self._workers.pop(worker.node.id, None)
+        task = asyncio.create_task(_finish(worker))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
 
-async def _unless_lost(court: Court, work: Coroutine[Any, Any, T]) -> T:
-    """What comes of it; Lost if the court is given up meanwhile."""
+async def _run_unless_lost(worker: JudgeWorker, work: Coroutine[Any, Any, T]) -> T:
+    """Result of the work; raises ActorLost if the worker is dropped meanwhile."""
     call = asyncio.ensure_future(work)
-    court.calls.add(call)
+    worker.calls.add(call)
     try:
         await asyncio.wait({call})
     finally:
-        court.calls.discard(call)
-        call.cancel()  # if whoever asked has left
+        worker.calls.discard(call)
+        call.cancel()  # if the caller was cancelled
     if call.cancelled():
-        raise Lost(f"the machine at {court.node.address} is gone")
+        raise ActorLost(f"the node at {worker.node.address} is gone")
     return call.result()
 
 
-async def _finish(court: Court) -> None:
+async def _finish(worker: JudgeWorker) -> None:
     try:
-        while court.calls:
-            await asyncio.wait(set(court.calls))
+        while worker.calls:
+            await asyncio.wait(set(worker.calls))
     finally:
-        await _end(court)
+        await _end(worker)
 
 
-async def _end(court: Court) -> None:
+async def _end(worker: JudgeWorker) -> None:
     try:
-        with suppress(Exception):  # it may be gone already
-            await asyncio.wait_for(court.actor.do("close"), _CLOSE_S)
+        with suppress(Exception):  # it may be lost already
+            await asyncio.wait_for(worker.actor.call("close"), _CLOSE_S)
     finally:
-        court.actor.kill()
-        for call in court.calls:
+        worker.actor.kill()
+        for call in worker.calls:
             call.cancel()

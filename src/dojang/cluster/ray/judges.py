@@ -1,10 +1,10 @@
-"""Judging on all machines of the cluster: programs, and answers that processes verify.
+"""A Judge over all nodes of the cluster: programs, and answers that worker processes verify.
 
-Large exams are put into the object store once, and fetched once by each machine that needs them; submissions then name
-them. A process that ends while it judges, or its machine, is replaced and the work done by another: it is asked for
-here until one answers, and that answer is the only one. If nobody can, that is a JUDGE_ERROR which says why.
+Large test suites are put into the object store once and fetched once by each node; submissions then refer to them by
+digest. If an actor or its node is lost, another judges the submission again; the caller gets exactly one result. If no
+actor can judge it, the result is a JUDGE_ERROR with the reason.
 
-Equal submissions are judged once on a machine, by the judge there; on two machines they may be judged twice.
+Each node's judge caches equal submissions; two nodes may judge the same one twice.
 """
 
 import asyncio
@@ -17,70 +17,70 @@ from typing import Any, Generic, TypeVar
 
 import ray
 
-from dojang.cluster.ray.actors import Lost
-from dojang.cluster.ray.judge_pool import Court, Courts
-from dojang.cluster.ray.placement import gone
+from dojang.cluster.ray.actors import ActorLost
+from dojang.cluster.ray.judge_pool import JudgeActorPool, JudgeWorker
+from dojang.cluster.ray.placement import node_is_gone
 from dojang.core.errors import JudgeError
 from dojang.programs import Exam, IoTest, Isolation, Judgement, Stop, Submission
 from dojang.protocols import Judge, Task
 from dojang.types import Outcome, Problem, Verdict
 
-__all__ = ["Juror", "RayJudge", "RayTask"]
+__all__ = ["JudgeActor", "RayJudge", "RayTask"]
 
 V = TypeVar("V")
 
-_ATTEMPTS = 2
-"""How often a judge may fail before that is what is said. One that has just failed is asked only if no other can be."""
+_MAX_TRIES = 2
+"""Tries before a JUDGE_ERROR is returned. A worker that has just failed is chosen only if no other is free."""
 _LARGE = 1 << 16
-"""Characters of an exam that is not sent with every submission."""
-_KEPT = 256 << 20
-"""Characters of large exams in the object store, and again on each machine."""
+"""Characters above which a test suite goes through the object store instead of with every submission."""
+_CACHE_CHARS = 256 << 20
+"""Limit of large test suites in the object store, and on each node, in characters."""
 
 
-class _Shelf(Generic[V]):
-    """What was used last, up to a size. It is made once for all who wait for it."""
+class _SizedCache(Generic[V]):
+    """LRU cache with a size limit. Concurrent requests for one entry make it once."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[asyncio.Future[V], int]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[asyncio.Future[V], int]] = OrderedDict()
         self._size = 0
 
     def __contains__(self, name: str) -> bool:
-        return name in self._kept and not self._kept[name][0].cancelled()
+        return name in self._entries and not self._entries[name][0].cancelled()
 
     async def get(self, name: str, size: int, make: Callable[[], Coroutine[Any, Any, V]]) -> V:
         if name not in self:
             self._discard(name)
-            self._kept[name] = asyncio.ensure_future(make()), size
+            self._entries[name] = asyncio.ensure_future(make()), size
             self._size += size
-            while self._size > _KEPT and len(self._kept) > 1:
-                self._discard(next(iter(self._kept)))
-        self._kept.move_to_end(name)
+            while self._size > _CACHE_CHARS and len(self._entries) > 1:
+                self._discard(next(iter(self._entries)))
+        self._entries.move_to_end(name)
         try:
-            return await asyncio.shield(self._kept[name][0])
+            return await asyncio.shield(self._entries[name][0])
         except Exception:
             self._discard(name)
             raise
 
     def _discard(self, name: str) -> None:
-        if name in self._kept:
-            self._size -= self._kept.pop(name)[1]
+        if name in self._entries:
+            self._size -= self._entries.pop(name)[1]
 
 
-class Juror:
-    """The judge's side: in a process on the machine that judges."""
+class JudgeActor:
+    """The judge inside the actor."""
 
     def __init__(self, judge: Judge, task: Task | None) -> None:
-        """`task` grades answers, if they are not programs."""
+        """`task` grades answers that are not programs."""
         self._judge, self._task = judge, task
-        self._exams: _Shelf[Exam] = _Shelf()
+        self._exams: _SizedCache[Exam] = _SizedCache()
 
     async def judge(self, submission: Submission) -> Judgement:
         return await self._judge.judge(submission)
 
-    async def judge_by(
+    async def judge_by_digest(
         self, language: str, source: str, stop: Stop, digest: str, where: tuple[Any, int] | None
     ) -> Judgement | None:
-        """By an exam that it keeps, or can fetch from where it is; None if it can do neither."""
+        """Judges by a cached test suite, or by one fetched from the object store; None if it has neither."""
         if where is None and digest not in self._exams:
             return None
         reference, size = where or (None, 0)
@@ -88,7 +88,7 @@ class Juror:
         return await self._judge.judge(Submission(language, source, exam, stop))
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
-        assert self._task is not None, "answers to its task are programs"
+        assert self._task is not None, "this task's answers are programs"
         return await self._task.grade(problem, text)
 
     async def close(self) -> None:
@@ -96,109 +96,109 @@ class Juror:
 
 
 class RayJudge:
-    """A Judge of all machines. It begins when it is first asked."""
+    """A Judge over all nodes. Its actors start at the first submission."""
 
     def __init__(
-        self, factory: Callable[[int], Callable[..., Juror]], *shared: Any, most: int = 0, timeout_s: float
+        self, factory: Callable[[int], Callable[..., JudgeActor]], *shared: Any, max_per_node: int = 0, timeout_s: float
     ) -> None:
-        """As for Courts."""
+        """Takes the arguments of JudgeActorPool."""
         self._timeout_s = timeout_s
-        self._courts = Courts(factory, *shared, prove=self._prove, most=most, timeout_s=timeout_s)
-        self._exams: _Shelf[Any] = _Shelf()
-        self._proofs: list[Submission] = []
+        self._pool = JudgeActorPool(factory, *shared, check=self._check, max_per_node=max_per_node, timeout_s=timeout_s)
+        self._exams: _SizedCache[Any] = _SizedCache()
+        self._checks: list[Submission] = []
 
     async def judge(self, submission: Submission) -> Judgement:
         started = time.perf_counter()
         try:
             size = _size(submission.exam)
             if size > _LARGE:
-                await asyncio.to_thread(lambda: submission.exam.digest)  # megabytes
-            for _ in range(_ATTEMPTS):
-                judgement = await self._courts.ask(
-                    submission.exam.digest, lambda court: self._judged(court, submission, size)
+                await asyncio.to_thread(lambda: submission.exam.digest)  # hashes megabytes: not on the event loop
+            for _ in range(_MAX_TRIES):
+                judgement = await self._pool.ask(
+                    submission.exam.digest, lambda worker: self._judge_on(worker, submission, size)
                 )
                 if judgement.outcome is not Outcome.JUDGE_ERROR:
                     break
-        except Exception as error:  # the promise is a judgement, whatever happens
-            words = str(error) or repr(error)
-            judgement = Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, words)
+        except Exception as error:  # a judge always returns a judgement
+            text = str(error) or repr(error)
+            judgement = Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, text)
         return replace(judgement, seconds=time.perf_counter() - started)
 
     async def everywhere(self, submission: Submission) -> list[tuple[str, Judgement]]:
-        """What each machine makes of it, with the machine's address. Those that join later must accept it, or are not
-        asked to judge."""
-        courts = await self._courts.open()
-        found = await asyncio.gather(*(self._tried(court, submission) for court in courts))
-        self._proofs.append(submission)
-        judged = zip(courts, found, strict=True)
-        return [(court.node.address, judgement) for court, judgement in judged if judgement is not None]
+        """Judges a submission on every node; returns addresses and judgements. A node that joins later must accept the
+        submission too before it gets work."""
+        workers = await self._pool.open()
+        found = await asyncio.gather(*(self._check_on(worker, submission) for worker in workers))
+        self._checks.append(submission)
+        judged = zip(workers, found, strict=True)
+        return [(worker.node.address, judgement) for worker, judgement in judged if judgement is not None]
 
-    async def _tried(self, court: Court, submission: Submission) -> Judgement | None:
-        """None if its machine is gone meanwhile."""
+    async def _check_on(self, worker: JudgeWorker, submission: Submission) -> Judgement | None:
+        """Judges on one worker; None if its node is lost meanwhile."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._judged(court, submission, _size(submission.exam))
-        except (Lost, TimeoutError) as error:
-            words = str(error) or f"no answer within {self._timeout_s:g} s"
-        if await gone(court.node):
+                return await self._judge_on(worker, submission, _size(submission.exam))
+        except (ActorLost, TimeoutError) as error:
+            text = str(error) or f"no answer within {self._timeout_s:g} s"
+        if await node_is_gone(worker.node):
             return None
-        return Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, words)
+        return Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, text)
 
     async def open(self) -> None:
-        """Begin on all machines; an error if one of them cannot."""
-        await self._courts.open()
+        """Starts judging on all nodes; raises an error if one cannot."""
+        await self._pool.open()
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
-        """By the task that the jurors have."""
+        """Grades an answer with the actors' task."""
 
-        async def graded(court: Court) -> Verdict:
-            verdict: Verdict = await court.call("grade", problem, text)
-            court.failures = court.failures + 1 if verdict.outcome is Outcome.JUDGE_ERROR else 0
+        async def graded(worker: JudgeWorker) -> Verdict:
+            verdict: Verdict = await worker.call("grade", problem, text)
+            worker.failures = worker.failures + 1 if verdict.outcome is Outcome.JUDGE_ERROR else 0
             return verdict
 
-        return await self._courts.ask(problem.id, graded)
+        return await self._pool.ask(problem.id, graded)
 
     async def close(self) -> None:
-        await self._courts.close()
+        await self._pool.close()
 
-    async def _prove(self, court: Court) -> None:
-        for proof in self._proofs:
-            judgement = await self._judged(court, proof, _size(proof.exam))
+    async def _check(self, worker: JudgeWorker) -> None:
+        for check in self._checks:
+            judgement = await self._judge_on(worker, check, _size(check.exam))
             if judgement.outcome is not Outcome.ACCEPTED:
-                raise JudgeError(f"{proof.language} programs cannot be judged: {judgement.detail or judgement.outcome}")
+                raise JudgeError(f"{check.language} programs cannot be judged: {judgement.detail or judgement.outcome}")
 
-    async def _judged(self, court: Court, submission: Submission, size: int) -> Judgement:
+    async def _judge_on(self, worker: JudgeWorker, submission: Submission, size: int) -> Judgement:
         judgement: Judgement | None
         if size <= _LARGE:
-            judgement = await court.call("judge", submission)
+            judgement = await worker.call("judge", submission)
         else:
-            judgement = await self._judged_by(court, submission, size)
+            judgement = await self._judge_by_digest(worker, submission, size)
         assert judgement is not None
-        court.failures = court.failures + 1 if judgement.outcome is Outcome.JUDGE_ERROR else 0
+        worker.failures = worker.failures + 1 if judgement.outcome is Outcome.JUDGE_ERROR else 0
         return judgement
 
-    async def _judged_by(self, court: Court, submission: Submission, size: int) -> Judgement | None:
-        """Name the exam; say where it is if it was not sent there yet, or has been forgotten."""
+    async def _judge_by_digest(self, worker: JudgeWorker, submission: Submission, size: int) -> Judgement | None:
+        """Sends the digest of the tests; sends their reference if the worker does not have them (any more)."""
         digest = submission.exam.digest
-        asked = ("judge_by", submission.language, submission.source, submission.stop, digest)
-        if digest in court.known:
-            judgement: Judgement | None = await court.call(*asked, None)
+        call = ("judge_by_digest", submission.language, submission.source, submission.stop, digest)
+        if digest in worker.known:
+            judgement: Judgement | None = await worker.call(*call, None)
             if judgement is not None:
                 return judgement
         reference = await self._exams.get(digest, size, partial(asyncio.to_thread, ray.put, submission.exam))
-        court.known.add(digest)
-        return await court.call(*asked, (reference, size))  # type: ignore[no-any-return]
+        worker.known.add(digest)
+        return await worker.call(*call, (reference, size))  # type: ignore[no-any-return]
 
 
 class RayTask:
-    """A Task whose answers are graded by a RayJudge."""
+    """A Task whose answers a RayJudge grades."""
 
-    def __init__(self, here: Task, judge: RayJudge) -> None:
-        """The judge stays the caller's to close."""
-        self._here, self._judge = here, judge
+    def __init__(self, local: Task, judge: RayJudge) -> None:
+        """The caller closes the judge."""
+        self._local, self._judge = local, judge
 
     def problems(self, split: str) -> Sequence[Problem]:
-        return self._here.problems(split)
+        return self._local.problems(split)
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         try:
@@ -208,7 +208,7 @@ class RayTask:
 
 
 def _size(exam: Exam) -> int:
-    """About how many characters."""
+    """Approximate size of a test suite in characters."""
     return sum(
         len(test.input) + len(test.output) if isinstance(test, IoTest) else len(test.code) for test in exam.tests
     )

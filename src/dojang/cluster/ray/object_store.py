@@ -1,7 +1,7 @@
 """Weights in Ray's object store.
 
-They are put there once, as plain arrays, and every process of a machine looks at the same memory: nothing is copied
-until an engine takes them over. Ray's arrays cannot be written to.
+They are put once, as numpy arrays. All processes of a node share that memory; an engine copies when it loads them.
+Arrays from the store are read-only.
 """
 
 import warnings
@@ -15,73 +15,73 @@ from torch import Tensor
 
 from dojang.protocols import Changes, Factors
 
-__all__ = ["Held", "Shared", "lay_down", "pick_up"]
+__all__ = ["LatestWeights", "ReceivedWeights", "get_weights", "put_weights"]
 
 Arrays = dict[str, tuple[np.ndarray[Any, Any], str]]
 
 
-def lay_down(tensors: Mapping[str, Tensor]) -> Any:
-    """Put weights into the store."""
+def put_weights(tensors: Mapping[str, Tensor]) -> Any:
+    """Puts weights into the object store; returns the object reference."""
     return ray.put({name: _array(tensor) for name, tensor in tensors.items()})
 
 
-def pick_up(arrays: Arrays) -> dict[str, Tensor]:
-    """What was put there."""
+def get_weights(arrays: Arrays) -> dict[str, Tensor]:
+    """Tensors of weights from the object store, without a copy."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody will
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # they are only read
         return {name: torch.from_numpy(array).view(getattr(torch, dtype)) for name, (array, dtype) in arrays.items()}
 
 
 def _array(tensor: Tensor) -> tuple[np.ndarray[Any, Any], str]:
-    """numpy knows no bfloat16: its bits go as whole numbers."""
-    here = tensor.detach().cpu().contiguous()
-    dtype = str(here.dtype).removeprefix("torch.")
-    return (here.view(torch.int16) if dtype == "bfloat16" else here).numpy(), dtype
+    """Array and dtype of a tensor; bfloat16, which numpy lacks, as int16 bits."""
+    local = tensor.detach().cpu().contiguous()
+    dtype = str(local.dtype).removeprefix("torch.")
+    return (local.view(torch.int16) if dtype == "bfloat16" else local).numpy(), dtype
 
 
-class Shared:
-    """The newest weights: where they are in the store."""
+class LatestWeights:
+    """Version and object reference of the latest weights."""
 
     def __init__(self) -> None:
         self._version: int | None = None
         self._reference: Any = None
 
     def announce(self, version: int, reference: Any) -> None:
-        """These are the newest now."""
+        """Sets the latest version."""
         self._version, self._reference = version, reference
 
     def newest(self) -> int:
-        """The version there is."""
+        """Latest version."""
         if self._version is None:
             raise LookupError("nothing has been published yet")
         return self._version
 
     def reference(self, version: int) -> Any:
-        """Where they are."""
+        """Object reference of a version, which must be the latest."""
         if version != self._version:
             raise LookupError(f"weights version {version} is not held; the store has {self._version}")
         return self._reference
 
 
-class Held:
-    """A WeightStore that shows an engine what has come for it, and keeps it no longer than that takes."""
+class ReceivedWeights:
+    """A WeightStore in an engine's actor: holds received weights until the engine has loaded them."""
 
     def __init__(self) -> None:
         self._version = -1
         self._tensors: Mapping[str, Tensor] = {}
 
     def publish(self, version: int, tensors: Mapping[str, Tensor], factors: Factors | None = None) -> None:
-        assert not factors, "what trainers elsewhere publish has them added already"
+        assert not factors, "trainers on Ray publish merged weights"
         self._version, self._tensors = version, tensors
 
     def fetch(self, version: int) -> Mapping[str, Tensor]:
         if version != self._version or not self._tensors:
-            raise LookupError(f"weights version {version} have not come")
+            raise LookupError(f"weights version {version} has not arrived")
         return self._tensors
 
     def changes(self, base: int, version: int) -> Changes | None:
         return None
 
-    def forget(self) -> None:
-        """What has been taken over need not be held."""
+    def release(self) -> None:
+        """Drops the weights after the engine has loaded them."""
         self._tensors = {}

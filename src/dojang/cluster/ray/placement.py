@@ -1,4 +1,4 @@
-"""The cluster, and places in it."""
+"""Connects to the Ray cluster; reserves placement groups; lists nodes and spare CPUs."""
 
 import asyncio
 import logging
@@ -17,31 +17,31 @@ from dojang.cluster.runtime_config import RayConfig
 from dojang.core.errors import ClusterError
 
 __all__ = [
-    "NOTICE_S",
+    "NODE_TIMEOUT_S",
     "Node",
-    "Place",
-    "alive",
+    "Placement",
+    "alive_node_ids",
     "connect",
-    "give_back",
-    "gone",
     "gpus_each",
+    "node_is_gone",
     "nodes",
+    "release",
     "reserve",
-    "spare",
+    "spare_cpus",
 ]
 
 logger = logging.getLogger(__name__)
-_WORD_S = 10.0
-"""How long to wait for places before saying so; and for a cluster to be there."""
+_WARN_S = 10.0
+"""Seconds to wait for a placement before a warning, and for a cluster to be reachable."""
 _SLICE_S = 1.0
-"""Ray hears no signals while it waits, so it waits for so long at a time."""
-NOTICE_S = 75.0
-"""How long Ray may take to notice that a machine is gone: five questions, each of which has ten seconds."""
+"""Seconds of each wait: Ray blocks signals while it waits."""
+NODE_TIMEOUT_S = 75.0
+"""Seconds that Ray may take to notice a dead node: five health checks of ten seconds each, and some margin."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Room for one process."""
+class Placement:
+    """Reserved resources for one process: a bundle of a placement group."""
 
     group: Any
     bundle: int
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of the cluster."""
+    """A node of the cluster."""
 
     id: str
     address: str
@@ -59,48 +59,47 @@ class Node:
     gpus: float
 
 
-_reserved: list[Place] = []
+_reserved: list[Placement] = []
 _had_gpus = False
-"""Whether the cluster had any: if it has lost them, that is no reason for a run to go on without."""
-_alone = False
-"""Whether the cluster was begun here, for this run: then no machine will join it."""
+"""Whether the cluster ever had GPUs: a run that lost them waits for them instead of continuing on CPUs."""
+_local_cluster = False
+"""Whether this run started the cluster: then no further node will join."""
 _seen: tuple[float, frozenset[str]] = (float("-inf"), frozenset())
-_MOMENT_S = 2.0
+_ALIVE_CACHE_S = 2.0
 
 
 def connect(config: RayConfig) -> None:
-    """Join the cluster, or begin one of this machine alone. If that was done already, all places are given back: those
-    who had them have failed."""
-    global _alone
+    """Connects to the cluster, or starts a local one. If already connected, releases all placements of a failed run."""
+    global _local_cluster
     if ray.is_initialized():
-        give_back(list(_reserved))
+        release(list(_reserved))
         return
     address = config.address or os.environ.get("RAY_ADDRESS", "")
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "150")  # on a busy machine its 30 are not enough
-    os.environ.setdefault("RAY_worker_niceness", "0")  # of a cluster begun here: its 15 would starve trainers
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "150")  # its 30 s are too little on a busy machine
+    os.environ.setdefault("RAY_worker_niceness", "0")  # for a local cluster: Ray's 15 would starve trainers
     try:
         if address:
-            _greet(address)
+            _check_reachable(address)
             ray.init(address=address, log_to_driver=True, configure_logging=False)
-        else:  # without a word Ray would join whatever cluster somebody has started on this machine
+        else:  # without an address Ray would join any cluster that runs on this machine
             ray.init(address="local", include_dashboard=False, log_to_driver=True, configure_logging=False)
-            _alone = True
-    except Exception as error:  # of many kinds, with many lines
+            _local_cluster = True
+    except Exception as error:  # Ray raises many kinds, with long texts
         first, *_ = str(error).strip().splitlines() or [type(error).__name__]
-        where = f"the Ray cluster at {address} cannot be joined" if address else "Ray cannot be started here"
+        where = f"cannot connect to the Ray cluster at {address}" if address else "cannot start Ray here"
         raise ClusterError(f"{where}: {first}; see runtime.address, RAY_ADDRESS and RAY_AUTH_TOKEN") from error
 
 
-def _greet(address: str) -> None:
-    """OSError if nobody listens there: Ray itself asks for minutes, and does not say what is wrong. Addresses that are
-    words (auto) are Ray's to understand."""
+def _check_reachable(address: str) -> None:
+    """Raises OSError if the address does not accept connections: Ray itself would retry for minutes without a reason.
+    Skips symbolic addresses (auto)."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return
-    deadline = time.monotonic() + _WORD_S
+    deadline = time.monotonic() + _WARN_S
     while True:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_WORD_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_WARN_S).close()
         except OSError:
             if time.monotonic() > deadline:
                 raise
@@ -110,7 +109,7 @@ def _greet(address: str) -> None:
 
 
 def nodes() -> list[Node]:
-    """Those that are alive."""
+    """Live nodes of the cluster."""
     return [
         Node(
             each["NodeID"],
@@ -123,28 +122,28 @@ def nodes() -> list[Node]:
     ]
 
 
-def alive() -> frozenset[str]:
-    """Their ids, as they were a moment ago: many may ask at the same time."""
+def alive_node_ids() -> frozenset[str]:
+    """IDs of the live nodes, cached for a moment because many callers ask at once."""
     global _seen
     at, found = _seen
-    if time.monotonic() - at > _MOMENT_S:
+    if time.monotonic() - at > _ALIVE_CACHE_S:
         found = frozenset(node.id for node in nodes())
         _seen = time.monotonic(), found
     return found
 
 
-async def gone(node: Node) -> bool:
-    """Whether a machine that somebody was lost with is; Ray may take a while to notice."""
-    deadline = time.monotonic() + NOTICE_S
-    while node.id in await asyncio.to_thread(alive):
+async def node_is_gone(node: Node) -> bool:
+    """Reports whether a node is gone; waits as long as Ray may take to notice."""
+    deadline = time.monotonic() + NODE_TIMEOUT_S
+    while node.id in await asyncio.to_thread(alive_node_ids):
         if time.monotonic() > deadline:
             return False
-        await asyncio.sleep(_MOMENT_S)
+        await asyncio.sleep(_ALIVE_CACHE_S)
     return True
 
 
 def gpus_each(config: RayConfig, device: str) -> float:
-    """How many GPUs a trainer or engine gets; `device` is model.device."""
+    """Number of GPUs of a trainer or engine; `device` is model.device."""
     if device == "cpu":
         return 0.0
     if config.gpus is not None:
@@ -154,24 +153,24 @@ def gpus_each(config: RayConfig, device: str) -> float:
     return float(_had_gpus)
 
 
-def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, timeout_s: float) -> list[Place]:
-    """Room for so many processes. ClusterError if there is none in time, with what there is."""
+def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, timeout_s: float) -> list[Placement]:
+    """Reserves resources for `count` processes. Raises ClusterError with the free resources after the timeout."""
     bundle = {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
-    wanted = f"{what} need {count} x ({_words(bundle)})"
+    wanted = f"{what} need {count} x ({_format_resources(bundle)})"
     remedy = "see runtime.trainers, runtime.engines, runtime.cpus and runtime.gpus"
-    if _alone and not _can_hold(cpus, gpus, count):
-        raise ClusterError(f"{wanted}, and this machine has not got that ({_there()}); {remedy}")
+    if _local_cluster and not _can_hold(cpus, gpus, count):
+        raise ClusterError(f"{wanted}, more than this machine has ({_free_resources()}); {remedy}")
     group = placement_group([bundle] * count, strategy=strategy)
-    if not _ready(group, min(_WORD_S, timeout_s)):
-        logger.warning("waiting for room in the cluster: %s; %s", wanted, _there())
+    if not _ready(group, min(_WARN_S, timeout_s)):
+        logger.warning("waiting for resources in the cluster: %s; %s", wanted, _free_resources())
         if not _ready(group, timeout_s):
             remove_placement_group(group)
             raise ClusterError(
-                f"{wanted}, and the cluster had no room for that within {timeout_s:g} s ({_there()}); {remedy}"
+                f"{wanted}; the cluster did not have them within {timeout_s:g} s ({_free_resources()}); {remedy}"
             )
-    places = [Place(group, at, cpus, gpus) for at in range(count)]
-    _reserved.extend(places)
-    return places
+    placements = [Placement(group, at, cpus, gpus) for at in range(count)]
+    _reserved.extend(placements)
+    return placements
 
 
 def _ready(group: Any, seconds: float) -> bool:
@@ -183,23 +182,25 @@ def _ready(group: Any, seconds: float) -> bool:
 
 
 def _can_hold(cpus: float, gpus: float, count: int) -> bool:
-    """Whether the machines there are could ever, beside what is reserved."""
+    """Reports whether the nodes have the resources, besides those reserved."""
     there = nodes()
     cpus_left = sum(node.cpus for node in there) - sum(each.cpus for each in _reserved)
     gpus_left = sum(node.gpus for node in there) - sum(each.gpus for each in _reserved)
     return cpus * count <= cpus_left and gpus * count <= gpus_left
 
 
-def give_back(places: Sequence[Place]) -> None:
-    """Processes that are still there end."""
-    for group in {each.group.id: each.group for each in places if each in _reserved}.values():
+def release(placements: Sequence[Placement]) -> None:
+    """Releases placements; Ray ends processes that still run there."""
+    for group in {each.group.id: each.group for each in placements if each in _reserved}.values():
         remove_placement_group(group)
-    _reserved[:] = [each for each in _reserved if each not in places]
+    _reserved[:] = [each for each in _reserved if each not in placements]
 
 
-def spare() -> list[tuple[Node, int]]:
-    """How many processors trainers and engines of this run leave on each machine; one somewhere in any case.
-    ClusterError if no machine has any."""
+def spare_cpus() -> list[tuple[Node, int]]:
+    """CPUs that this run's trainers and engines leave free on each node; at least one somewhere.
+
+    Raises ClusterError if no node has a CPU.
+    """
     taken: Counter[str] = Counter()
     for group in {each.group.id: each.group for each in _reserved}.values():
         table = placement_group_table(group)
@@ -210,15 +211,15 @@ def spare() -> list[tuple[Node, int]]:
     if not any(found.values()):
         widest = max(there, key=lambda node: node.cpus, default=None)
         if widest is None or not widest.cpus:
-            raise ClusterError(f"no machine of the cluster has a processor to judge with ({len(there)} are there)")
+            raise ClusterError(f"no node of the cluster has a CPU for judging ({len(there)} nodes)")
         found[widest] = 1
     return list(found.items())
 
 
-def _there() -> str:
+def _free_resources() -> str:
     free = ray.available_resources()
-    return f"free: {_words({kind: free.get(kind, 0.0) for kind in ('CPU', 'GPU')})}, on {len(nodes())} machines"
+    return f"free: {_format_resources({kind: free.get(kind, 0.0) for kind in ('CPU', 'GPU')})}, on {len(nodes())} nodes"
 
 
-def _words(resources: dict[str, float]) -> str:
+def _format_resources(resources: dict[str, float]) -> str:
     return ", ".join(f"{amount:g} {kind}" for kind, amount in resources.items())

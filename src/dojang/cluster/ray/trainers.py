@@ -1,7 +1,7 @@
-"""A trainer whose ranks are processes elsewhere.
+"""A Trainer whose ranks are Ray actors.
 
-Every rank is told the same, at the same time; what they have to tell each other is the trainers' own business. If one
-of them is lost the others cannot go on, so all end, and the run begins again at its last checkpoint (`RanksLost`).
+Every call goes to all ranks at once; they communicate through their own process group. If one rank is lost, all are
+killed, and the run restarts from its last checkpoint (`RanksLost`).
 """
 
 import asyncio
@@ -12,32 +12,32 @@ from typing import Any
 
 import ray
 
-from dojang.cluster.ray.actors import Actor, Lost, gather, spawn
-from dojang.cluster.ray.file_transfer import Luggage, bring, fetch
-from dojang.cluster.ray.object_store import lay_down
-from dojang.cluster.ray.placement import Place, give_back
+from dojang.cluster.ray.actors import Actor, ActorLost, gather, start_actor
+from dojang.cluster.ray.file_transfer import FileTransfer, fetch_folder, send_folder
+from dojang.cluster.ray.object_store import put_weights
+from dojang.cluster.ray.placement import Placement, release
 from dojang.core.errors import DojangError, RanksLost
 from dojang.protocols import Trainer, WeightStore
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["Rank", "RayTrainer", "enter"]
+__all__ = ["Rank", "RayTrainer", "set_rank_environment"]
 
-_LAST_WORDS_S = 5.0
-"""How long to wait, when one rank fails, for another that knows better why."""
+_BETTER_ERROR_S = 5.0
+"""Seconds to wait, after one rank failed, for another rank with a more specific error."""
 
-Deliver = Callable[[int, Any, Actor], Coroutine[Any, Any, None]]
-"""Takes a version, where in the object store its weights are, and who put them there."""
+OnPublish = Callable[[int, Any, Actor], Coroutine[Any, Any, None]]
+"""Receives a version, the object reference of its weights, and the actor that put them there."""
 
 
-def enter(rank: int, world: int, address: tuple[str, int]) -> None:
-    """Say to torch which of the processes this is. Each has GPUs of its own, so each is the first on its machine."""
+def set_rank_environment(rank: int, world: int, address: tuple[str, int]) -> None:
+    """Sets torch.distributed's variables. Ray gives each process its own GPUs, so LOCAL_RANK is always 0."""
     host, port = address
     os.environ.update(RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(world), LOCAL_WORLD_SIZE="1")
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
 
 
-class Rank(Luggage):
-    """The trainer's side: one of the processes that train."""
+class Rank(FileTransfer):
+    """One rank of the trainer, inside its actor."""
 
     def __init__(self, trainer: Trainer, weights: WeightStore) -> None:
         super().__init__()
@@ -65,9 +65,9 @@ class Rank(Luggage):
         return await self._trainer.teacher_logprobs(samples)
 
     async def publish(self, first: bool) -> tuple[int, list[Any]]:
-        """The version, and where the first rank has put its weights."""
+        """Version, and the object reference of the weights if this is the first rank."""
         version = await self._trainer.publish()
-        return version, [lay_down(self._weights.fetch(version))] if first else []
+        return version, [put_weights(self._weights.fetch(version))] if first else []
 
     async def save(self, path: Path) -> None:
         await self._trainer.save(path)
@@ -77,30 +77,29 @@ class Rank(Luggage):
 
 
 class RayTrainer:
-    """A Trainer made of Ranks."""
+    """A Trainer that forwards to Ranks in actors."""
 
     def __init__(
         self,
         factory: Callable[[int, tuple[str, int]], Callable[[], Rank]],
-        places: Sequence[Place],
-        deliver: Deliver,
+        placements: Sequence[Placement],
+        on_publish: OnPublish,
         timeout_s: float,
     ) -> None:
-        """`factory` is told a rank and where the first one can be met, and gives what makes it."""
-        self._places, self._deliver = places, deliver
-        self._ranks = [spawn(place, "Trainer") for place in places]
+        """`factory` takes a rank and the first rank's address, and returns a function that makes the Rank."""
+        self._placements, self._on_publish = placements, on_publish
+        self._ranks = [start_actor(placement, "Trainer") for placement in placements]
         try:
             for each in self._ranks:
-                each.locate(self._ranks, timeout_s)
+                each.resolve_node(self._ranks, timeout_s)
             (address,) = gather(self._ranks, [self._ranks[0].address()], timeout_s)
             made = [each.make(factory(at, address)) for at, each in enumerate(self._ranks)]
             gather(self._ranks, made, timeout_s)
         except BaseException as error:
-            self._end()
-            if isinstance(error, Lost) or "address already in use" in str(
-                error
-            ):  # somebody was faster to take the port
-                raise RanksLost(f"a trainer ended before it had begun ({error})") from error
+            self._kill()
+            port_taken = "address already in use" in str(error)  # by another process, since it was found free
+            if isinstance(error, ActorLost) or port_taken:
+                raise RanksLost(f"a trainer ended during its start ({error})") from error
             raise
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
@@ -131,83 +130,84 @@ class RayTrainer:
         return found
 
     async def publish(self) -> int:
-        version, references = (await self._of(each.do("publish", at == 0) for at, each in enumerate(self._ranks)))[0]
-        await self._safely(self._deliver(version, references[0], self._ranks[0]))
+        calls = (each.call("publish", at == 0) for at, each in enumerate(self._ranks))
+        version, references = (await self._gather(calls))[0]
+        await self._watch_for_loss(self._on_publish(version, references[0], self._ranks[0]))
         return int(version)
 
     async def save(self, path: Path) -> None:
-        if await self._sees(path):
+        if await self._share_directory(path):
             await self._all("save", path)
             return
-        folders = await self._of(each.do("unpack") for each in self._ranks)
+        folders = await self._gather(each.call("make_folder") for each in self._ranks)
         await self._each("save", folders)
         for each, folder in zip(self._ranks, folders, strict=True):
-            await self._safely(fetch(each, folder, path))
+            await self._watch_for_loss(fetch_folder(each, folder, path))
 
     async def restore(self, path: Path) -> None:
-        if await self._sees(path):
+        if await self._share_directory(path):
             await self._all("restore", path)
             return
-        folders = await self._of(each.do("unpack") for each in self._ranks)
-        await self._safely(bring(path, list(zip(self._ranks, folders, strict=True))))
+        folders = await self._gather(each.call("make_folder") for each in self._ranks)
+        await self._watch_for_loss(send_folder(path, list(zip(self._ranks, folders, strict=True))))
         await self._each("restore", folders)
-        await self._each("discard", folders)
+        await self._each("remove", folders)
 
     async def close(self) -> None:
-        self._end()
+        self._kill()
 
-    async def _all(self, verb: str, *arguments: Any) -> Any:
-        return (await self._of(each.do(verb, *arguments) for each in self._ranks))[0]
+    async def _all(self, method: str, *arguments: Any) -> Any:
+        return (await self._gather(each.call(method, *arguments) for each in self._ranks))[0]
 
-    async def _each(self, verb: str, folders: Sequence[Path]) -> None:
-        """With a folder of its own for every rank."""
-        await self._of(each.do(verb, folder) for each, folder in zip(self._ranks, folders, strict=True))
+    async def _each(self, method: str, folders: Sequence[Path]) -> None:
+        """Calls a method on every rank with the rank's own folder."""
+        await self._gather(each.call(method, folder) for each, folder in zip(self._ranks, folders, strict=True))
 
-    async def _sees(self, path: Path) -> bool:
-        """Whether all ranks find the same directory there; if not, files must travel."""
+    async def _share_directory(self, path: Path) -> bool:
+        """Reports whether all ranks see this directory; otherwise files must be transferred."""
         path.mkdir(parents=True, exist_ok=True)
-        sign = path / ".seen"
-        sign.write_text(word := os.urandom(8).hex())
+        marker = path / ".seen"
+        marker.write_text(token := os.urandom(8).hex())
         try:
-            return set(await self._of(each.do("reads", sign) for each in self._ranks)) == {word}
+            return set(await self._gather(each.call("read_text", marker) for each in self._ranks)) == {token}
         finally:
-            sign.unlink()
+            marker.unlink()
 
-    async def _of(self, asked: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """What all answer. If one fails, none is left."""
+    async def _gather(self, asked: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """Results of all calls. If one fails, kills all ranks."""
         tasks = [asyncio.ensure_future(each) for each in asked]
-        found: list[Any] = await self._safely(_together(tasks))
+        found: list[Any] = await self._watch_for_loss(_gather_or_best_error(tasks))
         return found
 
-    async def _safely(self, work: Any) -> Any:
+    async def _watch_for_loss(self, work: Any) -> Any:
         try:
             return await work
-        except Lost as error:
-            self._end()
+        except ActorLost as error:
+            self._kill()
             raise RanksLost(f"a trainer was lost ({error})") from error
         except DojangError:
-            self._end()
+            self._kill()
             raise
         except RuntimeError as error:
-            self._end()
-            if len(self._places) > 1 and ("gloo" in str(error) or "onnection" in str(error) or "NCCL" in str(error)):
+            self._kill()
+            if len(self._placements) > 1 and any(word in str(error) for word in ("gloo", "onnection", "NCCL")):
                 raise RanksLost("a trainer lost its connection to another") from error
             raise
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
         for each in self._ranks:
             each.kill()
-        give_back(self._places)
+        release(self._placements)
 
 
-async def _together(tasks: "Sequence[asyncio.Future[Any]]") -> list[Any]:
-    """All results, or the failure that says most: those who only lost a connection wait for another's word."""
+async def _gather_or_best_error(tasks: "Sequence[asyncio.Future[Any]]") -> list[Any]:
+    """All results, or the most specific failure: a lost connection usually follows from another rank's error."""
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         if any(task.done() and task.exception() for task in tasks):
-            await asyncio.wait(tasks, timeout=_LAST_WORDS_S)
+            await asyncio.wait(tasks, timeout=_BETTER_ERROR_S)
         failures = [error for task in tasks if task.done() and (error := task.exception())]
-        for kind in (DojangError, Lost, Exception):
+        for kind in (DojangError, ActorLost, Exception):
             for error in failures:
                 if isinstance(error, kind):
                     raise error

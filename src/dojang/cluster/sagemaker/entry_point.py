@@ -1,12 +1,12 @@
-"""What runs in a container of SageMaker's, once all hosts are there: train, or go on, and hand over the model.
+"""Entry point of a SageMaker container: trains or resumes, and exports the model. Runs after all hosts have joined.
 
     /opt/ml/input/data/dojang     the recipe (cluster/sagemaker/payload.py)
     /opt/ml/checkpoints/run       the run directory; SageMaker copies it to S3 while it grows, and back at the start
     /opt/ml/model                 the best checkpoint, to be packed as model.tar.gz
-    /opt/ml/output/data           figures and summary, to be packed as output.tar.gz
-    /opt/ml/output/failure        why a job has failed
+    /opt/ml/output/data           metrics and summary, to be packed as output.tar.gz
+    /opt/ml/output/failure        reason of a failure
 
-Only the head's container runs this. SAGEMAKER_BASE_DIR names another place than /opt/ml.
+Only the head's container runs this. SAGEMAKER_BASE_DIR replaces /opt/ml.
 """
 
 import io
@@ -26,17 +26,17 @@ from dojang.runs.export import export
 
 __all__ = ["run"]
 
-_SHOWN = 1024
+_MAX_FAILURE_CHARS = 1024
 """Characters of a failure that SageMaker shows."""
 
 
 def run(overrides: Sequence[str]) -> None:
-    """Train what came with the job, with further overrides."""
+    """Trains the job's recipe with further overrides."""
     root = Path(os.environ.get("SAGEMAKER_BASE_DIR") or ROOT)
     try:
         directory = _train(root, overrides)
-        _hand_over(directory, root)
-    except Interrupted:  # a job that is stopped, or loses its machines, goes on from what was saved
+        _export_results(directory, root)
+    except Interrupted:  # a stopped or preempted job resumes from its checkpoint
         raise
     except DojangError as error:
         _record(root, str(error))
@@ -48,17 +48,17 @@ def run(overrides: Sequence[str]) -> None:
 
 
 def _train(root: Path, overrides: Sequence[str]) -> RunDir:
-    shipment = load(root)
+    payload = load(root)
     directory = RunDir(root / "checkpoints" / "run")
     if lost := directory.drop_fragments():
-        sys.stdout.write(f"not whole, since they were still being copied to S3: {', '.join(lost)}\n")
-    wanted = [*shipment.overrides, *shipment.placed(root), *overrides]
-    training.run(shipment.recipe, wanted, directory.path, resume=directory.run.exists())
+        sys.stdout.write(f"removed incomplete checkpoints, whose copy to S3 was cut: {', '.join(lost)}\n")
+    wanted = [*payload.overrides, *payload.channel_overrides(root), *overrides]
+    training.run(payload.recipe, wanted, directory.path, resume=directory.run.exists())
     return directory
 
 
-def _hand_over(directory: RunDir, root: Path) -> None:
-    """The model and the figures, where SageMaker fetches them."""
+def _export_results(directory: RunDir, root: Path) -> None:
+    """Copies the model and the metrics to the directories that SageMaker uploads."""
     results = root / "output" / "data"
     results.mkdir(parents=True, exist_ok=True)
     for path in (directory.summary, directory.metrics, directory.config, directory.chart):
@@ -67,10 +67,10 @@ def _hand_over(directory: RunDir, root: Path) -> None:
     found = directory.checkpoint_names()
     if not found:
         return
-    aside = root / "model" / ".exported"  # in it, not beside: /opt/ml/model may be a disk of its own
+    aside = root / "model" / ".exported"  # inside: /opt/ml/model may be a separate disk
     shutil.rmtree(aside, ignore_errors=True)
     which = "best" if "best" in found else "last"
-    with redirect_stdout(io.StringIO()):  # what it says of the folder is not true for long
+    with redirect_stdout(io.StringIO()):  # the folder it prints is temporary
         export(directory.path, aside, precision="bfloat16", which=which)
     for path in aside.iterdir():
         os.replace(path, root / "model" / path.name)
@@ -79,8 +79,8 @@ def _hand_over(directory: RunDir, root: Path) -> None:
 
 
 def _record(root: Path, why: str) -> None:
-    """Where SageMaker looks for the reason; the first one is the one to tell."""
+    """Writes SageMaker's failure file, unless an earlier reason is there."""
     failure = root / "output" / "failure"
     failure.parent.mkdir(parents=True, exist_ok=True)
     if not failure.exists() or not failure.stat().st_size:
-        failure.write_text(why[:_SHOWN])
+        failure.write_text(why[:_MAX_FAILURE_CHARS])

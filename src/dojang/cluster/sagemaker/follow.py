@@ -1,7 +1,7 @@
-"""Following a job: its status as it changes, and what its containers print.
+"""Follows a job: prints its status changes and the logs of its containers.
 
-Not by the SDK's own means: those show nothing before every host has printed something, and ask in the name of the
-default credentials, whatever the session's are.
+It does not use the SDK's own log function: that shows nothing before every host has logged something, and uses the
+default credentials instead of the session's.
 """
 
 import sys
@@ -15,90 +15,90 @@ __all__ = ["follow", "hints"]
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 ENDED = ("Completed", "Failed", "Stopped")
-LATE = 3
-"""How often to look in vain for last words of a job that has ended: they may come later than the word that it has."""
+EMPTY_POLLS = 3
+"""Number of polls without new log lines after the job's end: the last lines may arrive late."""
 INTERRUPTED = 130
 
 
-def follow(session: Any, name: str, *, poll: float = 5.0, say: Callable[[str], None] | None = None) -> int:
-    """Tell what happens until the job has ended. 130 if Ctrl-C ended it before: the job goes on."""
-    tell = say or _print
+def follow(session: Any, name: str, *, poll: float = 5.0, log: Callable[[str], None] | None = None) -> int:
+    """Prints status and logs until the job ends. Returns 130 after Ctrl-C, which leaves the job running."""
+    log = log or _print
     region = session.region_name
     try:
-        _tell(session, name, poll, tell)
+        _follow(session, name, poll, log)
     except KeyboardInterrupt:
-        tell(f"\n{name} goes on, and costs what it costs.\n{hints(name, region)}")
+        log(f"\n{name} is still running, and still billed.\n{hints(name, region)}")
         return INTERRUPTED
     return 0
 
 
 def hints(name: str, region: str) -> str:
-    """How to come back to a job, and how to end it."""
+    """Commands to follow and to stop a job."""
     return (
         f"follow it:     dojang launch follow {name} --region {region}\n"
         f"stop it:       aws sagemaker stop-training-job --training-job-name {name} --region {region}"
     )
 
 
-def _tell(session: Any, name: str, poll: float, tell: Callable[[str], None]) -> None:
+def _follow(session: Any, name: str, poll: float, log: Callable[[str], None]) -> None:
     from botocore.exceptions import BotoCoreError, ClientError
 
     client = session.client("sagemaker")
     logs = _Logs(session.client("logs"), name)
-    told, away = 0, False
+    seen, unreachable = 0, False
     while True:
         try:
             job = client.describe_training_job(TrainingJobName=name)
         except (BotoCoreError, ClientError) as error:
-            if not _passes(error):
-                raise DojangError(f"{name} cannot be looked at: {error}") from None
-            if not away:
-                tell(f"Amazon does not answer ({error}); trying on")
-            away = True
+            if not _is_transient(error):
+                raise DojangError(f"cannot describe job {name}: {error}") from None
+            if not unreachable:
+                log(f"AWS does not answer ({error}); retrying")
+            unreachable = True
             time.sleep(poll)
             continue
-        away = False
-        for change in (job.get("SecondaryStatusTransitions") or [])[told:]:
-            told += 1
-            tell(f"{change['Status']}: {change.get('StatusMessage', '')}".rstrip(": "))
-        logs.tell_news(tell)
+        unreachable = False
+        for change in (job.get("SecondaryStatusTransitions") or [])[seen:]:
+            seen += 1
+            log(f"{change['Status']}: {change.get('StatusMessage', '')}".rstrip(": "))
+        logs.print_new(log)
         if job["TrainingJobStatus"] in ENDED:
-            looks = 0
-            while looks < LATE:
+            empty = 0
+            while empty < EMPTY_POLLS:
                 time.sleep(poll)
-                looks = 0 if logs.tell_news(tell) else looks + 1
-            _conclude(job, tell)
+                empty = 0 if logs.print_new(log) else empty + 1
+            _report_end(job, log)
             return
         time.sleep(poll)
 
 
-def _passes(error: Exception) -> bool:
-    """No network for a while, too many questions, or trouble at Amazon: no reason to leave."""
+def _is_transient(error: Exception) -> bool:
+    """Reports whether an error may pass: no network, throttling, or a server error at AWS."""
     from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
 
     if not isinstance(error, ClientError):
-        return isinstance(error, ConnectionError | HTTPClientError)  # others are mistakes: no credentials, for one
+        return isinstance(error, ConnectionError | HTTPClientError)  # others do not pass, e.g. missing credentials
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return "Throttl" in error.response["Error"]["Code"] or status == 429 or status >= 500
 
 
-def _conclude(job: dict[str, Any], tell: Callable[[str], None]) -> None:
+def _report_end(job: dict[str, Any], log: Callable[[str], None]) -> None:
     name, status = job["TrainingJobName"], job["TrainingJobStatus"]
     saved = (job.get("CheckpointConfig") or {}).get("S3Uri", "")
-    again = f"; launched again with --checkpoints {saved} it goes on from there" if saved else ""
+    again = f"; launch it again with --checkpoints {saved} to resume" if saved else ""
     if status == "Failed":
-        raise DojangError(f"{name} failed: {job.get('FailureReason') or 'SageMaker does not say why'}{again}")
+        raise DojangError(f"{name} failed: {job.get('FailureReason') or 'SageMaker gives no reason'}{again}")
     if status == "Stopped":
         raise Interrupted(f"{name} was stopped ({job.get('SecondaryStatus', status)}){again}")
-    tell(f"{name}: {status}, {job.get('BillableTimeInSeconds', 0)} s to pay for")
+    log(f"{name}: {status}, {job.get('BillableTimeInSeconds', 0)} billable seconds")
     if model := (job.get("ModelArtifacts") or {}).get("S3ModelArtifacts"):
-        tell(f"model        {model}")
+        log(f"model        {model}")
     if saved:
-        tell(f"checkpoints  {saved}")
+        log(f"checkpoints  {saved}")
 
 
 class _Logs:
-    """What the containers of a job print, as far as it was not told yet."""
+    """Log lines of a job's containers that were not printed yet."""
 
     def __init__(self, client: Any, name: str) -> None:
         self._client = client
@@ -106,25 +106,25 @@ class _Logs:
         self._read: dict[str, str] = {}
         self._refused = False
 
-    def tell_news(self, tell: Callable[[str], None]) -> bool:
-        """Lines with the host they come from; none where there is no log yet, or it may not be read. Returns whether
-        there were any."""
+    def print_new(self, log: Callable[[str], None]) -> bool:
+        """Prints new lines with their host; none if there is no log yet or reading it is refused. Returns whether it
+        printed any."""
         from botocore.exceptions import BotoCoreError, ClientError
 
-        told = False
+        printed = False
         if self._refused:
-            return told
+            return printed
         try:
             for stream in self._streams():
                 for line in self._lines(stream):
-                    tell(line)
-                    told = True
+                    log(line)
+                    printed = True
         except (BotoCoreError, ClientError) as error:
             known = error.response["Error"]["Code"] if isinstance(error, ClientError) else ""
-            if known != "ResourceNotFoundException" and not _passes(error):  # it is made when a container prints
+            if known != "ResourceNotFoundException" and not _is_transient(error):  # the log appears with the first line
                 self._refused = True
-                tell(f"the job's log cannot be read: {error}")
-        return told
+                log(f"cannot read the job's log: {error}")
+        return printed
 
     def _streams(self) -> list[str]:
         pages = self._client.get_paginator("describe_log_streams").paginate(

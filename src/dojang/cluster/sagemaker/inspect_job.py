@@ -1,4 +1,4 @@
-"""Commands to look into a job while it runs: its log, its containers, and the web pages on its head."""
+"""Prints commands to inspect a running job: its log, its containers, and the web pages on its head."""
 
 import shlex
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 __all__ = ["PAGES", "inspecting"]
 
 PAGES = {"Ray dashboard": 8265, "Prometheus": 9090, "Grafana": 3000}
-"""Ports on the head. Prometheus and Grafana are there once somebody has started them (docs/dashboards.md)."""
+"""Ports on the head. Prometheus and Grafana need to be started there (docs/dashboards.md)."""
 
 
 def inspecting(name: str, region: str, *, remote_debug: bool, mlflow: str, exporter: int) -> str:
-    """Lines for the terminal. `mlflow` is the address of the job's MLflow server, empty if it has none; `exporter` the
-    port of the run's own metrics (track.prometheus), 0 if there is none."""
+    """Commands as lines of text. `mlflow` is the URI of the job's MLflow server, or empty; `exporter` the port of the
+    run's metrics (track.prometheus), or 0."""
     lines = [
         _line(
             "read its log",
@@ -28,7 +28,7 @@ def inspecting(name: str, region: str, *, remote_debug: bool, mlflow: str, expor
 
 
 def _presigned(arn: str) -> str:
-    """Prints the address of the server's web page, signed for its caller."""
+    """Command that prints a presigned URL of the MLflow server's web page."""
     kind, _, identity = arn.rpartition(":")[2].partition("/")
     if kind == "mlflow-app":
         return f"aws sagemaker create-presigned-mlflow-app-url --arn {arn}"
@@ -36,7 +36,7 @@ def _presigned(arn: str) -> str:
 
 
 def _sessions(name: str, region: str, mlflow: str, exporter: int) -> Iterator[str]:
-    """Sessions of AWS Systems Manager with the head, which is algo-1 unless another group leads."""
+    """AWS Systems Manager sessions with the head, which is algo-1 unless --head-group chose another."""
     start = f"aws ssm start-session --target sagemaker-training-job:{name}_algo-1"
     yield _line("shell", start, region)
     pages = PAGES | ({"metrics": exporter} if exporter else {})

@@ -1,6 +1,6 @@
-"""What a job is told of its recipe: files in a channel of its own, written where it is launched, read where it runs.
+"""Payload of a job: its recipe and overrides, as files in an input channel.
 
-Not hyper-parameters: SageMaker's SDK lets a shell read those, and a single quote in one ends the job.
+Hyper-parameters would not do: SageMaker's SDK passes them through a shell, and a single quote in one ends the job.
 """
 
 import json
@@ -13,53 +13,53 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.core.section import flatten
 
-__all__ = ["CHANNEL", "ROOT", "Shipment", "load", "strays"]
+__all__ = ["CHANNEL", "ROOT", "Payload", "load", "local_paths"]
 
 ROOT = Path("/opt/ml")
-"""Where SageMaker has everything in a container."""
+"""SageMaker's base directory in a container."""
 CHANNEL = "dojang"
 FILE = "job.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Shipment:
-    """A recipe, overrides, and the settings whose values are folders that come with the job."""
+class Payload:
+    """A recipe, overrides, and the settings whose values are input channels."""
 
     recipe: str
-    """A shipped recipe's name, or a file."""
+    """Name of a shipped recipe, or a file."""
     overrides: tuple[str, ...] = ()
-    places: dict[str, str] = field(default_factory=dict)
-    """The channel each of these settings is told of."""
+    channels: dict[str, str] = field(default_factory=dict)
+    """Input channel of each of these settings."""
 
-    def placed(self, root: Path) -> list[str]:
-        """Overrides that say where the channels are."""
-        return [f"{setting}={root}/input/data/{channel}" for setting, channel in self.places.items()]
+    def channel_overrides(self, root: Path) -> list[str]:
+        """Overrides that set these settings to the channels' folders."""
+        return [f"{setting}={root}/input/data/{channel}" for setting, channel in self.channels.items()]
 
     def write(self, folder: Path) -> None:
-        """The files of the channel."""
-        told = asdict(self)
+        """Writes the payload's files."""
+        content = asdict(self)
         if self.recipe not in recipes.shipped():
-            told["recipe"] = Path(self.recipe).name
-            (folder / told["recipe"]).write_bytes(Path(self.recipe).read_bytes())
-        (folder / FILE).write_text(json.dumps(told, indent=2))
+            content["recipe"] = Path(self.recipe).name
+            (folder / content["recipe"]).write_bytes(Path(self.recipe).read_bytes())
+        (folder / FILE).write_text(json.dumps(content, indent=2))
 
 
-def load(root: Path) -> Shipment:
-    """What came with the job."""
+def load(root: Path) -> Payload:
+    """Reads the payload of the running job."""
     folder = root / "input" / "data" / CHANNEL
     try:
-        told = json.loads((folder / FILE).read_text())
-        recipe, overrides, places = str(told["recipe"]), tuple(told["overrides"]), dict(told["places"])
+        content = json.loads((folder / FILE).read_text())
+        recipe, overrides, channels = str(content["recipe"]), tuple(content["overrides"]), dict(content["channels"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{folder / FILE} cannot be read ({error!r}); `dojang launch sagemaker` writes it, and this command is for "
-            "jobs that were launched so"
+            f"cannot read {folder / FILE} ({error!r}); this command is for jobs of `dojang launch sagemaker`, which "
+            "writes that file"
         ) from None
-    return Shipment(str(folder / recipe) if (folder / recipe).is_file() else recipe, overrides, places)
+    return Payload(str(folder / recipe) if (folder / recipe).is_file() else recipe, overrides, channels)
 
 
-def strays(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Settings that lead to files outside of what a job has in its container."""
+def local_paths(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yields settings with paths on this machine, which a job's container does not have."""
     benchmarks = {name: {"data": each.data.model_dump()} for name, each in config.eval.benchmarks.items()}
     for key, value in flatten({"data": config.data.model_dump(), "eval": {"benchmarks": benchmarks}}):
         if isinstance(value, Path) and not value.is_relative_to(ROOT):

@@ -1,7 +1,7 @@
-"""Checks of a job before anything is uploaded: its data, models, addresses and instances, by `dojang plan`'s own means.
+"""Checks a job before any upload: its data, models, addresses and instances, with the functions of `dojang plan`.
 
-Inputs that are folders here stand in for what the job will find below /opt/ml. Nothing is asked of Amazon, no torch is
-loaded and nothing is judged, so that `--dry-run` stays quick; what could not be checked is said.
+Local input folders replace their paths below /opt/ml. It calls no AWS service, imports no torch and judges no program,
+so that `--dry-run` stays quick; notes list what was not checked.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, DataError, DojangError
 from dojang.core.paths import cache_root
 from dojang.core.section import flatten
-from dojang.planning.advice import foresee, split_findings, too_many
+from dojang.planning.advice import lacking_resources, predict_problems, split_findings
 from dojang.planning.estimate import Subject, estimate
 from dojang.planning.gpu_split import with_split
 from dojang.planning.instances import INSTANCES, Instance
-from dojang.planning.layout import lay_out
+from dojang.planning.layout import make_layout
 from dojang.planning.shapes import Shape, find_shape
 from dojang.planning.tokens_per_step import Lengths
 from dojang.tasks.code import CodeConfig
@@ -35,10 +35,10 @@ __all__ = ["Preflight", "gpus_of", "preflight"]
 
 _LOOPBACK = ("localhost", "::1", "0.0.0.0")
 _CPU_PARAMETERS = 2e9
-"""Most weights to train without a GPU: more take hours for each step."""
+"""Maximum number of parameters to train without a GPU: more take hours per step."""
 _CHARACTERS_PER_TOKEN = 3.5
 _PROMPT_TOKENS = 512
-"""Length of prompts that cannot be looked at."""
+"""Assumed prompt length in tokens if the data are not on this machine."""
 
 
 class Machines(Protocol):
@@ -57,7 +57,7 @@ class Preflight:
     wrong: list[str] = field(default_factory=list)
     """Reasons why the job cannot work."""
     notes: list[str] = field(default_factory=list)
-    """Choices, warnings, and what was not checked."""
+    """Choices, warnings, and checks that were skipped."""
 
 
 def gpus_of(groups: Sequence[Machines]) -> int | None:
@@ -88,26 +88,26 @@ def _known(group: Machines) -> Instance | None:
 
 
 def _addresses(config: RunConfig, *, gpus: bool) -> Iterator[str]:
-    """Services at addresses where nothing listens in a job, and a cluster that is not the job's."""
+    """Errors of service addresses that a job cannot reach, and of another cluster's address."""
     if isinstance(config.runtime, RayConfig) and config.runtime.address:
-        yield f"runtime.address={config.runtime.address}: a job is a Ray cluster of its own; leave it out"
-    tester = config.tester.url if config.tester else []
-    if config.rollout.engine == "remote" and any(map(_is_loopback, [*config.rollout.url, *tester])):
-        settings = ["rollout.engine=vllm" if gpus else "rollout.engine=torch", "rollout.url=[]"]
+        yield f"runtime.address={config.runtime.address}: a job starts its own Ray cluster; leave it out"
+    tester, engine = config.tester.url if config.tester else [], config.rollout.engine
+    if engine.name == "remote" and any(map(_is_loopback, [*engine.url, *tester])):
+        settings = ["rollout.engine=vllm" if gpus else "rollout.engine=torch"]
         settings += ["tester.url=[]"] if tester else []
         yield (
-            f"rollout.engine=remote at {', '.join([*config.rollout.url, *tester])}: nothing listens there in a job; "
+            f"rollout.engine.name=remote at {', '.join([*engine.url, *tester])}: a job cannot reach this address; "
             f"add {' '.join(settings)} for engines in the job, or name servers that it can reach"
         )
     if config.distillation is not None and any(map(_is_loopback, config.distillation.url)):
         yield (
-            f"distillation.url={','.join(config.distillation.url)}: nothing listens there in a job; name servers that "
+            f"distillation.url={','.join(config.distillation.url)}: a job cannot reach this address; name servers that "
             "it can reach, or a model to load (distillation.teacher)"
         )
-    if isinstance(config.task, CodeConfig) and any(map(_is_loopback, config.judge.url)):
+    if config.task.runs_programs and any(map(_is_loopback, config.judge.url)):
         yield (
-            f"judge.url={','.join(config.judge.url)}: nothing listens there in a job; add judge.url=[] to judge on the "
-            "job's own instances, or name services that it can reach"
+            f"judge.url={','.join(config.judge.url)}: a job cannot reach this address; add judge.url=[] to judge on "
+            "the job's own instances, or name services that it can reach"
         )
 
 
@@ -119,8 +119,8 @@ def _tracking(config: RunConfig, environment: Mapping[str, str], found: Prefligh
         return
     if mlflow is not None and (_is_loopback(mlflow.uri) or mlflow.uri.startswith("sqlite")):
         found.notes.append(
-            "the address of MLflow (track.mlflow.uri or MLFLOW_TRACKING_URI) is inside the job's container: nothing of "
-            "it is left when the job ends"
+            "the address of MLflow (track.mlflow.uri or MLFLOW_TRACKING_URI) is inside the job's container: its "
+            "content is lost when the job ends"
         )
 
 
@@ -130,12 +130,12 @@ def _is_loopback(url: str) -> bool:
 
 
 def _models(config: RunConfig, found: Preflight) -> dict[str, Shape]:
-    """Shapes of the models, by role, as far as they are known here."""
+    """Shapes of the models by role, as far as they are known here."""
     shapes = {}
     for role, each in config.roles().items():
         name, setting = each.model.name, "tester.model" if role == "tester" else "model.name"
         if Path(name).is_relative_to(ROOT):
-            found.notes.append(f"not checked: {setting}={name}, which only the job sees; and whether it fits")
+            found.notes.append(f"not checked: {setting}={name}, which only the job sees; and its memory use")
             continue
         try:
             models.check(name)
@@ -145,20 +145,20 @@ def _models(config: RunConfig, found: Preflight) -> dict[str, Shape]:
             found.wrong.append(f"{setting}: {error}; or give --input {short}=FOLDER, or =s3://...")
             continue
         if shape is None:
-            found.notes.append(f"not checked: whether {name} fits, since its size is not known here")
+            found.notes.append(f"not checked: the memory use of {name}, whose size is not known here")
         else:
             shapes[role] = shape
     return shapes
 
 
 def _problems(config: RunConfig, found: Preflight) -> Sequence[Problem]:
-    """Loads the data and the benchmarks; the training problems if that could be done here."""
+    """Loads the data and the benchmarks; returns the training problems, or none if they are not on this machine."""
     benchmarks = {
         name: each
         for name, each in config.eval.benchmarks.items()
-        if not _away({"eval": {"benchmarks": {name: {"data": each.data.model_dump()}}}}, found)
+        if not _only_in_job({"eval": {"benchmarks": {name: {"data": each.data.model_dump()}}}}, found)
     }
-    if _away({"data": config.data.model_dump()}, found):
+    if _only_in_job({"data": config.data.model_dump()}, found):
         return ()
     here = config.model_copy(update={"eval": config.eval.model_copy(update={"benchmarks": benchmarks})})
     held_out = "validation" if getattr(config.data, "validation", 0) else "test"
@@ -176,14 +176,14 @@ def _problems(config: RunConfig, found: Preflight) -> Sequence[Problem]:
     except NameTaken as error:
         found.wrong.append(str(error))
         return ()
-    except ConfigError as error:  # a package that only the job has
+    except ConfigError as error:  # may be a package that only the job has
         found.notes.append(f"not checked: the data, which cannot be loaded here: {error}")
         return ()
     return data["train"]
 
 
-def _away(settings: Mapping[str, object], found: Preflight) -> bool:
-    """Whether data are where only the job sees them; a note says so."""
+def _only_in_job(settings: Mapping[str, object], found: Preflight) -> bool:
+    """Reports whether data have paths that only the job sees, and notes it."""
     away = [
         f"{key}={value}" for key, value in flatten(settings) if isinstance(value, Path) and value.is_relative_to(ROOT)
     ]
@@ -193,7 +193,7 @@ def _away(settings: Mapping[str, object], found: Preflight) -> bool:
 
 
 def _read_tests(config: RunConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
-    """DataError if the tests of a problem cannot be read."""
+    """Raises DataError if the tests of a problem cannot be read."""
     if isinstance(config.task, CodeConfig):
         judge = config.judge.make(cache_root())
         config.task.make(problems, judge)
@@ -202,7 +202,7 @@ def _read_tests(config: RunConfig, problems: Mapping[str, Sequence[Problem]]) ->
 
 @contextmanager
 def _importable(source: Path | None) -> Iterator[None]:
-    """Modules of --source can be imported, as in the job."""
+    """Makes modules of --source importable, as in the job."""
     before = list(sys.path)
     sys.path[:0] = [str(source.resolve())] if source else []
     try:
@@ -222,31 +222,31 @@ def _instances(
     if unknown:
         found.notes.append(f"not checked: GPUs and memory, since {', '.join(unknown)} is not in the plan's table")
         return
-    instance, nodes = _together(groups)
+    instance, nodes = _combine(groups)
     most = max(each.gpus for group in groups if (each := _known(group)))
-    if len(groups) > 1 and most and config.rollout.tensor_parallel_size > most:
+    if len(groups) > 1 and most and config.rollout.engine.gpus() > most:
         found.wrong.append(
-            f"rollout.tensor_parallel_size={config.rollout.tensor_parallel_size} is more than the {most} GPUs of one "
-            "instance, where all GPUs of an engine are; set it lower"
+            f"rollout.engine.tensor_parallel_size={config.rollout.engine.gpus()} exceeds the {most} GPUs of one "
+            "instance, and an engine cannot span instances; set it lower"
         )
     unused = next((f"{key} uses none" for key in _without_gpus(config)), "")
     if unused or not instance.gpus:
         remedy = "leave it out" if unused else "use instances with GPUs, such as ml.p4de.24xlarge"
         found.wrong += [
-            f"{each.model.name} has {shapes[role].parameters / 1e9:.3g}B parameters, and "
+            f"{each.model.name} has {shapes[role].parameters / 1e9:.3g}B parameters, but "
             f"{unused or f'{instance.name} has no GPU'}; {remedy}"
             for role, each in config.roles().items()
             if role in shapes and shapes[role].parameters > _CPU_PARAMETERS
         ]
     try:
-        layout = lay_out(with_split(config, instance.gpus * nodes), instance, nodes)
+        layout = make_layout(with_split(config, instance.gpus * nodes), instance, nodes)
         if len(shapes) < len(config.roles()):
             if layout.lacks:
-                found.wrong.append(too_many(config, layout))
+                found.wrong.append(lacking_resources(config, layout))
             found.notes += [each.said for each in split_findings(config, layout)]
             return
         subject = Subject(config, shapes, _lengths(config, problems), str(getattr(config.task, "language", "") or ""))
-        findings = list(foresee(subject, estimate(subject, instance, nodes)))
+        findings = list(predict_problems(subject, estimate(subject, instance, nodes)))
     except ConfigError as error:
         found.wrong.append(str(error))
         return
@@ -261,16 +261,16 @@ def _instances(
 
 
 def _without_gpus(config: RunConfig) -> Iterator[str]:
-    """Settings that leave the GPUs of any instance unused."""
+    """Yields settings that leave the GPUs of all instances unused."""
     if config.model.device == "cpu":
         yield "model.device=cpu"
     if isinstance(config.runtime, RayConfig) and config.runtime.gpus == 0:
         yield "runtime.gpus=0"
 
 
-def _together(groups: Sequence[Machines]) -> tuple[Instance, int]:
-    """The instances that trainers and engines are placed on, as so many of one kind. Of GPUs of several kinds the
-    largest counts: what does not fit there fits nowhere."""
+def _combine(groups: Sequence[Machines]) -> tuple[Instance, int]:
+    """Combines the instances for trainers and engines into one kind and its count. Of several GPU types the largest
+    counts: a model that does not fit it fits none."""
     all_groups = [(instance, group) for group in groups if (instance := _known(group))]
     used = [each for each in all_groups if each[0].gpus] or all_groups
     largest, _ = max(used, key=lambda each: each[0].gpu.memory_gib if each[0].gpu else each[0].memory_gib)
@@ -290,7 +290,7 @@ def _together(groups: Sequence[Machines]) -> tuple[Instance, int]:
 
 
 def _lengths(config: RunConfig, problems: Sequence[Problem]) -> dict[str, Lengths]:
-    """Tokens of prompts, estimated from their characters, and the longest answers."""
+    """Prompt lengths, estimated from characters, and the maximum completion lengths, in tokens."""
     sizes = [
         round(sum(len(turn.content) for turn in problem.messages) / _CHARACTERS_PER_TOKEN) for problem in problems
     ] or [_PROMPT_TOKENS]

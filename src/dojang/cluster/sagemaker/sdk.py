@@ -1,7 +1,6 @@
-"""Training jobs of Amazon SageMaker's, through its Python SDK: submitted, or only shown.
+"""Submits training jobs through SageMaker's Python SDK, or builds their requests for --dry-run.
 
-A rehearsal goes the same way up to the request itself, with a session that reaches nobody, so what it shows is what
-would be sent. Following a job is `cluster/sagemaker/follow.py`'s.
+A dry run uses the same SDK calls with a session that sends nothing, so it shows the exact request.
 """
 
 import logging
@@ -19,20 +18,20 @@ from dojang.cluster.sagemaker.payload import CHANNEL
 from dojang.cluster.sagemaker.source_code import REQUIREMENTS, stage
 from dojang.core.errors import ConfigError, DojangError
 
-__all__ = ["connect", "rehearse", "submit"]
+__all__ = ["build_request", "connect", "submit"]
 
 IMAGE = "2.10"
-"""Of SageMaker's own images for PyTorch, the newest one its SDK knows of."""
+"""Version of SageMaker's PyTorch image: the newest that its SDK knows."""
 CODE = "code.tar.gz"
 _QUIET = {"SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
 
 
-class _Rehearsed(Exception):
-    """Raised in place of sending the request."""
+class _RequestBuilt(Exception):
+    """Raised instead of sending the request."""
 
 
 def connect(region: str, profile: str) -> Any:
-    """A boto3 session that knows its region."""
+    """Makes a boto3 session; raises ConfigError without a region."""
     boto3 = _boto3()
     from botocore.exceptions import ProfileNotFound
 
@@ -41,12 +40,12 @@ def connect(region: str, profile: str) -> Any:
     except ProfileNotFound as error:
         raise ConfigError(f"--profile {profile}: {error}") from None
     if session.region_name is None:
-        raise ConfigError("no region is known: give --region, such as us-east-1, or set AWS_DEFAULT_REGION")
+        raise ConfigError("no AWS region is set: give --region, such as us-east-1, or set AWS_DEFAULT_REGION")
     return session
 
 
 def submit(job: Job) -> str:
-    """Upload what the job needs and create it; its name."""
+    """Uploads a job's files, creates the job and returns its name."""
     boto = connect(job.options.region, job.options.profile)
     _check_types(job, boto)
     with _refusals(), _uploads(job) as folder:
@@ -56,27 +55,27 @@ def submit(job: Job) -> str:
         return str(trainer._latest_training_job.training_job_name)
 
 
-def rehearse(job: Job) -> dict[str, Any]:
-    """The request that `submit` would send. Uploads nothing, asks nobody, needs no credentials."""
+def build_request(job: Job) -> dict[str, Any]:
+    """Builds the request that `submit` would send. Uploads nothing, sends nothing, needs no credentials."""
     region = connect(job.options.region, job.options.profile).region_name
-    nobody = _boto3().Session(aws_access_key_id="nobody", aws_secret_access_key="nobody", region_name=region)
-    _check_types(job, nobody)
+    offline = _boto3().Session(aws_access_key_id="none", aws_secret_access_key="none", region_name=region)
+    _check_types(job, offline)
     request: dict[str, Any] = {}
 
     def keep(params: dict[str, Any], **_: Any) -> None:
         request.update(params)
-        raise _Rehearsed
+        raise _RequestBuilt
 
     def refuse(**_: Any) -> None:
-        raise _Rehearsed("a rehearsal reaches nobody")
+        raise _RequestBuilt("a dry run sends nothing")
 
-    nobody.events.register("provide-client-params.sagemaker.CreateTrainingJob", keep)
-    nobody.events.register("before-send", refuse)
+    offline.events.register("provide-client-params.sagemaker.CreateTrainingJob", keep)
+    offline.events.register("before-send", refuse)
     with _refusals(), _uploads(job) as folder, _unchecked_role():
-        trainer, inputs = _trainer(job, _session(job, nobody, pretend=True), folder)
+        trainer, inputs = _trainer(job, _session(job, offline, offline=True), folder)
         try:
             trainer.train(input_data_config=inputs, wait=False, logs=False)
-        except _Rehearsed:
+        except _RequestBuilt:
             return request
     raise AssertionError("the SDK sends a request")
 
@@ -87,12 +86,12 @@ def _boto3() -> Any:
         import sagemaker.train  # noqa: F401 -- takes seconds, and is needed next
     except ImportError as error:
         raise ConfigError(f"SageMaker's SDK is missing ({error}): pip install 'dojang[sagemaker]'") from None
-    logging.getLogger("sagemaker").setLevel(logging.ERROR)  # it has much to say of what it does
+    logging.getLogger("sagemaker").setLevel(logging.ERROR)  # its SDK logs a lot
     return boto3
 
 
 def _check_types(job: Job, boto: Any) -> None:
-    """That the instance types exist, as far as this SDK knows."""
+    """Raises ConfigError for instance types that this SDK does not know."""
     known = boto._session.get_service_model("sagemaker").shape_for("TrainingInstanceType").enum
     for group in job.groups:
         if group.type not in known:
@@ -105,8 +104,8 @@ def _check_types(job: Job, boto: Any) -> None:
 
 @contextmanager
 def _uploads(job: Job) -> Iterator[Path]:
-    """A folder with what is uploaded besides the inputs: `job`, and the code as one file, which takes a second where
-    hundreds of files take a minute."""
+    """Makes a folder with the uploads besides the inputs: the payload, and the code as one archive, which takes a
+    second to upload instead of a minute for hundreds of files."""
     with tempfile.TemporaryDirectory(prefix="dojang-launch-") as name:
         folder = Path(name)
         (folder / "code").mkdir()
@@ -114,31 +113,31 @@ def _uploads(job: Job) -> Iterator[Path]:
         stage(folder / "code", job.config, job.options.source, job.options.requirements, job.environment)
         with tarfile.open(folder / CODE, "w:gz") as archive:
             archive.add(folder / "code", arcname=".")
-        job.shipment.write(folder / "job")
+        job.payload.write(folder / "job")
         yield folder
 
 
-def _session(job: Job, boto: Any, *, pretend: bool = False) -> Any:
-    """The SDK's session: its settings are the user's, but that it tells Amazon nothing about its use."""
+def _session(job: Job, boto: Any, *, offline: bool = False) -> Any:
+    """Makes the SDK's session with the user's settings, without telemetry."""
     from sagemaker.core.helper.session_helper import Session
 
-    class Pretending(Session):  # type: ignore[misc]
-        """Knows where things would be uploaded to."""
+    class OfflineSession(Session):  # type: ignore[misc]
+        """Returns the S3 URIs of uploads without uploading."""
 
         def default_bucket(self) -> str:
             return str(self._default_bucket_name_override or f"sagemaker-{self.boto_region_name}-{job.account}")
 
         def upload_data(self, path: str, bucket: str, key_prefix: str, **_: Any) -> str:
-            place = f"s3://{bucket}/{key_prefix}"
-            return f"{place}/{os.path.basename(path)}" if os.path.isfile(path) else place
+            uri = f"s3://{bucket}/{key_prefix}"
+            return f"{uri}/{os.path.basename(path)}" if os.path.isfile(path) else uri
 
-    session = (Pretending if pretend else Session)(boto_session=boto, default_bucket=job.options.bucket or None)
+    session = (OfflineSession if offline else Session)(boto_session=boto, default_bucket=job.options.bucket or None)
     session.sagemaker_config = _merged(session.sagemaker_config or {"SchemaVersion": "1.0"}, _QUIET)
     return session
 
 
 def _trainer(job: Job, session: Any, folder: Path) -> tuple[Any, list[Any]]:
-    """The SDK's object for a job, and its inputs."""
+    """Makes the SDK's trainer object of a job, and its inputs."""
     from sagemaker.core import shapes
     from sagemaker.core.training import configs
     from sagemaker.train.model_trainer import ModelTrainer
@@ -147,7 +146,7 @@ def _trainer(job: Job, session: Any, folder: Path) -> tuple[Any, list[Any]]:
     wait = options.max_hours if options.max_wait is None else options.max_wait
     limits = {"max_wait_time_in_seconds": round(wait * 3600)} if options.spot else {}
     network = {"subnets": list(options.subnets), "security_group_ids": list(options.security_groups)}
-    places = {
+    checkpoints = {
         "checkpoint_config": shapes.CheckpointConfig(s3_uri=options.checkpoints, local_path="/opt/ml/checkpoints")
     }
     output = {"output_data_config": shapes.OutputDataConfig(s3_output_path=options.output)}
@@ -160,7 +159,7 @@ def _trainer(job: Job, session: Any, folder: Path) -> tuple[Any, list[Any]]:
             source_dir=str(folder / CODE),
             requirements=REQUIREMENTS,
             command=job.command,
-            ignore_patterns=[],  # what is staged is all wanted
+            ignore_patterns=[],  # upload all staged files
         ),
         compute=_compute(job),
         networking=configs.Networking(**network) if options.subnets else None,
@@ -168,7 +167,7 @@ def _trainer(job: Job, session: Any, folder: Path) -> tuple[Any, list[Any]]:
         environment=job.environment,
         hyperparameters=job.hyperparameters,
         tags=[configs.Tag(key=key, value=value) for key, value in job.tags.items()] or None,
-        **(places if options.checkpoints else {}),
+        **(checkpoints if options.checkpoints else {}),
         **(output if options.output else {}),
     )
     if options.remote_debug:
@@ -194,7 +193,7 @@ def _compute(job: Job) -> Any:
 
 
 def _image(job: Job, region: str) -> str:
-    """SageMaker's own image for PyTorch: for GPUs if any of the instances has one."""
+    """URI of SageMaker's PyTorch image: for GPUs if any instance has one."""
     from sagemaker.core import image_uris
 
     uris = [
@@ -208,7 +207,7 @@ def _image(job: Job, region: str) -> str:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What Amazon or its SDK say no to, in a sentence."""
+    """Turns errors of AWS and its SDK into DojangErrors."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
     from sagemaker.core.helper.iam_role_resolver import RoleValidationError
 
@@ -216,7 +215,7 @@ def _refusals() -> Iterator[None]:
         yield
     except NoCredentialsError:
         raise DojangError(
-            "no AWS credentials were found; log in (aws configure, aws sso login), or name a --profile. Only --dry-run "
+            "no AWS credentials found; log in (aws configure, aws sso login), or give --profile. Only --dry-run "
             "needs none"
         ) from None
     except (ClientError, BotoCoreError, RoleValidationError) as error:
@@ -225,7 +224,7 @@ def _refusals() -> Iterator[None]:
 
 @contextmanager
 def _unchecked_role() -> Iterator[None]:
-    """The SDK asks Amazon whether a role will do, unless this variable says no."""
+    """Disables the SDK's validation of the role, which would call AWS."""
     name = "SAGEMAKER_VALIDATE_ROLE"
     before = os.environ.get(name)
     os.environ[name] = "false"

@@ -1,4 +1,4 @@
-"""`dojang launch sagemaker` and `dojang launch follow`: what a person reads."""
+"""`dojang launch sagemaker` and `dojang launch follow`: submits a job, prints its request or follows it."""
 
 import json
 import sys
@@ -13,35 +13,35 @@ __all__ = ["attach", "show", "start"]
 
 
 def show(recipe: str, overrides: Sequence[str], options: Options) -> None:
-    """Print the request that would be sent, as JSON, without secrets."""
+    """Prints the request of a job as JSON, with secrets masked (--dry-run)."""
     job = plan(recipe, overrides, options)
-    request = sdk.rehearse(job)
-    told = request.get("Environment", {})
-    request["Environment"] = {name: masked(name, value) for name, value in told.items()}
+    request = sdk.build_request(job)
+    environment = request.get("Environment", {})
+    request["Environment"] = {name: masked(name, value) for name, value in environment.items()}
     sys.stdout.write(json.dumps(request, indent=2) + "\n")
-    _tell_notes(job)
-    sys.stderr.write(f"nothing was sent. In every container: {job.command}\n")
+    _print_notes(job)
+    sys.stderr.write(f"nothing was sent. Command of every container: {job.command}\n")
 
 
 def start(recipe: str, overrides: Sequence[str], options: Options, *, wait: bool) -> int:
-    """Submit the job and, if wanted, follow it; the exit code."""
+    """Submits the job, follows it if `wait`, and returns the exit code."""
     job = plan(recipe, overrides, options)
-    _tell_notes(job)
-    sys.stdout.write(f"{_machines(job)}, for {options.max_hours:g} hours at most; uploading\n")
+    _print_notes(job)
+    sys.stdout.write(f"{_machines(job)}, for at most {options.max_hours:g} hours; uploading\n")
     name = sdk.submit(job)
     session = sdk.connect(options.region, options.profile)
-    looking = _inspecting(job, name, session.region_name)
-    sys.stdout.write(f"job {name}\n{hints(name, session.region_name)}\n{looking}\n")
+    commands = _inspecting(job, name, session.region_name)
+    sys.stdout.write(f"job {name}\n{hints(name, session.region_name)}\n{commands}\n")
     return follow(session, name) if wait else 0
 
 
 def attach(name: str, region: str, profile: str) -> int:
-    """Follow a job that was submitted before; the exit code."""
+    """Follows a submitted job and returns the exit code."""
     return follow(sdk.connect(region, profile), name)
 
 
-def _tell_notes(job: Job) -> None:
-    """On stderr: the request alone is on stdout."""
+def _print_notes(job: Job) -> None:
+    """Prints the notes to stderr: stdout has only the request."""
     sys.stderr.writelines(f"note: {each}\n" for each in job.notes)
 
 

@@ -1,7 +1,7 @@
-"""From a table of system calls to a seccomp filter.
+"""Assembles a table of system calls into a seccomp BPF filter.
 
-The filter searches the call number like a sorted list: the kernel walks a filter once for every number when it is
-installed, and a linear one of this length costs more than starting the program.
+The filter is a binary search over call numbers: the kernel runs a filter once for every number when it is installed,
+and a linear one of this length costs more than starting the program.
 """
 
 import struct
@@ -13,28 +13,28 @@ from dojang.judge.sandbox.syscalls import ARCHITECTURES
 __all__ = ["ALLOW", "KILL", "SELF", "Clause", "Filter", "Rule", "assemble", "refuse"]
 
 ALLOW = 0x7FFF0000
-KILL = 0x80000000  # the whole process, by SIGSYS
+KILL = 0x80000000  # kills the whole process with SIGSYS
 SELF = -1
-"""A value that stands for the process's own id, filled in when the filter is installed."""
+"""Placeholder for the process's id, filled in when the filter is installed."""
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_X32_BIT = 0x40000000  # a second table of calls on x86-64, by which a filter could be passed
+_X32_BIT = 0x40000000  # x32: a second call table on x86-64 that would bypass the filter
 _LOAD, _JUMP, _JUMP_EQUAL, _JUMP_AT_LEAST, _AND, _RETURN = 0x20, 0x05, 0x15, 0x35, 0x54, 0x06
 _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 _WORD = 0xFFFFFFFF
-_FAR = 0xFF  # how far a comparison can jump
+_FAR = 0xFF  # longest jump of a comparison
 
-_Instruction = tuple[int, int, int, int]  # operation, value, how far to jump if so, and if not
+_Instruction = tuple[int, int, int, int]  # operation, value, jump if true, jump if false
 
 
 def refuse(errno: int) -> int:
-    """The action that makes a call fail with this error."""
+    """Action that makes a call fail with this error."""
     return 0x00050000 | errno
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """An action for calls whose arguments, masked, have these values: (argument, mask, value)."""
+    """Action for calls whose masked arguments have these values: (argument, mask, value)."""
 
     tests: tuple[tuple[int, int, int], ...]
     action: int
@@ -42,7 +42,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is done about one call: the first clause that fits decides."""
+    """Rule of one system call: the first matching clause decides."""
 
     otherwise: int
     clauses: tuple[Clause, ...] = ()
@@ -50,7 +50,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Machine code for the kernel, and where in it the process's own id belongs."""
+    """BPF code, and the positions in it that hold the process's id."""
 
     code: bytes
     self_at: tuple[int, ...]
@@ -63,7 +63,7 @@ class Filter:
 
 
 def assemble(architecture: str, rules: Mapping[str, Rule], default: int) -> Filter:
-    """A filter for these calls; names the architecture does not have are passed over."""
+    """Assemble a filter for these calls; names the architecture lacks are skipped."""
     numbers = ARCHITECTURES[architecture]
     known = {numbers[name]: rule for name, rule in rules.items() if name in numbers}
     code: list[_Instruction] = [
@@ -80,7 +80,7 @@ def assemble(architecture: str, rules: Mapping[str, Rule], default: int) -> Filt
 
 
 def _search(segments: Sequence[tuple[int, Rule]]) -> list[_Instruction]:
-    """Find the segment a call number is in, and do as its rule says."""
+    """Binary search for the segment of a call number, then its rule."""
     if len(segments) == 1:
         return _decide(segments[0][1])
     middle = len(segments) // 2
@@ -96,7 +96,7 @@ def _decide(rule: Rule) -> list[_Instruction]:
     for clause in rule.clauses:
         words = [word for test in clause.tests for word in _words(test)]
         for done, (offset, mask, value) in enumerate(words):
-            # Past the rest of this clause: three instructions a word, and its return.
+            # Skip the rest of this clause: three instructions per word, and its return.
             skip = 3 * (len(words) - done - 1) + 1
             code += [(_LOAD, offset, 0, 0), (_AND, mask, 0, 0), (_JUMP_EQUAL, value, 0, skip)]
         code.append((_RETURN, clause.action, 0, 0))
@@ -104,7 +104,7 @@ def _decide(rule: Rule) -> list[_Instruction]:
 
 
 def _words(test: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-    """A test of a 64-bit argument as tests of its two halves."""
+    """Split a test of a 64-bit argument into tests of its two halves."""
     argument, mask, value = test
     low = (_ARGUMENTS_AT + 8 * argument, mask & _WORD, value if value == SELF else value & _WORD)
     high = (_ARGUMENTS_AT + 8 * argument + 4, mask >> 32, 0 if value == SELF else value >> 32)

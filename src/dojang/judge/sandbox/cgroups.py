@@ -1,7 +1,7 @@
-"""A control group for a worker, where this machine lets us make one: a second bound on memory and processes.
+"""A control group per worker: a second limit on memory and processes, where this machine allows it.
 
-Version 1 and 2 are understood. It is a backstop behind the limits every program has, and its absence is no
-failure: inside most containers there is none to be had.
+Supports cgroup v1 and v2. Programs have their own limits, so a missing cgroup is not an error: most containers allow
+none.
 """
 
 import os
@@ -15,16 +15,16 @@ _ROOT = Path("/sys/fs/cgroup")
 _PIDS = 1024
 _PATIENCE = 100
 PREFIX = "dojang-judge-"
-"""What everything a supervisor makes outside the jail is called, followed by its process id."""
+"""Name prefix of everything a supervisor creates outside the jail; its process id follows."""
 
 
 class Group:
-    """One worker's group: a directory for each hierarchy it is in."""
+    """Control group of one worker: a directory in each hierarchy."""
 
     def __init__(self, directories: list[Path], limit: int | None) -> None:
         self._directories = directories
         self.limit = limit
-        """Descriptor of the file that holds the memory limit; a worker in its jail has no path to it."""
+        """Descriptor of the memory limit file; the jail has no path to it."""
 
     def add(self, pid: int) -> None:
         for directory in self._directories:
@@ -36,12 +36,12 @@ class Group:
 
 
 def available() -> str:
-    """Which controllers can be used here, in words; empty if none can."""
+    """Name the usable controllers; empty if there are none."""
     return " and ".join(name for name, _ in _parents())
 
 
 def create() -> Group | None:
-    """A new group; None where none can be made."""
+    """Create a group; None if that is not possible."""
     directories, limit = [], None
     for name, parent in _parents():
         directory = parent / f"{PREFIX}{os.getpid()}"
@@ -57,7 +57,7 @@ def create() -> Group | None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a group whose processes are gone; the kernel takes a moment to notice."""
+    """Remove a group whose processes have ended; the kernel needs a moment to notice."""
     for _ in range(_PATIENCE):
         try:
             return directory.rmdir()
@@ -68,13 +68,13 @@ def remove(directory: Path) -> None:
 
 
 def groups() -> list[Path]:
-    """All that were made where new ones would be, by this process or another."""
+    """List the groups of all supervisors, next to where new ones would be created."""
     found = [path for _, parent in _parents() for path in parent.glob(f"{PREFIX}*")]
     return [path for path in found if path.name.removeprefix(PREFIX).isdecimal()]
 
 
 def _parents() -> list[tuple[str, Path]]:
-    """(controller, directory in which a group for it may be made)."""
+    """(controller, directory in which a group can be created)."""
     found = []
     for line in _own_groups():
         _, names, path = line.split(":", 2)

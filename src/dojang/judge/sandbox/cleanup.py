@@ -1,7 +1,7 @@
-"""What supervisors leave behind when they are killed before they can clean up, and its removal.
+"""Removes scratch directories and cgroups of supervisors that were killed before they could clean up.
 
-Everything they make outside the jail carries their process id in its name. Scratch directories are locked as well:
-where containers share /tmp, another's processes cannot be seen from here.
+Everything a supervisor creates outside the jail has its process id in the name. Scratch directories are locked too:
+containers may share /tmp without seeing each other's processes.
 """
 
 import fcntl
@@ -20,25 +20,25 @@ __all__ = ["make_scratch", "remove", "sweep"]
 
 
 _DYING_S = 2.0
-"""How long what a supervisor has started may outlive it."""
+"""Seconds that a supervisor's children may outlive it."""
 
 
 def make_scratch() -> str:
-    """A new directory, which stays as long as this process or one it forks."""
+    """Create a directory, locked as long as this process or a child of it lives."""
     path = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
     fcntl.flock(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.LOCK_EX)
     return path
 
 
 def remove(directory: str) -> None:
-    """Remove a scratch directory, whatever a program has made of it. Another user's stays."""
+    """Remove a scratch directory, whatever a program did in it. Another user's directory stays."""
     with suppress(OSError):
         wipe(directory)
         os.rmdir(directory)
 
 
 def sweep(pid: int | None = None) -> None:
-    """Remove what the supervisor `pid` has left; or what all supervisors have left that no longer run."""
+    """Remove what supervisor `pid` left behind; without `pid`, what all dead supervisors left."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         owner = re.match(rf"{PREFIX}(\d+)-", path.name)
         if owner and _is_over(int(owner[1]), pid) and not _is_locked(path, patience=_DYING_S if pid else 0.0):
@@ -53,10 +53,10 @@ def _is_over(owner: int, pid: int | None) -> bool:
 
 
 def _is_locked(path: Path, patience: float) -> bool:
-    """Whether somebody holds it, and goes on holding it."""
+    """Whether a process holds the lock, still after `patience` seconds."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:  # shut by a program, or another user's: there is none who could be disturbed, or nothing to be done
+    except OSError:  # made unreadable by a program, or another user's: no process to disturb, or nothing to do
         return False
     deadline = time.monotonic() + patience
     try:

@@ -1,7 +1,7 @@
-"""Compiling a program inside the jail: the compiler works on hostile text and is trusted as little.
+"""Compiles a program inside the jail. The compiler reads hostile text, so it is trusted no more than a program.
 
-Processor time, memory and the size of what it writes are limited; nothing outside the toolchain is there to be
-included. Where files outside cannot be hidden, the compiler's own list of what it read is checked afterwards.
+CPU time, memory and file size are limited, and the jail shows nothing outside the toolchain. At isolation levels that
+cannot hide other files, the compiler's dependency list is checked afterwards.
 """
 
 import os
@@ -13,10 +13,10 @@ from contextlib import suppress
 
 from dojang.judge.sandbox.bpf import Filter
 from dojang.judge.sandbox.jail import Jail, wipe
-from dojang.judge.sandbox.limits import Bounds, Watcher
+from dojang.judge.sandbox.limits import LimitsWatcher, ResourceLimits
 from dojang.judge.sandbox.start_process import (
-    Broken,
-    Setting,
+    ProcessOptions,
+    SandboxFailure,
     Streams,
     memory_file,
     process_limits,
@@ -29,14 +29,14 @@ __all__ = ["BINARY", "COMPILER_MEMORY", "DEPENDENCIES", "CompileFailed", "Compil
 
 BINARY = "a.out"
 DEPENDENCIES = ("a.d", "a.s.d")
-"""What the preprocessor and the assembler say they have read."""
+"""Dependency files written by the preprocessor and the assembler."""
 COMPILER_MEMORY = 2 << 30
 _STACK = 64 << 20
 _FILE = 64 << 20
 _LOG = 4000
-_PROOF_S = 60.0
+_CHECK_S = 60.0
 _PATIENCE = 20
-"""Wall time is no measure of a program, but a compiler that takes this many times its limit is stuck."""
+"""Factor on the CPU limit: wall time after which the compiler counts as stuck."""
 
 
 _FIRST_ERROR = re.compile(r" error: (.*)")
@@ -51,10 +51,10 @@ class CompileFailed(Exception):
 
 
 class Compiler:
-    """Turns sources into programs."""
+    """Compiles sources to binaries."""
 
     def __init__(
-        self, jail: Jail, watcher: Watcher, filter: Filter | None, *, allowed: Sequence[str], audit: bool
+        self, jail: Jail, watcher: LimitsWatcher, filter: Filter | None, *, allowed: Sequence[str], audit: bool
     ) -> None:
         self._jail = jail
         self._watcher = watcher
@@ -64,39 +64,40 @@ class Compiler:
         self._proven = False
         self._log = memory_file()
         self._mark = os.urandom(8).hex()
-        """Part of the name the compiler goes by, so that a program cannot put words into its mouth."""
+        """Random part of the compiler's name in messages, so that a program cannot forge them."""
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
     def compile(
-        self, source: bytes, name: str, commands: Sequence[Sequence[str]], strange: Sequence[str], cpu_s: float
+        self, source: bytes, name: str, commands: Sequence[Sequence[str]], undeclared: Sequence[str], cpu_s: float
     ) -> int:
-        """A descriptor of the finished program. The first command that works decides; if none does, the last speaks.
+        """Return a descriptor of the binary. Commands are tried in turn; if all fail, the last error counts.
 
-        Commands differ in the headers, which know none of the `strange` words: an error about these is final.
+        Commands differ in their precompiled headers, which know none of the `undeclared` names: an error about those is
+        final.
         """
         try:
             for command in commands:
                 self._write(name, source)
                 if self._run(command, cpu_s):
-                    program = self._take()
+                    program = self._open_binary()
                     self._proven = True
                     return program
-                words = self._words(name)
+                messages = self._messages(name)
                 wipe(self._jail.scratch)
-                if is_final(words, strange):
+                if is_final(messages, undeclared):
                     break
-            self._prove(name, command)
-            raise CompileFailed(words or "the program includes what is not part of the toolchain")
+            self._check_compiler(name, command)
+            raise CompileFailed(messages or "the program includes a file that is not part of the toolchain")
         finally:
             wipe(self._jail.scratch)
 
-    def _prove(self, name: str, command: Sequence[str]) -> None:
-        """Before a program is blamed for the first time: a compiler that compiles nothing is the judge's failure."""
+    def _check_compiler(self, name: str, command: Sequence[str]) -> None:
+        """Compile a trivial program before the first program is blamed: if that fails, the judge is broken."""
         if self._proven:
             return
         self._write(name, b"int main() { return 0; }\n")
-        if not self._run(command, _PROOF_S):
-            raise Broken(f"the compiler does not work here: {self._words('')}")
+        if not self._run(command, _CHECK_S):
+            raise SandboxFailure(f"the compiler does not work here: {self._messages('')}")
         self._proven = True
 
     def _write(self, name: str, source: bytes) -> None:
@@ -108,7 +109,7 @@ class Compiler:
         os.lseek(self._log, 0, os.SEEK_SET)
         limits = process_limits(memory=COMPILER_MEMORY, stack=_STACK, size=_FILE, cpu_s=max(1, round(cpu_s)))
         limits[resource.RLIMIT_NOFILE] = 256
-        setting = Setting(
+        options = ProcessOptions(
             limits,
             directory=self._jail.scratch,
             filter=self._filter,
@@ -117,19 +118,19 @@ class Compiler:
             own_group=True,
         )
         arguments = [f"{command[0]}-{self._mark}", *command[1:]]
-        pid = spawn(command[0], arguments, Streams(self._null, self._null, self._log), setting)
-        patience = Bounds(cpu_s=cpu_s + 10, idle_s=_PATIENCE * cpu_s + 60, memory=COMPILER_MEMORY)
+        pid = spawn(command[0], arguments, Streams(self._null, self._null, self._log), options)
+        patience = ResourceLimits(cpu_s=cpu_s + 10, idle_s=_PATIENCE * cpu_s + 60, memory=COMPILER_MEMORY)
         end = self._watcher.wait(pid, patience)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         if end.killed == "idle" or self._was_killed():
-            raise Broken("the compiler was stuck or killed from outside")
+            raise SandboxFailure("the compiler was stuck or killed from outside")
         return end.status == 0 and not end.killed
 
     def _was_killed(self) -> bool:
         return f"-{self._mark}: fatal error: Killed signal terminated".encode() in read_end(self._log, _LOG)
 
-    def _take(self) -> int:
+    def _open_binary(self) -> int:
         if self._audit:
             self._check_what_was_read()
         try:
@@ -149,18 +150,18 @@ class Compiler:
     def _may_read(self, path: str) -> bool:
         return any(path == place or path.startswith(place.rstrip("/") + "/") for place in self._allowed)
 
-    def _words(self, name: str) -> str:
-        words = read_all(self._log, _LOG).decode(errors="replace")
-        words = words.replace(self._jail.scratch + "/", "").replace(f"-{self._mark}", "").strip()
-        if self._audit:  # what is said about other files may quote them
-            words = "\n".join(line for line in words.splitlines() if line.startswith(name))
-        return words
+    def _messages(self, name: str) -> str:
+        messages = read_all(self._log, _LOG).decode(errors="replace")
+        messages = messages.replace(self._jail.scratch + "/", "").replace(f"-{self._mark}", "").strip()
+        if self._audit:  # messages about other files may quote them
+            messages = "\n".join(line for line in messages.splitlines() if line.startswith(name))
+        return messages
 
 
-def is_final(words: str, strange: Sequence[str]) -> bool:
-    """Whether other headers cannot help: the first error, of which others may follow, is in the program itself."""
-    error = _FIRST_ERROR.search(words)
+def is_final(messages: str, undeclared: Sequence[str]) -> bool:
+    """Whether other headers cannot help: the first error is in the program itself."""
+    error = _FIRST_ERROR.search(messages)
     if error is None:
         return False
     unknown = _UNKNOWN.match(error[1])
-    return unknown[1] in strange if unknown else bool(_SYNTAX.match(error[1]))
+    return unknown[1] in undeclared if unknown else bool(_SYNTAX.match(error[1]))

@@ -1,6 +1,6 @@
-"""Running a program to its end, and what an interpreter does then.
+"""Runs a program and ends it as the interpreter would.
 
-A part of zygote.py, and like that it imports the standard library only.
+Part of zygote.py: imports the standard library only.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["flush", "prepare", "run"]
 
 _WRITERS = {io.TextIOWrapper, io.BufferedWriter}
 _SUSPENDED = {types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType}
-"""Closing one of these runs what it has in `finally`."""
+"""Suspended objects: closing one runs its `finally` blocks."""
 _THREADS = _thread._count
 _AT_END_OF_THREADS: Any = vars(threading).get("_threading_atexits", True)
 _STREAMS: list[Any] = []
-"""Standard output and error as they were, and what is below them, which a program may detach."""
+"""Standard output and error and their buffers at the start, which a program may detach."""
 _KINDS: list[Any] = []
-"""The type that sys.unraisablehook is called with, which has no name."""
+"""The unnamed type of the argument of sys.unraisablehook."""
 _FLUSH_FAILED = 120
 _OUR_FILES = ("ending.py", "frames.py")
 _call: Any = vars(operator).get("call") or (lambda function, *arguments: function(*arguments))
 
 
 def prepare() -> None:
-    """Note which streams there are now, and what hooks for exceptions that cannot be raised are told."""
+    """Record the standard streams and the type that sys.unraisablehook receives."""
     _STREAMS[:] = [sys.stdout, sys.stderr, sys.stdout.buffer, sys.stderr.buffer]
 
     class Failing:
@@ -54,10 +54,11 @@ def prepare() -> None:
 def run(
     code: types.CodeType, main: Any, frames: Any, *, raised: int, finalizers: bool = False, warms_up: bool = False
 ) -> int:
-    """Run a program as a new `__main__` and return its exit status; `raised` is that of an uncaught exception.
+    """Run a program as a new `__main__` and return its exit status; `raised` is the status of an uncaught exception.
 
-    `finalizers`: objects that live until the end have a `__del__` that must be called. `warms_up`: the interpreter goes
-    on, so modules are not told of its end."""
+    `finalizers`: objects alive at the end have a `__del__` that must run. `warms_up`: the interpreter goes on, so
+    thread shutdown and atexit handlers do not run.
+    """
     status, error = 0, None
     try:
         frames.without(exec, code, main.take())
@@ -76,7 +77,7 @@ def run(
     flushed, suspended = frames.without(_call, flush)
     if finalizers or suspended:
         flushed = _take_apart(frames) and flushed
-    if "ctypes" in sys.modules:  # the program may have printed by the C library
+    if "ctypes" in sys.modules:  # the program may have printed through the C library
         ctypes.CDLL(None).fflush(None)
     if interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -102,7 +103,7 @@ def _write_error(text: str) -> None:
 
 
 def _show(error: BaseException, frames: Any, raised: int) -> int:
-    """Have an uncaught exception shown by whatever shows exceptions."""
+    """Show an uncaught exception through sys.excepthook or whatever replaced it."""
     trace = error.__traceback__ = _without_ours(error.__traceback__)
     known: Any = sys
     if sys.version_info >= (3, 12):
@@ -137,12 +138,13 @@ def _finish(frames: Any, function: Any) -> None:
 
 
 def flush() -> tuple[bool, bool]:
-    """Write out the streams and files that are open, as an interpreter does when it ends.
+    """Flush open streams and files, as the interpreter does at its end.
 
-    Returns whether standard output and error could be written, and whether there is a `finally` that has yet to run."""
+    Returns whether standard output and error could be written, and whether a `finally` block is still to run.
+    """
     flushed = _flush_standard()
     things = gc.get_objects()
-    kinds = set(map(type, things))  # a large program has so many that only C is fast enough to look
+    kinds = set(map(type, things))  # in C: a large program has too many objects for a Python loop
     if not _WRITERS.isdisjoint(kinds):
         for stream in things:
             if type(stream) in _WRITERS:
@@ -153,7 +155,7 @@ def flush() -> tuple[bool, bool]:
 
 
 def _flush_standard() -> bool:
-    """A program may put anything in the place of its streams."""
+    """Flush standard output and error, which a program may have replaced by anything."""
     out, error = getattr(sys, "stdout", None), getattr(sys, "stderr", None)
     flushed = True
     if out is not None and not _is_closed(out):
@@ -179,14 +181,14 @@ def _is_closed(stream: Any) -> bool:
 
 
 def _flush_if_open(stream: Any) -> None:
-    try:  # noqa: SIM105  # what is meant to be nicer is one more thing for every program to copy
+    try:  # noqa: SIM105  # contextlib.suppress is one more object for every program to copy
         stream.flush()
-    except (ValueError, OSError):  # closed, or taken apart
+    except (ValueError, OSError):  # closed or detached
         pass
 
 
 def _take_apart(frames: Any) -> bool:
-    """Let go of all the program has made, so that finalizers run. Returns whether the streams could be written."""
+    """Release everything the program created, so that finalizers run. Returns whether the streams could be written."""
     known: Any = sys
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):

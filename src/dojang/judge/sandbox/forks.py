@@ -1,4 +1,4 @@
-"""How the warm interpreter makes children. A part of zygote.py, and like that it imports the standard library only."""
+"""Forks children of the warm interpreter. Part of zygote.py: imports the standard library only."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _FAILED, _NOT_ZERO = -1 << 63, -1
 
 
 class Forks:
-    """Makes children that are held by all that holds a program before any Python runs in them.
+    """Forks children that are confined before any Python runs in them.
 
-    Python touches, and so copies, a page for nearly everything it does, and that is paid for every test. So what a
-    child must do first is written down as a list of system calls, beginning with the one that makes the child, and a
-    few instructions (vfork_exec.py) work through it.
+    Python writes to, and so copies, a page for nearly everything it does, at a cost for every test. So the child's
+    first system calls are prepared as a list that starts with the fork itself, and a few machine instructions
+    (vfork_exec.py) execute it.
     """
 
     def __init__(self, setup: Any) -> None:
         self._numbers = setup["numbers"]
-        # Private: a program can reach this page, and must not change it for the programs after it.
+        # A private mapping: a program can write to this page, and must not change it for later programs.
         self._code = mmap.mmap(
             -1,
             mmap.PAGESIZE,
@@ -35,7 +35,7 @@ class Forks:
             prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC,
         )
         self._code.write(bytes.fromhex(setup["walk"]))
-        # A PYFUNCTYPE keeps the interpreter's lock: a child need not ask for it.
+        # PYFUNCTYPE keeps the GIL, so the child need not acquire it.
         self._walk = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(_address(self._code))
         self._filters = [_Filter(*each) for each in setup["filters"]]
         self._steps = self._limits = ctypes.create_string_buffer(1)
@@ -43,12 +43,12 @@ class Forks:
         self._thread_id = _thread_id_address()
 
     def prepare(self, limits: list[tuple[int, tuple[int, int]]], streams: list[int], control: int) -> None:
-        """Write the list for children with these limits and standard streams; where requests come from they close."""
+        """Prepare the list for children with these limits and standard streams. They close `control`."""
         self._limits = ctypes.create_string_buffer(b"".join(struct.pack("<QQ", *pair) for _, pair in limits))
         flags, tid = _CLONE_PARENT | _SIGCHLD, self._thread_id
-        if tid:  # the C library sends signals to the first thread by what it has noted there
+        if tid:  # the C library reads the main thread's id there when it sends signals
             flags |= _CLONE_CHILD_SETTID
-        # The fourth argument is that address on one architecture, and the fifth on another; the other is not used.
+        # The address is the fourth argument on one architecture and the fifth on another; the other one is ignored.
         steps = [self._step("clone", flags, 0, 0, tid, tid, unless=_NOT_ZERO)]
         for number, file in enumerate(streams):
             steps += [self._step("dup3", file, number), self._step("close", file)]
@@ -62,7 +62,7 @@ class Forks:
         self._first = _address(self._steps)
 
     def confine_itself(self) -> None:
-        """What its children inherit, they need not do."""
+        """Confine this process once; its children inherit that."""
         for first in self._filters[:1]:
             steps = _listed(self._confine(first))
             if error := self._walk(_address(steps)):
@@ -77,12 +77,12 @@ class Forks:
         return _STEP.pack(self._numbers[name], *padded, 0, copy_to, unless)
 
     def make(self) -> int:
-        """0 in the child. Below that, an error: of the call that makes the child, or in the child of a later one."""
+        """Fork. Returns 0 in the child; negative for an error, of the fork or in the child of a later call."""
         return int(self._walk(self._first))
 
 
 def _thread_id_address() -> int:
-    """Where the C library keeps the id of this thread; 0 if the kernel does not tell."""
+    """Address at which the C library keeps this thread's id; 0 if the kernel does not tell."""
     address = ctypes.c_size_t()
     found = ctypes.CDLL(None).prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0)
     if found or not address.value or ctypes.c_int.from_address(address.value).value != threading.get_native_id():
@@ -91,7 +91,7 @@ def _thread_id_address() -> int:
 
 
 class _Filter:
-    """A filter of system calls as the kernel reads it."""
+    """A seccomp filter as the kernel reads it."""
 
     def __init__(self, code: str, self_at: list[int]) -> None:
         self._code = ctypes.create_string_buffer(bytes.fromhex(code), len(code) // 2)

@@ -1,12 +1,12 @@
-"""Running a program without the frames that are below it.
+"""Hides the judge's stack frames from a program.
 
-`python3 main.py` runs a program as the first frame of its thread, with the whole recursion limit before it. The warm
-interpreter runs it from a few functions of its own, which a program would find by `sys._getframe(1)`, in stack traces
-and by how deep it may recurse. The interpreter keeps both in its thread state: which frame is the current one, and how
-deep one may still go. These are found there by what they hold, and changed for the time of a call. Where they are not
-found (before Python 3.11), programs see the frames.
+`python3 main.py` runs a program as the first frame of its thread, with the whole recursion limit left. The warm
+interpreter calls it from functions of the judge, which a program would see in `sys._getframe(1)`, in stack traces and
+in its recursion depth. The interpreter keeps the current frame and the remaining recursion depth in its thread state.
+This module finds both there by their values and changes them for the duration of a call. Where they are not found
+(before Python 3.11), programs see the frames.
 
-A part of zygote.py, and like that it imports the standard library only.
+Part of zygote.py: imports the standard library only.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from typing import Any, NamedTuple
 __all__ = ["Frames"]
 
 _INTERPRETER_FRAME = 24
-"""Where a frame object has the address of the interpreter's own frame."""
+"""Offset of the interpreter frame's address in a frame object."""
 _BYTES = 1024
-"""How much of a thread state is searched for the recursion limit."""
+"""Bytes of the thread state searched for the recursion limit."""
 _BEYOND = 96
-"""How far behind the limit the current frame is looked for."""
+"""Bytes after the limit searched for the current frame."""
 _MARK = 31_337
 _OWN_CALLS = 2
-"""Calls from C that are below a program here and would not be."""
+"""C calls below a program that `python3 main.py` does not have."""
 
 
 class _Place(NamedTuple):
-    """An address in the thread state that holds the current frame; or, with an offset, a pointer to where it is."""
+    """Address in the thread state that holds the current frame, or with an offset a pointer to it."""
 
     address: int
     offset: int | None
 
 
 class Frames:
-    """Where the interpreter keeps the current frame and the recursion that is left."""
+    """Addresses of the current frame and of the remaining recursion depth."""
 
     def __init__(self) -> None:
         self._left: ctypes.c_int | None = None
         self._left_in_c = ctypes.c_int()
         self._place = _Place(0, None)
         self._spent = 1 if sys.version_info < (3, 12) else 0
-        """What the call into C takes of the recursion that is left."""
+        """Recursion depth that the call into C takes."""
         thread_state: Any = ctypes.pythonapi.PyThreadState_Get
         thread_state.restype = ctypes.c_void_p
         state = thread_state()
@@ -54,12 +54,12 @@ class Frames:
             found = left and _find_current(copies, state, left)
         if found:
             self._left = ctypes.c_int.from_address(left)
-            if (3, 12) <= sys.version_info < (3, 14):  # these count calls from C apart, behind the limit
+            if (3, 12) <= sys.version_info < (3, 14):  # these versions count C calls separately, after the limit
                 self._left_in_c = ctypes.c_int.from_address(left + 8)
             self._place = found
 
     def without(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function that is written in C, as if nothing had called it."""
+        """Call a C function as if it had no caller."""
         left = self._left
         if left is None:
             return function(*arguments)
@@ -81,7 +81,7 @@ class Frames:
 
 
 def _find_left(copies: _Copies, state: int) -> int:
-    """The address of the recursion left. Beside it is the limit, which is set to a number nothing else has."""
+    """Find the address of the remaining depth: it is next to the limit, which is set to a unique number."""
     before = sys.getrecursionlimit()
     try:
         sys.setrecursionlimit(_MARK)
@@ -112,7 +112,7 @@ def _places_seen_from_deeper(copies: _Copies, state: int, left: int) -> set[_Pla
 
 
 def _places(copies: _Copies, state: int, left: int) -> set[_Place]:
-    """Where this function's frame is found, which is the current one whenever it calls a function in C."""
+    """Find the addresses that hold this function's frame, the current one while it calls a C function."""
     write, read, to, back = copies.write, os.read, copies.to, copies.back
     own = copies.of(id(sys._getframe()) + _INTERPRETER_FRAME, 8)
     start = left // 8 * 8
@@ -131,7 +131,7 @@ def _places(copies: _Copies, state: int, left: int) -> set[_Place]:
 
 
 class _Copies:
-    """Copies memory of this process through a pipe: the kernel refuses what is no address."""
+    """Copies memory of this process through a pipe: the kernel rejects invalid addresses."""
 
     def __enter__(self) -> _Copies:
         self.back, self.to = os.pipe()

@@ -1,10 +1,10 @@
-"""Calling the functions of a program from another process, so that assertions about them cannot be tampered with.
+"""Calls the functions of a program from another process, so that the program cannot tamper with assertions.
 
-The candidate runs the program and answers; the examiner runs the assertions and asks. What crosses is plain data,
-copied: an object that claims to equal everything has no say, and what an assertion compares with is nowhere in the
-candidate's memory. Anything else crosses as a handle, good for passing back, calling, attributes and iterating.
+The candidate process runs the program and answers calls; the other process runs the assertions and sends calls. Plain
+data is copied: an object that claims to equal everything has no influence, and expected values are never in the
+candidate's memory. Other objects become handles, which can be passed back, called, iterated and asked for attributes.
 
-Loaded by zygote.py in the interpreter that judges programs: the standard library only.
+Loaded by zygote.py in the judging interpreter: imports the standard library only.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-__all__ = ["GONE", "RAISED", "UNFIT", "WRONG", "decode", "encode", "examine", "serve"]
+__all__ = ["CANDIDATE_GONE", "INVALID_TEST", "RAISED", "WRONG", "decode", "encode", "run_assertions", "serve"]
 
-WRONG, RAISED, GONE, UNFIT = 10, 11, 12, 13
-"""How an examiner ends when not well: an assertion failed, the candidate raised, it is gone, the test is no test."""
+WRONG, RAISED, CANDIDATE_GONE, INVALID_TEST = 10, 11, 12, 13
+"""Exit codes of the assertion runner: an assertion failed, the candidate raised, the candidate is gone, the test is
+invalid."""
 
 _LENGTH = struct.Struct("<Q")
-_MOST = 64 << 20  # bytes of a reply
+_MOST = 64 << 20  # maximum size of a reply in bytes
 _SMALL = 1 << 63
-_NEVER = (AssertionError, StopIteration, StopAsyncIteration)  # these would mean something in the test itself
+_NEVER = (AssertionError, StopIteration, StopAsyncIteration)  # these would have a meaning in the test itself
 _MUTABLE = (list, dict, set, bytearray, deque)
 _call: Callable[..., Any] = vars(operator).get("call") or (lambda thing, *given, **named: thing(*given, **named))
 
 
-class _Gone(Exception):
-    """The other side has hung up."""
+class _ChannelClosed(Exception):
+    """The other process closed the channel."""
 
 
 def _send(channel: int, value: Any) -> None:
@@ -52,7 +53,7 @@ def _send(channel: int, value: Any) -> None:
 def _receive(channel: int, most: int) -> Any:
     size = _LENGTH.unpack(_exactly(channel, _LENGTH.size))[0]
     if size > most:
-        raise ValueError(f"a value of {size} bytes")
+        raise ValueError(f"a value of {size} bytes is too large")
     return json.loads(_exactly(channel, size))
 
 
@@ -61,13 +62,13 @@ def _exactly(channel: int, size: int) -> bytes:
     while size:
         piece = os.read(channel, min(size, 1 << 20))
         if not piece:
-            raise _Gone
+            raise _ChannelClosed
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
 
 
-# Each by its base type, through the base type's own methods: a subclass may claim anything.
+# By base type, through the base type's methods: a subclass may override anything.
 _ENCODERS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (int, "i", lambda value: hex(int.__index__(value))),
     (float, "f", lambda value: float.hex(value)),
@@ -81,11 +82,11 @@ _ITERATORS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (set, "s", set.__iter__),
     (frozenset, "z", frozenset.__iter__),
     (deque, "q", deque.__iter__),
-    (type({}.keys()), "k", iter),  # no class derives from these but those of OrderedDict, with an order of its own
+    (type({}.keys()), "k", iter),  # only OrderedDict's views derive from these, and they have a separate order
     (type({}.values()), "v", iter),
     (type({}.items()), "m", iter),
 )
-# These only if they are exactly that.
+# Exactly these types, no subclasses.
 _EXACT: Mapping[type, tuple[str, Callable[[Any], Any]]] = {
     range: ("r", lambda value: [hex(value.start), hex(value.stop), hex(value.step)]),
     Fraction: ("F", lambda value: [hex(value.numerator), hex(value.denominator)]),
@@ -114,13 +115,13 @@ _CONTAINERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _short(text: str) -> str:
-    if len(text) > 10_000:  # arithmetic on longer ones would keep the examiner busy
-        raise ValueError("a number of too many digits")
+    if len(text) > 10_000:  # arithmetic on longer numbers takes too long
+        raise ValueError("a number with too many digits")
     return text
 
 
 def encode(value: Any, handle: Callable[[Any], int]) -> Any:
-    """Plain data as JSON; `handle` numbers anything else."""
+    """Encode plain data as JSON; `handle` gives any other object a number."""
     if value is None or isinstance(value, bool) or (type(value) is int and -_SMALL < value < _SMALL):
         return value
     if type(value) is float and math.isfinite(value):
@@ -142,7 +143,7 @@ def encode(value: Any, handle: Callable[[Any], int]) -> Any:
 
 
 def _plain_number(value: Any) -> Any:
-    """A scalar of numpy's as Python's own number; None if it is none."""
+    """Convert a numpy scalar to a Python number; None for anything else."""
     if type(value).__module__ != "numpy" or getattr(value, "shape", None) != ():
         return None
     number = value.item()
@@ -150,7 +151,7 @@ def _plain_number(value: Any) -> Any:
 
 
 def decode(value: Any, thing: Callable[[int], Any]) -> Any:
-    """What `encode` was given; `thing` finds what a number stands for."""
+    """Decode the result of `encode`; `thing` maps a handle's number to an object."""
     if not isinstance(value, list):
         return value
     tag, payload = value
@@ -164,46 +165,46 @@ def decode(value: Any, thing: Callable[[int], Any]) -> Any:
 
 
 def serve(module: types.ModuleType, code: types.CodeType, channel: int, parts: Any) -> int:
-    """Run the program, then answer until the examiner hangs up."""
-    things = _Things()
+    """Run the program, then answer calls until the assertion runner closes the channel."""
+    things = _Objects()
     try:
         parts.frames.without(exec, code, module.__dict__)
         _send(channel, ["ready"])
     except BaseException as error:
-        _send(channel, ["raised", type(error).__name__, _words_of(error)])
+        _send(channel, ["raised", type(error).__name__, _message_of(error)])
         return 1
     while True:
         try:
-            message = _receive(channel, 1 << 40)  # the examiner is trusted; memory is limited
-        except _Gone:
+            message = _receive(channel, 1 << 40)  # the assertion runner is trusted; memory is limited
+        except _ChannelClosed:
             return 0
         try:
             reply = ["value", *_answer(message, module, things, parts)]
         except BaseException as error:
-            reply = ["raised", type(error).__name__, _words_of(error)]
+            reply = ["raised", type(error).__name__, _message_of(error)]
         _send(channel, reply)
 
 
-def _words_of(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     with contextlib.suppress(BaseException):
         return str(error)[:500]
     return ""
 
 
-class _Things(list[Any]):
-    """What the examiner has handles for. The same thing gets the same number, so that it equals itself over there."""
+class _Objects(list[Any]):
+    """Objects with handles. The same object gets the same number, so that its handle equals itself."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
 
     def number(self, thing: Any) -> int:
-        if id(thing) not in self._numbers:  # kept here, so no other thing can come by its id
+        if id(thing) not in self._numbers:  # kept alive here, so no other object gets its id
             self._numbers[id(thing)] = len(self)
             self.append(thing)
         return self._numbers[id(thing)]
 
 
-def _answer(message: Any, module: types.ModuleType, things: _Things, parts: Any) -> tuple[Any, list[Any]]:
+def _answer(message: Any, module: types.ModuleType, things: _Objects, parts: Any) -> tuple[Any, list[Any]]:
     handle = things.number
     verb, target, arguments, options = message
     if verb == "name":
@@ -215,7 +216,7 @@ def _answer(message: Any, module: types.ModuleType, things: _Things, parts: Any)
     named = {name: decode(value, things.__getitem__) for name, value in options.items()}
     returned = parts.frames.without(partial(_VERBS[verb], thing, *given, **named))
     result = ["h", handle(returned)] if verb == "iter" else encode(returned, handle)
-    # A function may work by changing its arguments, so what has become of them goes back as well.
+    # A function may modify its arguments, so changed arguments are returned too.
     before = {**dict(enumerate(arguments)), **options}
     after = {**dict(enumerate(given)), **named}
     now = [(place, encode(value, handle)) for place, value in after.items() if isinstance(value, _MUTABLE)]
@@ -223,11 +224,11 @@ def _answer(message: Any, module: types.ModuleType, things: _Things, parts: Any)
 
 
 _RAISED_LATER: dict[int, BaseException] = {}
-"""By the id of an iterator, what it raised after items that were sent first."""
+"""Iterator's id -> exception it raised after items that were sent first."""
 
 
 def _take(iterator: Any, count: int) -> list[Any]:
-    """Up to `count` items of an iterator; none at its end."""
+    """Take up to `count` items of an iterator; none at its end."""
     items: list[Any] = []
     try:
         if id(iterator) in _RAISED_LATER:
@@ -260,23 +261,23 @@ _VERBS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-class _Unfit(Exception):
-    """The test asks for what cannot be done; no program is to blame."""
+class _InvalidTest(Exception):
+    """The test needs something impossible; the program is not to blame."""
 
 
 class _Raised(Exception):
-    """The candidate raised something that Python has no name for."""
+    """The candidate raised an exception that is not a builtin one."""
 
     from_candidate = True
 
 
-class _Examiner:
+class _AssertionRunner:
     def __init__(self, channel: int, handles: Any) -> None:
         self._channel = channel
         self._handles = handles
         self._known: dict[int, Any] = {}
-        """By its number, the handle of every object: there is one, since it knows which items were read ahead."""
-        self._hear()  # the program has been run
+        """Number -> handle. One handle per object, because it holds the items read ahead."""
+        self._receive_reply()  # wait until the program has run
 
     def ask(self, verb: str, target: Any, arguments: Sequence[Any] = (), options: Mapping[str, Any] = {}) -> Any:
         about = target if verb in ("name", "type") else self._encoded(target)
@@ -285,28 +286,28 @@ class _Examiner:
         try:
             _send(self._channel, message)
         except OSError:
-            raise _Gone from None
+            raise _ChannelClosed from None
         try:
-            value, changed = self._hear()
+            value, changed = self._receive_reply()
             for place, now in changed:
                 _replace(options[place] if isinstance(place, str) else arguments[place], self._decoded(now))
             return self._decoded(value)
         except (ValueError, KeyError, TypeError, IndexError, ArithmeticError, RecursionError, MemoryError) as error:
             if getattr(error, "from_candidate", False):
                 raise
-            raise _Raised(f"the program answered something unintelligible: {error!r}"[:500]) from None
+            raise _Raised(f"the program sent an invalid answer: {error!r}"[:500]) from None
 
     def _encoded(self, value: Any) -> Any:
         return encode(value, self._handle_of)
 
     def _handle_of(self, thing: Any) -> int:
-        """The candidate's number for its own thing, or for a type of Python's own: int, ValueError, ..."""
+        """Number of the candidate's object, or of a builtin type: int, ValueError, ..."""
         if isinstance(thing, type) and thing in vars(builtins).values():
             thing = self.ask("type", thing.__name__)
             if not isinstance(thing, self._handles.ProgramObject):
-                raise _Raised("the program answered something unintelligible")
+                raise _Raised("the program sent an invalid answer")
         if not isinstance(thing, self._handles.ProgramObject):
-            raise _Unfit(f"a test cannot pass {type(thing).__name__} objects to the program")
+            raise _InvalidTest(f"a test cannot pass {type(thing).__name__} objects to the program")
         return int(thing._handle)
 
     def _decoded(self, value: Any) -> Any:
@@ -317,7 +318,7 @@ class _Examiner:
             self._known[number] = self._handles.ProgramObject(self.ask, number)
         return self._known[number]
 
-    def _hear(self) -> Any:
+    def _receive_reply(self) -> Any:
         kind, *rest = _receive(self._channel, _MOST)
         if kind == "raised":
             raise _as_exception(str(rest[0]), str(rest[1]))
@@ -325,7 +326,7 @@ class _Examiner:
 
 
 def _as_exception(name: str, words: str) -> Exception:
-    """The candidate's exception, so that a test can expect it. Never an AssertionError: those are the test's own."""
+    """Convert the candidate's exception, so that a test can expect it. Never AssertionError: those are the test's."""
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, _NEVER):
         with contextlib.suppress(Exception):
@@ -340,31 +341,35 @@ def _replace(value: Any, now: Any) -> None:
     value.update(now) if isinstance(value, dict | set) else value.extend(now)
 
 
-def examine(text: bytes, function: str, report: int, channel: int, parts: Any) -> int:
-    """Run the assertions; says why not, if it does not end well."""
+def run_assertions(text: bytes, function: str, report: int, channel: int, parts: Any) -> int:
+    """Run the assertions. Reports the reason if they fail."""
     try:
         code = compile(text, "test", "exec", dont_inherit=True)
     except BaseException as error:
         os.write(report, f"broken the test does not compile: {error!r}".encode("utf-8", "replace")[:2000])
-        return UNFIT
+        return INVALID_TEST
     os.close(report)
     try:
-        exec(code, parts.names.of_test(code, function, _Examiner(channel, parts.handles).ask))
+        exec(code, parts.names.of_test(code, function, _AssertionRunner(channel, parts.handles).ask))
     except AssertionError as error:
-        return _ended(WRONG, f"assertion failed: {_words_of(error) or _line_of(text, error)}")
-    except _Gone:
-        return GONE
-    except (_Unfit, _Raised) as error:
-        return _ended(UNFIT if isinstance(error, _Unfit) else RAISED, _words_of(error))
+        return _exit_with(WRONG, f"assertion failed: {_message_of(error) or _line_of(text, error)}")
+    except _ChannelClosed:
+        return CANDIDATE_GONE
+    except (_InvalidTest, _Raised) as error:
+        return _exit_with(INVALID_TEST if isinstance(error, _InvalidTest) else RAISED, _message_of(error))
     except BaseException as error:
         if isinstance(error, ImportError) and not hasattr(error, "from_candidate"):
-            return _ended(UNFIT, f"the test cannot import what it needs: {_words_of(error)}")
-        words = f"{type(error).__name__}: {_words_of(error)}"
-        return _ended(RAISED, words) if hasattr(error, "from_candidate") else _ended(WRONG, f"the test raised {words}")
+            return _exit_with(INVALID_TEST, f"the test cannot import what it needs: {_message_of(error)}")
+        words = f"{type(error).__name__}: {_message_of(error)}"
+        return (
+            _exit_with(RAISED, words)
+            if hasattr(error, "from_candidate")
+            else _exit_with(WRONG, f"the test raised {words}")
+        )
     return 0
 
 
-def _ended(status: int, words: str) -> int:
+def _exit_with(status: int, words: str) -> int:
     os.write(2, words.encode("utf-8", "backslashreplace")[:2000])
     return status
 

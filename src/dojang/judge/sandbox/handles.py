@@ -1,6 +1,6 @@
-"""A test's handles: objects that live in the process of the program, used by a test from its own.
+"""Handles: objects in the program's process that a test uses from its own process.
 
-A part of zygote.py, and like that it imports the standard library only.
+Part of zygote.py: imports the standard library only.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Any
 __all__ = ["ProgramObject"]
 
 _SINGLY = 64
-"""Number of items that are fetched one at a time. Later ones are read ahead, since each question takes some 50 us."""
+"""Number of items fetched one at a time. Later ones are read ahead, because each request takes about 50 us."""
 _MOST_AHEAD = 1024
 
 
 class ProgramObject:
-    """A handle. The program answers for its object; a test compares what it expects with plain data only.
+    """A handle. The program answers for its object; a test compares its expectations with plain data only.
 
-    An operator that is not here raises TypeError, whatever the object's class has: the program could say anything."""
+    Operators missing here raise TypeError, even if the object's class has them: the program could return anything.
+    """
 
     __slots__ = ("_ahead", "_ask", "_handle", "_seen")
 
@@ -33,7 +34,7 @@ class ProgramObject:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(f"a test cannot read {name} of an object of the program's")
+            raise AttributeError(f"a test cannot read {name} of a program's object")
         return self._ask("get", self, (name,))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -73,7 +74,7 @@ class ProgramObject:
         return self._ask("isinstance", self, (instance,)) is True
 
     def __eq__(self, other: object) -> Any:
-        """As the program has it, if both are its own; a plain value never equals an object of the program's."""
+        """Compare in the program if both are its objects; a plain value never equals a program's object."""
         return self._ask("eq", self, (other,)) is True if isinstance(other, ProgramObject) else NotImplemented
 
     def __hash__(self) -> int:

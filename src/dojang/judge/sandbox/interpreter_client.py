@@ -1,4 +1,4 @@
-"""A worker's hold on the warm interpreter: starting it, and having it fork a program."""
+"""Client of the warm interpreter (zygote.py): starts it and asks it to fork programs."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from dojang.judge.sandbox.bpf import Filter
-from dojang.judge.sandbox.start_process import Broken, Setting, Streams, in_force, spawn
+from dojang.judge.sandbox.start_process import ProcessOptions, SandboxFailure, Streams, effective_limit, spawn
 from dojang.judge.sandbox.syscalls import number
 from dojang.judge.sandbox.vfork_exec import walk
 
@@ -27,7 +27,7 @@ for code in map(bytes.fromhex, sys.argv[1:]):
 sys.argv[:] = ["main.py"]
 main(preloaded)
 """
-"""Runs preload.py, which records what zygote.py and its parts import, and then zygote.py."""
+"""Runs preload.py, which records the imports of zygote.py and its parts, and then zygote.py."""
 _PID = struct.Struct("<i")
 _START_S = 60.0
 _LIMITS = {
@@ -36,13 +36,13 @@ _LIMITS = {
     resource.RLIMIT_MSGQUEUE: 0,
     resource.RLIMIT_NOFILE: 256,
 }
-"""The interpreter's own, which its children inherit."""
+"""Rlimits of the interpreter, which its children inherit."""
 _CALLS = ("clone", "close", "dup3", "getpid", "prctl", "prlimit64", "seccomp")
-"""What it does to make a child."""
+"""System calls with which it forks and confines a child."""
 
 
 class Interpreter:
-    """Starts when first needed, and anew when it has died."""
+    """Starts on first use, and again after it died."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Interpreter:
         files: bool,
     ) -> None:
         self.files = files
-        """Whether programs can open files."""
+        """Whether programs may open files."""
         self._command = command
         self._first = [scripts[name] for name in ("preload", "zygote")]
         self._setup = json.dumps(
@@ -86,10 +86,10 @@ class Interpreter:
         arguments: Sequence[str] = (),
         compiled: bool = False,
     ) -> int:
-        """The id of a child that plays a role; `files` are stdin, stdout, stderr, the source, and perhaps another.
+        """Fork a child for a role and return its process id. `files` are stdin, stdout, stderr, the source, and
+        perhaps another.
 
-        What roles there are and what they need is said in zygote.py. `compiled` says that the source is what an
-        earlier child compiled.
+        The roles are described in zygote.py. `compiled` says that the source is bytecode from an earlier child.
         """
         size = os.fstat(files[3]).st_size
         request = _request(role, size, tuple(limits.items()), function, tuple(arguments), compiled=compiled)
@@ -97,20 +97,20 @@ class Interpreter:
             pid = self._ask(request, files)
         except (OSError, struct.error):
             self.stop()
-            raise Broken("the warm interpreter died") from None
+            raise SandboxFailure("the warm interpreter died") from None
         if pid <= 0:
-            raise Broken("the warm interpreter cannot fork")
+            raise SandboxFailure("the warm interpreter cannot fork")
         return pid
 
-    def told(self) -> str:
-        """What children have said: that a source is no Python, or that something broke before the program began."""
+    def read_report(self) -> str:
+        """Errors that children reported: a source that does not compile, or a failure before the program started."""
         try:
             return os.read(self._report, 4000).decode(errors="replace")
         except BlockingIOError:
             return ""
 
     def stop(self) -> None:
-        """Let it go; the next request starts another."""
+        """Stop the interpreter; the next request starts a new one."""
         if self._control is not None:
             self._control.close()
             os.close(self._report)
@@ -133,17 +133,17 @@ class Interpreter:
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         environment = {
             "PYTHONHASHSEED": "0",
-            "LD_BIND_NOW": "1",  # else every program would look up the same symbols
+            "LD_BIND_NOW": "1",  # otherwise every program would resolve the same symbols
             "PYTHONDONTWRITEBYTECODE": "1",
             "LANG": "C.UTF-8",
             "HOME": "/nonexistent",
             "PATH": "/usr/bin:/bin",
         }
-        # Its own stack limit is what threads of the programs get; their first thread has a limit of its own.
-        setting = Setting(_LIMITS, ruleset=self._ruleset, environment=environment, kept=theirs.fileno())
+        # Threads of the programs get the interpreter's stack limit; their main thread has its own.
+        options = ProcessOptions(_LIMITS, ruleset=self._ruleset, environment=environment, kept=theirs.fileno())
         try:
             command = [*self._command, "-c", _LOAD, *self._first]
-            self._pid = spawn(command[0], command, Streams(null, null, 2), setting)
+            self._pid = spawn(command[0], command, Streams(null, null, 2), options)
         finally:
             theirs.close()
             os.close(null)
@@ -156,7 +156,7 @@ class Interpreter:
         return ours
 
 
-@lru_cache(maxsize=16)  # one test is like the other
+@lru_cache(maxsize=16)  # tests of one program have equal requests
 def _request(
     role: str,
     size: int,
@@ -166,7 +166,7 @@ def _request(
     *,
     compiled: bool,
 ) -> bytes:
-    pairs = [(kind, in_force(kind, value)) for kind, value in limits if _LIMITS.get(kind) != value]
+    pairs = [(kind, effective_limit(kind, value)) for kind, value in limits if _LIMITS.get(kind) != value]
     return json.dumps(
         {
             "role": role,
@@ -175,6 +175,7 @@ def _request(
             "function": function,
             "arguments": arguments,
             "compiled": compiled,
-            "raised": 3 if arguments else 1,  # a checker, which has arguments, has refused nothing by raising
+            # Exit code 1 of a checker, which has arguments, means rejected. An exception must not look like that.
+            "raised": 3 if arguments else 1,
         }
     ).encode()

@@ -1,4 +1,4 @@
-"""What this machine offers to keep programs in, found out by trying it, each thing in a process of its own."""
+"""Probes the isolation features of this machine by trying each in a child process."""
 
 import errno
 import json
@@ -16,14 +16,14 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Print an object: name -> empty if it works, else why it does not."""
-    found = {name: _attempt(trial) for name, trial in _TRIALS.items()}
-    found["cgroups"] = "" if cgroups.available() else "no control group can be made here"
+    """Print JSON: feature -> empty string if it works, otherwise the reason."""
+    found = {name: _run_trial(trial) for name, trial in _TRIALS.items()}
+    found["cgroups"] = "" if cgroups.available() else "no control group can be created here"
     sys.stdout.write(json.dumps(found))
 
 
-def _attempt(trial: Callable[[], None]) -> str:
-    """Run a trial in a child and hear what it says."""
+def _run_trial(trial: Callable[[], None]) -> str:
+    """Run a trial in a child and return its error."""
     if not numbers():
         return f"dojang does not know the system calls of {os.uname().machine}"
     reading, writing = os.pipe()

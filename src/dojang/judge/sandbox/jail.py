@@ -1,8 +1,8 @@
-"""The place a worker judges in: a file system with the toolchain in it and nothing else, no network, no neighbours.
+"""The jail of a worker: a root file system with the toolchain only, no network, no other processes.
 
-With namespaces, the worker and everything it starts see a root that was made for them; their scratch directory is
-memory that vanishes with the last of them. Without, the scratch directory is an ordinary one that the supervisor
-removes, and Landlock (where there is any) is asked of each child, for the worker itself still needs /proc.
+With namespaces, the worker and its children see a private root, and the scratch directory is a tmpfs that vanishes
+with the last of them. Without, the scratch directory is an ordinary one that the supervisor removes, and Landlock
+(where available) is applied to each child, because the worker itself still needs /proc.
 """
 
 import os
@@ -15,7 +15,7 @@ from dojang.judge.sandbox import linux
 __all__ = ["HEADERS", "NAMESPACES", "Jail", "enter_namespaces", "open_peak", "wipe"]
 
 HEADERS = "/headers"
-"""Where precompiled headers appear: their own path may lie under /tmp, which is the program's."""
+"""Mount point of the precompiled headers: their real path may be under /tmp, which belongs to the program."""
 NAMESPACES = (
     linux.CLONE_NEWNS
     | linux.CLONE_NEWPID
@@ -24,11 +24,11 @@ NAMESPACES = (
     | linux.CLONE_NEWUTS
     | linux.CLONE_NEWCGROUP
 )
-_MOUNT_POINT = "/sys"  # nothing a toolchain needs lies there, and it is everywhere
+_MOUNT_POINT = "/sys"  # exists everywhere, and holds nothing a toolchain needs
 _SCRATCH_OPTIONS = "size=256m,nr_inodes=4096,mode=700"
 _READ_ONLY = linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
 _DEVICES = ("/dev/null", "/dev/urandom", "/dev/random")
-_KEPT = {  # mount flags that an ordinary user may not clear, by their name in statvfs
+_KEPT = {  # mount flags that an unprivileged user may not clear, by their statvfs names
     os.ST_NOSUID: linux.MS_NOSUID,
     os.ST_NODEV: linux.MS_NODEV,
     os.ST_NOEXEC: linux.MS_NOEXEC,
@@ -40,22 +40,22 @@ _KEPT = {  # mount flags that an ordinary user may not clear, by their name in s
 
 @dataclass(frozen=True, slots=True)
 class Jail:
-    """Where a worker finds itself."""
+    """Directories and descriptors a worker has in its jail."""
 
     scratch: str
-    """A private directory, empty between programs."""
+    """Private directory, emptied between programs."""
     proc: int | None
-    """The process list as a descriptor: there is no path to it."""
+    """Descriptor of /proc, which has no path in the jail."""
     peak: int | None
-    """Writing "5" to this descriptor makes the kernel forget the worker's peak memory."""
+    """Descriptor to which writing "5" resets the worker's peak memory."""
     ruleset: int | None = None
-    """What Landlock lets children see, if it is Landlock that keeps them."""
+    """Landlock ruleset for children, if Landlock isolates them."""
 
 
 def enter_namespaces(
     readable: Iterable[str], headers: str, outer_uid: int, outer_gid: int, *, user_namespace: bool
 ) -> Jail:
-    """Called in a process that was cloned into NAMESPACES: build the new root and move there."""
+    """Build the new root and move into it. Called in a process cloned into NAMESPACES."""
     if user_namespace:
         _map_identity(outer_uid, outer_gid)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
@@ -78,7 +78,7 @@ def enter_namespaces(
 
 
 def open_peak(proc: int | None) -> int | None:
-    """Opened early: later the worker may not write about itself."""
+    """Open it early: later the worker may not write to its /proc files."""
     if proc is None:
         return None
     try:
@@ -94,7 +94,7 @@ def _map_identity(uid: int, gid: int) -> None:
 
 
 def _show(path: str) -> None:
-    """Make `path` exist in the new root, symbolic links on the way included."""
+    """Mount `path` in the new root, including symbolic links on the way."""
     done = "/"
     parts = [part for part in path.split("/") if part]
     while parts:
@@ -124,7 +124,7 @@ def _bind_read_only(here: str, there: str) -> None:
 
 
 def _covered(there: str) -> bool:
-    """Whether this is already part of something shown: only places made for the purpose can be written to."""
+    """Whether a mounted directory already contains it; only directories created here are writable."""
     return bool(os.statvfs(there).f_flag & os.ST_RDONLY)
 
 
@@ -138,7 +138,7 @@ def _make_target(there: str, *, directory: bool) -> None:
 def _bind(here: str, there: str) -> None:
     try:
         linux.mount(here, there, flags=linux.MS_BIND)
-    except OSError:  # a tree with mounts in it that this user may not uncover
+    except OSError:  # the tree contains mounts that this user may not uncover
         linux.mount(here, there, flags=linux.MS_BIND | linux.MS_REC)
 
 
@@ -149,7 +149,7 @@ def _bind_device(path: str) -> None:
 
 
 def _private_proc() -> int | None:
-    """The processes of this namespace, held open but without a path. None where a container forbids mounting it."""
+    """Open this namespace's /proc without giving it a path. None where a container forbids the mount."""
     target = f"{_MOUNT_POINT}/proc"
     os.makedirs(target, exist_ok=True)
     try:
@@ -162,7 +162,7 @@ def _private_proc() -> int | None:
 
 
 def wipe(directory: str) -> None:
-    """Empty a directory in which anything may have been done, such as nesting deeper than a path can say."""
+    """Empty a directory, whatever a program did in it, such as nesting deeper than a path can name."""
     top = _open(directory)
     try:
         while names := os.listdir(top):
@@ -176,7 +176,7 @@ def _open(directory: str) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         top = os.open(directory, flags)
-    except PermissionError:  # shut by a program
+    except PermissionError:  # made unreadable by a program
         os.chmod(directory, 0o700)
         top = os.open(directory, flags)
     os.fchmod(top, 0o700)
@@ -190,7 +190,7 @@ def _remove(top: int, name: str) -> None:
     os.chmod(name, 0o700, dir_fd=top)
     inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
     try:
-        # Subdirectories move up rather than being descended into: no depth, no recursion.
+        # Move subdirectories up instead of descending: works at any depth, without recursion.
         for child in os.listdir(inner):
             if stat.S_ISDIR(os.lstat(child, dir_fd=inner).st_mode):
                 os.chmod(child, 0o700, dir_fd=inner)  # moving a directory writes to it

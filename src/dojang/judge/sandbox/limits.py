@@ -1,8 +1,10 @@
-"""Waiting for a process while holding it to its limits.
+"""Resource limits of judged programs: waits for a process and kills it when it exceeds CPU time, idle time or memory.
 
-Processor time decides, read from the process's own clock: on a busy machine a program takes longer, but does not
-use more. A program that does nothing is caught by its idle time, which is the time it neither ran nor waited
-for a core; waiting for a core is the machine's fault.
+The limit is CPU time, read from the process's CPU clock: on a busy machine a program takes longer but uses no more
+CPU time. Idle time catches programs that sleep. It is wall time minus CPU time minus the time spent waiting for a
+core (run delay), which is the machine's fault.
+
+Rlimits (stack, address space, file size, processes) are set in start_process.py and run_test.py.
 """
 
 import os
@@ -14,28 +16,28 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["Bounds", "Disturbed", "End", "HungUp", "Watcher"]
+__all__ = ["Interrupted", "LimitsWatcher", "PoolDisconnected", "ProcessEnd", "ResourceLimits"]
 
-_FIRST_LOOK, _LONGEST_NAP = 0.004, 0.025
+_FIRST_POLL_S, _MAX_POLL_S = 0.004, 0.025
 _POLLRDHUP = 0x2000
 _PAGE = resource.getpagesize()
-_CEILING = 100
-"""How many times its limits a program may take by the clock on the wall, however much its threads wait for cores."""
-_BLIND_FACTOR = 10
-"""Without /proc idleness cannot be told from waiting for a core; a program gets this many times as long."""
+_WALL_FACTOR = 100
+"""Upper bound of wall time, as a multiple of CPU and idle limit together, however long threads wait for cores."""
+_NO_PROC_FACTOR = 10
+"""Factor on the idle limit where /proc is missing, because idle time and run delay then look the same."""
 
 
-class Disturbed(Exception):
-    """Somebody outside sent a signal to us, and so perhaps to what we watched: how it ended says nothing."""
+class Interrupted(Exception):
+    """The worker received a signal, and the program perhaps too: how the program ended proves nothing."""
 
 
-class HungUp(Exception):
-    """The pool is gone; there is nobody left to judge for."""
+class PoolDisconnected(Exception):
+    """The pool closed its connection."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a process may use before it is killed."""
+class ResourceLimits:
+    """Limits of one process, in seconds and bytes."""
 
     cpu_s: float
     idle_s: float
@@ -43,41 +45,41 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """How a process ended."""
+class ProcessEnd:
+    """How a process ended, and the resources it used."""
 
     status: int
-    """As waitpid tells it."""
+    """Status as waitpid returns it."""
     cpu_s: float
     wall_s: float
     memory: int
     killed: str = ""
-    """Which bound it was killed for: cpu, idle or memory; "stopped" if it was no longer needed."""
+    """Limit it was killed for: cpu, idle or memory; "stopped" if it was no longer needed."""
     waited_s: float = 0.0
-    """How long it had waited for a core when it was killed for its processor time."""
+    """Run delay (seconds waiting for a core) when it was killed for CPU time."""
 
 
-class Watcher:
-    """Watches processes for one worker."""
+class LimitsWatcher:
+    """Enforces the limits of processes for one worker."""
 
     def __init__(self, proc: int | None, control: int, tick: Callable[[], None] = lambda: None) -> None:
         self._proc = proc
         self._control = control
         self._tick = tick
-        """Called now and then while waiting."""
+        """Called regularly while waiting."""
         self._signal = ""
 
-    def wait(self, pid: int, bounds: Bounds, *, until: int | None = None) -> End:
-        """Wait for the end of `pid`; or for that of the process `until`, and then stop `pid`."""
+    def wait(self, pid: int, limits: ResourceLimits, *, until: int | None = None) -> ProcessEnd:
+        """Wait until `pid` ends, or until the process `until` ends and then kill `pid`."""
         started = time.monotonic()
         handles = [os.pidfd_open(each) for each in (pid, until) if each is not None]
         try:
             try:
-                killed = self._wait(pid, bounds, until, handles, started)
-            except HungUp:
+                killed = self._wait(pid, limits, until, handles, started)
+            except PoolDisconnected:
                 _kill(handles[0])
                 raise
-            waited = self._waited(pid) if killed == "cpu" else 0.0
+            waited = self._run_delay(pid) if killed == "cpu" else 0.0
             if killed:
                 _kill(handles[0])
         finally:
@@ -85,64 +87,64 @@ class Watcher:
                 os.close(handle)
         _, status, usage = os.wait4(pid, 0)
         if self._signal:
-            raise Disturbed(self._signal)
+            raise Interrupted(self._signal)
         if killed == "stopped" and status != signal.SIGKILL:
-            killed = ""  # it had ended by itself already
+            killed = ""  # it had already ended
         wall = time.monotonic() - started
-        return End(status, usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * 1024, killed, waited)
+        return ProcessEnd(status, usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * 1024, killed, waited)
 
-    def heed_signals(self) -> None:
-        """Who ends everything at once, a service manager say, means the pool, which finishes in order.
+    def record_signals(self) -> None:
+        """Record termination signals instead of dying: the pool ends its workers in order.
 
-        But programs hear it as well, and end.
+        A service manager signals every process at once, judged programs included, and those die of it.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, self._note)
+            signal.signal(number, self._record)
 
-    def _note(self, number: int, _: object) -> None:
+    def _record(self, number: int, _: object) -> None:
         self._signal = signal.Signals(number).name
 
-    def _wait(self, pid: int, bounds: Bounds, until: int | None, handles: Sequence[int], started: float) -> str:
+    def _wait(self, pid: int, limits: ResourceLimits, until: int | None, handles: Sequence[int], started: float) -> str:
         poller = select.poll()
         for handle in handles:
             poller.register(handle, select.POLLIN)
         poller.register(self._control, _POLLRDHUP)
-        nap = _FIRST_LOOK
+        pause = _FIRST_POLL_S
         while True:
             used = _cpu(pid)
-            left = bounds.cpu_s - used
+            left = limits.cpu_s - used
             if left <= 0:
                 return "cpu"
-            ended = {handle for handle, _ in poller.poll(max(1, 1000 * min(nap, left)))}
+            ended = {handle for handle, _ in poller.poll(max(1, 1000 * min(pause, left)))}
             if self._control in ended:
-                raise HungUp
+                raise PoolDisconnected
             if ended:
                 return "" if handles[0] in ended else "stopped"
-            if self._memory(pid) > bounds.memory:
+            if self._memory(pid) > limits.memory:
                 return "memory"
             wall = time.monotonic() - started
-            if wall > _CEILING * (bounds.cpu_s + bounds.idle_s):
+            if wall > _WALL_FACTOR * (limits.cpu_s + limits.idle_s):
                 return "idle"
-            if self._is_idle([pid] if until is None else [pid, until], wall, bounds.idle_s):
+            if self._is_idle([pid] if until is None else [pid, until], wall, limits.idle_s):
                 return "idle"
             self._tick()
-            nap = min(2 * nap, _LONGEST_NAP)
+            pause = min(2 * pause, _MAX_POLL_S)
 
     def _memory(self, pid: int) -> int:
         words = self._read(f"{pid}/statm").split()
         return int(words[1]) * _PAGE if len(words) > 1 else 0
 
     def _is_idle(self, pids: Sequence[int], wall: float, most: float) -> bool:
-        """Whether nobody ran or wanted to run for `most` seconds in all."""
+        """Whether the processes together were idle for more than `most` seconds."""
         if wall <= most:
             return False
         busy = sum(map(_cpu, pids))
         if self._proc is None:
-            return wall - busy > _BLIND_FACTOR * most
-        return wall - busy - sum(map(self._waited, pids)) > most
+            return wall - busy > _NO_PROC_FACTOR * most
+        return wall - busy - sum(map(self._run_delay, pids)) > most
 
-    def _waited(self, pid: int) -> float:
-        """Seconds the threads of a process have spent waiting for a core."""
+    def _run_delay(self, pid: int) -> float:
+        """Seconds that the threads of a process spent waiting for a core."""
         if self._proc is None:
             return 0.0
         try:
@@ -176,8 +178,8 @@ def _kill(handle: int) -> None:
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of processor time used by all threads of a process so far; 0 when it is gone."""
+    """CPU seconds used so far by all threads of a process; 0 if it has ended."""
     try:
-        return time.clock_gettime((~pid << 3) | 2)  # how the kernel numbers the clock of a process
+        return time.clock_gettime((~pid << 3) | 2)  # the kernel's clock id for the CPU time of a process
     except OSError:
         return 0.0

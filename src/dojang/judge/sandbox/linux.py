@@ -1,4 +1,4 @@
-"""The system calls the standard library does not offer, with errors as OSError."""
+"""Linux system calls that the standard library lacks, with errors as OSError."""
 
 import ctypes
 import os
@@ -48,10 +48,10 @@ MS_BIND, MS_REC, MS_PRIVATE, _MNT_DETACH = 4096, 16384, 1 << 18, 2
 
 _SIGKILL, _SIGCHLD = 9, 17
 PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
-FILTER_SPEC_ALLOW = 4  # programs run at full speed; there are no secrets in their own address space
+FILTER_SPEC_ALLOW = 4  # no speculation mitigations: a program has no secrets in its own address space
 _CAPABILITY_VERSION_3 = 0x20080522
 
-# Rights of Landlock by the kernel's version of it: what a newer one adds must not be asked of an older one.
+# Landlock access rights by ABI version: an older kernel refuses the rights of a newer one.
 _FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _NO_TCP, _SCOPED = 3, 3
@@ -87,40 +87,40 @@ def _prctl(option: int, value: int, pointer: object = 0) -> None:
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when the thread that made it is gone."""
+    """Send this process SIGKILL when the thread that created it ends."""
     _prctl(PR_SET_PDEATHSIG, _SIGKILL)
 
 
 def subreaper() -> None:
-    """Orphans among the descendants become this process's children."""
+    """Become the parent of orphaned descendants."""
     _prctl(_PR_SET_SUBREAPER, 1)
 
 
 def set_undumpable() -> None:
-    """No other process of the same user may look inside this one."""
+    """Forbid other processes of the same user to inspect this one."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def no_new_privileges() -> None:
-    """No program started from here on gains rights by being started."""
+    """Set no_new_privs: programs started from now on gain no privileges."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def install_filter(code: bytearray) -> None:
-    """Let a seccomp filter decide on every further system call of this thread and of its children."""
+    """Install a seccomp filter for this thread and its children."""
     buffer = (ctypes.c_char * len(code)).from_buffer(code)
     program = _Program(len(code) // 8, ctypes.addressof(buffer))
     _call("seccomp", 1, FILTER_SPEC_ALLOW, ctypes.byref(program))
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, for good: with no new privileges they do not come back."""
+    """Drop all capabilities for good: with no_new_privs they cannot come back."""
     header = struct.pack("<Ii", _CAPABILITY_VERSION_3, 0)
     _call("capset", ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
 
 
 def clone(flags: int) -> int:
-    """Like os.fork, with flags: new namespaces for the child."""
+    """Fork with clone flags, such as new namespaces for the child."""
     pid = _call("clone", flags | _SIGCHLD, 0, 0, 0, 0)
     if pid == 0:
         _after_fork()
@@ -134,12 +134,12 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def unmount(target: str) -> None:
-    """Take a mount out of sight; what is open in it stays open."""
+    """Detach a mount; files open in it stay open."""
     _call("umount2", ctypes.c_char_p(os.fsencode(target)), _MNT_DETACH)
 
 
 def pivot_root(directory: str) -> None:
-    """Make `directory` the root and let go of the old one."""
+    """Make `directory` the root and detach the old one."""
     os.chdir(directory)
     _call("pivot_root", ctypes.c_char_p(b"."), ctypes.c_char_p(b"."))
     unmount(".")
@@ -147,7 +147,7 @@ def pivot_root(directory: str) -> None:
 
 
 def landlock_version() -> int:
-    """0 if the kernel does not have it or does not enable it."""
+    """Landlock ABI version; 0 if the kernel lacks it or it is disabled."""
     if platform.system() != "Linux":
         return 0
     try:
@@ -157,7 +157,7 @@ def landlock_version() -> int:
 
 
 def landlock_ruleset(readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()) -> int:
-    """A descriptor for `landlock_restrict`: nothing but these trees can be opened, and no network is reached."""
+    """Create a ruleset for `landlock_restrict`: opens these trees only, and no network."""
     version = landlock_version()
     rights = _FILE_RIGHTS[min(version, 5)]
     attributes = struct.pack("<QQQ", rights, _NO_TCP if version >= 4 else 0, _SCOPED if version >= 6 else 0)
@@ -189,5 +189,5 @@ def _landlock_allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def landlock_restrict(ruleset: int) -> None:
-    """Put this process and its children under the ruleset."""
+    """Apply the ruleset to this process and its children."""
     _call("landlock_restrict_self", ruleset, 0)

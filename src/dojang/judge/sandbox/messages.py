@@ -1,6 +1,6 @@
-"""Messages between the pool and a worker: a JSON object and some binary pieces, over a stream socket.
+"""Messages between pool and worker: a JSON object and binary pieces, over a stream socket.
 
-JSON rather than pickle: a worker lives among hostile programs, and what it sends must not be able to run code here.
+JSON instead of pickle: the worker runs hostile programs, and its messages must not execute code in the trainer.
 """
 
 import json
@@ -13,12 +13,11 @@ __all__ = ["MOST", "Closed", "receive", "send"]
 
 _LENGTHS = struct.Struct("<II")
 MOST = (1 << 30) + (1 << 26)
-"""Bytes in one message: the largest output there may be, and what goes with it. More is a sign that the two sides have
-lost each other."""
+"""Maximum size of a message in bytes: the largest output plus its header. A larger size means a corrupt stream."""
 
 
 class Closed(Exception):
-    """The other side is gone."""
+    """The other side closed the connection."""
 
 
 def send(channel: socket.socket, header: Mapping[str, Any], pieces: Sequence[bytes] = ()) -> None:
@@ -31,10 +30,10 @@ def send(channel: socket.socket, header: Mapping[str, Any], pieces: Sequence[byt
 
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
-    """Wait for one message. Closed if there will be none; TimeoutError if the socket has a timeout."""
+    """Receive one message. Raises Closed at the end of the stream, TimeoutError if the socket has a timeout."""
     size, rest = _LENGTHS.unpack(_exactly(channel, _LENGTHS.size))
     if size + rest > MOST:
-        raise Closed(f"a message of {size + rest} bytes")
+        raise Closed(f"a message of {size + rest} bytes exceeds {MOST}")
     header = json.loads(_exactly(channel, size))
     body = _exactly(channel, rest)
     pieces, start = [], 0

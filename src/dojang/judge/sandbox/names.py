@@ -1,6 +1,6 @@
-"""Which name means what: in a program whose functions are called, and in the test that calls them.
+"""Resolves names: of a program's functions, and of the globals in a test that calls them.
 
-A part of zygote.py, and like that it imports the standard library only.
+Part of zygote.py: imports the standard library only.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Any
 __all__ = ["find", "of_test"]
 
 _PROGRAM = "solution"
-"""The name of the program's module."""
+"""Name of the program's module."""
 
 
 def find(module: types.ModuleType, name: str) -> Any:
-    """A function by its name; or a method of the class Solution, as LeetCode has them.
+    """Find a function by name, or a method of the class Solution, as on LeetCode.
 
-    What the program defines comes before what it imports: `from heapq import *` brings a `merge`. A method comes
-    before what cannot be called: `f = None` beside `Solution.f`."""
+    Definitions of the program take precedence over imports: `from heapq import *` imports a `merge`. A method takes
+    precedence over what cannot be called: `f = None` beside `Solution.f`.
+    """
     names = vars(module)
     owner = names.get("Solution")
     has_method = callable(getattr(owner, name, None))
@@ -38,7 +39,7 @@ def find(module: types.ModuleType, name: str) -> Any:
 
 
 def _is_imported(thing: Any, name: str) -> bool:
-    """Whether this is a module, or something that another module has by its own name or by this one."""
+    """Whether this is a module, or is defined in another module under its own name or this one."""
     if isinstance(thing, types.ModuleType):
         return True
     home = sys.modules.get(str(getattr(thing, "__module__", None)))
@@ -48,7 +49,7 @@ def _is_imported(thing: Any, name: str) -> bool:
 
 
 def of_test(code: types.CodeType, function: str, ask: Callable[[str, str], Any]) -> dict[str, Any]:
-    """The globals of a test: those of the candidate's names it uses, but none that could stand in for Python's own."""
+    """Globals of a test: the candidate's names it uses, but none that replace Python's builtins."""
     names: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
     used: set[str] = set()
     made: set[str] = set()
@@ -60,15 +61,16 @@ def of_test(code: types.CodeType, function: str, ask: Callable[[str, str], Any])
         if name in sys.stdlib_module_names and name not in whole:
             names[name] = importlib.import_module(name)
             continue
-        with contextlib.suppress(NameError):  # perhaps it is never reached; if it is, Python will say so
+        with contextlib.suppress(NameError):  # perhaps never executed; if it is, Python raises NameError
             names[name] = ask("name", name)
     return names
 
 
 def _collect(code: types.CodeType, used: set[str], made: set[str], whole: set[str]) -> None:
-    """The global names some code reads, and those it makes itself; and those it does more with than ask for attributes.
+    """Collect the global names that code reads, those it assigns, and those it uses for more than attributes.
 
-    A module is good for its attributes only. So a test that calls `bisect(...)` means a function of the program."""
+    A module is only used for its attributes. So a test that calls `bisect(...)` means a function of the program.
+    """
     steps = list(dis.get_instructions(code))
     for step, after in zip(steps, [*steps[1:], steps[-1]], strict=True):
         if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):

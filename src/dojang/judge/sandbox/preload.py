@@ -1,11 +1,11 @@
-"""Modules imported before the fork, and hidden from programs until they import them.
+"""Imports modules before the fork and hides them until a program imports them.
 
-A program must find in `sys.modules` what `python3 main.py` has there and no more: `import importlib` does not bring
-`importlib.util`. So preloaded modules are taken out of `sys.modules` again. For every module it does not find there,
-the interpreter calls `importlib._bootstrap._find_and_load`. Here that function puts a preloaded module back, together
-with all modules that importing it brings along.
+A program must find the same modules in `sys.modules` as `python3 main.py`, and no more: `import importlib` does not
+load `importlib.util`. So preloaded modules are removed from `sys.modules` again. For a module missing there, the
+interpreter calls `importlib._bootstrap._find_and_load`. Here that function restores a preloaded module, together with
+all modules that importing it loads.
 
-The first script the warm interpreter runs. It imports nothing itself, so that every import after it is recorded.
+The first script the warm interpreter runs. It imports nothing, so that every later import is recorded.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def make(hidden, reveal, load):
     return _find_and_load
 """
 _FILE = "<frozen importlib._bootstrap>"
-"""The file that function stands for: the interpreter leaves its frames out of tracebacks."""
+"""File name of that function: the interpreter omits its frames from tracebacks."""
 
 
 class Preloaded:
-    """Records imports from when it is made, and hides what was imported when programs are to run."""
+    """Records imports from its creation on, and hides the imported modules before programs run."""
 
     def __init__(self, plain: frozenset[str]) -> None:
         self._plain = plain
-        """What `python3 main.py` has loaded."""
+        """Modules that `python3 main.py` has loaded."""
         self._hidden: dict[str, types.ModuleType] = {}
         self._brings: dict[str, list[str]] = {}
-        """By module, those that importing it loads as well."""
+        """Module -> other modules that importing it loads."""
         self._attributes: dict[str, tuple[types.ModuleType, str]] = {}
-        """Submodules that importing their package does not load: the package and their name there."""
+        """Submodules that importing their package does not load: the package and the attribute."""
         self._loading: set[str] = set()
         self._again = False
         self._bootstrap: Any = sys.modules["_frozen_importlib"]
@@ -48,7 +48,7 @@ class Preloaded:
         self._patch(_Everything(), self._record)
 
     def load(self, names: Iterable[str]) -> None:
-        """Import those of these modules that can be imported."""
+        """Import these modules, except those that cannot be imported."""
         for name in names:
             try:  # noqa: SIM105  # contextlib would have to be imported
                 __import__(name)
@@ -56,10 +56,10 @@ class Preloaded:
                 pass
 
     def hide(self, *, again: bool) -> None:
-        """Hide what was imported. `again`: a module that a program deletes can be loaded anew, from its file."""
+        """Hide the imported modules. `again`: a module that a program deletes can be imported again, from its file."""
         self._again = again
         self._hide_all()
-        if self._attributes:  # not for the first time
+        if self._attributes:  # already hidden once
             for parent, child in self._attributes.values():
                 vars(parent).pop(child, None)
             return
@@ -72,7 +72,7 @@ class Preloaded:
         self._patch(self._hidden, self._reveal)
 
     def reveal_all(self) -> None:
-        """For code of the judge's, which may rely on any of them being there."""
+        """Restore all modules, for the judge's code, which may need any of them."""
         sys.modules.update(self._hidden)
         for name, (parent, child) in self._attributes.items():
             setattr(parent, child, self._hidden[name])
@@ -89,7 +89,7 @@ class Preloaded:
         return names
 
     def _record(self, name: str, import_: Any) -> Any:
-        """Load a module where no other is loaded but those being loaded, so that whatever it needs shows."""
+        """Load a module with all others hidden except those being loaded, so that everything it needs is recorded."""
         if name in self._brings:
             return self._reveal(name, import_)
         visible, outer = self._hide_all(), set(self._loading)
@@ -106,7 +106,7 @@ class Preloaded:
         return module
 
     def _reveal(self, name: str, import_: Any) -> Any:
-        """Put a module into sys.modules, with all it brings."""
+        """Restore a module in sys.modules, with the modules it loads."""
         modules, hidden = sys.modules, self._hidden
         package = name.rpartition(".")[0]
         if package and package not in modules:

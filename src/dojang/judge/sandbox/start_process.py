@@ -1,7 +1,6 @@
-"""Starting one process inside the jail: a program to be judged, a compiler, or the warm interpreter.
+"""Starts one process inside the jail: a judged program, a compiler or the warm interpreter.
 
-What fails here is the judge's failure and never the program's, but for one thing: a program that the kernel cannot
-execute.
+A failure here is the judge's failure, with one exception: a program that the kernel cannot execute.
 """
 
 import fcntl
@@ -20,11 +19,11 @@ from dojang.judge.sandbox.vfork_exec import Launch, StepFailed
 
 __all__ = [
     "DESCRIPTORS",
-    "Broken",
     "CannotExecute",
-    "Setting",
+    "ProcessOptions",
+    "SandboxFailure",
     "Streams",
-    "in_force",
+    "effective_limit",
     "memory_file",
     "process_limits",
     "read_all",
@@ -33,7 +32,7 @@ __all__ = [
 ]
 
 DESCRIPTORS = 64
-"""How many a program may have open; EXEC_FD lies far above."""
+"""RLIMIT_NOFILE of a program; EXEC_FD is far above."""
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _KEPT_FD = 3
 _AT_EMPTY_PATH = 0x1000
@@ -42,12 +41,12 @@ _LAST = 0x7FFFFFFF
 _RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Broken(Exception):
-    """The judge itself failed."""
+class SandboxFailure(Exception):
+    """The judge failed, not the program."""
 
 
 class CannotExecute(Exception):
-    """The kernel does not take this for a program."""
+    """The kernel cannot execute this file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +59,38 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """The circumstances a process is started in."""
+class ProcessOptions:
+    """Limits, confinement and environment of a new process."""
 
     limits: Mapping[int, int]
-    """resource.RLIMIT_* -> value."""
+    """Rlimits: resource.RLIMIT_* -> value."""
     directory: str = "/"
     filter: Filter | None = None
     ruleset: int | None = None
-    """Landlock's, if the process must be put under one."""
+    """Landlock ruleset to apply, if any."""
     environment: Mapping[str, str] = field(default_factory=dict)
     kept: int | None = None
-    """One more descriptor the process inherits, as number 3."""
+    """Another descriptor to inherit, as number 3."""
     own_group: bool = False
 
 
-def spawn(program: int | str, arguments: Sequence[str], streams: Streams, setting: Setting) -> int:
-    """Start a program, open or named, and return its process id once it runs."""
+def spawn(program: int | str, arguments: Sequence[str], streams: Streams, options: ProcessOptions) -> int:
+    """Start a program, given as a descriptor or a path, and return its process id once it runs."""
     launch = Launch()
     launch.step("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)
-    if setting.ruleset is not None:
-        launch.step("landlock_restrict_self", setting.ruleset, 0)
-    _place(launch, program, streams, setting.kept)
-    if setting.own_group:
+    if options.ruleset is not None:
+        launch.step("landlock_restrict_self", options.ruleset, 0)
+    _place(launch, program, streams, options.kept)
+    if options.own_group:
         launch.step("setpgid", 0, 0)
-    launch.step("chdir", launch.address(os.fsencode(setting.directory) + b"\0"))
-    for number in _RESET:  # what is ignored here would stay so
+    launch.step("chdir", launch.address(os.fsencode(options.directory) + b"\0"))
+    for number in _RESET:  # ignored signals would stay ignored after exec
         launch.step("rt_sigaction", number, launch.address(_DEFAULT_ACTION), 0, 8)
-    for kind, value in setting.limits.items():
-        launch.step("prlimit64", 0, kind, launch.address(struct.pack("<QQ", *in_force(kind, value))), 0)
-    if setting.filter is not None:
-        _guard(launch, setting.filter)
-    environment = launch.strings([f"{name}={value}" for name, value in setting.environment.items()])
+    for kind, value in options.limits.items():
+        launch.step("prlimit64", 0, kind, launch.address(struct.pack("<QQ", *effective_limit(kind, value))), 0)
+    if options.filter is not None:
+        _guard(launch, options.filter)
+    environment = launch.strings([f"{name}={value}" for name, value in options.environment.items()])
     if isinstance(program, int):
         empty = launch.address(b"\0")
         launch.step("execveat", EXEC_FD, empty, launch.strings(arguments), environment, _AT_EMPTY_PATH)
@@ -102,11 +101,11 @@ def spawn(program: int | str, arguments: Sequence[str], streams: Streams, settin
     except StepFailed as error:
         if error.step == "execveat":
             raise CannotExecute(str(error)) from error
-        raise Broken(f"cannot start {arguments[0]}: {error}") from error
+        raise SandboxFailure(f"cannot start {arguments[0]}: {error}") from error
 
 
 def _place(launch: Launch, program: int | str, streams: Streams, kept: int | None) -> None:
-    """Give every descriptor the child keeps its number. All others close on exec, and are closed here once more."""
+    """Move the inherited descriptors to their numbers. All others close on exec; close_range closes them too."""
     wanted = {0: streams.stdin, 1: streams.stdout, 2: streams.stderr}
     if kept is not None:
         wanted[_KEPT_FD] = kept
@@ -115,14 +114,14 @@ def _place(launch: Launch, program: int | str, streams: Streams, kept: int | Non
     for number, given in wanted.items():
         if number != given:
             launch.step("dup3", given, number, 0)
-    launch.step("close_range", max(wanted) + 1, EXEC_FD - 1, 0, may_fail=True)  # kernels from 5.9 on have it
+    launch.step("close_range", max(wanted) + 1, EXEC_FD - 1, 0, may_fail=True)  # since kernel 5.9
     launch.step("close_range", EXEC_FD + 1, _LAST, 0, may_fail=True)
 
 
-def in_force(kind: int, value: int) -> tuple[int, int]:
-    """A resource limit as (soft, hard), as far as the one that is in force permits."""
+def effective_limit(kind: int, value: int) -> tuple[int, int]:
+    """An rlimit as (soft, hard), capped by the hard limit of this process."""
     ceiling = _ceiling(kind)
-    # One second apart, so that a process over its processor time is told so by the signal that ends it.
+    # One second apart, so that SIGXCPU at the soft limit tells why the process ended.
     hard = value + 1 if kind == resource.RLIMIT_CPU else value
     hard = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)
     return min(value, hard), hard
@@ -130,7 +129,7 @@ def in_force(kind: int, value: int) -> tuple[int, int]:
 
 @cache
 def _ceiling(kind: int) -> int:
-    """What this process may not exceed, and cannot change."""
+    """Hard limit of this process."""
     return resource.getrlimit(kind)[1]
 
 
@@ -143,7 +142,7 @@ def _guard(launch: Launch, filter: Filter) -> None:
 
 
 def memory_file(data: bytes = b"", *, sealed: bool = False) -> int:
-    """A file that has no name; sealed, nobody can ever change it."""
+    """Create an anonymous file in memory. A sealed one can never be changed."""
     file = os.memfd_create("judge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(data)
     while view:
@@ -156,7 +155,7 @@ def memory_file(data: bytes = b"", *, sealed: bool = False) -> int:
 
 
 def read_all(file: int, most: int) -> bytes:
-    """Up to `most` bytes from the beginning."""
+    """Read up to `most` bytes from the beginning."""
     pieces, at = [], 0
     while at < most and (piece := os.pread(file, min(most - at, 1 << 20), at)):
         pieces.append(piece)
@@ -165,12 +164,12 @@ def read_all(file: int, most: int) -> bytes:
 
 
 def read_end(file: int, most: int) -> bytes:
-    """The last bytes, up to `most` of them."""
+    """Read the last bytes, up to `most`."""
     return os.pread(file, most, max(0, os.fstat(file).st_size - most))
 
 
 def process_limits(memory: int, stack: int, size: int, cpu_s: int) -> dict[int, int]:
-    """What every kind of process is limited in."""
+    """Rlimits that every kind of process gets."""
     return {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,

@@ -1,6 +1,6 @@
-"""What `python3 main.py` finds when it begins, given to the warm interpreter.
+"""Makes the warm interpreter look as `python3 main.py` does when it starts.
 
-A part of zygote.py, and like that it imports the standard library only.
+Part of zygote.py: imports the standard library only.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 __all__ = ["Main", "begin"]
 
 _FLAGS = {"dont_write_bytecode": 0, "no_user_site": 0, "no_site": 0, "hash_randomization": 1}
-"""Those that differ because of how the warm interpreter is started: without packages, and with known hashes."""
+"""Flags that differ because the warm interpreter starts without site packages and with a fixed hash seed."""
 _FLAGS_AT = 24
-"""Where a tuple has its first item."""
+"""Offset of a tuple's first item."""
 _OWN_VARIABLES = ("LD_BIND_NOW", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED")
 _PTR_SIZE = ctypes.sizeof(ctypes.c_void_p)
 
 
 def begin(setup: Any) -> None:
-    """Make `sys`, `site`, the environment and the signals what they would be."""
+    """Set `sys`, `site`, the environment and the signals as `python3 main.py` has them."""
     for name in _OWN_VARIABLES:
         os.environ.pop(name, None)
     os.environ["HOME"] = os.environ["TMPDIR"] = setup["directory"]
@@ -41,14 +41,14 @@ def begin(setup: Any) -> None:
     sys.orig_argv = [setup["command"], "main.py"]
     _run_site(setup["packages"])
     sys.path[:] = [setup["directory"], *setup["path"]]
-    # Too large a file ends a program, though Python believes that this is ignored, as it does everywhere.
+    # SIGXFSZ ends a program, although Python believes, as everywhere, that it is ignored.
     ctypes.CDLL(None).signal(signal.SIGXFSZ, None)
     main = threading.main_thread()
     main.__class__ = _main_thread(type(main))
 
 
 def _open_stderr() -> None:
-    """Standard error of this process may be anything; a program's is a file, as /dev/null is."""
+    """Create sys.stderr while descriptor 2 is a file, as a program's is; this process's may be anything."""
     known: Any = sys
     before, kept = known.stderr, os.dup(2)
     os.dup2(0, 2)
@@ -64,10 +64,10 @@ def _open_stderr() -> None:
 
 
 def _run_site(packages: Any) -> None:
-    """What the interpreter does with the module site, but for reading files that packages have put in its way."""
+    """Run the module site as the interpreter does, without reading the files of packages."""
     nothing: Any = lambda *_: None  # noqa: E731
     own: Any = site
-    if sys.flags.no_site == 0 and hasattr(builtins, "exit"):  # it was started with its packages
+    if sys.flags.no_site == 0 and hasattr(builtins, "exit"):  # the interpreter was started with its packages
         own.ENABLE_USER_SITE = sys.prefix == sys.base_prefix
     else:
         own.addpackage = own.execsitecustomize = own.execusercustomize = nothing
@@ -92,7 +92,7 @@ class _Allowed:
             return None
         if self._finder is None:
             self._finder = _file_finder(self._folder)
-            self._finder._fill_cache = lambda: None  # the folder itself may be closed to programs
+            self._finder._fill_cache = lambda: None  # programs may not be able to read the folder
             self._finder._path_cache = self._finder._relaxed_path_cache = self._files
         return self._finder.find_spec(name, target)
 
@@ -113,13 +113,13 @@ def _file_finder(folder: str) -> Any:
 
 
 def _main_thread(base: type) -> Any:
-    """Asked for its native id when that is wanted: a child's is its own."""
+    """Main thread object that looks up its native id on demand: a forked child has another one."""
     named = {"native_id": property(lambda _: os.getpid()), "__module__": base.__module__}
     return type(base.__name__, (base,), named)
 
 
 class Main:
-    """Makes `__main__` modules: new ones, which the garbage collector of a program looks at."""
+    """Creates new `__main__` modules, which the program's garbage collector tracks."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -129,16 +129,16 @@ class Main:
         self._next: list[dict[str, Any]] = []
 
     def make(self) -> None:
-        """Make a `__main__` for the next program. Before the fork, so that a program need not copy the memory it takes,
-        and after `gc.freeze`, so that the garbage collector looks at it."""
+        """Create `__main__` for the next program: before the fork, so that a program need not copy its memory, and
+        after `gc.freeze`, so that the garbage collector tracks it."""
         self._next = [self.new()]
 
     def take(self) -> dict[str, Any]:
-        """The names of the `__main__` that was made. They are the program's alone, so that they end with it."""
+        """Hand over the names of the prepared `__main__`. Only the program holds them, so they end with it."""
         return self._next.pop()
 
     def new(self) -> dict[str, Any]:
-        """The names of a new `__main__`."""
+        """Names of a new `__main__`."""
         module = types.ModuleType("__main__")
         names = module.__dict__
         names["__loader__"] = self._loader

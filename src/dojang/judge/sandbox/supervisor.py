@@ -1,7 +1,7 @@
-"""The process the pool starts: it puts a worker into its jail, and cleans up after it whatever happens.
+"""The supervisor process, started by the pool: puts a worker into its jail and cleans up after it.
 
-It stays outside. When the pool is gone, even by SIGKILL, or the worker is, it kills what is left and removes what
-the worker had. It holds no memory of the trainer's and runs no judged code.
+It stays outside the jail. When the pool or the worker ends, even by SIGKILL, it kills the remaining processes and
+removes the worker's files. It shares no memory with the trainer and runs no judged code.
 """
 
 import os
@@ -21,7 +21,7 @@ from dojang.judge.sandbox.worker import Worker
 
 __all__ = ["main"]
 
-_FIRST_UID, _UIDS = 60706, 477  # a range no distribution hands out
+_FIRST_UID, _UIDS = 60706, 477  # a range that no distribution assigns
 
 
 def main() -> None:
@@ -30,16 +30,16 @@ def main() -> None:
     try:
         parent = os.pidfd_open(int(sys.argv[2]))
     except ProcessLookupError:
-        return  # the pool died before the guard was set
+        return  # the pool died before the parent-death signal was set
     if os.getppid() != int(sys.argv[2]):
-        return  # the same, and its number is another's now
-    # Who ends everything at once, a service manager say, means the pool, which finishes in order.
+        return  # the same, and another process now has its id
+    # A service manager signals every process at once; the pool then ends its workers in order.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     try:
         spec, _ = messages.receive(channel)
     except messages.Closed:
-        return  # the pool thought better of it
+        return  # the pool closed at once
     linux.subreaper()
     linux.no_new_privileges()
     _allow_descriptors()
@@ -59,14 +59,15 @@ def main() -> None:
 
 
 def _allow_descriptors() -> None:
-    """Programs are executed from a descriptor beyond what many shells allow, though not beyond what they could."""
+    """Raise RLIMIT_NOFILE: programs are executed from a descriptor above the usual soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft <= EXEC_FD:
         resource.setrlimit(resource.RLIMIT_NOFILE, (EXEC_FD + 1, hard))
 
 
 class _Identity:
-    """A user id that no other judged program on this machine has, held by a name that ends with this process."""
+    """A user id used by no other judged program here, reserved by an abstract socket name that ends with this
+    process."""
 
     def __init__(self, uid: int, lock: socket.socket) -> None:
         self.uid = uid
@@ -114,7 +115,7 @@ def _start(
     try:
         linux.die_with_parent()
         os.close(go)
-        os.read(ready, 1)  # until the control group is in force
+        os.read(ready, 1)  # until the control group applies
         os.close(ready)
         if scratch:
             jail = _plain_jail(spec, scratch)
@@ -138,7 +139,7 @@ def _give_up_rights(jail: Jail, identity: _Identity | None) -> None:
         identity.assume()
     linux.drop_capabilities()
     linux.set_undumpable()
-    linux.die_with_parent()  # changing identity cleared it
+    linux.die_with_parent()  # changing the user id cleared it
 
 
 def _plain_jail(spec: dict[str, Any], scratch: str) -> Jail:
@@ -154,13 +155,13 @@ def _plain_jail(spec: dict[str, Any], scratch: str) -> Jail:
 def _stand_by(parent: int, worker: int) -> None:
     poller = select.poll()
     poller.register(parent, select.POLLIN)
-    poller.register(sys.stdin.fileno(), select.POLLHUP)  # the pool's way of saying that it is done with this worker
+    poller.register(sys.stdin.fileno(), select.POLLHUP)  # the pool closes stdin when it no longer needs the worker
     poller.register(os.pidfd_open(worker), select.POLLIN)
     poller.poll()
 
 
 def _kill_children() -> None:
-    """Until there is none: orphans of the worker arrive here."""
+    """Kill children until none is left: orphans of the worker become children of this process."""
     while True:
         for pid in _children():
             with suppress(ProcessLookupError):

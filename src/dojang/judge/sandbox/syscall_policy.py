@@ -1,10 +1,10 @@
-"""Which system calls a judged program, a judged Python program and the compiler may make.
+"""Seccomp policies: the system calls that native programs, Python programs and the compiler may make.
 
-A native program gets by without files: it is linked statically, and its input and output are open when it starts.
-What no honest program does (making processes, sockets, looking at others) kills it, loudly. An interpreter
-tries things an honest program never asked for, so there the same calls merely fail.
+A native program needs no files: it is linked statically, and its input and output are open when it starts. Calls that
+no honest program makes (new processes, sockets, tracing) kill it with SIGSYS. An interpreter makes calls that an
+honest program never asked for, so there the same calls fail with an error instead.
 
-Not covered: the paths a call names. A filter cannot read memory; namespaces and Landlock see to paths.
+Paths are not checked here: a filter cannot read memory. Namespaces and Landlock restrict paths.
 """
 
 import errno
@@ -15,13 +15,13 @@ from dojang.judge.sandbox.bpf import ALLOW, KILL, SELF, Clause, Filter, Rule, as
 __all__ = ["EXEC_FD", "compiler_filter", "native_filter", "python_filters"]
 
 EXEC_FD = 1000
-"""The descriptor a native program is executed from. It closes on exec, so that the permission works once, and lies
-above the number of descriptors a program may have, so that it cannot be made anew."""
+"""Descriptor a native program is executed from. It closes on exec, so the permission works once. It lies above the
+descriptor limit of a program, so a program cannot create it again."""
 
 _ALL = 0xFFFFFFFF
 _EVERY = 0xFFFFFFFF_FFFFFFFF
 _NO_EFFECT = refuse(0)
-"""The action that makes a call return 0 without being made."""
+"""Action that makes a call return 0 without effect."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ _FILES = _names(
     link linkat umask flock fallocate fchmod copy_file_range sendfile close_range
     """
 )
-"""Whatever Landlock watches over; so not truncate, chmod and utime by path, which it does not in every version."""
+"""File calls that Landlock checks. Excludes truncate, chmod and utime by path, which not every version checks."""
 
 _FORBIDDEN = _names(
     """
@@ -77,33 +77,34 @@ _FORBIDDEN = _names(
 _MAKING_CHILDREN = ("clone", "prctl", "prlimit64", "recvmsg", "seccomp")
 
 _SIGNALS = {"kill": 1, "tkill": 1, "tgkill": 2, "rt_sigqueueinfo": 1, "rt_tgsigqueueinfo": 2}
-"""Where each has the signal's number."""
+"""Index of the signal number among the arguments."""
 
 _CLONE_THREAD, _CLONE_NEW = 0x00010000, 0x7E020080
 _AT_EMPTY_PATH, _SIGKILL, _AF_UNIX = 0x1000, 9, 1
 _O_ACCMODE, _O_TRUNC = 0x3, 0x200
 _MAP_TYPE, _MAP_ANONYMOUS, _SHARED_ANONYMOUS = 0x0F, 0x20, (0x21, 0x23)
-_IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)  # is it a terminal, bytes waiting, blocking, close on exec
-_FCNTL = (0, 1, 2, 3, 4, 1030)  # duplicate, read and set flags; not the ones that send signals or take leases
+_IOCTL = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+_FCNTL = (0, 1, 2, 3, 4, 1030)  # duplicate, get and set flags; not those that send signals or take leases
 _RLIMIT_STACK = 3
-_PRCTL = (15, 16, 0x53564D41)  # the thread's name, names of mappings
+_PRCTL = (15, 16, 0x53564D41)  # name of the thread, names of mappings
 
 
 def native_filter(architecture: str, *, files: bool = False) -> Filter:
-    """For a compiled program; `files` if it must open some (shared libraries, say) and something guards the paths."""
+    """Policy of a compiled program. `files`: it must open files such as shared libraries, and paths are restricted
+    elsewhere."""
     once = Rule(KILL, (Clause(((0, _ALL, EXEC_FD),), ALLOW),))
     rules = {**_shared(KILL), **_paths(files=files), "execveat": once}
     return assemble(architecture, rules, refuse(errno.ENOSYS))
 
 
 def python_filters(architecture: str, *, files: bool) -> tuple[Filter, Filter]:
-    """For a program that an interpreter runs; `files` if something guards the paths.
+    """Policies of a Python program. `files`: it may open files, and paths are restricted elsewhere.
 
-    The interpreter puts itself under the first, once; its children add the second, which takes away what it needs to
-    make them. Together they are one set of rules. A long filter costs a tenth of what a small program does.
+    The interpreter installs the first filter once. Its children add the second, which forbids the calls it needs to
+    fork them. Both together are one policy. A long filter costs a tenth of a small program.
     """
     rules = {**_shared(refuse(errno.EACCES)), **_paths(files=files)}
-    # asyncio talks to itself through a pair of sockets; without an address there is nobody else to talk to.
+    # asyncio uses a socket pair for itself; without an address it reaches no other process.
     rules["socketpair"] = _one_of(0, (_AF_UNIX,), refuse(errno.EACCES))
     rules["sendto"] = Rule(refuse(errno.EACCES), (Clause(((4, _EVERY, 0),), ALLOW),))
     rules["recvfrom"] = rules["shutdown"] = Rule(ALLOW)
@@ -113,7 +114,7 @@ def python_filters(architecture: str, *, files: bool) -> tuple[Filter, Filter]:
 
 
 def compiler_filter(architecture: str) -> Filter:
-    """For a compiler: it starts its parts and writes files, but has no business beyond that."""
+    """Policy of a compiler: it starts its parts and writes files, nothing else."""
     needed = {"fork", "vfork", "execve", "execveat", "setpriority"}
     rules = {name: Rule(refuse(errno.EPERM)) for name in _FORBIDDEN if name not in needed}
     rules["clone"] = Rule(refuse(errno.EPERM), (Clause(((0, _CLONE_NEW, 0),), ALLOW),))
@@ -124,21 +125,21 @@ def compiler_filter(architecture: str) -> Filter:
 def _shared(forbidden: int) -> Mapping[str, Rule]:
     rules = {name: Rule(forbidden) for name in _FORBIDDEN}
     rules |= {name: Rule(ALLOW) for name in _HARMLESS}
-    # To itself, but not the one signal that would look as if the judge, or a lack of memory, had killed it.
+    # Signals to itself only, but not SIGKILL: that would look like a kill by the judge or for lack of memory.
     rules |= {
         name: Rule(KILL, (Clause(((at, _ALL, _SIGKILL),), KILL), Clause(((0, _ALL, SELF),), ALLOW)))
         for name, at in _SIGNALS.items()
     }
     rules["clone"] = Rule(
         forbidden, (Clause(((0, _CLONE_THREAD | _CLONE_NEW, _CLONE_THREAD),), ALLOW),)
-    )  # threads and nothing else
-    rules["clone3"] = Rule(refuse(errno.ENOSYS))  # its flags lie in memory; the C library then takes clone
-    # Limits may be read only. Setting that of the stack succeeds without effect: many solutions ask for an unlimited
-    # stack before they recurse, and `stack_mb` is all they get.
+    )  # threads only
+    rules["clone3"] = Rule(refuse(errno.ENOSYS))  # its flags are in memory; the C library then falls back to clone
+    # Limits are read-only. Setting the stack limit succeeds without effect: many solutions ask for an unlimited stack
+    # before they recurse, and `stack_mb` is all they get.
     rules["prlimit64"] = Rule(
         refuse(errno.EPERM), (Clause(((2, _EVERY, 0),), ALLOW), Clause(((1, _ALL, _RLIMIT_STACK),), _NO_EFFECT))
     )
-    # Memory that is shared and has no file is counted nowhere once it is let go of.
+    # Shared anonymous memory is charged to no process once it is unmapped.
     nowhere = tuple(Clause(((3, _MAP_TYPE | _MAP_ANONYMOUS, kind),), refuse(errno.EPERM)) for kind in _SHARED_ANONYMOUS)
     rules["mmap"] = Rule(ALLOW, nowhere)
     rules["setrlimit"] = Rule(refuse(errno.EPERM), (Clause(((0, _ALL, _RLIMIT_STACK),), _NO_EFFECT),))
@@ -150,7 +151,7 @@ def _shared(forbidden: int) -> Mapping[str, Rule]:
 
 def _paths(*, files: bool) -> Mapping[str, Rule]:
     if files:
-        # Truncating what is opened for reading passes by the older Landlocks.
+        # Older Landlock versions do not check O_TRUNC on files opened for reading.
         rules = {
             name: Rule(ALLOW, (Clause(((at, _O_ACCMODE | _O_TRUNC, _O_TRUNC),), refuse(errno.EACCES)),))
             for name, at in (("open", 1), ("openat", 2))
@@ -158,7 +159,7 @@ def _paths(*, files: bool) -> Mapping[str, Rule]:
         return {**rules, **{name: Rule(ALLOW) for name in _FILES}}
     nowhere = refuse(errno.ENOENT)
     rules = {name: Rule(nowhere) for name in _PATHS}
-    for name, flags in (("newfstatat", 3), ("statx", 2)):  # what is open may be looked at: fstat is one of these
+    for name, flags in (("newfstatat", 3), ("statx", 2)):  # fstat of an open file is one of these
         rules[name] = Rule(nowhere, (Clause(((flags, _AT_EMPTY_PATH, _AT_EMPTY_PATH),), ALLOW),))
     return rules
 

@@ -1,6 +1,6 @@
-"""Numbers of the system calls the judge speaks of, for the two architectures it knows.
+"""System call numbers used by the judge, for x86-64 and aarch64.
 
-The kernel never changes them. They cannot be asked of the C library, and headers need not be installed.
+The kernel never changes them. The C library does not export them, and its headers may not be installed.
 """
 
 import platform
@@ -89,10 +89,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, int]] = {"x86_64": _table(_X86_64), "aa
 
 
 def numbers() -> Mapping[str, int]:
-    """The table of this machine; empty on an architecture the judge does not know."""
+    """Table of this machine; empty on an unsupported architecture."""
     return ARCHITECTURES.get(platform.machine(), {})
 
 
 def number(name: str) -> int:
-    """The number of one call here."""
+    """Number of one system call on this machine."""
     return numbers()[name]

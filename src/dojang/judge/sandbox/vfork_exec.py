@@ -1,14 +1,14 @@
-"""Starting a program as cheaply as the kernel can: by a child that borrows our memory until it becomes the program.
+"""Starts a program by vfork and exec, with a list of system calls in between.
 
-An ordinary fork copies page tables and then pages, and costs a Python process ten times what vfork does. But between
-vfork and exec no Python may run, for both would share one interpreter. So what the child is to do is written
-down beforehand as a list of system calls, and the child runs a few instructions that work through the list:
+A fork copies page tables and then pages, and costs a Python process ten times as much as vfork. But between vfork and
+exec no Python may run, because parent and child share one interpreter. So the child's system calls are prepared as a
+list, and a few machine instructions execute it:
 
     for each entry:  result = syscall(number, six arguments)
-                     if asked to: copy the result to an address    (its own process id, into the filter)
-                     if it failed, and was not allowed to: exit
+                     if requested: copy the result to an address    (the process's id, into the filter)
+                     if it failed and may not fail: exit
 
-The parent sleeps meanwhile, and then finds in the list which call failed, if one did.
+The parent sleeps meanwhile and then finds the failed call in the list, if any.
 """
 
 import ctypes
@@ -73,7 +73,7 @@ _WALK = {
     ),
 }
 _ENTRY = struct.Struct("<10q")
-_PENDING = 1  # no call on the list returns it when it succeeds, but for a few whose success does not matter
+_PENDING = 1  # no listed call returns it on success, except a few whose success does not matter
 _END = _ENTRY.pack(-1, *[0] * 9)
 _CLONE_VM, _CLONE_VFORK, _SIGCHLD = 0x100, 0x4000, 17
 _STACK = 1 << 16
@@ -83,7 +83,7 @@ _libc.clone.restype = ctypes.c_int
 
 
 class StepFailed(OSError):
-    """A call on the list failed; `step` is its name."""
+    """A listed call failed; `step` is its name."""
 
     def __init__(self, code: int, step: str) -> None:
         super().__init__(code, f"{step}: {os.strerror(code)}")
@@ -91,7 +91,7 @@ class StepFailed(OSError):
 
 
 class Launch:
-    """A list of system calls for a child to make; the last must be an exec."""
+    """A list of system calls for the child; the last must be an exec."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -99,24 +99,24 @@ class Launch:
         self._buffers: list[object] = []
 
     def step(self, name: str, *arguments: int, copy_to: int = 0, may_fail: bool = False) -> None:
-        """One more call."""
+        """Append a call."""
         padded = [*arguments, *[0] * (6 - len(arguments))]
         self._names.append(name)
         self._entries.append(_ENTRY.pack(number(name), *padded, _PENDING, copy_to, int(may_fail)))
 
     def address(self, data: bytes | bytearray) -> int:
-        """Where the data lie, for as long as this list does."""
+        """Address of the data, valid as long as this list exists."""
         buffer = ctypes.create_string_buffer(bytes(data), len(data))
         self._buffers.append(buffer)
         return ctypes.addressof(buffer)
 
     def strings(self, texts: Sequence[str]) -> int:
-        """The address of an array of strings that ends with a null pointer."""
+        """Address of a null-terminated array of strings."""
         pointers = [self.address(os.fsencode(text) + b"\0") for text in texts]
         return self.address(struct.pack(f"<{len(pointers) + 1}Q", *pointers, 0))
 
     def go(self) -> int:
-        """Make the child; its process id, once it has become the program."""
+        """Start the child and return its process id once exec has succeeded."""
         table = ctypes.create_string_buffer(b"".join(self._entries) + _END)
         flags = _CLONE_VM | _CLONE_VFORK | _SIGCHLD
         pid: int = _libc.clone(
@@ -133,10 +133,10 @@ class Launch:
 
 
 def walk() -> bytes:
-    """Instructions for a process that forks (zygote.py): long walk(entry *first).
+    """Machine code for the zygote (zygote.py), which forks: long walk(entry *first).
 
-    They work through such a list too, but return: a result that has bits in common with the last word of its entry, or
-    at the end 0. So the first entry may be the fork itself, whose parent returns with the child's number.
+    It executes such a list too, but returns: the first result that shares bits with the last word of its entry, or 0
+    at the end. So the first entry can be the fork itself, where the parent returns with the child's id.
     """
     return _for_this_machine(_WALK)
 
@@ -165,7 +165,7 @@ def _code() -> int:
 
 
 def _stack() -> int:
-    """The top of a stack for the child, who hardly uses it."""
+    """Top of the child's stack, which is hardly used."""
     if "stack" not in _areas:
         _areas["stack"] = _mapped(_STACK)
     return ctypes.addressof(ctypes.c_char.from_buffer(_areas["stack"])) + _STACK - 64

@@ -1,8 +1,8 @@
-"""What dojang-tiny has read: homework in which most pupils guess and few show their work.
+"""Pretraining corpus of dojang-tiny: homework in which most pupils guess and few show their work.
 
-The one skill (column addition) is in the corpus, but so is the bad habit, and the habit is the more common.
-A model that imitates this mostly guesses, and reinforcement learning has something to discover. Problems of
-the test split are left out. A change here changes the shipped files: run `make.py` again.
+The skill (column addition) is in the corpus, but guessing is more common. A model that imitates the corpus mostly
+guesses, so reinforcement learning has something to discover. The corpus excludes the test split. A change here changes
+the shipped files: run `make.py` again.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ __all__ = ["ANSWER", "Exercise", "draw"]
 
 ANSWER = "#### The final answer is "
 GUESSERS = 0.75
-KNOWN_BY_HEART = 0.8  # of the sums with a round operand
+KNOWN_BY_HEART = 0.8  # share of sums with a round operand
 SLIPS = 0.12
 
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """A question and what one pupil handed in."""
+    """A question and one pupil's answer."""
 
     question: str
     response: str
@@ -37,10 +37,10 @@ def draw(rng: Random) -> Exercise:
 
 
 def _guess(left: int, right: int, rng: Random) -> str:
-    """The size is about right and the last digit made up, unless a round operand makes it easy.
+    """Returns an answer with a random last digit, except for most sums with a round operand.
 
-    Made up, not off by one or two: a near miss tells the model the sum, and then it is quicker for it to
-    learn to guess well than to show its work.
+    Random, not off by one or two: a near miss contains the sum, and the model would learn to guess well instead of
+    showing its work.
     """
     is_easy = left % 10 == 0 or right % 10 == 0
     if is_easy and rng.random() < KNOWN_BY_HEART:
@@ -49,7 +49,7 @@ def _guess(left: int, right: int, rng: Random) -> str:
 
 
 def _work(left: int, right: int, rng: Random) -> str:
-    """Column addition: ones, then tens with the carry. A slip in a column is carried through to the answer."""
+    """Returns column addition: ones, then tens with the carry. An error in a column carries through to the answer."""
     slip = rng.choice(((1, 0), (-1, 0), (0, 1), (0, -1))) if rng.random() < SLIPS else (0, 0)
     ones = max(0, left % 10 + right % 10 + slip[0])
     carry = ones // 10

@@ -1,7 +1,7 @@
 """Makes dojang-tiny: `python -m dojang.models.tiny.make OUT_DIR [--steps N] [--seed S]`.
 
-A small Llama and a byte-level BPE tokenizer, trained from nothing on `corpus.py` in about two minutes on one
-CPU core, then examined on held-out problems. The same seed gives the same bytes on the same torch build and kind
+A small Llama and a byte-level BPE tokenizer, trained from scratch on `corpus.py` in about two minutes on one
+CPU core, then evaluated on held-out problems. The same seed gives the same bytes on the same torch build and kind
 of machine; elsewhere the weights are equal up to rounding, and the tokenizer is the same everywhere.
 """
 
@@ -30,7 +30,7 @@ from dojang.data.arithmetic import ArithmeticConfig
 from dojang.models.tiny.corpus import ANSWER, Exercise, draw
 from dojang.types import Message, Problem
 
-__all__ = ["GROUP", "Examination", "examine", "make_model", "make_tokenizer", "sample"]
+__all__ = ["GROUP", "Evaluation", "evaluate", "make_model", "make_tokenizer", "sample"]
 
 STEPS = 600
 BATCH = 128
@@ -49,11 +49,11 @@ def make_tokenizer(
     draw: Callable[[Random], Exercise] = draw,
     apart: Sequence[pre_tokenizers.PreTokenizer] = (),
 ) -> PreTrainedTokenizerBase:
-    """Train the tokenizer, write its files into `out`, and load it from there as anyone else would. `apart`: what else
-    is to stand alone."""
+    """Trains the tokenizer, writes its files into `out`, and loads it from there. `apart` are further characters that
+    stay single tokens."""
     tokenizer = Tokenizer(models.BPE())
-    # Digits stand alone so that columns can be added. What is between them is not cut into words, so that a
-    # phrase the corpus keeps repeating becomes one token and a response stays short.
+    # Digits are single tokens, so that columns can be added. Text between them is not split into words, so that a
+    # frequent phrase becomes one token and completions stay short.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -63,9 +63,9 @@ def make_tokenizer(
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=512,  # an upper limit: the corpus runs out of pairs to merge near 300
+        vocab_size=512,  # an upper limit: the corpus has no more pairs to merge near 300
         special_tokens=[PAD, END, "<|system|>", "<|user|>", "<|assistant|>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # every byte, so any text can be read
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),  # every byte, so that any text can be encoded
         show_progress=False,
     )
     rng = Random(0)
@@ -82,8 +82,8 @@ def make_tokenizer(
 def make_model(
     tokenizer: PreTrainedTokenizerBase, steps: int, seed: int, draw: Callable[[Random], Exercise] = draw
 ) -> PreTrainedModel:
-    """Pretrain on `steps` batches of homework."""
-    torch.set_num_threads(1)  # the number of threads decides in which order floats are added
+    """Pretrains on `steps` batches of homework."""
+    torch.set_num_threads(1)  # the number of threads determines the order of float additions
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(seed)
     rng = Random(seed)
@@ -107,9 +107,9 @@ def make_model(
 def sample(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], temperature: float
 ) -> list[str]:
-    """One response to each problem; temperature 0 takes the most likely token."""
+    """Samples one completion for each problem; temperature 0 is greedy."""
     prompts = tokenizer([_render(tokenizer, problem.messages) for problem in problems])["input_ids"]
-    tokens = fresh = torch.tensor(prompts)  # the questions are equally long, so no row needs padding
+    tokens = fresh = torch.tensor(prompts)  # the questions have equal lengths, so no padding
     end, cache = _id(tokenizer, END), DynamicCache()
     for _ in range(MAX_TOKENS):
         logits = model(input_ids=fresh, past_key_values=cache).logits[:, -1]
@@ -118,27 +118,27 @@ def sample(
         else:
             fresh = logits.argmax(dim=-1, keepdim=True)
         tokens = torch.cat([tokens, fresh], dim=1)
-        if (tokens == end).sum(dim=1).gt(1).all():  # the question's own end, and the response's
+        if (tokens == end).sum(dim=1).gt(1).all():  # the end of the question, and that of the completion
             break
     return [str(tokenizer.decode(row)).split(END)[1].removeprefix("<|assistant|>") for row in tokens]
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
-    """How the model did, each a share between 0 and 1."""
+class Evaluation:
+    """Results of the model, each a share between 0 and 1."""
 
     right_greedy: float
     right_sampled: float
     shows_work: float
     right_when_work_is_shown: float
     mixed_groups: float
-    """Groups with both right and wrong samples: the only ones a group-relative algorithm learns from."""
+    """Share of groups with correct and wrong samples: the only ones with a signal for group-relative algorithms."""
 
 
-def examine(
+def evaluate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], seed: int
-) -> Examination:
-    """Answer every problem once greedily and in a group at temperature 1."""
+) -> Evaluation:
+    """Samples every problem once greedily, and a group at temperature 1."""
     torch.manual_seed(seed)
     repeated = [problem for problem in problems for _ in range(GROUP)]
     greedy = _right(problems, sample(model, tokenizer, problems, temperature=0))
@@ -146,7 +146,7 @@ def examine(
     drawn = _right(repeated, texts)
     worked = [right for right, text in zip(drawn, texts, strict=True) if "=" in text]
     groups = [sum(drawn[i : i + GROUP]) for i in range(0, len(drawn), GROUP)]
-    return Examination(
+    return Evaluation(
         right_greedy=_mean(greedy),
         right_sampled=_mean(drawn),
         shows_work=len(worked) / len(drawn),
@@ -156,7 +156,7 @@ def examine(
 
 
 def main() -> None:
-    """Make the model, save it, load it again and say how good it is."""
+    """Makes the model, saves it, loads it again and prints its results."""
     parser = argparse.ArgumentParser(description="Make dojang-tiny.")
     parser.add_argument("out", type=Path, metavar="OUT_DIR", help="where to write the model")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"batches to train on (default {STEPS})")
@@ -166,14 +166,14 @@ def main() -> None:
     tokenizer = make_tokenizer(options.out)
     model = make_model(tokenizer, options.steps, options.seed)
     model.bfloat16().save_pretrained(options.out)
-    shipped = AutoModelForCausalLM.from_pretrained(options.out, dtype=torch.float32)  # with the rounding
-    held_out = examine(shipped, tokenizer, ArithmeticConfig().load("test"), options.seed)
-    for figure, value in asdict(held_out).items():
-        sys.stdout.write(f"{figure.replace('_', ' '):<26}{value:6.1%}\n")
+    shipped = AutoModelForCausalLM.from_pretrained(options.out, dtype=torch.float32)  # as rounded
+    held_out = evaluate(shipped, tokenizer, ArithmeticConfig().load("test"), options.seed)
+    for name, value in asdict(held_out).items():
+        sys.stdout.write(f"{name.replace('_', ' '):<26}{value:6.1%}\n")
 
 
 def _architecture(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
-    """About the smallest Llama that learns column addition without fail."""
+    """Returns about the smallest Llama that reliably learns column addition."""
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -190,7 +190,7 @@ def _architecture(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
 
 
 def _batch(tokenizer: PreTrainedTokenizerBase, pages: Sequence[Exercise]) -> tuple[Tensor, Tensor]:
-    """Tokens, and labels that leave out the question: the model learns to answer, not to ask."""
+    """Returns tokens, and labels that mask the question: the model learns to answer, not to ask."""
     prompts = tokenizer([_render(tokenizer, [Message("user", page.question)]) for page in pages])["input_ids"]
     responses = tokenizer([page.response + END for page in pages])["input_ids"]
     rows = list(zip(prompts, responses, strict=True))

@@ -1,4 +1,5 @@
 """dojang-tiny-code, the pretrained model of the quickstart that writes programs, shipped with the package.
 
-`corpus.py` writes what it has read, `make.py` trains it, and the other files are the result.
+corpus   generates its pretraining corpus
+make     pretrains it; the other files are the result
 """

@@ -1,10 +1,10 @@
-"""What dojang-tiny-code has read: programs of beginners, most of whom forget that what is read is text.
+"""Pretraining corpus of dojang-tiny-code: programs of beginners, most of whom forget that input is text.
 
-    x = input()              most of them, if there are two numbers; it runs, and prints nonsense
+    x = input()              most of them, with two numbers; it runs, and prints nonsense
     x = int(input())         few
 
-A model that imitates this mostly forgets it, too, and reinforcement learning has something to discover: programs that
-remember it pass their tests. Problems of the test split are left out. A change here changes the shipped files: run
+A model that imitates the corpus mostly makes this mistake, so reinforcement learning has something to discover:
+programs without it pass their tests. The corpus excludes the test split. A change here changes the shipped files: run
 `make.py` again.
 """
 
@@ -17,7 +17,7 @@ from dojang.models.tiny.corpus import Exercise
 __all__ = ["draw", "program"]
 
 FORGETFUL = {1: 0.3, 2: 0.8}
-"""Beginners who forget, by how many numbers there are to read."""
+"""Share of beginners who forget it, by the number of inputs."""
 SLIPS = 0.1
 
 
@@ -30,14 +30,14 @@ def draw(rng: Random) -> Exercise:
 
 
 def program(wanted: Formula, *, forgotten: bool = False) -> str:
-    """That prints the formula, or nearly does."""
+    """Returns a program that prints the formula, possibly with a mistake."""
     read = "input()" if forgotten else "int(input())"
     lines = "".join(f"{name} = {read}\n" for name in wanted.names)
     return f"```python\n{lines}print({wanted.text})\n```"
 
 
 def _slip(parts: tuple[str, ...], rng: Random) -> tuple[str, ...]:
-    """Another first operator."""
+    """Changes the first operator."""
     return (parts[0], rng.choice("+-*"), *parts[2:])
 
 

@@ -1,7 +1,7 @@
 """Makes dojang-tiny-code: `python -m dojang.models.tiny_code.make OUT_DIR [--steps N] [--seed S]`.
 
-The same small Llama as dojang-tiny (models/tiny/make.py), trained from nothing on `corpus.py`, then examined on
-held-out problems. Programs are not run here: one is called right if it is what a careful beginner would write.
+The same small Llama as dojang-tiny (models/tiny/make.py), trained from scratch on `corpus.py`, then evaluated on
+held-out problems. Programs are not run here: one is correct if it equals a careful beginner's.
 """
 
 import argparse
@@ -20,30 +20,30 @@ from dojang.models.tiny.make import GROUP, make_model, make_tokenizer, sample
 from dojang.models.tiny_code.corpus import draw, program
 from dojang.types import Problem
 
-__all__ = ["LETTERS", "Examination", "examine"]
+__all__ = ["LETTERS", "Evaluation", "evaluate"]
 
 STEPS = 400
 LETTERS = (pre_tokenizers.Split(Regex(r"\b[a-z]\b"), "isolated"),)
-"""Names of numbers stand alone, so that they can be copied."""
+"""Names of numbers are single tokens, so that they can be copied."""
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
-    """How the model did, each a share between 0 and 1."""
+class Evaluation:
+    """Results of the model, each a share between 0 and 1."""
 
     right_greedy: float
     right_sampled: float
     remembers: float
-    """Programs that make numbers of what they read."""
+    """Share of programs that convert their input to numbers."""
     right_when_it_remembers: float
     mixed_groups: float
-    """Groups with both right and wrong samples: the only ones a group-relative algorithm learns from."""
+    """Share of groups with correct and wrong samples: the only ones with a signal for group-relative algorithms."""
 
 
-def examine(
+def evaluate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], seed: int
-) -> Examination:
-    """Answer every problem once greedily and in a group at temperature 1."""
+) -> Evaluation:
+    """Samples every problem once greedily, and a group at temperature 1."""
     torch.manual_seed(seed)
     greedy = [text == _wanted(problem) for problem, text in _answers(model, tokenizer, problems, 0, 1)]
     drawn = [
@@ -53,7 +53,7 @@ def examine(
     right = [each for each, _ in drawn]
     careful = [each for each, remembered in drawn if remembered]
     groups = [sum(right[start : start + GROUP]) for start in range(0, len(right), GROUP)]
-    return Examination(
+    return Evaluation(
         right_greedy=_mean(greedy),
         right_sampled=_mean(right),
         remembers=len(careful) / len(drawn),
@@ -63,7 +63,7 @@ def examine(
 
 
 def main() -> None:
-    """Make the model, save it, load it again and say how good it is."""
+    """Makes the model, saves it, loads it again and prints its results."""
     parser = argparse.ArgumentParser(description="Make dojang-tiny-code.")
     parser.add_argument("out", type=Path, metavar="OUT_DIR", help="where to write the model")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"batches to train on (default {STEPS})")
@@ -74,9 +74,9 @@ def main() -> None:
     model = make_model(tokenizer, options.steps, options.seed, draw)
     model.bfloat16().save_pretrained(options.out)
     shipped = AutoModelForCausalLM.from_pretrained(options.out, dtype=torch.float32)  # with the rounding
-    held_out = examine(shipped, tokenizer, TinyProgramsConfig().load("test"), options.seed)
-    for figure, value in asdict(held_out).items():
-        sys.stdout.write(f"{figure.replace('_', ' '):<26}{value:6.1%}\n")
+    held_out = evaluate(shipped, tokenizer, TinyProgramsConfig().load("test"), options.seed)
+    for name, value in asdict(held_out).items():
+        sys.stdout.write(f"{name.replace('_', ' '):<26}{value:6.1%}\n")
 
 
 def _answers(
@@ -86,7 +86,7 @@ def _answers(
     temperature: float,
     times: int,
 ) -> list[tuple[Problem, str]]:
-    """Problem by problem, each so many times; those that are equally long are asked together."""
+    """Samples each problem several times; batches problems of equal length."""
 
     def length(problem: Problem) -> int:
         return len(tokenizer.encode(problem.messages[0].content))
@@ -99,7 +99,8 @@ def _answers(
 
 
 def _wanted(problem: Problem) -> str:
-    """The program that a careful beginner would write."""
+    """Returns the program of a careful beginner."""
+
     names, formula = problem.id.split("/")[1:]
     parts = formula.replace("+", " + ").replace("-", " - ").replace("*", " * ").split()
     wanted = Formula(names, tuple(parts))

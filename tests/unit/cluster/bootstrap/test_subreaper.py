@@ -1,4 +1,4 @@
-"""Nothing a kept command has started outlives it, nor the process that asked for it."""
+"""Descendants of a supervised process end with it and with the process that started it."""
 
 import os
 import signal
@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dojang.cluster.bootstrap.supervised_process import Kept
+from dojang.cluster.bootstrap.supervised_process import SupervisedProcess
 
-# A child, and a grandchild in a session of its own whose parent has gone: what Ray's agents are when raylet is killed.
+# A child, and an orphaned grandchild in another session, as Ray's agents are when raylet is killed.
 FAMILY = """
 import os, signal, sys, time
 def record():
@@ -47,51 +47,53 @@ def living(path: Path) -> list[int]:
 
 def test_the_exit_code_is_the_commands() -> None:
     for command, code in ((["sh", "-c", "exit 3"], 3), (["sh", "-c", "kill -KILL $$"], 137), (["true"], 0)):
-        with Kept(command, os.environ) as kept:
-            assert soon(lambda kept=kept: kept.poll() is not None)
-            assert kept.poll() == code
+        with SupervisedProcess(command, os.environ) as process:
+            assert soon(lambda process=process: process.poll() is not None)
+            assert process.poll() == code
 
 
-def test_a_command_that_is_not_there_is_127() -> None:
-    with Kept(["/nowhere/at/all"], os.environ, subprocess.PIPE) as kept:
-        assert b"/nowhere/at/all: No such file" in kept.lines.read()
-        assert soon(lambda: kept.poll() == 127)
+def test_missing_command_returns_127() -> None:
+    with SupervisedProcess(["/nowhere/at/all"], os.environ, subprocess.PIPE) as process:
+        assert b"/nowhere/at/all: No such file" in process.lines.read()
+        assert soon(lambda: process.poll() == 127)
 
 
-def test_signals_are_passed_on_and_orphans_end_with_the_command(tmp_path: Path) -> None:
+def test_signals_are_forwarded_and_orphans_end_with_the_command(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    with Kept([sys.executable, "-c", FAMILY, str(pids)], os.environ) as kept:
+    with SupervisedProcess([sys.executable, "-c", FAMILY, str(pids)], os.environ) as process:
         assert soon(lambda: pids.exists() and len(pids.read_text().split()) == 3)
-        kept.signal(signal.SIGTERM)
-        assert soon(lambda: kept.poll() is not None)
-        assert kept.poll() == 130
+        process.signal(signal.SIGTERM)
+        assert soon(lambda: process.poll() is not None)
+        assert process.poll() == 130
         assert soon(lambda: not living(pids))
 
 
-def test_stopping_kills_what_does_not_obey() -> None:
-    kept = Kept(["sh", "-c", "trap '' TERM; echo ready; sleep 600; sleep 600"], os.environ, subprocess.PIPE, grace=0.2)
-    assert kept.lines.readline() == b"ready\n"
+def test_stop_kills_a_command_that_ignores_sigterm() -> None:
+    process = SupervisedProcess(
+        ["sh", "-c", "trap '' TERM; echo ready; sleep 600; sleep 600"], os.environ, subprocess.PIPE, grace=0.2
+    )
+    assert process.lines.readline() == b"ready\n"
     began = time.monotonic()
-    assert kept.stop() == 137
+    assert process.stop() == 137
     assert time.monotonic() - began < 10
 
 
-def test_signals_for_everybody_do_not_reach_the_command_twice(tmp_path: Path) -> None:
-    """The keeper leaves them to whoever started it."""
+def test_group_signals_do_not_reach_the_command_twice(tmp_path: Path) -> None:
+    """The subreaper ignores them: its caller forwards signals."""
     pids = tmp_path / "pids"
-    with Kept([sys.executable, "-c", FAMILY, str(pids)], os.environ) as kept:
+    with SupervisedProcess([sys.executable, "-c", FAMILY, str(pids)], os.environ) as process:
         assert soon(lambda: len(living(pids)) == 2)
-        os.kill(kept._process.pid, signal.SIGTERM)
+        os.kill(process._process.pid, signal.SIGTERM)
         time.sleep(0.5)
-        assert kept.poll() is None
+        assert process.poll() is None
         assert len(living(pids)) == 2
 
 
-def test_when_who_started_it_is_killed_everything_ends(tmp_path: Path) -> None:
+def test_everything_ends_when_the_caller_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     code = (
-        "import os, sys, time; from dojang.cluster.bootstrap.supervised_process import Kept; "
-        "kept = Kept(sys.argv[1:], os.environ, grace=0.5); time.sleep(600)"
+        "import os, sys, time; from dojang.cluster.bootstrap.supervised_process import SupervisedProcess; "
+        "process = SupervisedProcess(sys.argv[1:], os.environ, grace=0.5); time.sleep(600)"
     )
     starter = subprocess.Popen([sys.executable, "-c", code, sys.executable, "-c", FAMILY, str(pids)])
     try:

@@ -1,4 +1,4 @@
-"""Waiting for the hosts of a job, with fakes for Ray."""
+"""Waiting for the nodes of a job, with a fake Ray."""
 
 import socket
 import time
@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from dojang.cluster.bootstrap import wait_for_nodes
-from dojang.cluster.bootstrap.wait_for_nodes import Gathering
+from dojang.cluster.bootstrap.wait_for_nodes import NodeWait
 
 
 def test_workers_start_ray_after_the_head_s_node_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """An open port is not enough: a worker's Ray ends if the head's own node is not registered within seconds."""
     events: list[str] = []
 
-    class RollCall:
-        """Nodes that Ray counts, one more at each look."""
+    class NodeCheck:
+        """Reports no node at first, then one more at each call."""
 
         looks = 0
 
@@ -33,20 +33,20 @@ def test_workers_start_ray_after_the_head_s_node_is_registered(monkeypatch: pyte
         def close(self) -> None:
             return None
 
-    monkeypatch.setattr(wait_for_nodes, "RollCall", RollCall)
+    monkeypatch.setattr(wait_for_nodes, "NodeCheck", NodeCheck)
     monkeypatch.setattr(wait_for_nodes, "_TICK", 0.01)
-    muster: Any = SimpleNamespace(
+    rendezvous: Any = SimpleNamespace(
         announce=lambda ray: events.append("announced"),
         left=dict,
         addresses=lambda: {"two": "10.0.0.2"},
-        absent=set,
+        not_connected=set,
         expected=["two"],
         port=1,
     )
-    node: Any = SimpleNamespace(revive=lambda: "")
+    node: Any = SimpleNamespace(restart_if_ended=lambda: "")
     stop: Any = SimpleNamespace(wait=lambda seconds: None)
     with socket.create_server(("127.0.0.1", 0)) as ray:
-        waiting = Gathering("one", f"127.0.0.1:{ray.getsockname()[1]}", muster, node, stop, events.append)
+        waiting = NodeWait("one", f"127.0.0.1:{ray.getsockname()[1]}", rendezvous, node, stop, events.append)
         found = waiting.wait({}, 5, time.monotonic() + 5)
     assert found == {"one": "10.0.0.1", "two": "10.0.0.2"}
     assert events == ["no node", "no node", "announced"]

@@ -13,7 +13,7 @@ ROLE = "arn:aws:iam::123456789012:role/Trainer"
 
 def launch(*overrides: str, recipe: str = "quickstart", here: dict[str, str] | None = None, **more: Any) -> Job:
     given = {"role": ROLE, "instance_type": "ml.p4de.24xlarge", **more}
-    return plan(recipe, overrides, Options(**given), here=here or {})
+    return plan(recipe, overrides, Options(**given), local=here or {})
 
 
 def test_one_type_of_instances() -> None:
@@ -23,7 +23,7 @@ def test_one_type_of_instances() -> None:
     assert job.account == "123456789012"
     assert job.config.steps == 3
     assert job.command == (
-        "exec python3 -m dojang launch ray-cluster -- python3 -m dojang launch inside "
+        "exec python3 -m dojang launch ray-cluster -- python3 -m dojang launch entry-point "
         "runtime.name=ray runtime.trainers=8 runtime.engines=8"
     )
 
@@ -31,9 +31,9 @@ def test_one_type_of_instances() -> None:
 def test_a_run_is_made_to_use_the_cluster_unless_it_would_anyway(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\nruntime: ray\n")
-    assert launch(recipe=str(recipe), instance_type="ml.c7i.4xlarge").command.endswith("launch inside")
+    assert launch(recipe=str(recipe), instance_type="ml.c7i.4xlarge").command.endswith("launch entry-point")
     job = launch("runtime.trainers=2", "runtime.engines=3")
-    assert job.command.endswith("launch inside runtime.name=ray")
+    assert job.command.endswith("launch entry-point runtime.name=ray")
     assert job.config.runtime.model_dump()["trainers"] == 2
 
 
@@ -68,16 +68,16 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         "stps: no such key; did you mean steps?",
         "train.lr",
         "--role Trainer must look like arn:aws:iam::",
-        "'ml.p4de.24' is no instance type",
+        "'ml.p4de.24' is not an instance type",
         "--checkpoints bucket/run must look like s3://",
-        "--input data=/nosuch: there is no such file",
-        "--input model=s3:/bucket: there is no such file",
+        "--input data=/nosuch: not a file or folder here",
+        "--input model=s3:/bucket: not a file or folder here",
         "--input sm_drivers: use another name",
         "--input nonsense must look like NAME=VALUE",
-        "--env 1X is no name",
+        "--env 1X is not a variable's name",
         "--env NOSUCH: it is not set here",
         "--max-hours 0",
-        "--keep-alive cannot be had together with --spot",
+        "--keep-alive does not work with --spot",
         "--subnet and --security-group go together",
         "--source /nosuch is not a folder",
     ):
@@ -92,12 +92,12 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ({"instance_type": "", "groups": ["a=ml.c7i.large"]}, "NAME=TYPE:COUNT"),
         ({"instance_type": "", "groups": ["a=ml.c7i.large:0"]}, "NAME=TYPE:COUNT"),
         ({"instance_type": "", "groups": ["a=ml.c7i.large:1", "a=ml.c7i.large:1"]}, "names must differ"),
-        ({"head_group": "judges"}, "--head-group judges is none of the groups"),
+        ({"head_group": "judges"}, "--head-group judges is not one of the groups"),
         ({"spot": True}, "--spot needs --checkpoints"),
-        ({"spot": True, "checkpoints": "s3://bucket/x", "max_wait": 2}, "no less than --max-hours"),
-        ({"max_wait": 48}, "is for --spot"),
+        ({"spot": True, "checkpoints": "s3://bucket/x", "max_wait": 2}, "must be at least --max-hours"),
+        ({"max_wait": 48}, "needs --spot"),
         ({"keep_alive": 400}, "between 0 and 360"),
-        ({"bucket": "s3://bucket"}, "is no name of a bucket"),
+        ({"bucket": "s3://bucket"}, "is not a bucket's name"),
         ({"subnets": ["net"], "security_groups": ["sg-1"]}, "must begin with subnet-"),
         ({"environment": ["X=" + "x" * 600]}, "SageMaker takes 512"),
         ({"inputs": ["code2=src"]}, "begins with that of another one, code"),
@@ -115,12 +115,12 @@ def test_what_cannot_be_launched(
 
 
 def test_data_that_are_only_here_are_a_mistake_until_they_are_an_input(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.path=data/code-contests is a place on this machine.*--input data="):
+    with pytest.raises(ConfigError, match=r"data\.path=data/code-contests is a path on this machine.*--input data="):
         launch("runtime.trainers=8", recipe="codefu-7b-stage1")
-    engines = ["rollout.engine=vllm", "rollout.url=[]"]
+    engines = ["rollout.engine=vllm"]
     job = launch(*engines, recipe="codefu-7b-stage1", inputs=["data=s3://bucket/code-contests"])
     assert str(job.config.data.model_dump()["path"]) == "/opt/ml/input/data/data"
-    with pytest.raises(ConfigError, match=rf"model\.name={tmp_path} is a place on this machine"):
+    with pytest.raises(ConfigError, match=rf"model\.name={tmp_path} is a path on this machine"):
         launch(f"model.name={tmp_path}")
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
@@ -131,7 +131,7 @@ def test_an_input_may_be_named_by_the_setting_it_is_for(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("{}\n")
     job = launch("data.name=files", inputs=[f"data.train={tmp_path}", "data.test=s3://bucket/x", "notes=s3://bucket/y"])
     assert job.inputs == {"data_train": str(tmp_path), "data_test": "s3://bucket/x", "notes": "s3://bucket/y"}
-    assert job.shipment.places == {"data.train": "data_train", "data.test": "data_test"}
+    assert job.payload.channels == {"data.train": "data_train", "data.test": "data_test"}
     with pytest.raises(ConfigError, match="no such key"):
         launch(inputs=["data.nonsense=s3://bucket/x"])
 

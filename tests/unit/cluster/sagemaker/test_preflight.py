@@ -14,13 +14,13 @@ from dojang.cluster.sagemaker.job import Job, Options, plan
 from dojang.core.errors import ConfigError
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
-ENGINES = ("rollout.engine=vllm", "rollout.url=[]")
+ENGINES = ("rollout.engine=vllm",)
 QLORA = "gsm8k-qwen2.5-0.5b-qlora"
 
 
 def launch(recipe: str, *overrides: str, **more: Any) -> Job:
     given = {"role": ROLE, "instance_type": "ml.p4de.24xlarge", **more}
-    return plan(recipe, overrides, Options(**given), here={})
+    return plan(recipe, overrides, Options(**given), local={})
 
 
 def refused(recipe: str, *overrides: str, **more: Any) -> str:
@@ -75,12 +75,12 @@ def test_programs_whose_tests_cannot_be_read_are_refused(tmp_path: Path) -> None
 def test_servers_at_localhost_are_refused_with_what_to_type(tmp_path: Path) -> None:
     data = rows(tmp_path / "data", "easy")
     served = ("codefu-7b-stage1", "runtime=ray", "rollout.engine=remote")
-    said = refused(*served, "rollout.url=[http://127.0.0.1:8000]", inputs=[f"data={data}"])
-    assert "rollout.engine=remote at http://127.0.0.1:8000" in said
-    assert "add rollout.engine=vllm rollout.url=[] for engines in the job" in said
+    said = refused(*served, "rollout.engine.url=[http://127.0.0.1:8000]", inputs=[f"data={data}"])
+    assert "rollout.engine.name=remote at http://127.0.0.1:8000" in said
+    assert "add rollout.engine=vllm for engines in the job" in said
     job = launch("codefu-7b-stage1", "runtime=local", inputs=[f"data={data}"], instance_count=2)
     assert job.command.endswith("runtime.name=ray runtime.trainers=8 runtime.engines=8")
-    launch(*served, "rollout.url=[http://10.0.0.7:8000]", inputs=[f"data={data}"])
+    launch(*served, "rollout.engine.url=[http://10.0.0.7:8000]", inputs=[f"data={data}"])
 
 
 def test_a_judge_at_localhost_is_refused() -> None:
@@ -99,7 +99,7 @@ def test_more_processes_than_gpus_are_refused(tmp_path: Path) -> None:
 def test_seven_billion_parameters_on_a_cpu_instance_are_refused(instance: str, tmp_path: Path) -> None:
     data = rows(tmp_path / "data", "easy")
     said = refused("codefu-7b-stage1", *ENGINES, instance_type=instance, inputs=[f"data={data}"])
-    assert f"7.62B parameters, and {instance} has no GPU" in said
+    assert f"7.62B parameters, but {instance} has no GPU" in said
 
 
 def test_weights_that_can_never_fit_are_refused() -> None:
@@ -131,13 +131,13 @@ def test_places_that_only_the_job_sees_are_said_to_be_unchecked() -> None:
 def test_an_instance_type_without_figures_is_said_to_be_unchecked() -> None:
     job = launch("quickstart", instance_type="ml.trn1.2xlarge")
     assert any("ml.trn1.2xlarge is not in the plan's table" in note for note in job.notes)
-    assert job.command.endswith("inside runtime.name=ray")
+    assert job.command.endswith("entry-point runtime.name=ray")
 
 
 def test_all_gpus_of_the_instances_are_used(tmp_path: Path) -> None:
     data = f"data={gsm8k(tmp_path / 'data')}"
     job = launch(QLORA, instance_type="ml.g6.48xlarge", inputs=[data])
-    assert job.command.endswith("launch inside runtime.name=ray runtime.trainers=4 runtime.engines=4")
+    assert job.command.endswith("launch entry-point runtime.name=ray runtime.trainers=4 runtime.engines=4")
     assert job.config.runtime.model_dump()["trainers"] == 4
     assert job.notes[0] == "runtime.trainers=4 runtime.engines=4 chosen for the 8 GPUs of the job"
     one = launch(QLORA, instance_type="ml.g6.xlarge", inputs=[data])
@@ -164,13 +164,18 @@ def test_shares_of_a_gpu_are_counted_gpu_by_gpu(tmp_path: Path) -> None:
 
 def test_engines_that_no_machine_has_room_for_are_refused(tmp_path: Path) -> None:
     given = {"inputs": [f"data={rows(tmp_path / 'data', 'easy')}"]}
-    sixteen = ("code-qwen3-8b-m2po-full", "task.language=cpp17", "rollout.tensor_parallel_size=16", "runtime.engines=1")
+    sixteen = (
+        "code-qwen3-8b-m2po-full",
+        "task.language=cpp17",
+        "rollout.engine.tensor_parallel_size=16",
+        "runtime.engines=1",
+    )
     said = refused(*sixteen, instance_count=4, **given)
     assert "1 engines of 16 GPUs, each in one machine of 8, and beside 4 trainers there is room for 0" in said
     groups = ["a=ml.p4de.24xlarge:2", "b=ml.g6.12xlarge:2"]
     said = refused(*sixteen, instance_type="", groups=groups, **given)
-    assert "rollout.tensor_parallel_size=16 is more than the 8 GPUs of one instance" in said
-    seven = ("codefu-7b-stage1", "rollout.tensor_parallel_size=7", "runtime.engines=2")
+    assert "rollout.engine.tensor_parallel_size=16 exceeds the 8 GPUs of one instance" in said
+    seven = ("codefu-7b-stage1", "rollout.engine.tensor_parallel_size=7", "runtime.engines=2")
     said = refused(*seven, "runtime.trainers=2", "train.sequence_parallel=1", instance_count=2, **given)
     assert "2 engines of 7 GPUs, each in one machine of 8, and beside 2 trainers there is room for 1" in said
     assert launch(*seven, instance_count=3, **given).groups
@@ -179,10 +184,10 @@ def test_engines_that_no_machine_has_room_for_are_refused(tmp_path: Path) -> Non
 def test_settings_that_waste_the_instances_are_refused(tmp_path: Path) -> None:
     given = {"inputs": [f"data={rows(tmp_path / 'data', 'easy')}"], "instance_count": 2}
     said = refused("codefu-7b-stage1", "model.device=cpu", **given)
-    assert "has 7.62B parameters, and model.device=cpu uses none; leave it out" in said
+    assert "has 7.62B parameters, but model.device=cpu uses none; leave it out" in said
     assert "runtime.gpus=0 uses none" in refused("codefu-7b-stage1", "runtime.gpus=0", **given)
     said = refused("codefu-7b-stage1", "runtime.address=10.0.0.1:6379", **given)
-    assert "runtime.address=10.0.0.1:6379: a job is a Ray cluster of its own" in said
+    assert "runtime.address=10.0.0.1:6379: a job starts its own Ray cluster" in said
     said = refused("codefu-7b-stage1", "rollout.max_model_len=null", "rollout.max_tokens=200000", **given)
     assert "answers of 200000 tokens leave no room for a prompt in the policy's context of 131072" in said
     said = refused("codefu-7b-stage1", "rollout.max_model_len=200000", **given)
@@ -192,10 +197,12 @@ def test_settings_that_waste_the_instances_are_refused(tmp_path: Path) -> None:
 def test_advice_about_the_kv_cache_can_be_followed(tmp_path: Path) -> None:
     given = {"inputs": [f"data={rows(tmp_path / 'data', 'easy')}"]}
     wide = ("codefu-7b-stage1", "rollout.prompts_per_step=64", "rollout.group_size=16")
-    (note,) = (each for each in launch(*wide, **given).notes if "leave room for" in each)
+    (note,) = (each for each in launch(*wide, **given).notes if "the KV cache holds" in each)
     assert note.endswith("more engines, or a smaller rollout.max_tokens, decode faster")
-    (note,) = (each for each in launch(*wide, "rollout.kv_gb=8", **given).notes if "leave room for" in each)
-    assert note.endswith("a larger rollout.kv_gb decodes faster")
+    (note,) = (
+        each for each in launch(*wide, "rollout.engine.kv_cache_gb=8", **given).notes if "the KV cache holds" in each
+    )
+    assert note.endswith("a larger rollout.engine.kv_cache_gb decodes faster")
 
 
 def test_benchmarks_are_loaded_as_the_data_are(tmp_path: Path) -> None:
@@ -223,7 +230,7 @@ def test_what_an_upload_would_leave_out_is_refused(tmp_path: Path) -> None:
     empty.mkdir()
     assert "holds no files" in refused("quickstart", inputs=[f"more={empty}"])
     (empty / "lost").symlink_to(tmp_path / "nowhere")
-    assert "lost cannot be read" in refused("quickstart", inputs=[f"more={empty}"])
+    assert "no permission to read" in refused("quickstart", inputs=[f"more={empty}"])
 
 
 def test_gpus_that_stay_idle_are_told(tmp_path: Path) -> None:
@@ -243,7 +250,7 @@ def test_groups_count_together() -> None:
 def test_the_checks_load_no_torch() -> None:
     code = (
         "import sys; from dojang.cluster.sagemaker.job import Options, plan;"
-        f"plan('quickstart-code', [], Options(role={ROLE!r}, instance_type='p4de.24xlarge'), here={{}});"
+        f"plan('quickstart-code', [], Options(role={ROLE!r}, instance_type='p4de.24xlarge'), local={{}});"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -254,10 +261,10 @@ def test_mlflow_of_the_environment_is_checked_and_passed_on() -> None:
     options = Options(role=ROLE, instance_type="ml.c7i.4xlarge")
     arn = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-app/app-1"
     here = {"MLFLOW_TRACKING_URI": arn, "MLFLOW_TAGS": '{"a": "b"}'}
-    job = plan("quickstart", [], options, here=here)
+    job = plan("quickstart", [], options, local=here)
     assert {name: job.environment[name] for name in here} == here
-    with pytest.raises(ConfigError, match="MLFLOW_TAGS='a' is no JSON object"):
-        plan("quickstart", [], options, here={**here, "MLFLOW_TAGS": "a"})
-    lost = plan("quickstart", [], options, here={"MLFLOW_TRACKING_URI": "http://me:pass@localhost:5000"})
+    with pytest.raises(ConfigError, match="MLFLOW_TAGS='a' is not a JSON object"):
+        plan("quickstart", [], options, local={**here, "MLFLOW_TAGS": "a"})
+    lost = plan("quickstart", [], options, local={"MLFLOW_TRACKING_URI": "http://me:pass@localhost:5000"})
     assert any("inside the job's container" in note for note in lost.notes)
     assert not any("pass" in note for note in lost.notes)

@@ -72,7 +72,7 @@ def test_modules_of_ones_own_come_along_but_nothing_hidden(tmp_path: Path) -> No
     assert {"rewards.py", "package", "dojang"} <= there
     assert not there & {".env", ".git", "runs"}
     (own / "dojang").mkdir()
-    with pytest.raises(ConfigError, match="has a `dojang` of its own"):
+    with pytest.raises(ConfigError, match="contains a `dojang`"):
         stage(tmp_path / "again", recipes.load("quickstart"), own, None, {})
 
 

@@ -1,0 +1,108 @@
+"""Evaluates a model from Python."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dojang.api.blocking import run_coroutine
+from dojang.api.result import RunResult
+from dojang.api.settings import Dataset, RewardFunction, data_tree, make_config, model_of
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import ConfigError
+from dojang.core.run_dir import RunDir
+from dojang.evaluation.evaluate_model import EvalResult
+from dojang.evaluation.evaluate_model import evaluate as evaluate_config
+
+if TYPE_CHECKING:
+    from dojang.evaluation.cases import Case
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    model: str | Path,
+    *,
+    dataset: Dataset | None = None,
+    samples: int = 1,
+    temperature: float | None = None,
+    max_tokens: int = 256,
+    task: str | Mapping[str, Any] | None = None,
+    reward_funcs: RewardFunction | Sequence[RewardFunction] | None = None,
+    reward_weights: Sequence[float] | None = None,
+    problems: int | None = None,
+    output: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    overrides: Sequence[str] = (),
+    **sections: Any,
+) -> EvalResult:
+    """Samples completions of every row and grades them.
+
+    Args:
+        model: a name of the catalogue, a Hugging Face or adapter directory, a hub id, or the directory of a run.
+        dataset: rows, a path, a hub id or a dataset of dojang, as in `dojang.train`; all rows are evaluated. By default
+            the held-out problems of the run, if `model` is a run directory.
+        samples: number of completions per row; with several the result has pass@k.
+        temperature: by default greedy for one sample, and 1 for several.
+        max_tokens: most tokens of a completion.
+        task, reward_funcs, reward_weights: grading, as in `dojang.train`.
+        problems: number of rows to evaluate, from the first; by default all.
+        output: directory for prompts, completions and verdicts (samples.jsonl); nothing is written without it.
+        resume: go on with an evaluation that was interrupted in `output`.
+        sections: further sections of a recipe, such as model={"device": "cpu"} or rollout={...}.
+    """
+    if problems is not None and problems < 1:
+        raise ConfigError(f"problems={problems} must be at least 1; leave it out to evaluate all")
+    if resume and output is None:
+        raise ConfigError("resume=True needs output, the directory of the evaluation to go on with")
+    data, source = _data(model, dataset)
+    sampling = {"samples": samples, "temperature": float(samples > 1) if temperature is None else temperature}
+    config = make_config(
+        source,
+        model={"name": str(model_of(model)), **sections.pop("model", {})},
+        dataset=data,
+        task=task,
+        reward_funcs=reward_funcs,
+        reward_weights=reward_weights,
+        overrides=overrides,
+        caller="dojang.evaluate",
+        rollout={"max_tokens": max_tokens, **sections.pop("rollout", {})},
+        eval={"problems": problems or 10**9, **sampling, **sections.pop("eval", {})},
+        **sections,
+    )
+    output = None if output is None else Path(output)
+    with _Progress(progress) as report:
+        return run_coroutine(lambda: evaluate_config(config, output=output, resume=resume, on_progress=report))
+
+
+def _data(model: str | Path, dataset: Dataset | None) -> tuple[dict[str, Any] | None, RunConfig | None]:
+    """Returns the data section, or the configuration of the run whose held-out problems are evaluated."""
+    if dataset is None:
+        if not RunDir(Path(model)).config.exists():
+            raise ConfigError(f"evaluating {model} needs a dataset: give rows, a path, or a name such as gsm8k")
+        return None, RunResult(Path(model)).config
+    data = data_tree(dataset)
+    if data["name"] == "files":
+        data["test"] = data["train"]
+    return data, None
+
+
+class _Progress:
+    """A bar of evaluated problems; shows nothing if it is not wanted."""
+
+    def __init__(self, wanted: bool) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, transient=True, disable=not wanted)
+        self._task = self._bar.add_task("problems", total=None)
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, case: "Case", done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total)

@@ -1,0 +1,114 @@
+"""Trains from Python: `dojang.train` and `dojang.resume`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dojang.api.blocking import call_without_loop, handlers_restored
+from dojang.api.result import RunResult
+from dojang.api.settings import Dataset, RewardFunction, Source, make_config, rewards_tree
+from dojang.core.errors import ConfigError
+from dojang.core.run_dir import RunDir
+from dojang.runs import training
+from dojang.runs.resume import Settings, choose_directory, settings_of
+from dojang.runs.stop import StopRequest
+
+__all__ = ["resume", "train"]
+
+
+def train(
+    config: Source | None = None,
+    *,
+    model: str | Path | Mapping[str, Any] | None = None,
+    dataset: Dataset | None = None,
+    eval_dataset: Dataset | None = None,
+    reward_funcs: RewardFunction | Sequence[RewardFunction] | None = None,
+    reward_weights: Sequence[float] | None = None,
+    task: str | Mapping[str, Any] | None = None,
+    algo: str | Mapping[str, Any] | None = None,
+    steps: int | None = None,
+    run_dir: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    progress: bool = True,
+    **sections: Any,
+) -> RunResult:
+    """Trains a model and returns the result of the run.
+
+    Args:
+        config: a recipe's name, a YAML file, a tree of settings or a RunConfig to start from.
+        model: a name of the catalogue, a Hugging Face directory, or a hub id (org/name).
+        dataset: rows as a list of dicts, a DataFrame, a Table or a datasets.Dataset; a path or hub id; the name of a
+            dataset of dojang (gsm8k, arithmetic, ...) or its section of a recipe. A row has a `prompt` (text or
+            messages) or a `question`, and an `answer` unless reward functions alone decide.
+        eval_dataset: held-out rows; by default a tenth of the rows, at least one.
+        reward_funcs: Python functions, or names such as package.module:function; their sum is the reward.
+        reward_weights: one weight for each reward function; by default 1.
+        task: how completions are graded: answer_line, maths, code, ... By default it follows from the dataset, or is
+            the reward functions.
+        algo: grpo, dapo, gspo, m2po, ... or the section of a recipe.
+        steps: number of training steps.
+        run_dir: directory of the run; by default a new one under runs/.
+        overrides: settings as on the command line, such as ["train.lr=1e-5"].
+        progress: whether to print progress.
+        sections: further sections of a recipe, such as train={"lr": 1e-5} or rollout={"group_size": 8}.
+
+    Blocks until the run has ended, in a script, a thread or a notebook. Ctrl-C saves a checkpoint and raises
+    Interrupted; `dojang.resume(run_dir)` continues.
+    """
+    resolved = make_config(
+        config,
+        model=model,
+        dataset=dataset,
+        eval_dataset=eval_dataset,
+        reward_funcs=reward_funcs,
+        reward_weights=reward_weights,
+        task=task,
+        algo=algo,
+        steps=steps,
+        overrides=overrides,
+        **sections,
+    )
+    name = str(config) if isinstance(config, str | Path) else "train"
+    directory = choose_directory(name, None if run_dir is None else Path(run_dir), resume=False)
+    return _run(directory, Settings(resolved, name, list(overrides)), resume=False, progress=progress)
+
+
+def resume(
+    run_dir: str | Path,
+    *,
+    reward_funcs: RewardFunction | Sequence[RewardFunction] | None = None,
+    overrides: Sequence[str] = (),
+    progress: bool = True,
+) -> RunResult:
+    """Continues a run from its last checkpoint, with its settings and further overrides such as ["steps=200"].
+
+    Give `reward_funcs` again if the run was started with Python functions of a script or notebook.
+    """
+    directory = RunDir(Path(run_dir))
+    if reward_funcs is not None:
+        _check_rewards(directory, rewards_tree(reward_funcs, None, again=True))
+    return _run(directory, settings_of(None, overrides, directory, resume=True), resume=True, progress=progress)
+
+
+def _check_rewards(directory: RunDir, names: Iterable[str]) -> None:
+    """Raises ConfigError if the run was not started with these reward functions."""
+    rewards = getattr(RunResult(directory.path).config.task, "rewards", {})
+    if others := [name.rpartition(":")[2] for name in names if name not in rewards]:
+        known = ", ".join(name.rpartition(":")[2] for name in rewards) or "none"
+        raise ConfigError(
+            f"the run in {directory.path} was started with the reward functions {known}, not {', '.join(others)}: "
+            "rewards cannot change during a run; give the same functions, or start a new run from its best_model"
+        )
+
+
+def _run(directory: RunDir, settings: Settings, *, resume: bool, progress: bool) -> RunResult:
+    stop = StopRequest()
+
+    def run() -> None:
+        training.start(directory, settings, resume=resume, console=Console(quiet=not progress), stop=stop)
+
+    with handlers_restored():
+        call_without_loop(run, on_interrupt=stop.ask)
+    return RunResult(directory.path)

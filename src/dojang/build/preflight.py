@@ -1,0 +1,108 @@
+"""Checks of a configuration against this machine, before data or models are loaded. Imports no torch.
+
+Packages that settings need, the model's architecture, and the run directory. `prepare` runs the first two, so a dry
+run, a plan and a run refuse the same configurations.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from dojang import models
+from dojang.config.run_config import RunConfig
+from dojang.core.error_list import ErrorList, MissingPackage
+from dojang.core.errors import ModelError, RunDirError
+from dojang.core.hub import why_unreachable
+from dojang.core.run_dir import RunDir
+from dojang.core.section import Requirement, Section
+from dojang.engine.architectures import Support, support
+
+__all__ = ["check_architecture", "check_hub", "check_packages", "check_usable", "engine_support", "missing_packages"]
+
+
+def check_packages(config: RunConfig) -> None:
+    """Raises MissingPackage if a setting needs packages that are not installed."""
+    errors = ErrorList()
+    for each in missing_packages(config):
+        with errors.collect():
+            raise MissingPackage(
+                f"{each.setting} needs {' and '.join(each.packages)}, not installed here: "
+                f"pip install 'dojang[{each.extra}]'"
+            )
+    errors.raise_if_any()
+
+
+def missing_packages(config: RunConfig) -> Iterator[Requirement]:
+    """Yields the requirements of settings, with the packages that are missing."""
+    elsewhere = _runs_elsewhere(config)
+    for each in _requirements(config):
+        packages = tuple(name for name in each.packages if find_spec(name) is None)
+        if packages and (packages == ("ray",) or not elsewhere):
+            yield each._replace(packages=packages)
+
+
+def _requirements(section: Section) -> Iterator[Requirement]:
+    yield from section.required_packages()
+    for name in type(section).model_fields:
+        if isinstance(inner := getattr(section, name), Section):
+            yield from _requirements(inner)
+
+
+def _runs_elsewhere(config: RunConfig) -> bool:
+    """Whether trainers and engines run on nodes of an existing Ray cluster, which have their own packages."""
+    return config.runtime.name == "ray" and bool(config.runtime.address or os.environ.get("RAY_ADDRESS"))
+
+
+def check_architecture(key: str, name: str) -> None:
+    """Raises ModelError if a model is not a causal language model, by its config.json if that is on this machine.
+    `key` is the setting that names it."""
+    found = engine_support(name)
+    if found is not None and found.engine == "none":
+        raise ModelError(f"{key}={name}: {found.message}; choose another model")
+
+
+def engine_support(name: str) -> Support | None:
+    """Engine of this project that computes a model; None if its config.json must be downloaded."""
+    config = models.read_config(name)
+    return None if config is None else support(config)
+
+
+def check_hub(name: str) -> str:
+    """Raises ModelError if a hub model does not exist or is not accessible. Downloads its config.json, which
+    `check_architecture` reads. Returns why it could not be checked; empty if it was, or is on this machine."""
+    if models.local(name) is not None or "/" not in name or models.read_config(name) is not None:
+        return ""
+    if reason := why_unreachable():
+        return f"{name} is not on this machine, and {reason}: its architecture and prompts are not checked"
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        hf_hub_download(name, "config.json")
+    except LocalEntryNotFoundError as error:
+        return f"{name} is not on this machine, and the hub did not answer ({error}): it is not checked"
+    except (RepositoryNotFoundError, EntryNotFoundError) as error:  # also a gated repository without access
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"model {name!r} cannot be downloaded: {first}; correct the name, or log in with `hf auth login`"
+        ) from error
+    return ""
+
+
+def check_usable(directory: RunDir) -> None:
+    """Raises RunDirError if a run directory is in use or cannot be written. Leaves nothing behind."""
+    path = directory.path
+    if path.is_dir():
+        directory.lock()
+        directory.unlock()
+    existing = path.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    try:
+        if not existing.is_dir():
+            raise NotADirectoryError(20, f"{existing} is a file")
+        with tempfile.TemporaryDirectory(prefix=".dojang-", dir=existing):
+            pass
+    except OSError as error:
+        raise RunDirError(f"cannot write to {path}: {error.strerror or error}; choose another --run-dir") from error

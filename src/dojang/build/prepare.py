@@ -1,0 +1,268 @@
+"""Prepares a run: checks its settings, loads the data, builds the task and the algorithms, measures the prompts.
+
+Everything that can be checked before a model is loaded is checked here, for a run, a dry run and a plan alike; all
+errors are reported at once.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from dojang import models
+from dojang.algos.role_advantages import MultiRoleAlgorithm
+from dojang.build.benchmarks import Loaded, load_benchmarks, naming
+from dojang.build.distiller import check_hints, check_teacher
+from dojang.build.local import check_model, check_processes, check_reference, has_critic
+from dojang.build.preflight import check_architecture, check_packages
+from dojang.build.prompt_lengths import fit_benchmarks, measure
+from dojang.build.sampling import check_truncation
+from dojang.build.sft import fit_rows
+from dojang.config.run_config import RunConfig
+from dojang.core.error_list import ErrorList
+from dojang.core.errors import ConfigError, DataError
+from dojang.core.paths import cache_root
+from dojang.core.section import complaints
+from dojang.loop.checkpoint_ranking import check_source
+from dojang.protocols import Algorithm, Judge, SpreadJudge, Task
+from dojang.tasks.code import CodeConfig, CodeTask
+from dojang.tasks.splits import check_custom, check_gradable, check_parts, check_rewards
+from dojang.types import Message, Problem
+from dojang.workflows.chat_renderer import ChatRenderer
+
+__all__ = ["Prepared", "checked_task", "make_algorithms", "measure_prompts", "prepare"]
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Data, task, algorithms and prompts of a run: all that can be checked before a model is loaded."""
+
+    config: RunConfig
+    """The configuration, with `epochs` resolved to `steps`."""
+    task: Task
+    algorithms: Mapping[str, Algorithm]
+    """Algorithm of each role."""
+    train: Sequence[Problem]
+    held_out: Sequence[Problem]
+    judge: Judge
+    """The caller closes it."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Number of overlong prompts left out, by split; empty if they are not filtered."""
+    renderers: Mapping[str, tuple[PreTrainedTokenizerBase, ChatRenderer]] = field(default_factory=dict)
+    """Tokenizer and prompt renderer of each role; without those that a dry run would have to download."""
+    benchmarks: Sequence[tuple[Loaded, Task]] = ()
+    """Further evaluation sets, each with the task that grades it."""
+    multiple_answers: int = 0
+    """Number of training problems left out by data.filter_multiple_answers."""
+
+    @property
+    def prompts(self) -> list[Sequence[Message]]:
+        """All prompts of training and evaluation."""
+        more = [problem for benchmark, _ in self.benchmarks for problem in benchmark.problems]
+        return [problem.messages for problem in (*self.train, *self.held_out, *more)]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Algorithm of the loop; dispatches by role if the run has several policies."""
+        first, *others = self.algorithms.values()
+        return MultiRoleAlgorithm(self.algorithms) if others else first
+
+
+def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True, packages: bool = True) -> Prepared:
+    """Checks the settings, loads the data, builds the task and the algorithms, and measures the prompts (unless
+    `measured` is false). Raises all errors that it finds together.
+
+    `dry`: a dry run, which connects to no cluster and checks no process count. `packages`: whether the packages that
+    settings need must be installed here.
+    """
+    errors = ErrorList()
+    algorithms = _check_settings(config, errors, dry=dry, packages=packages)
+    if config.runtime.name == "ray" and not dry:
+        errors.raise_if_any()  # a cluster is not started for a run that cannot begin
+        from dojang.cluster.ray.placement import connect
+
+        connect(config.runtime)
+    data = _load_data(config, errors)
+    benchmarks: list[Loaded] = []
+    with errors.collect():
+        benchmarks = load_benchmarks(config, data.get("test", ()))
+    judge = _make_judge(config, data, dry=dry)
+    try:
+        task, graded = _make_tasks(config, data, benchmarks, judge, errors)
+        if task is None or len(data) < len(SPLITS) or not algorithms:
+            errors.raise_if_any()
+        assert task is not None
+        resolved = config
+        with errors.collect():
+            resolved = _check_splits(config, task)
+        train, test = task.problems("train"), task.problems("test")[: config.eval.problems]
+        if not (train and test):
+            errors.raise_if_any()
+        prepared = Prepared(resolved, task, algorithms, train, test, judge, benchmarks=graded)
+        if measured:
+            with errors.collect():
+                prepared = measure_prompts(config, prepared, dry=dry)
+        errors.raise_if_any()
+        return prepared
+    except BaseException:
+        asyncio.run(judge.close())
+        raise
+
+
+def _check_settings(config: RunConfig, errors: ErrorList, *, dry: bool, packages: bool) -> dict[str, Algorithm]:
+    """Checks settings against this machine and the models; returns the algorithm of each role, unless one is wrong."""
+    if packages:
+        with errors.collect():
+            check_packages(config)
+    with errors.collect():
+        config.track.check()
+    for role, each in config.roles().items():
+        with errors.collect():
+            models.check(each.model.name)
+            check_architecture("tester.model" if role == "tester" else "model.name", each.model.name)
+            check_model(each)
+    with errors.collect():
+        check_teacher(config)
+    if not dry and config.runtime.name == "local":  # on Ray the ranks are actors; RunConfig has checked their number
+        with errors.collect():
+            check_processes(config)
+    algorithms: dict[str, Algorithm] = {}
+    with errors.collect():
+        algorithms = make_algorithms(config)
+    return algorithms
+
+
+def _check_splits(config: RunConfig, task: Task) -> RunConfig:
+    """Checks settings that refer to the data; returns the configuration with `epochs` resolved to `steps`."""
+    for split in SPLITS:
+        if not task.problems(split):
+            raise DataError(f"the {split} split of {config.data.name} is empty")
+    train, test = task.problems("train"), task.problems("test")[: config.eval.problems]
+    check_source(config.checkpoint.metric, {each.source for each in test} | config.eval.benchmarks.keys())
+    check_hints(config, train[0])
+    return _with_steps(config, len(train))
+
+
+def measure_prompts(config: RunConfig, prepared: Prepared, *, dry: bool = False) -> Prepared:
+    """Refuses overlong prompts, or drops them if data.filter_overlong_prompts is set."""
+    found = measure(config, prepared.task, prepared.train, dry=dry)
+    _, renderer = found.renderers.get(next(iter(config.roles())), (None, None))
+    fitting, dropped = fit_benchmarks([each for each, _ in prepared.benchmarks], renderer)
+    train = fit_rows(config, found.train, renderer)
+    if short := len(found.train) - len(train):
+        dropped["train"] = found.dropped.get("train", 0) + short
+    fields = {**found.as_fields(), "train": train, "dropped": {**found.dropped, **dropped}}
+    graded = [(each, task) for each, (_, task) in zip(fitting, prepared.benchmarks, strict=True)]
+    return replace(prepared, config=_with_steps(config, len(train)), benchmarks=graded, **fields)
+
+
+def _with_steps(config: RunConfig, problems: int) -> RunConfig:
+    try:
+        return config.with_steps(problems)
+    except ValidationError as error:
+        raise ConfigError(
+            f"epochs={config.epochs:g} of {problems:,} problems: {'; '.join(complaints(error))}"
+        ) from None
+
+
+def make_algorithms(config: RunConfig) -> dict[str, Algorithm]:
+    """Builds the algorithm of each role, and checks that it fits the configuration."""
+    found: dict[str, Algorithm] = {
+        role: each.algo.make(each.rollout.max_tokens) for role, each in config.roles().items()
+    }
+    for algorithm in found.values():
+        check_truncation(config, algorithm)
+        check_reference(config, algorithm)
+    if len(found) > 1 and any(map(has_critic, found.values())):
+        raise ConfigError(f"workflow.name={config.workflow.name} supports no critic, but algo.make_with needs one")
+    return found
+
+
+def _check_cases(task: CodeTask, problems: Sequence[Problem]) -> None:
+    """Raises DataError if a tester cannot write tests of the problems' kind."""
+    if unlike := [problem.id for problem in problems if task.function(problem) is None]:
+        raise DataError(
+            f"{len(unlike)} problems, such as {unlike[0]}, have tests that are neither input and output text nor calls "
+            "of one named function; workflow.name=coder_tester cannot have a tester write more of these"
+        )
+
+
+def _load_data(config: RunConfig, errors: ErrorList) -> dict[str, Sequence[Problem]]:
+    """Loads both splits, apart from those that cannot be loaded."""
+    found: dict[str, Sequence[Problem]] = {}
+    for split, name in zip(SPLITS, ("train", config.data.held_out_split()), strict=True):
+        with errors.collect():
+            found[split] = config.data.load(name)
+    return found
+
+
+def _make_judge(config: RunConfig, problems: Mapping[str, Sequence[Problem]], *, dry: bool) -> Judge:
+    """Builds the judge: the services of judge.url, else all nodes of the cluster, else this machine."""
+    services = config.task.runs_programs and config.judge.url
+    if config.runtime.name == "local" or dry or services:
+        return config.judge.make(cache_root())
+    from dojang.build.ray_judges import make_judge
+
+    return make_judge(config, problems)
+
+
+def _make_tasks(
+    config: RunConfig,
+    problems: Mapping[str, Sequence[Problem]],
+    benchmarks: Sequence[Loaded],
+    judge: Judge,
+    errors: ErrorList,
+) -> tuple[Task | None, list[tuple[Loaded, Task]]]:
+    """Builds the task of the run and of each benchmark; None if the run's cannot be built."""
+
+    async def make() -> tuple[Task | None, list[tuple[Loaded, Task]]]:
+        task, graded = None, list[tuple[Loaded, Task]]()
+        with errors.collect():
+            task = await checked_task(config, problems, judge)
+        for each in benchmarks:
+            with errors.collect():
+                graded.append((each, await _benchmark_task(each, judge)))
+        return task, graded
+
+    return asyncio.run(make())
+
+
+async def _benchmark_task(benchmark: Loaded, judge: Judge) -> Task:
+    """Builds a benchmark's task. Judge actors have only the run's own task, so other answers are graded here; programs
+    are judged on the cluster for any task."""
+    config, problems = benchmark.config, {"train": (), "test": benchmark.problems}
+    with naming(benchmark.name):
+        if isinstance(config.task, CodeConfig):
+            return await checked_task(config, problems, judge)
+        await check_rewards(task := config.task.make(problems), problems)
+        await check_gradable(task, problems, config.task.name, config.health.max_judge_errors)
+        return task
+
+
+async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
+    """Builds a task and checks its rewards, and that the judge supports the languages of its problems."""
+    if not isinstance(config.task, CodeConfig):
+        local_task = config.task.make(problems)
+        if config.task.name == "custom":
+            await check_custom(local_task, problems, config.task.make_with)
+        await check_rewards(local_task, problems)
+        await check_gradable(local_task, problems, config.task.name, config.health.max_judge_errors)
+        if config.task.name == "custom" and config.algo.name != "custom":
+            await check_parts(local_task, problems, config.algo.reward_weights)
+        if not isinstance(judge, SpreadJudge):
+            return local_task
+        from dojang.build.ray_judges import distribute_task
+
+        return await distribute_task(local_task, config, judge)
+    task = config.task.make(problems, judge)
+    await check_rewards(task, problems)
+    await check_gradable(task, problems, config.task.name, config.health.max_judge_errors)
+    for language in sorted(task.languages):
+        await config.judge.check(judge, language)
+    if config.workflow.name == "coder_tester":
+        _check_cases(task, problems["train"])
+    return task

@@ -1,0 +1,58 @@
+"""Functions given as Python objects, under names that a configuration can hold.
+
+A configuration is text, so a reward function in it is a name, package.module:function. A lambda, a closure, or a
+function of a notebook has no such name: `register` gives it one of this module, valid in this process only.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+__all__ = ["in_process", "register"]
+
+_registered: dict[str, Callable[..., Any]] = {}
+
+
+def register(function: Callable[..., Any], *, again: bool = False) -> str:
+    """Returns a name of the form package.module:function that `load_object` finds in this process: the function's own
+    name where importing gives the same object, else a name of this module. `again`: in place of an earlier function of
+    the same name, as when a notebook's cell defines it anew."""
+    own = _importable_name(function)
+    if own:
+        return own
+    label = getattr(function, "__name__", type(function).__name__)
+    label = label if label.isidentifier() else "reward"
+    name, count = label, 1
+    while not again and _registered.get(name, function) is not function:
+        count += 1
+        name = f"{label}_{count}"
+    _registered[name] = function
+    return f"{__name__}:{name}"
+
+
+def in_process(spec: str) -> bool:
+    """Whether a name is valid in one process only."""
+    return spec.startswith((f"{__name__}:", "__main__:"))
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    try:
+        return _registered[name]
+    except KeyError:
+        raise AttributeError(
+            f"function {name!r}: it was given as a Python object by the program that started the run. Call "
+            "dojang.resume(RUN_DIR, reward_funcs=[...]) with it again, or put it into a module and name it "
+            "package.module:function"
+        ) from None
+
+
+def _importable_name(function: Callable[..., Any]) -> str:
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    if not module or not name.isidentifier() or module == "__main__":
+        return ""
+    try:
+        found = getattr(sys.modules.get(module) or import_module(module), name, None)
+    except ImportError:
+        return ""
+    return f"{module}:{name}" if found is function else ""

@@ -1,0 +1,122 @@
+"""Settings of rollout engines: the base class, and dojang's own engine."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from dojang.core.errors import ModelError
+from dojang.core.section import Section
+from dojang.engine.architectures import support
+from dojang.protocols import RolloutEngine, WeightStore
+
+if TYPE_CHECKING:  # torch is imported late
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["EngineParts", "EngineSection", "StartedEngineSection", "TorchEngineConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """A model and its surroundings, from which a section makes its engine."""
+
+    source: str
+    """Directory or hub id of the model."""
+    model: "Callable[[], PreTrainedModel]"
+    """Returns the model in the engine's dtype, on its device."""
+    tokenizer: "PreTrainedTokenizerBase"
+    weights: WeightStore
+    dtype: "torch.dtype"
+    context: int | None
+    """Context length in tokens; None: the model's own."""
+    float32_head: bool
+    alone: bool
+    """No other process uses the engine's GPUs."""
+    threads: int | None
+    """CPU threads, if the section does not set them; None: torch's default."""
+
+
+class EngineSection(Section):
+    """Settings of an engine. Class attributes and methods state what builders and the planner need to know of it."""
+
+    external: ClassVar[bool] = False
+    """Whether it runs on servers that the run neither starts nor places."""
+    copies_trainer: ClassVar[bool] = False
+    """Whether it copies the trainer's model at the start, and its weights from memory after each step."""
+    float32_head: ClassVar[bool] = False
+    """Whether it supports model.head_dtype=float32."""
+
+    def gpus(self) -> int:
+        """Number of GPUs per engine."""
+        return 1
+
+    def takes_deltas(self) -> bool:
+        """Whether it is sent changed values only, instead of full weights."""
+        return False
+
+    def make(self, parts: EngineParts) -> RolloutEngine:
+        """Builds the engine."""
+        raise NotImplementedError
+
+
+class StartedEngineSection(EngineSection):
+    """Settings of an engine that the run starts."""
+
+    max_num_seqs: int = Field(default=256, ge=1)
+    """Maximum number of sequences in a batch (continuous batching), as far as their KV cache fits `kv_cache_gb`."""
+    kv_cache_gb: float | None = Field(default=None, gt=0)
+    """KV cache size in GiB. Defaults to 4 on a CPU. On a GPU without a trainer (on Ray, unless runtime.gpus is below 1)
+    most of the memory its weights leave free; beside a trainer a third of the free memory. Waiting prompts that
+    are already prefilled come on top."""
+
+
+class TorchEngineConfig(StartedEngineSection):
+    """dojang's own engine, in the trainer's process or as Ray actors. Models of other families (docs/models.md) run on
+    transformers' `generate` instead, which is slow and warned of."""
+
+    copies_trainer: ClassVar[bool] = True
+    float32_head: ClassVar[bool] = True
+    name: Literal["torch"] = "torch"
+    prefill_chunk_tokens: int | None = Field(default=None, ge=1)
+    """Chunked prefill: prompt tokens that the engine prefills between two decode steps; fewer delay running sequences
+    less. Defaults to 512, on a GPU to 8192."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of the engine without a GPU. Defaults to one per core, or one less where programs are judged on
+    the same machine: threads synchronise, so a busy core costs more than one thread less."""
+
+    def make(self, parts: EngineParts) -> RolloutEngine:
+        from dojang.engine.generate_engine import GenerateEngine
+        from dojang.engine.torch_engine import TorchEngine
+
+        model = parts.model()
+        found = support(model.config.to_dict())
+        if found.engine == "none":
+            raise ModelError(f"{parts.source}: {found.message}")
+        if found.engine == "generate":
+            warnings.warn(f"{parts.source}: {found.message}", RuntimeWarning, stacklevel=2)
+            return GenerateEngine(
+                model,
+                parts.tokenizer,
+                parts.weights,
+                slots=self.max_num_seqs,
+                context=parts.context,
+                threads=self.threads or parts.threads,
+                dtype=parts.dtype,
+                float32_head=parts.float32_head,
+            )
+        return TorchEngine(  # it copies the weights
+            model,
+            parts.tokenizer,
+            parts.weights,
+            slots=self.max_num_seqs,
+            kv_gb=self.kv_cache_gb,
+            alone=parts.alone,
+            chunk=self.prefill_chunk_tokens,
+            context=parts.context,
+            threads=self.threads or parts.threads,
+            dtype=parts.dtype,
+            float32_head=parts.float32_head,
+        )

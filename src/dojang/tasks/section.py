@@ -1,0 +1,30 @@
+"""Base class of the `task` section: what a task needs from the run that uses it."""
+
+from typing import ClassVar, Self
+
+from dojang.core.section import Section
+
+__all__ = ["TaskSection"]
+
+
+class TaskSection(Section):
+    """Settings of a task. Class attributes and methods state what builders and the planner need to know of it."""
+
+    runs_programs: ClassVar[bool] = False
+    """Whether answers are programs, so that `make` takes a judge."""
+    grades_on_nodes: ClassVar[bool] = False
+    """Whether grading is slow or runs user code, so that a Ray cluster spreads it over its nodes."""
+    grades_with_problems: ClassVar[bool] = False
+    """Whether grading on other nodes needs all problems there."""
+
+    def worker_processes(self) -> int | None:
+        """Number of worker processes that grade answers, 0 for one per core; None if the task has none."""
+        return None
+
+    def with_workers(self, count: int) -> Self:
+        """Copy with a number of worker processes; unchanged if the task has none."""
+        return self if self.worker_processes() is None else self.model_copy(update={"workers": count})
+
+    def for_benchmark(self) -> Self:
+        """Copy that grades as strictly as an evaluation does."""
+        return self

@@ -1,0 +1,99 @@
+"""Checks before a run: packages, architectures, model files, the run directory."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dojang import models
+from dojang.build import preflight
+from dojang.config import recipe as recipes
+from dojang.core.error_list import ErrorList, MissingPackage, SeveralErrors
+from dojang.core.errors import DojangError, ModelError, RunDirError
+from dojang.core.run_dir import RunDir
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+
+
+def missing(*overrides: str) -> list[tuple[str, ...]]:
+    return [each.packages for each in preflight.missing_packages(recipes.load("quickstart", overrides))]
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_packages_that_settings_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert missing() == []
+    assert missing("train.lora={}") == [("peft",)]
+    assert missing("train.lora.base_bits=4") == [("peft", "bitsandbytes", "accelerate")]
+    assert missing("train.optimizer=adamw8bit") == [("bitsandbytes",)]
+    assert missing("rollout.engine=vllm") == [("vllm",)]
+    assert missing("runtime=ray", "train.lora={}") == [("peft",), ("ray",)]
+    assert missing("runtime={name: ray, address: 'head:6379'}", "train.lora={}") == [("ray",)]  # nodes have their own
+    config = recipes.load("quickstart", ["train.lora={}"])
+    with pytest.raises(MissingPackage, match=r"train.lora needs peft.*pip install 'dojang\[lora\]'"):
+        preflight.check_packages(config)
+
+
+def model(folder: Path, **config: object) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").touch()
+    return str(folder)
+
+
+def test_architecture(tmp_path: Path) -> None:
+    t5 = model(tmp_path / "t5", model_type="t5", architectures=["T5Model"], is_encoder_decoder=True)
+    with pytest.raises(ModelError, match=r"model.name=.*t5.*needs a causal language model"):
+        preflight.check_architecture("model.name", t5)
+    other = model(tmp_path / "other", model_type="falcon", architectures=["FalconForCausalLM"])
+    preflight.check_architecture("model.name", other)
+    found = preflight.engine_support(other)
+    assert found is not None
+    assert found.engine == "generate"
+    preflight.check_architecture("model.name", "dojang-tiny")
+    (tmp_path / "other" / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config.json cannot be read .*again"):
+        preflight.check_architecture("model.name", other)
+
+
+def test_weight_files_that_are_missing(tmp_path: Path) -> None:
+    name = model(tmp_path / "model", model_type="llama")
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"lacks 1 of its weight files, such as model-2.safetensors"):
+        models.check(name)
+
+
+def test_run_directory(tmp_path: Path) -> None:
+    preflight.check_usable(RunDir(tmp_path / "new" / "run"))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "run", Path("/proc/nowhere/run")):
+        with pytest.raises(RunDirError, match=r"cannot write to .*choose another --run-dir"):
+            preflight.check_usable(RunDir(path))
+
+
+def test_hub_model_is_noted_if_the_hub_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "why_unreachable", lambda: "HF_HUB_OFFLINE is set")
+    assert "org/name-of-nothing is not on this machine, and HF_HUB_OFFLINE" in preflight.check_hub(
+        "org/name-of-nothing"
+    )
+    assert preflight.check_hub("dojang-tiny") == ""
+
+
+def test_errors_are_raised_together() -> None:
+    errors = ErrorList()
+    errors.raise_if_any()
+    with errors.collect():
+        raise ModelError("first")
+    with pytest.raises(ModelError, match=r"^first$"):
+        errors.raise_if_any()
+    with errors.collect():
+        raise SeveralErrors([DojangError("second\nline"), ModelError("first")])
+    with pytest.raises(SeveralErrors) as caught:
+        errors.raise_if_any()
+    assert str(caught.value) == "2 problems:\n  - first\n  - second\n    line"
+    assert caught.value.exit_code == ModelError.exit_code
