@@ -197,7 +197,7 @@ def _decode(case: Played, device: str) -> tuple[Callable[[], object], Callable[[
 
     async def whole() -> None:
         asks = [
-            engine.generate(prompt, SAMPLES, Sampling(1.0, case.length, ordinal=at))
+            engine.generate(prompt, SAMPLES, Sampling(1.0, case.length, prompt_index=at))
             for at, prompt in enumerate(prompts)
         ]
         await asyncio.gather(*asks)
@@ -278,8 +278,7 @@ def short_run(here: Instance, steps: int) -> Iterator[Row]:
         yield _row("quickstart, memory", whole.needs.peak / 2**20, used.ru_maxrss / 1024, "MiB", "of the process")
     planned = whole.times
     for part, seconds in (("rollout", planned.rollout), ("update", planned.update), ("step", planned.step)):
-        names = {"rollout": "timing_s/attempt", "update": "timing_s/learn"}
-        rounds = [each.get(names.get(part, "timing_s/step"), 0.0) for each in timed]
+        rounds = [each.get(f"timing_s/{part}", 0.0) for each in timed]
         measured = statistics.median(rounds)
         notes = f"answers of {length} tokens; rounds {' '.join(f'{each:.3g}' for each in rounds)}"
         yield _row(f"quickstart, {part}", seconds, measured, "s", notes)

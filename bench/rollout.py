@@ -87,13 +87,15 @@ def ours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int)
     def play(work: Work, turn: int) -> None:
         async def whole() -> None:
             asks = []
-            for ordinal, (prompt, lengths) in enumerate(zip(work.prompts, work.lengths, strict=True)):
-                sampling = Sampling(1.0, lengths[0], seed=turn, ordinal=ordinal)
+            for prompt_index, (prompt, lengths) in enumerate(zip(work.prompts, work.lengths, strict=True)):
+                sampling = Sampling(1.0, lengths[0], seed=turn, prompt_index=prompt_index)
                 if len(set(lengths)) == 1:
                     asks.append(engine.generate(prompt, len(lengths), sampling))
                 else:
                     asks += [
-                        engine.generate(prompt, 1, Sampling(1.0, length, seed=turn, ordinal=1000 * ordinal + at))
+                        engine.generate(
+                            prompt, 1, Sampling(1.0, length, seed=turn, prompt_index=1000 * prompt_index + at)
+                        )
                         for at, length in enumerate(lengths)
                     ]
             groups = await asyncio.gather(*asks)

@@ -60,7 +60,7 @@ def play_dojang(name: str, lengths: str, clock: Clock) -> None:
         with clock.part("generate"):
             ids = [tuple(tokenizer(text)["input_ids"]) for text in prompts(number)]
             asked = [
-                engine.generate(ids[at // SAMPLES], 1, Sampling(1.0, length, seed=number, ordinal=at))
+                engine.generate(ids[at // SAMPLES], 1, Sampling(1.0, length, seed=number, prompt_index=at))
                 for at, length in enumerate(wanted(lengths, number))
             ]
             drawn = [completion for (completion,) in await asyncio.gather(*asked)]

@@ -103,13 +103,15 @@ def make_sample() -> Callable[..., Sample]:
 def make_group(problem: Problem) -> Callable[..., Group]:
     """Makes a group from rewards (1 and above is accepted), a number of judge errors, and other samples."""
 
-    def make(rewards: Sequence[float] = (), *, errors: Sequence[str] = (), ordinal: int = 0, **sample: Any) -> Group:
+    def make(
+        rewards: Sequence[float] = (), *, errors: Sequence[str] = (), prompt_index: int = 0, **sample: Any
+    ) -> Group:
         samples = tuple(_sample(reward, index=index, **sample) for index, reward in enumerate(rewards))
         unjudged = tuple(
             _sample(index=len(samples) + place, verdict=Verdict(Outcome.JUDGE_ERROR, None, detail=error), **sample)
             for place, error in enumerate(errors)
         )
-        return Group(problem, ordinal, samples, unjudged)
+        return Group(problem, prompt_index, samples, unjudged)
 
     return make
 

@@ -17,14 +17,15 @@ if TYPE_CHECKING:  # the protocols are read by code that must not load torch
     from torch import Tensor
 
 __all__ = [
-    "Abilities",
     "Algorithm",
-    "Average",
     "Changes",
+    "EngineCapabilities",
     "EngineState",
     "Factors",
     "Judge",
     "LimitsRatios",
+    "LossAggregation",
+    "MultiNodeJudge",
     "Patch",
     "Pause",
     "ProgramTask",
@@ -32,7 +33,6 @@ __all__ = [
     "Requirements",
     "RolloutEngine",
     "ServingEngine",
-    "SpreadJudge",
     "Task",
     "TokenBatch",
     "TokenLoss",
@@ -77,10 +77,10 @@ class Judge(Protocol):
 
 
 @runtime_checkable
-class SpreadJudge(Judge, Protocol):
+class MultiNodeJudge(Judge, Protocol):
     """A Judge that runs on several nodes."""
 
-    async def everywhere(self, submission: Submission) -> Sequence[tuple[str, Judgement]]:
+    async def judge_on_every_node(self, submission: Submission) -> Sequence[tuple[str, Judgement]]:
         """Judge one program on every node, to check each; returns (address, judgement) pairs."""
 
 
@@ -114,7 +114,7 @@ afterwards with their KV cache. recompute: continue afterwards with a KV cache c
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
+class EngineCapabilities:
     """Optional features of an engine. A feature it lacks raises NotImplementedError."""
 
     pauses: frozenset[Pause]
@@ -185,7 +185,7 @@ class ServingEngine(RolloutEngine, Protocol):
     """An engine with the controls asynchronous training needs: pause, abort, weight updates in parts, sleep."""
 
     @property
-    def abilities(self) -> Abilities:
+    def capabilities(self) -> EngineCapabilities:
         """Optional features of this engine."""
 
     async def abort(self) -> None:
@@ -219,8 +219,8 @@ class ServingEngine(RolloutEngine, Protocol):
 class Workflow(Protocol):
     """Runs one problem: samples completions and grades them."""
 
-    async def run(self, problem: Problem, ordinal: int) -> Group:
-        """Sample and grade one group. `ordinal` is the index of the prompt within the run."""
+    async def run(self, problem: Problem, prompt_index: int) -> Group:
+        """Sample and grade one group. `prompt_index` is the index of the prompt within the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class TokenLoss:
     figures: Mapping[str, "Tensor"]
 
 
-Average = Literal["tokens", "sequences", "constant"]
+LossAggregation = Literal["tokens", "sequences", "constant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ class Algorithm(Protocol):
         """Needs of the algorithm: log-probs, a critic, and others."""
 
     @property
-    def loss_aggregation(self) -> Average:
+    def loss_aggregation(self) -> LossAggregation:
         """Loss aggregation over the step. tokens: mean over tokens. sequences: mean over each sample's tokens,
         then over samples. constant: sum over each sample's tokens / max_tokens, then mean over samples."""
 

@@ -75,14 +75,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters. `seed` and `ordinal` select the random stream, so sampling is reproducible."""
+    """Sampling parameters. `seed` and `prompt_index` select the random stream, so sampling is reproducible."""
 
     temperature: float
     """0 is greedy decoding."""
     max_tokens: int
     seed: int = 0
-    ordinal: int = 0
-    """Index of the prompt within the run; sample i uses the random stream (seed, ordinal, i)."""
+    prompt_index: int = 0
+    """Index of the prompt within the run; sample i uses the random stream (seed, prompt_index, i)."""
     stop: tuple[str, ...] = ()
     """Stop strings: generation ends when one appears. The text is cut before it; the tokens are kept."""
     stop_tokens: tuple[int, ...] = ()
@@ -363,7 +363,7 @@ class Group:
     """One problem and its graded samples."""
 
     problem: Problem
-    ordinal: int
+    prompt_index: int
     samples: tuple[Sample, ...]
     unjudged: tuple[Sample, ...] = ()
     """Samples that could not be judged: recorded, never trained on."""

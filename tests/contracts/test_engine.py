@@ -114,7 +114,7 @@ def make_engine(
     """Makes engines that all hold the same policy, and have version 7 to load."""
 
     def script(prompt: str, index: int, sampling: Sampling) -> str:
-        return f"{prompt[:3]} {index} {sampling.ordinal}" * (index % 3)
+        return f"{prompt[:3]} {index} {sampling.prompt_index}" * (index % 3)
 
     makers: dict[str, Callable[[], RolloutEngine]] = {
         "torch": torch_engine,
@@ -181,10 +181,10 @@ def test_completions_carry_the_version_that_was_loaded(make_engine: Callable[[],
 
 
 def test_requests_made_at_once_are_answered_as_if_made_in_turn(make_engine: Callable[[], RolloutEngine]) -> None:
-    abilities = getattr(make_engine(), "abilities", None)
-    if abilities is not None and not abilities.repeats:
+    capabilities = getattr(make_engine(), "capabilities", None)
+    if capabilities is not None and not capabilities.repeats:
         pytest.skip("its tokens depend on what else is being decoded")
-    asks = [(prompt, 1 + at % 3, replace(WARM, ordinal=at)) for at, prompt in enumerate(PROMPTS * 3)]
+    asks = [(prompt, 1 + at % 3, replace(WARM, prompt_index=at)) for at, prompt in enumerate(PROMPTS * 3)]
     together = run(make_engine(), *asks)
     for ask, completions in zip(asks, together, strict=True):
         [alone] = run(make_engine(), ask)
@@ -220,7 +220,7 @@ def test_log_probs_are_those_of_a_plain_forward_pass(
     dtype: torch.dtype,
     tolerance: float,
 ) -> None:
-    asks = [(prompt, 2, replace(WARM, temperature=temperature, ordinal=at)) for at, prompt in enumerate(PROMPTS)]
+    asks = [(prompt, 2, replace(WARM, temperature=temperature, prompt_index=at)) for at, prompt in enumerate(PROMPTS)]
     model = micro_model(dtype)
     for (prompt, _, _), completions in zip(asks, run(torch_engine(dtype), *asks), strict=True):
         for each in completions:
@@ -241,7 +241,7 @@ def test_greedy_takes_the_likeliest_token_each_time(
 
 
 def test_ragged_prompts_in_one_batch_do_not_disturb_each_other(torch_engine: MakeTorch) -> None:
-    asks = [(prompt, 2, replace(WARM, ordinal=at, max_tokens=6 + 5 * at)) for at, prompt in enumerate(PROMPTS)]
+    asks = [(prompt, 2, replace(WARM, prompt_index=at, max_tokens=6 + 5 * at)) for at, prompt in enumerate(PROMPTS)]
     together = run(torch_engine(), *asks)
     alone = [run(torch_engine(), ask)[0] for ask in asks]
     for some, same in zip(together, alone, strict=True):
@@ -257,7 +257,7 @@ def test_a_sample_does_not_depend_on_how_many_are_drawn(torch_engine: MakeTorch)
     assert len(set(tokens_of(many))) == 5
 
 
-@pytest.mark.parametrize("other", [replace(WARM, ordinal=1), replace(WARM, seed=4)])
+@pytest.mark.parametrize("other", [replace(WARM, prompt_index=1), replace(WARM, seed=4)])
 def test_another_stream_gives_other_tokens(torch_engine: MakeTorch, other: Sampling) -> None:
     mine, others = run(torch_engine(), (PROMPTS[0], 3, WARM), (PROMPTS[0], 3, other))
     assert not set(tokens_of(mine)) & set(tokens_of(others))
@@ -306,7 +306,7 @@ def test_a_stop_string_cuts_the_text_but_keeps_the_tokens(
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_more_requests_than_slots(torch_engine: MakeTorch, slots: int) -> None:
-    asks = [(prompt, 2, replace(WARM, ordinal=at)) for at, prompt in enumerate(PROMPTS * 2)]
+    asks = [(prompt, 2, replace(WARM, prompt_index=at)) for at, prompt in enumerate(PROMPTS * 2)]
     squeezed, roomy = run(torch_engine(slots=slots), *asks), run(torch_engine(slots=64), *asks)
     assert [tokens_of(each) for each in squeezed] == [tokens_of(each) for each in roomy]
 
@@ -316,7 +316,7 @@ def test_an_answer_is_handed_over_while_others_still_decode(torch_engine: MakeTo
     order: list[int] = []
 
     async def ask(at: int, limit: int) -> None:
-        await engine.generate(PROMPTS[0], 1, replace(WARM, max_tokens=limit, ordinal=at))
+        await engine.generate(PROMPTS[0], 1, replace(WARM, max_tokens=limit, prompt_index=at))
         order.append(limit)
 
     async def together() -> None:
@@ -332,7 +332,9 @@ def test_closing_with_requests_under_way_fails_them_and_ends_the_thread(torch_en
     endless = replace(WARM, max_tokens=20_000, temperature=5.0)  # hot enough not to settle on the end token
 
     async def close_early() -> list[object]:
-        asks = [asyncio.create_task(engine.generate(PROMPTS[0], 8, replace(endless, ordinal=at))) for at in range(3)]
+        asks = [
+            asyncio.create_task(engine.generate(PROMPTS[0], 8, replace(endless, prompt_index=at))) for at in range(3)
+        ]
         await asyncio.sleep(0.05)
         assert threads()
         await asyncio.wait_for(engine.close(), timeout=10)
@@ -367,7 +369,7 @@ def test_a_request_that_was_given_up_does_not_hold_up_the_next(torch_engine: Mak
 
     async def give_up() -> list[Completion]:
         first = asyncio.create_task(engine.generate(PROMPTS[0], 2, WARM))
-        second = asyncio.create_task(engine.generate(PROMPTS[1], 2, replace(WARM, ordinal=1)))
+        second = asyncio.create_task(engine.generate(PROMPTS[1], 2, replace(WARM, prompt_index=1)))
         await asyncio.sleep(0)
         first.cancel()
         completions = await asyncio.wait_for(second, timeout=10)
@@ -376,7 +378,7 @@ def test_a_request_that_was_given_up_does_not_hold_up_the_next(torch_engine: Mak
         return completions
 
     completions = asyncio.run(give_up())
-    [alone] = run(torch_engine(), (PROMPTS[1], 2, replace(WARM, ordinal=1)))
+    [alone] = run(torch_engine(), (PROMPTS[1], 2, replace(WARM, prompt_index=1)))
     assert tokens_of(completions) == tokens_of(alone)
 
 
@@ -393,7 +395,7 @@ def test_every_family_samples_with_the_log_probs_of_the_trainer(
     trained, weights = tiny_model(name, seed=7), MemoryWeights(torch.float32)
     weights.publish(7, dict(trained.named_parameters()))
     engine = TorchEngine(tiny_model(name), tokenizer, weights, slots=4, chunk=8)
-    asks = [(prompt, 2, replace(WARM, temperature=0.7, ordinal=at)) for at, prompt in enumerate(PROMPTS)]
+    asks = [(prompt, 2, replace(WARM, temperature=0.7, prompt_index=at)) for at, prompt in enumerate(PROMPTS)]
 
     async def updated() -> list[list[Completion]]:
         await engine.load(7)

@@ -101,7 +101,7 @@ def groups(make_group: MakeGroup) -> list[Group]:
 
     answers = [(20, 21, 22), (23, 24), (25, 26, 27, 28), (29,)]
     return [
-        credited(replace(make_group((1.0, 0.0), answer=answer, logprobs=(-2.0,) * len(answer)), ordinal=at))
+        credited(replace(make_group((1.0, 0.0), answer=answer, logprobs=(-2.0,) * len(answer)), prompt_index=at))
         for at, answer in enumerate(answers)
     ]
 

@@ -75,7 +75,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], list[str]]:
         async def whole() -> list[str]:
             judge = RayJudge(lambda concurrency: lambda: None, timeout_s=5.0)  # type: ignore[arg-type,return-value]
             try:
-                found = await judge.everywhere(TRIVIAL)
+                found = await judge.judge_on_every_node(TRIVIAL)
             finally:
                 await judge.close()
             return [address for address, judgement in found if judgement.outcome is Outcome.ACCEPTED]

@@ -42,7 +42,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 def record(directory: Path) -> dict[str, Any]:
     """Everything that must not depend on whether the run was interrupted."""
-    columns = ["ordinal", "index", "problem", "tokens", "logprobs", "reward", "advantage", "version", "outcome"]
+    columns = ["prompt_index", "index", "problem", "tokens", "logprobs", "reward", "advantage", "version", "outcome"]
     rollouts = {path.name: pq.read_table(path, columns=columns) for path in (directory / "rollouts").glob("*.parquet")}
     weights = load_file(directory / "checkpoints" / "last" / "model.safetensors")
     # Beside these there is an index with a random number in it.

@@ -59,7 +59,7 @@ def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def record(directory: Path) -> dict[str, Any]:
-    columns = ["ordinal", "index", "tokens", "logprobs", "reward", "advantage", "version"]
+    columns = ["prompt_index", "index", "tokens", "logprobs", "reward", "advantage", "version"]
     tables = sorted((directory / "rollouts").glob("*.parquet"))
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     return {

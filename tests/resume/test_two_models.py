@@ -41,7 +41,7 @@ def figures(directory: Path) -> list[dict[str, float]]:
 
 
 def samples(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    columns = ["ordinal", "index", "role", "tokens", "logprobs", "reward", "advantage", "version", "outcome"]
+    columns = ["prompt_index", "index", "role", "tokens", "logprobs", "reward", "advantage", "version", "outcome"]
     paths = sorted((directory / "rollouts").glob("*.parquet"))
     return {path.name: pq.read_table(path, columns=columns).to_pylist() for path in paths}
 

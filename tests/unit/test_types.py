@@ -90,7 +90,7 @@ def test_nouns_are_replaced_not_mutated(thing: object) -> None:
 
 def test_a_group_of_one_role(make_group: Callable[..., Group], make_sample: Callable[..., Sample]) -> None:
     coder, tester = make_sample(1.0, role="coder"), make_sample(0.0, role="tester")
-    group = dataclasses.replace(make_group(ordinal=4), samples=(coder, tester), unjudged=(tester,))
+    group = dataclasses.replace(make_group(prompt_index=4), samples=(coder, tester), unjudged=(tester,))
     assert group.of("coder") == dataclasses.replace(group, samples=(coder,), unjudged=())
     assert group.of("tester") == dataclasses.replace(group, samples=(tester,))
 

@@ -54,8 +54,8 @@ def test_openai_completions_give_the_same_samples(kit: Served) -> None:
 
 def test_an_openai_server_can_do_nothing_but_draw(kit: Served) -> None:
     async def manage(engine: RemoteEngine) -> None:
-        assert not engine.abilities.pauses
-        assert not engine.abilities.patches
+        assert not engine.capabilities.pauses
+        assert not engine.capabilities.patches
         for verb in (lambda: engine.load(7), engine.abort, engine.sleep, lambda: engine.pause("keep"), engine.resume):
             with pytest.raises(NotImplementedError):
                 await verb()
@@ -120,7 +120,7 @@ def test_a_pause_gets_through_when_all_connections_are_taken(kit: Served) -> Non
 def test_an_engine_that_is_closed_fails_what_is_under_way(kit: Served) -> None:
     async def close_early(engine: RemoteEngine) -> list[object]:
         await engine.load(0)
-        asked = [asyncio.create_task(engine.generate(PROMPT, 2, replace(LONG, ordinal=at))) for at in range(3)]
+        asked = [asyncio.create_task(engine.generate(PROMPT, 2, replace(LONG, prompt_index=at))) for at in range(3)]
         while (await engine.state()).running < 6:
             await asyncio.sleep(0.01)
         folder = engine._weight_files._folder

@@ -47,7 +47,7 @@ def test_its_end_leaves_nothing_behind(kit: Served, how: str) -> None:
 
     async def play() -> list[object]:
         await engine.load(7)
-        asked = [asyncio.create_task(engine.generate(PROMPT, 2, replace(LONG, ordinal=at))) for at in range(2)]
+        asked = [asyncio.create_task(engine.generate(PROMPT, 2, replace(LONG, prompt_index=at))) for at in range(2)]
         await asyncio.sleep(1.0)
         if how == "kill":
             for process in children() - before:

@@ -113,7 +113,7 @@ def test_greedy_takes_the_likeliest_token_each_time(get: Get, tokenizer: PreTrai
 
 def test_seeds_tell_samples_apart_and_repeat_them(get: Get) -> None:
     async def play(engine: VllmBaseEngine) -> list[list[Completion]]:
-        asks = [WARM, WARM, replace(WARM, ordinal=1), replace(WARM, seed=4)]
+        asks = [WARM, WARM, replace(WARM, prompt_index=1), replace(WARM, seed=4)]
         return [await engine.generate(PROMPT, 4, each) for each in asks]
 
     first, again, *others = ([each.tokens for each in group] for group in run(get, play))

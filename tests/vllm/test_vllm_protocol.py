@@ -10,7 +10,7 @@ from dojang.inference.vllm_protocol import VllmOutput, completed, parameters, ve
 from dojang.types import Completion, Sampling, Span
 
 SAMPLING = Sampling(
-    temperature=0.5, max_tokens=9, seed=3, ordinal=2, stop_tokens=(8,), bias=((4, 1.0),), top_k=7, min_p=0.02
+    temperature=0.5, max_tokens=9, seed=3, prompt_index=2, stop_tokens=(8,), bias=((4, 1.0),), top_k=7, min_p=0.02
 )
 
 
@@ -37,7 +37,7 @@ def test_parameters_say_what_the_sampling_says() -> None:
 
 
 def test_every_sample_has_a_seed_of_its_own() -> None:
-    others = [replace(SAMPLING, seed=4), replace(SAMPLING, ordinal=3)]
+    others = [replace(SAMPLING, seed=4), replace(SAMPLING, prompt_index=3)]
     seeds = [parameters(SAMPLING, index, done, 9)["seed"] for index in range(20) for done in range(5)]
     seeds += [parameters(other, 0, 0, 9)["seed"] for other in others]
     assert len(set(seeds)) == len(seeds)

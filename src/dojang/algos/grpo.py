@@ -11,7 +11,7 @@ from pydantic import Field
 from dojang.algos import advantages
 from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.safe_exp import safe_exp
-from dojang.protocols import Average, TokenBatch
+from dojang.protocols import LossAggregation, TokenBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +63,7 @@ class DrGrpoConfig(ClipConfig):
 
     name: Literal["dr_grpo"] = "dr_grpo"
     advantage: advantages.Estimator = "mean"
-    loss_aggregation: Average = "constant"
+    loss_aggregation: LossAggregation = "constant"
 
 
 class RlooConfig(ClipConfig):

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dojang.algos.grpo import ClipConfig
 from dojang.algos.importance_correction import sequence_mean
-from dojang.protocols import Average, TokenBatch
+from dojang.protocols import LossAggregation, TokenBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +24,7 @@ class GspoConfig(ClipConfig):
     name: Literal["gspo"] = "gspo"
     # The clip range is narrower than the rounding differences between engine and trainer.
     old_logprobs: Literal["behaviour", "trainer"] = "trainer"
-    loss_aggregation: Average = "sequences"
+    loss_aggregation: LossAggregation = "sequences"
     clip_low: float = Field(default=3e-4, gt=0, lt=1)
     """Lower clip of the sequence ratio (geometric mean of the token ratios): clipped at 1 - clip_low."""
     clip_high: float = Field(default=4e-4, gt=0)

@@ -18,7 +18,7 @@ from dojang.algos.kl import Estimator, kl_divergence
 from dojang.algos.reward_kl import Penalty, penalise
 from dojang.algos.safe_exp import safe_exp
 from dojang.core.section import Section
-from dojang.protocols import Average, Requirements, TokenBatch, TokenLoss
+from dojang.protocols import LossAggregation, Requirements, TokenBatch, TokenLoss
 from dojang.types import Group, Metrics, Sample
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class PolicyGradientConfig(Section):
     whiten_advantages: bool = False
     """Whiten advantages over the batch: after `advantage`, subtract their mean over all trained tokens of the step and
     divide by their standard deviation. Groups of zeros do not count."""
-    loss_aggregation: Average = "tokens"
+    loss_aggregation: LossAggregation = "tokens"
     """Loss aggregation. tokens: mean over all tokens. sequences: mean over samples of each sample's token mean.
     constant: mean over samples of each sample's sum divided by rollout.max_tokens."""
     kl_coef: float = Field(default=0.0, ge=0)
@@ -155,7 +155,7 @@ class PolicyGradient:
         self.entropy_bonus = EntropyBonus(config.entropy) if config.entropy.enabled else None
 
     @property
-    def loss_aggregation(self) -> Average:
+    def loss_aggregation(self) -> LossAggregation:
         return self.config.loss_aggregation
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dojang.protocols import Algorithm, Average, Requirements, TokenBatch, TokenLoss
+from dojang.protocols import Algorithm, LossAggregation, Requirements, TokenBatch, TokenLoss
 from dojang.types import Group, Metrics
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class MultiRoleAlgorithm:
         self._first = next(iter(algorithms.values()))
 
     @property
-    def loss_aggregation(self) -> Average:
+    def loss_aggregation(self) -> LossAggregation:
         return self._first.loss_aggregation
 
     @property

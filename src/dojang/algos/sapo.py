@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.safe_exp import safe_exp
-from dojang.protocols import Average, TokenBatch
+from dojang.protocols import LossAggregation, TokenBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +21,7 @@ class SapoConfig(PolicyGradientConfig):
     """Soft adaptive policy optimization."""
 
     name: Literal["sapo"] = "sapo"
-    loss_aggregation: Average = "sequences"
+    loss_aggregation: LossAggregation = "sequences"
     tau_good: float = Field(default=1.0, gt=0)
     """Temperature of the gate where A > 0: higher closes it faster as the ratio leaves 1."""
     tau_bad: float = Field(default=1.05, gt=0)

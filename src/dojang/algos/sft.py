@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dojang.core.section import Section
-from dojang.protocols import Average, Requirements, TokenBatch, TokenLoss
+from dojang.protocols import LossAggregation, Requirements, TokenBatch, TokenLoss
 from dojang.types import Group
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class SftConfig(Section):
     name: Literal["sft"] = "sft"
     completion: str = "completion"
     """Column of the data row with the completion to learn (data.name=prompt_completion sets it itself)."""
-    loss_aggregation: Average = "tokens"
+    loss_aggregation: LossAggregation = "tokens"
     """Loss aggregation. tokens: mean over all completion tokens of the batch. sequences: mean over rows of each row's
     token mean. constant: mean over rows of each row's sum divided by rollout.max_tokens."""
 
@@ -50,7 +50,7 @@ class Sft:
         self.config = config
 
     @property
-    def loss_aggregation(self) -> Average:
+    def loss_aggregation(self) -> LossAggregation:
         return self.config.loss_aggregation
 
     def advantages(self, groups: Sequence[Group]) -> list[tuple[float, ...]]:

@@ -26,7 +26,7 @@ from dojang.core.errors import ConfigError, DataError
 from dojang.core.paths import cache_root
 from dojang.core.section import complaints
 from dojang.loop.checkpoint_ranking import check_source
-from dojang.protocols import Algorithm, Judge, SpreadJudge, Task
+from dojang.protocols import Algorithm, Judge, MultiNodeJudge, Task
 from dojang.tasks.code import CodeConfig, CodeTask
 from dojang.tasks.splits import check_custom, check_gradable, check_parts, check_rewards
 from dojang.types import Message, Problem
@@ -253,7 +253,7 @@ async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Proble
         await check_gradable(local_task, problems, config.task.name, config.health.max_judge_errors)
         if config.task.name == "custom" and config.algo.name != "custom":
             await check_parts(local_task, problems, config.algo.reward_weights)
-        if not isinstance(judge, SpreadJudge):
+        if not isinstance(judge, MultiNodeJudge):
             return local_task
         from dojang.build.ray_judges import distribute_task
 

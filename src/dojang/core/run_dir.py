@@ -78,7 +78,7 @@ SUMMARY_KEYS = ("recipe", "steps", "seconds", "eval", "status", "resume")
 
 ROLLOUT_COLUMNS: dict[str, str] = {
     "step": "int32",
-    "ordinal": "int64",
+    "prompt_index": "int64",
     "index": "int32",
     "problem": "string",
     "data_source": "string",

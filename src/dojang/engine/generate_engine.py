@@ -106,7 +106,7 @@ class GenerateEngine:
         limit = min(sampling.max_tokens, self._context - len(prompt))
         request = _Request(tuple(prompt), sampling, asyncio.get_running_loop().create_future())
         for index in range(n):
-            request.samples.append(_Sample(request, uniforms(sampling.seed, sampling.ordinal, index, limit)))
+            request.samples.append(_Sample(request, uniforms(sampling.seed, sampling.prompt_index, index, limit)))
         self._waiting.extend(request.samples)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())

@@ -70,7 +70,7 @@ class Sequence:
             request=request,
             index=index,
             prefix=prefix,
-            uniforms=uniforms(sampling.seed, sampling.ordinal, index, max_tokens),
+            uniforms=uniforms(sampling.seed, sampling.prompt_index, index, max_tokens),
             tokens=list(past.tokens) if past else [],
             logprobs=list(past.logprobs) if past else [],
             plain_logprobs=_plain_logprobs(past),

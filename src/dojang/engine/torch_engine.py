@@ -28,13 +28,13 @@ from dojang.engine.sequence import Request
 from dojang.engine.stop_criteria import StopCriteria, end_tokens
 from dojang.engine.validate import check_clean, check_request
 from dojang.engine.weight_update import StagedUpdate, apply_update, send_and_commit
-from dojang.protocols import Abilities, EngineState, Pause, WeightStore
+from dojang.protocols import EngineCapabilities, EngineState, Pause, WeightStore
 from dojang.types import Completion, Sampling
 
 __all__ = ["TorchEngine"]
 
 T = TypeVar("T")
-_ABILITIES = Abilities(
+_CAPABILITIES = EngineCapabilities(
     pauses=frozenset(("abort", "wait", "keep", "recompute")),
     resumes=True,
     patches=True,
@@ -74,7 +74,7 @@ class _Pending:
 class TorchEngine:
     """A ServingEngine with its own copy of the weights, updated from a weight store or by a sender."""
 
-    abilities = _ABILITIES
+    capabilities = _CAPABILITIES
 
     def __init__(
         self,

@@ -84,7 +84,10 @@ class Evaluator:
         renderer = make_renderer(config, self._tokenizer, self._settings)
         rendered = [renderer.render(each) for each in prompts]  # all before the first one runs: one may be too long
         return await asyncio.gather(
-            *(self._engine.generate(tokens, n, replace(sampling, ordinal=at)) for at, tokens in enumerate(rendered))
+            *(
+                self._engine.generate(tokens, n, replace(sampling, prompt_index=at))
+                for at, tokens in enumerate(rendered)
+            )
         )
 
     async def _load(self) -> None:

@@ -79,7 +79,7 @@ def _record(data: str, shots: int | None, group: Group, sample: Sample, task: Ta
     return SampleRecord(
         data=data,
         shots=shots,
-        prompt_index=group.ordinal,
+        prompt_index=group.prompt_index,
         problem=problem.id,
         source=problem.source,
         tier=problem.tier,

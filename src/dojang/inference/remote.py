@@ -17,21 +17,21 @@ from dojang.core.errors import ConfigError
 from dojang.inference.http_client import RequestRejected, Server, Timeouts
 from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
 from dojang.inference.vllm_protocol import BROKEN, VllmOutput, version_of
-from dojang.protocols import Abilities, WeightStore
+from dojang.protocols import EngineCapabilities, WeightStore
 from dojang.weight_sync.weight_files import DeltaWeightFiles, WeightFiles
 
 __all__ = ["RemoteEngine"]
 
 logger = logging.getLogger(__name__)
 
-_ALL = Abilities(
+_ALL = EngineCapabilities(
     pauses=frozenset(("abort", "wait", "keep", "recompute")),
     resumes=True,
     patches=True,
     repeats=False,
     frees_memory=False,
 )
-_SAMPLING_ONLY = Abilities(pauses=frozenset(), resumes=True, patches=False, repeats=False, frees_memory=False)
+_SAMPLING_ONLY = EngineCapabilities(pauses=frozenset(), resumes=True, patches=False, repeats=False, frees_memory=False)
 _PROBE = {"temperature": 2.0, "top_k": 1, "max_tokens": 4, "seed": 0, "ignore_eos": True, "logprobs": 0}
 """Sampling parameters with only one possible token, whatever the model's logits."""
 
@@ -58,7 +58,7 @@ class RemoteEngine(VllmBaseEngine):
         connection = _VllmServer(server) if api == "vllm" else _OpenAiServer(server)
         files = (DeltaWeightFiles if transfer == "delta" else WeightFiles)(folder)
         super().__init__(connection, files, tokenizer, weights)
-        self.abilities = _ALL if api == "vllm" else _SAMPLING_ONLY
+        self.capabilities = _ALL if api == "vllm" else _SAMPLING_ONLY
 
 
 class _OpenAiServer:

@@ -28,7 +28,7 @@ from dojang.engine.kv_cache import default_kv_cache_bytes
 from dojang.engine.kv_cache_size import UTILIZATION
 from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
 from dojang.inference.vllm_protocol import VllmOutput, version_of
-from dojang.protocols import Abilities, WeightStore
+from dojang.protocols import EngineCapabilities, WeightStore
 from dojang.weight_sync.delta_receiver import DeltaReceiver
 from dojang.weight_sync.weight_files import DeltaWeightFiles, WeightFiles
 
@@ -73,7 +73,7 @@ class VllmEngine(VllmBaseEngine):
         )
         whole = WeightFiles(None, files, tied=_is_tied(Path(model)))
         super().__init__(connection, DeltaWeightFiles(None) if transfer == "delta" else whole, tokenizer, weights)
-        self.abilities = Abilities(
+        self.capabilities = EngineCapabilities(
             pauses=frozenset(("abort", "wait", "keep", "recompute")),
             resumes=True,
             patches=True,

@@ -19,7 +19,7 @@ from dojang.engine.stop_criteria import StopCriteria
 from dojang.engine.validate import check_clean, check_request
 from dojang.engine.weight_update import StagedUpdate, send_and_commit
 from dojang.inference.vllm_protocol import INITIAL, VllmOutput, completed, parameters
-from dojang.protocols import Abilities, EngineState, Pause, WeightStore
+from dojang.protocols import EngineCapabilities, EngineState, Pause, WeightStore
 from dojang.types import Completion, Metrics, Sampling
 from dojang.weight_sync.weight_files import WeightFiles
 
@@ -76,7 +76,7 @@ class VllmConnection(Protocol):
 class VllmBaseEngine:
     """A ServingEngine over a connection to vLLM."""
 
-    abilities: Abilities
+    capabilities: EngineCapabilities
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class VllmBaseEngine:
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         self._check_open()
-        if not self.abilities.patches:
+        if not self.capabilities.patches:
             raise NotImplementedError("this server does not accept weights")
         await self._ready()
         if self._update is not None:

@@ -103,5 +103,5 @@ def _joined(past: Completion | None, output: VllmOutput, end: int) -> tuple[Span
 
 def _seed(sampling: Sampling, index: int, done: int) -> int:
     """Seed of one sample (see rng.py). A resumed sample gets another one, so that it does not reuse random numbers."""
-    counter: Sequence[int] = [0, index, sampling.ordinal, done]
+    counter: Sequence[int] = [0, index, sampling.prompt_index, done]
     return int(np.random.Philox(key=[sampling.seed, 1], counter=counter).random_raw() >> 2)  # an int64, never -1

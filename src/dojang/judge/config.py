@@ -11,7 +11,7 @@ from dojang.core.section import Section
 from dojang.judge.languages import LANGUAGES
 from dojang.judge.pool import JudgePool
 from dojang.programs import Exam, IoTest, Submission
-from dojang.protocols import Judge, SpreadJudge
+from dojang.protocols import Judge, MultiNodeJudge
 from dojang.types import Outcome
 
 __all__ = ["JudgeConfig"]
@@ -72,8 +72,8 @@ class JudgeConfig(Section):
         """Judge a trivial program before the run starts, to find a machine that cannot judge."""
         imports = "".join(f"import {name}\n" for name in self.packages) if language == "python3" else ""
         program = Submission(language, imports + LANGUAGES[language].trivial, Exam((IoTest("", ""),)))
-        if isinstance(judge, SpreadJudge):
-            found = [(f"on {address}", judgement) for address, judgement in await judge.everywhere(program)]
+        if isinstance(judge, MultiNodeJudge):
+            found = [(f"on {address}", judgement) for address, judgement in await judge.judge_on_every_node(program)]
         elif isinstance(judge, JudgePool):
             judge.host.launch_spec(language, "")  # its error names what is missing
             found = [("here", await judge.judge(program))]

@@ -39,7 +39,7 @@ class ParityCheck:
         sampling = replace(self.sampling, max_tokens=most, top_k=0, top_p=1.0, min_p=0.0)
         prompts = [self.renderer.render(problem.messages) for problem in self.problems[:_PROBLEMS]]
         drawn = await asyncio.gather(
-            *(self.engine.generate(each, 1, replace(sampling, ordinal=at)) for at, each in enumerate(prompts))
+            *(self.engine.generate(each, 1, replace(sampling, prompt_index=at)) for at, each in enumerate(prompts))
         )
         told = Verdict(Outcome.JUDGE_ERROR, None)
         samples = [

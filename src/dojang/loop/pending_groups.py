@@ -1,6 +1,6 @@
 """Serialises rollouts that wait for their update, so that a resumed run trains on the same groups.
 
-Problems are not written: the ordinal of a group identifies its problem.
+Problems are not written: the prompt index of a group identifies its problem.
 """
 
 import json
@@ -21,14 +21,19 @@ _LATER = ("values", "advantages", "returns")
 
 def dump(batches: Batches) -> bytes:
     """Serialises to JSON."""
-    rows = [[{"ordinal": group.ordinal, "samples": _rows(group.samples)} for group in batch] for batch in batches]
+    rows = [
+        [{"prompt_index": each.prompt_index, "samples": _rows(each.samples)} for each in batch] for batch in batches
+    ]
     return json.dumps(rows, default=methodcaller("tolist")).encode()  # arrays; rewards may be numpy numbers
 
 
 def load(text: bytes, problem: Callable[[int], Problem]) -> Batches:
-    """Reads what `dump` wrote; `problem` maps an ordinal to its problem."""
+    """Reads what `dump` wrote; `problem` maps a prompt index to its problem."""
     return tuple(
-        tuple(Group(problem(row["ordinal"]), row["ordinal"], tuple(map(_sample, row["samples"]))) for row in batch)
+        tuple(
+            Group(problem(row["prompt_index"]), row["prompt_index"], tuple(map(_sample, row["samples"])))
+            for row in batch
+        )
         for batch in json.loads(text)
     )
 

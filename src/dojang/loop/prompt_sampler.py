@@ -15,11 +15,11 @@ __all__ = ["draw_prompts"]
 
 
 def draw_prompts(problems: Sequence[Problem], seed: int, first: int, count: int) -> list[tuple[int, Problem]]:
-    """Draws `count` problems from position `first` on, each with its ordinal (the index of the draw)."""
+    """Draws `count` problems from position `first` on, each with its prompt index."""
     size = len(problems)
     return [
-        (ordinal, problems[_shuffle(seed, ordinal // size, size)[ordinal % size]])
-        for ordinal in range(first, first + count)
+        (prompt_index, problems[_shuffle(seed, prompt_index // size, size)[prompt_index % size]])
+        for prompt_index in range(first, first + count)
     ]
 
 

@@ -24,7 +24,7 @@ class State:
 
     step: int = 0
     """Steps completed."""
-    ordinal: int = 0
+    prompt_index: int = 0
     """Prompts drawn so far: the data position, and the counter that seeds every random stream."""
     scores: dict[int, float] = field(default_factory=dict)
     """Held-out accuracy by step."""
@@ -53,7 +53,7 @@ def write_state(path: Path, state: State, health: HealthCheck) -> None:
 
 
 def load_state(path: Path, health: HealthCheck, problem: Callable[[int], Problem]) -> State:
-    """Reads the state of a checkpoint and restores the health check. `problem` maps an ordinal to its problem."""
+    """Reads the state of a checkpoint and restores the health check. `problem` maps a prompt index to its problem."""
     try:
         saved: dict[str, Any] = json.loads((path / FILE).read_text())
         health.restore(saved.pop("health"))

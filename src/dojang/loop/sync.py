@@ -34,7 +34,7 @@ __all__ = ["Run", "compute_advantages", "rollout", "train"]
 
 T = TypeVar("T")
 Prompts = Sequence[tuple[int, Problem]]
-"""Problems with their ordinals, as draw_prompts returns them."""
+"""Problems with their prompt indices, as draw_prompts returns them."""
 
 
 class Distiller(Protocol):
@@ -90,9 +90,9 @@ class Run:
     parity_checks: Sequence[ParityCheck] = ()
     """Log-prob comparisons of engine and trainer, one per model, run before the first step."""
 
-    def problem(self, ordinal: int) -> Problem:
+    def problem(self, prompt_index: int) -> Problem:
         """Returns the problem drawn at this index of the run."""
-        ((_, problem),) = draw_prompts(self.problems, self.seed, ordinal, 1)
+        ((_, problem),) = draw_prompts(self.problems, self.seed, prompt_index, 1)
         return problem
 
 
@@ -115,7 +115,7 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
                 saved = state
             if state.step >= run.steps:
                 return state
-            prompts = draw_prompts(run.problems, run.seed, state.ordinal, run.prompts_per_step)
+            prompts = draw_prompts(run.problems, run.seed, state.prompt_index, run.prompts_per_step)
             state = await train_step(run, state, prompts, stop)
         except _Stopped:
             if state != saved:
@@ -127,7 +127,7 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
 async def train_step(run: Run, state: State, prompts: Prompts, stop: asyncio.Event) -> State:
     """One step of the loop. Nothing before the update changes the run, so until then it can be abandoned."""
     timer = StepTimer()
-    with timer("attempt"):
+    with timer("rollout"):
         groups, prompts, penalty = await rollout_with_advantages(run, state, prompts, stop)
     run.tracker.groups(state.step + 1, "train", groups)
     run.health.check(groups)
@@ -141,7 +141,7 @@ async def train_step(run: Run, state: State, prompts: Prompts, stop: asyncio.Eve
             with timer("teacher"):  # from the second batch on the weights have changed: finish the step
                 batch, figures = await (scoring if updated else _or_stopped(stop, scoring))
             distilled = {**figures, **(advantage_metrics(batch) if batch else {})}
-        with timer("learn"):
+        with timer("update"):
             updated = {**distilled, **await update(run, batch)}
         with timer("publish"):
             synced = await sync_weights(run)
@@ -150,8 +150,8 @@ async def train_step(run: Run, state: State, prompts: Prompts, stop: asyncio.Eve
     run.tracker.metrics(state.step + 1, figures)
     if updated:
         run.ranking.check(figures, run.directory)
-    ordinal = state.ordinal + len(prompts)
-    return replace(state, step=state.step + 1, ordinal=ordinal, figures=figures, pending=pending)
+    prompt_index = state.prompt_index + len(prompts)
+    return replace(state, step=state.step + 1, prompt_index=prompt_index, figures=figures, pending=pending)
 
 
 async def rollout_with_advantages(
@@ -166,7 +166,7 @@ async def rollout_with_advantages(
     for _ in range(run.algorithm.max_resample_rounds if run.distiller is None else 0):
         if (missing := run.prompts_per_step - sum(group.has_advantage for group in groups)) <= 0:
             break
-        more = draw_prompts(run.problems, run.seed, state.ordinal + len(prompts), missing)
+        more = draw_prompts(run.problems, run.seed, state.prompt_index + len(prompts), missing)
         prompts = [*prompts, *more]
         groups = compute_advantages(run.algorithm, [*groups, *await _or_stopped(stop, rollout(run, more))])
     return groups, prompts, penalty
@@ -174,7 +174,7 @@ async def rollout_with_advantages(
 
 async def rollout(run: Run, prompts: Prompts) -> list[Group]:
     """Samples and rewards a group of completions per prompt. A group is graded while others still generate."""
-    return await asyncio.gather(*(run.workflow.run(problem, ordinal) for ordinal, problem in prompts))
+    return await asyncio.gather(*(run.workflow.run(problem, prompt_index) for prompt_index, problem in prompts))
 
 
 def compute_advantages(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:

@@ -51,7 +51,7 @@ class FileTracker:
         prompt = sample.tokens[~sample.mask].tolist()
         return {
             "step": step,
-            "ordinal": group.ordinal,
+            "prompt_index": group.prompt_index,
             "index": sample.index,
             "problem": group.problem.id,
             "data_source": group.problem.source,

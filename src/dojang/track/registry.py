@@ -260,9 +260,9 @@ ROWS = (
             Panel(
                 "Stages of a step",
                 (
-                    Metric("timing_s/attempt", "Duration of the rollout: generation and judging.", "s"),
+                    Metric("timing_s/rollout", "Duration of the rollout: generation and judging.", "s"),
                     Metric("timing_s/teacher", "Duration of teacher log-probs, with `distillation`.", "s"),
-                    Metric("timing_s/learn", "Duration of the update: gradients and optimizer steps.", "s"),
+                    Metric("timing_s/update", "Duration of the update: gradients and optimizer steps.", "s"),
                     Metric("timing_s/publish", "Duration of the weight sync to the engine.", "s"),
                 ),
                 stacked=True,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dojang.protocols import Algorithm, Average
+from dojang.protocols import Algorithm, LossAggregation
 from dojang.types import Group, Sample
 
 __all__ = ["Counts", "count", "mean_share"]
@@ -44,7 +44,7 @@ def count(groups: Sequence[Group], algorithm: Algorithm) -> tuple[Counts, list[S
     return counts, trained, others
 
 
-def mean_share(loss_BT: Tensor, mask_BT: Tensor, average: Average, counts: Counts, max_tokens: int) -> Tensor:
+def mean_share(loss_BT: Tensor, mask_BT: Tensor, average: LossAggregation, counts: Counts, max_tokens: int) -> Tensor:
     """Contribution of a micro-batch to the mean over the optimizer step."""
     if average == "tokens":
         return loss_BT.sum() / counts.trained_tokens

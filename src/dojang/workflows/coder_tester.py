@@ -137,16 +137,16 @@ class CoderTester:
         self._group_size = group_size
         self._barrier = TurnBarrier()
 
-    async def run(self, problem: Problem, ordinal: int) -> Group:
+    async def run(self, problem: Problem, prompt_index: int) -> Group:
         with self._barrier.active():
-            firsts = await self._rollout(problem, ordinal)
+            firsts = await self._rollout(problem, prompt_index)
             verdicts, replies = await asyncio.gather(
-                self._grade(problem, firsts), self._ask_tester(problem, ordinal, firsts)
+                self._grade(problem, firsts), self._ask_tester(problem, prompt_index, firsts)
             )
             tested = await asyncio.gather(
                 *(self._test(problem, first, reply) for first, reply in zip(firsts, replies, strict=True))
             )
-            retries = await self._try_again(problem, ordinal, firsts, verdicts, tested)
+            retries = await self._try_again(problem, prompt_index, firsts, verdicts, tested)
         new = [reply for reply in retries if reply is not None and reply.text not in verdicts]
         verdicts = {**verdicts, **await self._grade(problem, new)}
         grade_cases = await self._judge_tester(problem, firsts, verdicts, tested)
@@ -165,11 +165,11 @@ class CoderTester:
             for at, (each, verdict) in enumerate(zip(tested, grade_cases, strict=True))
             if each is not None and verdict is not None
         ]
-        return make_group(problem, ordinal, [*coded, *cases])
+        return make_group(problem, prompt_index, [*coded, *cases])
 
-    async def _rollout(self, problem: Problem, ordinal: int) -> list[_Reply]:
+    async def _rollout(self, problem: Problem, prompt_index: int) -> list[_Reply]:
         prompt = self._coder.renderer.render(problem.messages)
-        sampling = replace(self._coder.sampling, ordinal=ordinal)
+        sampling = replace(self._coder.sampling, prompt_index=prompt_index)
         return [
             _Reply(prompt, each, sampling.temperature)
             for each in await self._coder.engine.generate(prompt, self._group_size, sampling)
@@ -178,9 +178,9 @@ class CoderTester:
     async def _grade(self, problem: Problem, attempts: Sequence[_Reply]) -> Mapping[str, Verdict]:
         return await grade_all(self._task, problem, (reply.text for reply in attempts))
 
-    async def _ask_tester(self, problem: Problem, ordinal: int, firsts: Sequence[_Reply]) -> list[_Reply | None]:
+    async def _ask_tester(self, problem: Problem, prompt_index: int, firsts: Sequence[_Reply]) -> list[_Reply | None]:
         prompts = [ask_tester(self._config, self._task, problem, reply.text) for reply in firsts]
-        return await self._ask(self._tester, ordinal, prompts)
+        return await self._ask(self._tester, prompt_index, prompts)
 
     async def _test(self, problem: Problem, first: _Reply, reply: _Reply | None) -> _TestedReply | None:
         """Parses the tester's cases and runs the program on them."""
@@ -202,7 +202,7 @@ class CoderTester:
     async def _try_again(
         self,
         problem: Problem,
-        ordinal: int,
+        prompt_index: int,
         firsts: Sequence[_Reply],
         verdicts: Mapping[str, Verdict],
         tested: Sequence[_TestedReply | None],
@@ -213,20 +213,20 @@ class CoderTester:
             else None
             for first, each in zip(firsts, tested, strict=True)
         ]
-        return await self._ask(self._retry_policy, ordinal, prompts)
+        return await self._ask(self._retry_policy, prompt_index, prompts)
 
     def _needs_retry(self, verdict: Verdict, tested: _TestedReply) -> bool:
         refused = bool(tested.cases) and tested.judgement.outcome not in (_ACCEPTED, _JUDGE_ERROR)
         return self._config.retry and refused and verdict.outcome not in (_ACCEPTED, _JUDGE_ERROR)
 
     async def _ask(
-        self, policy: RolloutPolicy, ordinal: int, prompts: Sequence[Sequence[Message] | None]
+        self, policy: RolloutPolicy, prompt_index: int, prompts: Sequence[Sequence[Message] | None]
     ) -> list[_Reply | None]:
         """Samples one completion per prompt; None for a missing prompt or one that exceeds the context length."""
 
         async def answer(at: int, prompt: tuple[int, ...]) -> _Reply:
-            # A separate random stream per prompt: with the same ordinal all would get the same random numbers.
-            sampling = replace(policy.sampling, ordinal=ordinal * self._group_size + at)
+            # A separate random stream per prompt: with the same prompt index all would get the same random numbers.
+            sampling = replace(policy.sampling, prompt_index=prompt_index * self._group_size + at)
             (completion,) = await policy.engine.generate(prompt, 1, sampling)
             return _Reply(prompt, completion, sampling.temperature)
 
@@ -239,7 +239,7 @@ class CoderTester:
                 continue
         if not rendered:
             return [None] * len(prompts)
-        await self._barrier.wait_turn(ordinal)
+        await self._barrier.wait_turn(prompt_index)
         answers = await asyncio.gather(*(answer(at, prompt) for at, prompt in rendered.items()))
         found = dict(zip(rendered, answers, strict=True))
         return [found.get(at) for at in range(len(prompts))]

@@ -59,10 +59,10 @@ async def judge_with_retries(judge: Callable[[], Awaitable[T]], failed: Callable
     return found
 
 
-def make_group(problem: Problem, ordinal: int, samples: Iterable[Sample]) -> Group:
+def make_group(problem: Problem, prompt_index: int, samples: Iterable[Sample]) -> Group:
     """Builds the group, with samples that could not be judged in `unjudged`."""
     judged: list[Sample] = []
     unjudged: list[Sample] = []
     for sample in samples:
         (unjudged if sample.verdict.outcome is Outcome.JUDGE_ERROR else judged).append(sample)
-    return Group(problem, ordinal, tuple(judged), tuple(unjudged))
+    return Group(problem, prompt_index, tuple(judged), tuple(unjudged))

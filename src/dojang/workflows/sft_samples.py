@@ -19,8 +19,8 @@ class SftWorkflow:
         """`column` is the column of the data row with the completion."""
         self._renderer, self._column = renderer, column
 
-    async def run(self, problem: Problem, ordinal: int) -> Group:
-        return Group(problem, ordinal, (self.sample(problem),))
+    async def run(self, problem: Problem, prompt_index: int) -> Group:
+        return Group(problem, prompt_index, (self.sample(problem),))
 
     def sample(self, problem: Problem) -> Sample:
         """Renders the row. Raises DataError without a completion, TooLong if it exceeds the context length."""

@@ -32,13 +32,13 @@ class SingleTurn:
         self._group_size = group_size
         self._sampling = sampling
 
-    async def run(self, problem: Problem, ordinal: int) -> Group:
+    async def run(self, problem: Problem, prompt_index: int) -> Group:
         prompt = self._renderer.render(problem.messages)
-        sampling = replace(self._sampling, ordinal=ordinal)
+        sampling = replace(self._sampling, prompt_index=prompt_index)
         completions = await self._engine.generate(prompt, self._group_size, sampling)
         verdicts = await grade_all(self._task, problem, (each.text for each in completions))
         samples = [
             Sample.of(prompt, each, verdicts[each.text], at, temperature=sampling.temperature)
             for at, each in enumerate(completions)
         ]
-        return make_group(problem, ordinal, samples)
+        return make_group(problem, prompt_index, samples)

@@ -37,7 +37,7 @@ from dojang.algos.grpo import (
     ReinforceConfig,
     RlooConfig,
 )
-from dojang.protocols import Average
+from dojang.protocols import LossAggregation
 from dojang.types import Group, Outcome, Sample, Verdict
 
 LOW, HIGH = 0.2, 0.3
@@ -251,7 +251,7 @@ def test_a_reference_is_needed_only_with_a_kl_term(kl: float, needed: bool) -> N
         (DapoConfig(), "grpo", "tokens", 0.2, 0.28),
     ],
 )
-def test_presets(config: ClipConfig, advantage: Estimator, average: Average, low: float, high: float) -> None:
+def test_presets(config: ClipConfig, advantage: Estimator, average: LossAggregation, low: float, high: float) -> None:
     assert (config.advantage, config.loss_aggregation, config.clip_low, config.clip_high) == (
         advantage,
         average,

@@ -28,8 +28,8 @@ def mixed(coder: Group, tester: Group) -> Group:
 def test_credit_is_what_each_role_would_get_alone(
     make_group: Callable[..., Group], config: PolicyGradientConfig
 ) -> None:
-    coded = [make_group(rewards, ordinal=at) for at, rewards in enumerate(CODED)]
-    tested = [make_group(rewards, ordinal=at) for at, rewards in enumerate(TESTED)]
+    coded = [make_group(rewards, prompt_index=at) for at, rewards in enumerate(CODED)]
+    tested = [make_group(rewards, prompt_index=at) for at, rewards in enumerate(TESTED)]
     both = list(map(mixed, coded, tested))
     algorithm: Algorithm = MultiRoleAlgorithm({"coder": config.make(9), "tester": config.make(5)})
     found = algorithm.advantages(both)

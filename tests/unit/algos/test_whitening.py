@@ -28,13 +28,13 @@ def groups(problem: Problem, make_sample: MakeSample) -> list[Group]:
     return [
         Group(
             problem,
-            ordinal,
+            prompt_index,
             tuple(
                 make_sample(reward, answer=tuple(range(length)), index=index)
                 for index, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
             ),
         )
-        for ordinal, (rewards, lengths) in enumerate(zip(REWARDS, LENGTHS, strict=True))
+        for prompt_index, (rewards, lengths) in enumerate(zip(REWARDS, LENGTHS, strict=True))
     ]
 
 

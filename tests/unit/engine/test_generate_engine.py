@@ -62,7 +62,8 @@ def test_tokens_and_log_probs_are_those_of_the_torch_engine(
         replace(WARM, min_p=0.05, stop=("e",), stop_tokens=(44, 45), max_tokens=30),
     ]
     asks = [
-        (prompt, 3, replace(each, ordinal=at)) for at, (prompt, each) in enumerate(zip(PROMPTS, samplings, strict=True))
+        (prompt, 3, replace(each, prompt_index=at))
+        for at, (prompt, each) in enumerate(zip(PROMPTS, samplings, strict=True))
     ]
     model.generation_config.repetition_penalty = 5.0  # a checkpoint's defaults do not apply
     mine = run(GenerateEngine(model, tokenizer, weights, slots=5), asks)
@@ -85,7 +86,7 @@ def test_log_probs_of_other_architectures_are_those_of_a_forward_pass(
 ) -> None:
     model = make()
     engine = GenerateEngine(model, tokenizer, MemoryWeights(torch.float32), slots=16)
-    asks = [(prompt, 2, replace(WARM, ordinal=at)) for at, prompt in enumerate(PROMPTS)]
+    asks = [(prompt, 2, replace(WARM, prompt_index=at)) for at, prompt in enumerate(PROMPTS)]
     for (prompt, _, _), completions in zip(asks, run(engine, asks), strict=True):
         for each in completions:
             with torch.no_grad():
@@ -101,7 +102,7 @@ def test_without_left_padding_prompts_of_one_length_share_a_batch(
     monkeypatch.setattr(engine, "_takes_padding", lambda: False)
     batches = []
     monkeypatch.setattr(engine, "_run", lambda batch, run=engine._run: (batches.append(batch), run(batch)))
-    run(engine, [(prompt, 2, replace(WARM, ordinal=at)) for at, prompt in enumerate([*PROMPTS, *PROMPTS])])
+    run(engine, [(prompt, 2, replace(WARM, prompt_index=at)) for at, prompt in enumerate([*PROMPTS, *PROMPTS])])
     assert [len(batch) for batch in batches] == [4, 4, 4, 4]
     assert all(len({len(each.request.prompt) for each in batch}) == 1 for batch in batches)
 

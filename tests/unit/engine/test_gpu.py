@@ -74,7 +74,7 @@ def asks(words: int, count: int, sampling: Sampling) -> list[tuple[tuple[int, ..
         (
             tuple(random.randrange(5, words) for _ in range(random.randint(1, 90))),
             random.choice([1, 1, 3, 8]),
-            replace(sampling, ordinal=at, max_tokens=random.randint(1, sampling.max_tokens)),
+            replace(sampling, prompt_index=at, max_tokens=random.randint(1, sampling.max_tokens)),
         )
         for at in range(count)
     ]
@@ -202,7 +202,7 @@ def test_full_context_finishes_one_sequence_only(tokenizer: PreTrainedTokenizerB
     words = len(tokenizer)
     model = made("llama", words, torch.float32)
     long = Sampling(temperature=5.0, max_tokens=5000, seed=2)
-    work = [((7,) * 500, 3, long), ((8, 9), 3, replace(long, ordinal=1))]
+    work = [((7,) * 500, 3, long), ((8, 9), 3, replace(long, prompt_index=1))]
     together = run(TorchEngine(model, tokenizer, MemoryWeights(torch.float32), slots=8), work)
     alone = [run(TorchEngine(model, tokenizer, MemoryWeights(torch.float32), slots=8), [ask])[0] for ask in work]
     assert [[each.tokens for each in group] for group in together] == [[each.tokens for each in g] for g in alone]

@@ -47,7 +47,7 @@ def test_ragged_sequences_in_several_slot_groups_match_single_requests(
 ) -> None:
     random = Random(3)
     asks = [
-        (tuple(random.choices(range(5, 200), k=random.choice((3, 30)))), Sampling(5.0, size, seed=1, ordinal=at))
+        (tuple(random.choices(range(5, 200), k=random.choice((3, 30)))), Sampling(5.0, size, seed=1, prompt_index=at))
         for at, size in enumerate(random.choices((2, 20, 60, 200), k=120))
     ]
     looked: list[tuple[Runs, list[int]]] = []

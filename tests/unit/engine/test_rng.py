@@ -17,10 +17,10 @@ def philox(counter: list[int], key: list[int]) -> list[int]:
     return counter
 
 
-@pytest.mark.parametrize(("seed", "ordinal", "index"), [(0, 0, 0), (3, 1, 4), (2**32 + 7, 10**6, 255)])
-def test_the_numbers_are_philox_counted_from_one(seed: int, ordinal: int, index: int) -> None:
-    words = [word for block in (1, 2) for word in philox([block, index, ordinal, 0], [seed, 0])]
-    assert uniforms(seed, ordinal, index, 8).tolist() == [(word >> 11) / 2**53 for word in words]
+@pytest.mark.parametrize(("seed", "prompt_index", "index"), [(0, 0, 0), (3, 1, 4), (2**32 + 7, 10**6, 255)])
+def test_the_numbers_are_philox_counted_from_one(seed: int, prompt_index: int, index: int) -> None:
+    words = [word for block in (1, 2) for word in philox([block, index, prompt_index, 0], [seed, 0])]
+    assert uniforms(seed, prompt_index, index, 8).tolist() == [(word >> 11) / 2**53 for word in words]
 
 
 def test_the_numbers_are_pinned() -> None:
@@ -40,20 +40,20 @@ def test_opening_one_stream_does_not_disturb_another() -> None:
     np.testing.assert_array_equal(uniforms(0, 0, 0, 16), first)
 
 
-def test_streams_differ_by_seed_ordinal_and_index() -> None:
+def test_streams_differ_by_seed_prompt_index_and_index() -> None:
     names = list(itertools.product([0, 1, 2**32], [0, 1, 1000], [0, 1, 7]))
     numbers = np.concatenate([uniforms(*name, 100) for name in names])
     assert len(np.unique(numbers)) == 100 * len(names)  # no stream is another one shifted, either
 
 
 def test_neighbouring_streams_are_uncorrelated() -> None:
-    table = np.stack([uniforms(0, ordinal, index, 2000) for ordinal in range(4) for index in range(4)])
+    table = np.stack([uniforms(0, prompt_index, index, 2000) for prompt_index in range(4) for index in range(4)])
     correlation = np.corrcoef(table) - np.eye(16)
     assert np.abs(correlation).max() < 0.1
 
 
 def test_numbers_are_uniform_on_the_half_open_interval() -> None:
-    numbers = np.concatenate([uniforms(1, ordinal, 0, 64) for ordinal in range(1000)])
+    numbers = np.concatenate([uniforms(1, prompt_index, 0, 64) for prompt_index in range(1000)])
     assert numbers.min() >= 0.0
     assert numbers.max() < 1.0
     counts, _ = np.histogram(numbers, bins=64, range=(0, 1))

@@ -81,7 +81,7 @@ def test_aborted_samples_are_delivered_and_can_resume(make: Make) -> None:
 
 def test_waiting_requests_are_aborted_too(make: Make) -> None:
     async def abort(engine: TorchEngine) -> list[list[Completion]]:
-        asked = [asyncio.create_task(engine.generate(PROMPT, 3, replace(HOT, ordinal=at))) for at in range(4)]
+        asked = [asyncio.create_task(engine.generate(PROMPT, 3, replace(HOT, prompt_index=at))) for at in range(4)]
         await under_way(engine)
         await engine.abort()
         return await asyncio.gather(*asked)
@@ -100,13 +100,13 @@ def test_pause_does_not_change_tokens(make: Make, mode: Pause) -> None:
         before = [len(seq.tokens) for seq in engine._scheduler._running]
         await asyncio.sleep(0.05)
         assert [len(seq.tokens) for seq in engine._scheduler._running] == before
-        late = asyncio.create_task(engine.generate(PROMPT, 1, replace(HOT, ordinal=1)))
+        late = asyncio.create_task(engine.generate(PROMPT, 1, replace(HOT, prompt_index=1)))
         await asyncio.sleep(0.02)
         assert not late.done()
         await engine.resume()
         return await asked + await late
 
-    expected = alone(make, PROMPT, 12, HOT) + alone(make, PROMPT, 1, replace(HOT, ordinal=1))
+    expected = alone(make, PROMPT, 12, HOT) + alone(make, PROMPT, 1, replace(HOT, prompt_index=1))
     assert [each.tokens for each in run(make(), pause)] == [each.tokens for each in expected]
 
 
@@ -277,7 +277,7 @@ def test_ragged_requests_with_aborts_and_updates_match_single_requests(
                 temperature=random.choice((0.0, 0.7, 1.0, 5.0)),
                 max_tokens=random.choice((1, 2, 10, 40)),
                 seed=1,
-                ordinal=at,
+                prompt_index=at,
                 top_k=random.choice((0, 0, 20)),
                 top_p=random.choice((1.0, 1.0, 0.9)),
                 stop=random.choice(((), (), ("a",), ("e", "the"))),
@@ -420,7 +420,7 @@ def test_error_while_collecting_fails_requests_and_the_engine_continues(make: Ma
 
     async def play(engine: TorchEngine) -> list[Completion]:
         for _ in range(times):
-            asked = [engine.generate(PROMPT[:size], 2, replace(HOT, ordinal=size)) for size in (4, 5)]
+            asked = [engine.generate(PROMPT[:size], 2, replace(HOT, prompt_index=size)) for size in (4, 5)]
             answers = await asyncio.gather(*asked, return_exceptions=True)
             assert [str(each) for each in answers] == ["cannot collect"] * 2
         return await engine.generate(PROMPT, 2, HOT)
@@ -431,7 +431,7 @@ def test_error_while_collecting_fails_requests_and_the_engine_continues(make: Ma
 
 @pytest.mark.parametrize("most", [20, 9, 3])
 def test_out_of_memory_preempts_and_shrinks_chunks(make: Make, most: int) -> None:
-    asks = [(PROMPT[: 3 + at], 4, replace(HOT, ordinal=at, max_tokens=20)) for at in range(5)]
+    asks = [(PROMPT[: 3 + at], 4, replace(HOT, prompt_index=at, max_tokens=20)) for at in range(5)]
     engine = make(slots=16, chunk=512)
     decoder, attempts = engine._scheduler._decoder, list[int]()
     forward = decoder.forward

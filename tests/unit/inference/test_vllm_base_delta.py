@@ -15,14 +15,14 @@ from dojang.core.checksum import checksum
 from dojang.inference.engine_pool import EnginePool
 from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
 from dojang.inference.vllm_protocol import VllmOutput
-from dojang.protocols import Abilities, Patch
+from dojang.protocols import EngineCapabilities, Patch
 from dojang.types import Sampling
 from dojang.weight_sync.delta_receiver import DeltaReceiver
 from dojang.weight_sync.delta_store import DeltaWeights
 from dojang.weight_sync.weight_files import DeltaWeightFiles
 
 T = TypeVar("T")
-ALL = Abilities(frozenset(("abort", "wait", "keep", "recompute")), True, True, False, False)
+ALL = EngineCapabilities(frozenset(("abort", "wait", "keep", "recompute")), True, True, False, False)
 EMBEDDING = 4000
 
 
@@ -84,7 +84,7 @@ class World:
 
     def beside(self, connection: Vllm, tokenizer: PreTrainedTokenizerBase) -> VllmBaseEngine:
         engine = VllmBaseEngine(connection, DeltaWeightFiles(self.folder), tokenizer, self.store)
-        engine.abilities = ALL
+        engine.capabilities = ALL
         return engine
 
     def publish(self, version: int) -> None:

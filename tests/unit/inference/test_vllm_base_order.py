@@ -11,13 +11,13 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
 from dojang.inference.vllm_protocol import VllmOutput
-from dojang.protocols import Abilities
+from dojang.protocols import EngineCapabilities
 from dojang.types import Sampling
 from dojang.weight_sync.in_memory import MemoryWeights
 from dojang.weight_sync.weight_files import WeightFiles
 
 SAMPLING = Sampling(1.0, 4)
-ALL = Abilities(frozenset(("abort", "wait", "keep", "recompute")), True, True, False, False)
+ALL = EngineCapabilities(frozenset(("abort", "wait", "keep", "recompute")), True, True, False, False)
 
 
 class Noted:
@@ -73,7 +73,7 @@ def make(tokenizer: PreTrainedTokenizerBase) -> Callable[[], tuple[VllmBaseEngin
         weights.publish(7, {"a": torch.ones(2)})
         connection = Noted()
         engine = VllmBaseEngine(connection, WeightFiles(None), tokenizer, weights)
-        engine.abilities = ALL
+        engine.capabilities = ALL
         return engine, connection
 
     return one

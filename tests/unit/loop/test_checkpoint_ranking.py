@@ -37,7 +37,7 @@ def record(directory: RunDir, *lines: Metrics) -> None:
         file.writelines(json.dumps({"step": 1, **line}) + "\n" for line in lines)
 
 
-def no_problem(ordinal: int) -> Problem:
+def no_problem(prompt_index: int) -> Problem:
     raise AssertionError
 
 
@@ -174,11 +174,11 @@ def test_a_checkpoint_without_figures_has_its_score(directory: RunDir, step: int
     """That is what they were before there was a choice."""
     path = directory.checkpoints / f"step-{step:06d}"
     path.mkdir(parents=True)
-    saved = {"step": step, "ordinal": 8, "scores": {"0": 0.25, "4": 0.5}, "seconds": 1.5, "health": []}
+    saved = {"step": step, "prompt_index": 8, "scores": {"0": 0.25, "4": 0.5}, "seconds": 1.5, "health": []}
     (path / "state.json").write_text(json.dumps(saved))
     assert load_figures(path) == figures
     state = load_state(path, HealthCheck(HealthConfig()), no_problem)
-    assert (state.figures, state.scores, state.ordinal) == (figures, {0: 0.25, 4: 0.5}, 8)
+    assert (state.figures, state.scores, state.prompt_index) == (figures, {0: 0.25, 4: 0.5}, 8)
     assert CheckpointRanking().best_steps(directory) == ([4] if figures else [])
 
 

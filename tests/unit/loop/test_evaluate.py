@@ -17,9 +17,9 @@ class Recorded:
         self.groups = groups
         self.asked: list[tuple[str, int]] = []
 
-    async def run(self, problem: Problem, ordinal: int) -> Group:
-        self.asked.append((problem.id, ordinal))
-        return self.groups[ordinal]
+    async def run(self, problem: Problem, prompt_index: int) -> Group:
+        self.asked.append((problem.id, prompt_index))
+        return self.groups[prompt_index]
 
 
 @pytest.fixture

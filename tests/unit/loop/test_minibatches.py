@@ -23,7 +23,7 @@ class Notes:
         self.seen = list[list[Sample]]()
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
-        self.asked.append("".join(str(group.ordinal) for group in groups))
+        self.asked.append("".join(str(group.prompt_index) for group in groups))
         self.seen.append([sample for group in groups for sample in group.samples])
         return {"actor/loss": float(len(self.asked))}
 
@@ -40,11 +40,11 @@ class Notes:
 
 @pytest.fixture
 def groups(make_sample: Callable[..., Sample], problem: Problem) -> list[Group]:
-    def group(ordinal: int) -> Group:
+    def group(prompt_index: int) -> Group:
         pair = (make_sample(prompt=[1, 2], answer=[3, 4], advantage=value) for value in (1.0, -1.0))
-        return Group(problem, ordinal, tuple(pair))
+        return Group(problem, prompt_index, tuple(pair))
 
-    return [group(ordinal) for ordinal in range(4)]
+    return [group(prompt_index) for prompt_index in range(4)]
 
 
 def learned(groups: Sequence[Group], **settings: Any) -> tuple[Notes, Metrics]:

@@ -36,8 +36,8 @@ def test_the_order_does_not_depend_on_how_many_are_posed_at_a_time(size: int) ->
     assert in_steps[:60] == places(0, 60)
 
 
-def test_ordinals_count_on_over_the_end_of_a_pass() -> None:
-    assert [ordinal for ordinal, _ in draw_prompts(PROBLEMS, 0, 8, 5)] == [8, 9, 10, 11, 12]
+def test_prompt_indices_count_on_over_the_end_of_a_pass() -> None:
+    assert [prompt_index for prompt_index, _ in draw_prompts(PROBLEMS, 0, 8, 5)] == [8, 9, 10, 11, 12]
     assert places(8, 5) == places(0, 20)[8:13]
 
 

@@ -225,7 +225,7 @@ def test_problems_that_cannot_teach_are_replaced_by_others(make_run: Callable[..
 
     run = make_run(script=script, steps=1, max_resample_rounds=3)
     state = play(run)
-    assert len(asked) == state.ordinal == 6  # 3, then the 2 that were missing, then 1
+    assert len(asked) == state.prompt_index == 6  # 3, then the 2 that were missing, then 1
     assert len(set(asked)) == len(TRAIN) == 5  # the sixth is the first of another pass
     (row,) = training_rows(run)
     assert row["groups/total"] == 6
@@ -234,7 +234,7 @@ def test_problems_that_cannot_teach_are_replaced_by_others(make_run: Callable[..
 
 def test_there_is_an_end_to_posing_more(make_run: Callable[..., Run]) -> None:
     run = make_run(script=lambda *_: "good", steps=1, max_resample_rounds=2, prompts_per_step=2)
-    assert play(run).ordinal == 6
+    assert play(run).prompt_index == 6
 
 
 def test_grading_goes_on_while_other_problems_are_still_being_generated(make_run: Callable[..., Run]) -> None:
@@ -257,7 +257,7 @@ def test_a_run_learns_and_records_every_step(make_run: Callable[..., Run]) -> No
     run = make_run(script=None, grade=by_parity, steps=3, eval_every=2)
     before = parameters(run)
     state = play(run)
-    assert (state.step, state.ordinal) == (3, 9)
+    assert (state.step, state.prompt_index) == (3, 9)
     assert sorted(state.scores) == [0, 2, 3]
     assert [row["step"] for row in training_rows(run)] == [1, 2, 3]
     assert [row["step"] for row in rows(run) if "val/accuracy/toys" in row] == [0, 2, 3]
@@ -267,7 +267,7 @@ def test_a_run_learns_and_records_every_step(make_run: Callable[..., Run]) -> No
         table = pq.read_table(run.directory.rollouts("train", step)).to_pylist()
         assert len(table) == 12
         assert {row["version"] for row in table} == {step - 1}  # on-policy: drawn from the newest weights
-        assert {row["ordinal"] for row in table} == set(range(3 * step - 3, 3 * step))
+        assert {row["prompt_index"] for row in table} == set(range(3 * step - 3, 3 * step))
 
 
 def test_on_policy_log_probs_are_those_of_the_trainer(make_run: Callable[..., Run]) -> None:
@@ -428,7 +428,7 @@ def test_stopping_abandons_the_step_saves_and_raises(make_run: Callable[..., Run
     with pytest.raises(Interrupted, match="stopped after step 2 of 10; everything is saved"):
         play(run, stop=stop)
     assert linked(run, "last") == "step-000002"
-    assert load_state(run.directory.checkpoints / "last", run.health, run.problem).ordinal == 6
+    assert load_state(run.directory.checkpoints / "last", run.health, run.problem).prompt_index == 6
 
 
 def test_stopping_before_the_first_evaluation_leaves_something_to_resume(make_run: Callable[..., Run]) -> None:

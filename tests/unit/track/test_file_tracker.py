@@ -41,7 +41,7 @@ def test_rollouts_read_back_unchanged(directory: RunDir, tokenizer) -> None:
     sample = group(tokenizer).samples[0]
     first = table.to_pylist()[0]
     assert len(table) == 2
-    assert (first["step"], first["ordinal"], first["index"], first["version"]) == (5, 41, 2, 3)
+    assert (first["step"], first["prompt_index"], first["index"], first["version"]) == (5, 41, 2, 3)
     assert first["tokens"] == sample.tokens.tolist()
     assert first["mask"] == sample.mask.tolist()
     assert first["logprobs"] == sample.logprobs.tolist()  # float64: not one bit lost

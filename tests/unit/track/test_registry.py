@@ -43,7 +43,7 @@ def is_prefix(name: str) -> bool:
 
 def test_every_metric_name_in_the_source_is_registered() -> None:
     names = names_in_source()
-    assert {"actor/grad_norm", "weights/bytes", "actor/correction/<>", "timing_s/learn"} <= names
+    assert {"actor/grad_norm", "weights/bytes", "actor/correction/<>", "timing_s/update"} <= names
     assert [name for name in sorted(names) if find(name.replace("<>", "x")) is None and not is_prefix(name)] == []
 
 

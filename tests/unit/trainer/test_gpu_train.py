@@ -71,14 +71,14 @@ def model(seed: int = 0) -> PreTrainedModel:
 def groups(make_sample: Callable[..., Sample], problem: Problem) -> list[Group]:
     random = Random(0)
     made = []
-    for ordinal in range(4):
+    for prompt_index in range(4):
         prompt = [random.randrange(5, 500) for _ in range(20)]
         answers = [[random.randrange(5, 500) for _ in range(random.randint(1, 90))] for _ in range(6)]
         samples = [
             make_sample(prompt=prompt, answer=each, logprobs=[-6.2] * len(each), advantage=(-1.0) ** place)
             for place, each in enumerate(answers)
         ]
-        made.append(Group(problem, ordinal, tuple(samples)))
+        made.append(Group(problem, prompt_index, tuple(samples)))
     return made
 
 

@@ -50,7 +50,7 @@ def test_loss_and_gradient_are_those_of_cross_entropy_on_completion_tokens(
     for average, max_tokens_per_microbatch in (("tokens", 2048), ("tokens", 20), ("sequences", 2048)):
         algorithm = SftConfig(loss_aggregation=average).make(8)
         credited = [
-            Group(group.problem, group.ordinal, tuple(_with(each, advantages[0]) for each in group.samples))
+            Group(group.problem, group.prompt_index, tuple(_with(each, advantages[0]) for each in group.samples))
             for group, advantages in zip(groups, algorithm.advantages(groups), strict=True)
         ]
         model = in_double(micro_model(torch.float64))

@@ -29,7 +29,7 @@ from dojang.algos.policy_gradient import PolicyGradientConfig
 from dojang.algos.ppo import PpoConfig
 from dojang.algos.sapo import SapoConfig
 from dojang.core.errors import RunDirError, TrainingError
-from dojang.protocols import Average
+from dojang.protocols import LossAggregation
 from dojang.trainer.checkpoint import read_weights, save_weights
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.torch_trainer import TorchTrainer
@@ -187,7 +187,7 @@ def relatives(groups: list[Group], micro_model: Callable[..., PreTrainedModel]) 
     model, draw = micro_model(torch.float64), torch.Generator().manual_seed(2)
     made = []
     for group in groups:
-        prompt = tuple(range(20, 25 + group.ordinal))
+        prompt = tuple(range(20, 25 + group.prompt_index))
         samples = []
         for sample in group.samples:
             answer = tuple(sample.tokens[-sample.response_length :])
@@ -232,7 +232,7 @@ def test_m2po_sees_all_tokens_of_the_step_before_it_cuts_any(make: Make, relativ
 
 
 @pytest.mark.parametrize("average", ["tokens", "sequences", "constant"])
-def test_averages(make: Make, relatives: list[Group], average: Average) -> None:
+def test_averages(make: Make, relatives: list[Group], average: LossAggregation) -> None:
     samples = [sample for group in relatives for sample in group.samples]
     trainer, model = make(
         max_tokens_per_microbatch=20, algo=GrpoConfig(loss_aggregation=average, clip_low=0.99, clip_high=99.0)
@@ -328,7 +328,7 @@ def test_with_a_kl_term_groups_of_zero_advantages_are_trained_on(
 @pytest.mark.numerical
 @pytest.mark.parametrize("average", ["tokens", "sequences", "constant"])
 def test_groups_of_zero_advantages_count_in_figures_and_in_the_constant_divisor(
-    make: Make, groups: list[Group], average: Average
+    make: Make, groups: list[Group], average: LossAggregation
 ) -> None:
     some = [groups[0], without_advantage(groups[1])]
     found, gradients = [], []

@@ -117,10 +117,10 @@ def groups() -> list[Group]:
 
     problem = Problem("p", "test", (Message("user", "?"),), None)
     made = []
-    for ordinal, sizes in enumerate(((1, 7, 12, 3), (9, 2, 5), (6,), (4, 8))):
-        prompt, scale = numbers(4 + 3 * ordinal), 0.5 * (ordinal < 3)
+    for prompt_index, sizes in enumerate(((1, 7, 12, 3), (9, 2, 5), (6,), (4, 8))):
+        prompt, scale = numbers(4 + 3 * prompt_index), 0.5 * (prompt_index < 3)
         samples = [sample(prompt, size, scale * (-1.0) ** place * (place + 1)) for place, size in enumerate(sizes)]
-        made.append(Group(problem, ordinal, tuple(samples)))
+        made.append(Group(problem, prompt_index, tuple(samples)))
     return made
 
 

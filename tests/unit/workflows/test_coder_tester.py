@@ -80,11 +80,11 @@ def play(tokenizer: PreTrainedTokenizerBase) -> Callable[..., Group]:
 
         def coder(prompt: str, index: int, sampling: Sampling) -> str:
             noted.append((prompt, sampling))
-            return firsts[index] if sampling.seed == 1 else seconds[sampling.ordinal % len(firsts)]
+            return firsts[index] if sampling.seed == 1 else seconds[sampling.prompt_index % len(firsts)]
 
         def tester(prompt: str, index: int, sampling: Sampling) -> str:
             noted.append((prompt, sampling))
-            return replies[sampling.ordinal % len(firsts)]
+            return replies[sampling.prompt_index % len(firsts)]
 
         def speaker(script: Any, seed: int, context: int | None) -> RolloutPolicy:
             renderer = ChatRenderer(tokenizer, context=context, max_tokens=TOKENS)
@@ -120,7 +120,7 @@ def test_a_program_that_is_refused_gets_another_try(play: Callable[..., Group]) 
     group = play(["x*x"], [GOOD], ["2*x"], asked=asked)
     assert told(group) == [("coder", 0, "x*x", 0.0), ("coder", 1, "2*x", 1.0), ("tester", 0, GOOD, 1.0)]
     again, sampling = asked[-1]
-    assert sampling == Sampling(1.0, TOKENS, seed=2, ordinal=5)
+    assert sampling == Sampling(1.0, TOKENS, seed=2, prompt_index=5)
     assert "Double a number." in again
     assert "<|assistant|>x*x<|end|>" in again
     assert "Case 1: PASS\nInput:\n2\nExpected output:\n4" in again
@@ -240,7 +240,7 @@ def test_what_is_trained_is_what_was_asked_and_the_sampled_tokens(
 def test_every_draw_has_a_random_stream_of_its_own(play: Callable[..., Group]) -> None:
     asked: list[tuple[str, Sampling]] = []
     play(["x*x", "x"], [GOOD, GOOD], ["x", "x"], asked=asked)
-    streams = [(sampling.seed, sampling.ordinal) for _, sampling in asked]
+    streams = [(sampling.seed, sampling.prompt_index) for _, sampling in asked]
     assert streams == [(1, 5), (1, 5), (3, 10), (3, 11), (2, 10), (2, 11)]
 
 
@@ -266,10 +266,10 @@ def test_several_problems_at_a_time_get_what_each_gets_alone(tokenizer: PreTrain
 
     async def together() -> list[Group]:
         shared = workflow()
-        return await asyncio.gather(*(shared.run(DOUBLE, ordinal) for ordinal in range(4)))
+        return await asyncio.gather(*(shared.run(DOUBLE, prompt_index) for prompt_index in range(4)))
 
     def samples(group: Group) -> tuple[Sample, ...]:
         return group.samples
 
-    alone = [asyncio.run(workflow().run(DOUBLE, ordinal)) for ordinal in range(4)]
+    alone = [asyncio.run(workflow().run(DOUBLE, prompt_index)) for prompt_index in range(4)]
     assert [samples(group) for group in asyncio.run(together())] == [samples(group) for group in alone]

@@ -41,7 +41,7 @@ def play(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> Callable[..., 
     def script(prompt: str, index: int, sampling: Sampling) -> str:
         return ANSWERS[index]
 
-    def run(task: FlakyTask, ordinal: int = 5, sampling: Sampling = SAMPLING) -> Group:
+    def run(task: FlakyTask, prompt_index: int = 5, sampling: Sampling = SAMPLING) -> Group:
         workflow: Workflow = SingleTurn(
             ScriptedEngine(tokenizer, script),
             task,
@@ -49,7 +49,7 @@ def play(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> Callable[..., 
             group_size=len(ANSWERS),
             sampling=sampling,
         )
-        return asyncio.run(workflow.run(problem, ordinal))
+        return asyncio.run(workflow.run(problem, prompt_index))
 
     return run
 
@@ -57,7 +57,7 @@ def play(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> Callable[..., 
 def test_every_answer_is_judged_once_and_kept_in_order(play: Callable[..., Group], problem: Problem) -> None:
     task = FlakyTask({})
     group = play(task)
-    assert (group.problem, group.ordinal, group.judge_errors) == (problem, 5, ())
+    assert (group.problem, group.prompt_index, group.judge_errors) == (problem, 5, ())
     assert [sample.text for sample in group.samples] == list(ANSWERS)
     assert [sample.index for sample in group.samples] == [0, 1, 2, 3]
     assert [sample.reward for sample in group.samples] == [0.0, 0.0, 1.0, 0.0]
@@ -112,7 +112,7 @@ def test_a_judge_that_never_answers_leaves_an_empty_group(play: Callable[..., Gr
     assert len(group.judge_errors) == len(ANSWERS)
 
 
-def test_the_draw_is_named_by_the_ordinal(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> None:
+def test_prompt_index_selects_the_random_stream(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> None:
     asked: list[Sampling] = []
 
     def script(prompt: str, index: int, sampling: Sampling) -> str:
@@ -127,7 +127,7 @@ def test_the_draw_is_named_by_the_ordinal(tokenizer: PreTrainedTokenizerBase, pr
         sampling=SAMPLING,
     )
     asyncio.run(workflow.run(problem, 17))
-    assert asked == [Sampling(temperature=1.0, max_tokens=20, seed=1, ordinal=17)]
+    assert asked == [Sampling(temperature=1.0, max_tokens=20, seed=1, prompt_index=17)]
 
 
 def test_a_task_that_raises_is_a_judge_that_failed(play: Callable[..., Group], problem: Problem) -> None:

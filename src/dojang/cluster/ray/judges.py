@@ -124,7 +124,7 @@ class RayJudge:
             judgement = Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, text)
         return replace(judgement, seconds=time.perf_counter() - started)
 
-    async def everywhere(self, submission: Submission) -> list[tuple[str, Judgement]]:
+    async def judge_on_every_node(self, submission: Submission) -> list[tuple[str, Judgement]]:
         """Judges a submission on every node; returns addresses and judgements. A node that joins later must accept the
         submission too before it gets work."""
         workers = await self._pool.open()
