@@ -40,7 +40,7 @@ from pathlib import Path
 from types import FrameType
 
 import judge_baselines as baselines
-from dojang.programs import Exam, IoTest, Judgement, Limits, Stop, Submission
+from dojang.programs import IoTest, Judgement, Limits, Stop, Submission, TestSuite
 from dojang.types import Outcome
 from judge_workload import FAMILIES, TESTS, Kind, Language, Program, Workload, mixed, workload
 from machine import Row, arguments, machine, report
@@ -120,8 +120,8 @@ async def _dojang(name: str, work: Workload, cache: Path, isolation: str, worker
         async for index, judgement in _judged(pool.judge, work.language, work.programs, stop):
             layers.add(judgement.isolation.value)
             if name == "dojang, test by test":
-                for ran in judgement.ran:
-                    _say(index=f"{index}/{ran.test}", answer=_answer(ran.outcome))
+                for result in judgement.results:
+                    _say(index=f"{index}/{result.test}", answer=_answer(result.outcome))
             else:
                 _say(index=str(index), answer=_answer(judgement.outcome), detail=judgement.detail[:200])
         _finish(mark, "/".join(sorted(layers)))
@@ -133,7 +133,7 @@ async def _judged(
     judge: Callable[[Submission], Awaitable[Judgement]], language: Language, programs: tuple[Program, ...], stop: Stop
 ) -> AsyncIterator[tuple[int, Judgement]]:
     async def one(index: int, program: Program) -> tuple[int, Judgement]:
-        return index, await judge(Submission(language, program.source, program.exam, stop))
+        return index, await judge(Submission(language, program.source, program.test_suite, stop))
 
     for done in asyncio.as_completed([one(index, program) for index, program in enumerate(programs)]):
         yield await done
@@ -141,13 +141,13 @@ async def _judged(
 
 def _trivial(language: Language) -> tuple[Program, ...]:
     """For every core, one of each kind."""
-    exam = Exam((IoTest("", "0"),))
+    suite = TestSuite((IoTest("", "0"),))
     texts = list(TRIVIAL[language])
     if language == "cpp17":  # sets of headers recur: a judge may have them ready when it meets them again
         sets = ["".join(f"#include <{name}>\n" for name in family.headers.split()) for family in FAMILIES]
         texts += [each + "int main() { std::cout << %d - %d; }\n" for each in sets]
     sources = [text % (core, core) for text in texts for core in range(max(CORES, 2))]
-    return tuple(Program(source, exam, Outcome.ACCEPTED) for source in sources)
+    return tuple(Program(source, suite, Outcome.ACCEPTED) for source in sources)
 
 
 def _answer(outcome: Outcome) -> str:
@@ -386,8 +386,8 @@ def _spinners(seed: int) -> Workload:
     limits = Limits(cpu_s=SPIN_LIMIT_S)
     programs = []
     for core in range(min(CORES, SPIN_RUNS)):
-        exam = Exam((test,) * len(range(core, SPIN_RUNS, CORES)), limits)
-        programs.append(Program(SPIN % (seed * CORES + core), exam, Outcome.ACCEPTED))
+        suite = TestSuite((test,) * len(range(core, SPIN_RUNS, CORES)), limits)
+        programs.append(Program(SPIN % (seed * CORES + core), suite, Outcome.ACCEPTED))
     return Workload("cpp17", tuple(programs))
 
 

@@ -31,7 +31,7 @@ def codefu(
 ) -> Iterator[tuple[int, Answer]]:
     """Programs side by side in `pool`, which stands in for Ray tasks: one process per core. As they finish."""
     waiting = {
-        pool.submit(_pooled, language, program.source, _pairs(program), program.exam.limits.cpu_s, folder): index
+        pool.submit(_pooled, language, program.source, _pairs(program), program.test_suite.limits.cpu_s, folder): index
         for index, program in enumerate(programs)
     }
     for done in as_completed(waiting):
@@ -45,7 +45,7 @@ def sequential(language: Language, programs: tuple[Program, ...], folder: Path) 
         if command is None:
             yield index, "CE"
             continue
-        limit = program.exam.limits.cpu_s
+        limit = program.test_suite.limits.cpu_s
         yield index, _folded([_tested((command, given, wanted, limit)) for given, wanted in _pairs(program)])
         Path(command[-1]).unlink()
 
@@ -57,7 +57,7 @@ def _stopping(language: Language, program: Program, folder: Path) -> Answer:
         return "CE"
     answers: list[Answer] = []
     for given, wanted in _pairs(program):
-        answers.append(_tested((command, given, wanted, program.exam.limits.cpu_s)))
+        answers.append(_tested((command, given, wanted, program.test_suite.limits.cpu_s)))
         if answers[-1] == "TLE":
             break
     Path(command[-1]).unlink()
@@ -73,7 +73,7 @@ def wall_limit(
         command = _prepared(language, program.source, folder)
         assert command is not None
         for place, (given, wanted) in enumerate(_pairs(program)):
-            jobs[f"{index}/{place}"] = (command, given, wanted, program.exam.limits.cpu_s)
+            jobs[f"{index}/{place}"] = (command, given, wanted, program.test_suite.limits.cpu_s)
 
     def tested() -> Iterator[tuple[str, Answer]]:
         yield from zip(jobs, pool.map(_tested, jobs.values()), strict=True)
@@ -136,4 +136,4 @@ def _folded(answers: list[Answer]) -> Answer:
 
 
 def _pairs(program: Program) -> list[tuple[str, str]]:
-    return [(test.input, test.output) for test in program.exam.tests if isinstance(test, IoTest)]
+    return [(test.input, test.output) for test in program.test_suite.tests if isinstance(test, IoTest)]

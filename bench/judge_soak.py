@@ -26,7 +26,7 @@ from pathlib import Path
 from random import Random
 
 from dojang.judge.pool import JudgePool
-from dojang.programs import CallTest, Exam, IoTest, Limits, Submission
+from dojang.programs import CallTest, IoTest, Limits, Submission, TestSuite
 from dojang.types import Outcome
 from machine import arguments, machine
 
@@ -364,7 +364,7 @@ def _submission(language: str, kind: Kind, mark: str, random: Random, number: in
         tests.append(CallTest(code, "add") if code else IoTest(f"{a} {b}\n", f"{a + b}\n"))
     return (
         f"{language} {kind.name}",
-        Submission(language, kind.body + mark, Exam(tuple(tests), kind.limits)),
+        Submission(language, kind.body + mark, TestSuite(tuple(tests), kind.limits)),
         kind.expect,
     )
 
@@ -446,7 +446,7 @@ async def soak(count: int, seconds: float, seed: int, workers: int, isolation: s
     siege = Siege(count)
     with tempfile.TemporaryDirectory(prefix="soak-cache-") as cache:
         async with JudgePool(cache=Path(cache), workers=workers, isolation=isolation) as pool:
-            await pool.judge(Submission("cpp17", SUM_CPP, Exam((IoTest("1 2", "3"),))))
+            await pool.judge(Submission("cpp17", SUM_CPP, TestSuite((IoTest("1 2", "3"),))))
             await besiege(siege, pool, seconds=seconds, seed=seed, tell=show)
         siege.left = left_behind(before, within=3.0)
     return siege

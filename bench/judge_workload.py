@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from dojang.programs import Exam, IoTest, Limits
+from dojang.programs import IoTest, Limits, TestSuite
 from dojang.types import Outcome
 
 Language = Literal["cpp17", "python3"]
@@ -42,7 +42,7 @@ class Program:
     """A source and what must become of it."""
 
     source: str
-    exam: Exam
+    test_suite: TestSuite
     truth: Outcome
 
 
@@ -68,7 +68,7 @@ class Family:
 def workload(language: Language, mix: Mapping[Kind, int], seed: int) -> Workload:
     """A shuffled batch with so many programs of each kind; the same for the same seed."""
     random = Random(f"{language} {seed}")
-    exams = [_exam(family, language, random) for family in FAMILIES]
+    suites = [_suite(family, language, random) for family in FAMILIES]
     programs = []
     for kind, count in mix.items():
         for place in range(count):
@@ -76,7 +76,7 @@ def workload(language: Language, mix: Mapping[Kind, int], seed: int) -> Workload
             family, note = FAMILIES[which], f"seed {seed}, {kind} {place}"
             headers = family.headers if place % 8 == 7 else "bits/stdc++.h"
             source = _source(family, language, _slip(kind, place), headers, note, random)
-            programs.append(Program(source, exams[which], TRUTH[kind]))
+            programs.append(Program(source, suites[which], TRUTH[kind]))
     random.shuffle(programs)
     if len({program.source for program in programs}) < len(programs):
         raise AssertionError("two programs of a workload are equal: a cache would answer one of them")
@@ -94,9 +94,9 @@ def mixed(language: Language, programs: int) -> dict[Kind, int]:
     return counts
 
 
-def _exam(family: Family, language: Language, random: Random) -> Exam:
+def _suite(family: Family, language: Language, random: Random) -> TestSuite:
     tests = tuple(family.test(random, language, place == TESTS - 1) for place in range(TESTS))
-    return Exam(tests, Limits(cpu_s=TIME_LIMIT_S))
+    return TestSuite(tests, Limits(cpu_s=TIME_LIMIT_S))
 
 
 def _slip(kind: Kind, place: int) -> str:

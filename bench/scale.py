@@ -25,7 +25,7 @@ from dojang.cluster.ray.judges import JudgeActor, RayJudge
 from dojang.config.run_config import RunConfig
 from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
-from dojang.programs import Exam, IoTest, Isolation, Judgement, Stop, Submission
+from dojang.programs import IoTest, Isolation, Judgement, Stop, Submission, TestSuite
 from dojang.protocols import Judge
 from dojang.types import Outcome
 from judge import TRIVIAL, tree_cpu_s
@@ -59,7 +59,10 @@ async def judged(judge: Judge, work: Workload, side: Side) -> None:
     """All programs at once, as a training step hands them in."""
     used, started = tree_cpu_s(os.getpid()), time.perf_counter()
     found = await asyncio.gather(
-        *(judge.judge(Submission(work.language, each.source, each.exam, Stop.TIME_LIMIT)) for each in work.programs)
+        *(
+            judge.judge(Submission(work.language, each.source, each.test_suite, Stop.TIME_LIMIT))
+            for each in work.programs
+        )
     )
     side.rates.append(len(found) / (time.perf_counter() - started))
     side.cpu_s.append((tree_cpu_s(os.getpid()) - used) / len(found))
@@ -67,8 +70,8 @@ async def judged(judge: Judge, work: Workload, side: Side) -> None:
 
 
 def trivial(language: Language) -> list[Submission]:
-    exam = Exam((IoTest("", "0"),))
-    return [Submission(language, text % (at, at), exam) for text in TRIVIAL[language] for at in range(8)]
+    suite = TestSuite((IoTest("", "0"),))
+    return [Submission(language, text % (at, at), suite) for text in TRIVIAL[language] for at in range(8)]
 
 
 async def compared(language: Language, workers: int, options: argparse.Namespace) -> list[Row]:
@@ -106,15 +109,15 @@ class Instant:
     """A judge that knows beforehand."""
 
     async def judge(self, submission: Submission) -> Judgement:
-        return Judgement(Outcome.ACCEPTED, (), len(submission.exam.tests), Isolation.NONE)
+        return Judgement(Outcome.ACCEPTED, (), len(submission.test_suite.tests), Isolation.NONE)
 
     async def close(self) -> None: ...
 
 
 async def overhead(size: int, concurrency: int) -> Row:
     """What the way there and back takes."""
-    exam = Exam((IoTest("1 " * (size // 2), "1"),))
-    submissions = [Submission("python3", f"print({number})\n" * 20, exam) for number in range(INSTANT)]
+    suite = TestSuite((IoTest("1 " * (size // 2), "1"),))
+    submissions = [Submission("python3", f"print({number})\n" * 20, suite) for number in range(INSTANT)]
 
     async def each_us(judge: Callable[[Submission], Awaitable[Judgement]]) -> float:
         started = time.perf_counter()
@@ -128,7 +131,7 @@ async def overhead(size: int, concurrency: int) -> Row:
     finally:
         await far.close()
     value, base = (statistics.median(each) for each in zip(*values, strict=True))
-    case = f"overhead, {concurrency} at a time, exam of {size:,} characters"
+    case = f"overhead, {concurrency} at a time, test suite of {size:,} characters"
     return Row(case, "ray", "a call in this process", value, base, "us/program", base / value, "an instant judge")
 
 

@@ -15,8 +15,9 @@ def main() -> None:
     for name, code, language in (("add", ADD, "cpp17"), ("overflow", OVERFLOW, "cpp17"), ("loop", LOOP, "python3")):
         found = dojang.judge_program(code, TESTS, language, limits={"cpu_s": 1, "memory_mb": 256})
         print(f"{name}: {found.outcome}, {found.passed} of {found.total} tests, sandbox: {found.isolation}")
-        for ran in found.ran:
-            print(f"  test {ran.test}: {ran.outcome} in {ran.cpu_s * 1000:.0f} ms, {ran.memory_mb:.0f} MB {ran.detail}")
+        for result in found.results:
+            costs = f"{result.cpu_s * 1000:.0f} ms, {result.memory_mb:.0f} MB"
+            print(f"  test {result.test}: {result.outcome} in {costs} {result.detail}")
 
     calls = {"function": "double", "calls": [{"args": [2], "expected": 4}, {"args": [-1], "expected": -2}]}
     found = dojang.judge_program("def double(x):\n    return 2 * x", calls)

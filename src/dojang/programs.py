@@ -1,6 +1,6 @@
 """Records of the judge: programs, their tests, and the results.
 
-Submission (program + Exam) ──► Judgement (one Ran per test)
+Submission (program + TestSuite) ──► Judgement (one TestResult per test)
             tests, limits, checker
 
 They are plain data: a JSON object of the same shape is a problem file, a request to the judge service and its
@@ -24,14 +24,14 @@ __all__ = [
     "CallTest",
     "Checker",
     "CheckerName",
-    "Exam",
     "IoTest",
     "Isolation",
     "Judgement",
     "Limits",
-    "Ran",
     "Stop",
     "Submission",
+    "TestResult",
+    "TestSuite",
     "encoded",
     "fold",
     "sampled",
@@ -171,8 +171,10 @@ class CallTest:
 
 
 @dataclass(frozen=True)
-class Exam:
+class TestSuite:
     """Test suite of a program: tests, limits and checker."""
+
+    __test__ = False  # pytest would collect the class otherwise
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -182,7 +184,7 @@ class Exam:
 
     def __post_init__(self) -> None:
         if not self.tests:
-            raise ValueError("an exam needs at least one test")
+            raise ValueError("a test suite needs at least one test")
 
     @cached_property
     def digest(self) -> str:
@@ -198,18 +200,20 @@ class Submission:
 
     language: str
     source: str
-    exam: Exam
+    test_suite: TestSuite
     stop: Stop = Stop.NEVER
 
     @property
     def digest(self) -> str:
         """Hash of the contents; equal submissions get the same judgement."""
-        return _digest(self.language, self.source, self.exam.digest, self.stop)
+        return _digest(self.language, self.source, self.test_suite.digest, self.stop)
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class TestResult:
     """Result of one test."""
+
+    __test__ = False  # pytest would collect the class otherwise
 
     test: int
     """Index of the test."""
@@ -232,7 +236,7 @@ class Judgement:
     """Result of judging a submission."""
 
     outcome: Outcome
-    ran: tuple[Ran, ...]
+    results: tuple[TestResult, ...]
     """Results in the order of the tests; fewer if judging stopped early."""
     total: int
     isolation: Isolation
@@ -243,16 +247,16 @@ class Judgement:
 
     @property
     def passed(self) -> int:
-        return sum(ran.outcome is Outcome.ACCEPTED for ran in self.ran)
+        return sum(result.outcome is Outcome.ACCEPTED for result in self.results)
 
     @property
-    def first_failure(self) -> Ran | None:
-        return next((ran for ran in self.ran if ran.outcome is not Outcome.ACCEPTED), None)
+    def first_failure(self) -> TestResult | None:
+        return next((result for result in self.results if result.outcome is not Outcome.ACCEPTED), None)
 
 
-def fold(ran: Iterable[Ran]) -> Outcome:
+def fold(results: Iterable[TestResult]) -> Outcome:
     """Overall outcome: a judge error first, then a time limit, then the first failure."""
-    outcomes = [each.outcome for each in ran]
+    outcomes = [each.outcome for each in results]
     for first in (Outcome.JUDGE_ERROR, Outcome.TIME_LIMIT):
         if first in outcomes:
             return first

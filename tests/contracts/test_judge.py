@@ -13,7 +13,7 @@ from dojang.judge.client import RemoteJudge, RetryPolicy
 from dojang.judge.pool import JudgePool
 from dojang.judge.server import serve
 from dojang.judge.service import ServiceOptions
-from dojang.programs import CallTest, Exam, IoTest, Limits, Stop, Submission
+from dojang.programs import CallTest, IoTest, Limits, Stop, Submission, TestSuite
 from dojang.protocols import Judge
 from dojang.types import Outcome
 from ray_cluster import NEEDS_RAY, alone, judging
@@ -23,11 +23,11 @@ PATIENCE = 240.0
 """Timeout in seconds for things that must not hang; not a measurement."""
 ROOMY = Limits(cpu_s=10.0, wall_s=60.0)
 TESTS = (IoTest("1 2\n", "3\n"), IoTest("20 22\n", "42\n"))
-SUMS = Exam(TESTS, ROOMY)
-LARGE = Exam((IoTest("1 2\n" + " " * 300_000, "3\n"), *TESTS), ROOMY)
+SUMS = TestSuite(TESTS, ROOMY)
+LARGE = TestSuite((IoTest("1 2\n" + " " * 300_000, "3\n"), *TESTS), ROOMY)
 RIGHT = "print(sum(map(int, input().split())))\n"
 SLEEPS = "import time\ntime.sleep(120)\n"
-SLOW = Exam(TESTS, Limits(cpu_s=10.0, wall_s=300.0))
+SLOW = TestSuite(TESTS, Limits(cpu_s=10.0, wall_s=300.0))
 MakeJudge = Callable[[], Judge]
 
 
@@ -102,24 +102,24 @@ def test_a_judgement_says_what_became_of_the_program(judge: Judge, source: str, 
 
 
 def test_limits_calls_and_early_stops_arrive(judge: Judge) -> None:
-    hasty = Exam(TESTS, Limits(cpu_s=0.1))
+    hasty = TestSuite(TESTS, Limits(cpu_s=0.1))
     endless = Submission("python3", "while True: pass\n", hasty, Stop.TIME_LIMIT)
-    calls = Submission("python3", "def add(a, b): return a + b\n", Exam((CallTest.of("add", [1, 2], 3),), ROOMY))
+    calls = Submission("python3", "def add(a, b): return a + b\n", TestSuite((CallTest.of("add", [1, 2], 3),), ROOMY))
 
     async def both() -> None:
         first, second = await asyncio.gather(judge.judge(endless), judge.judge(calls))
-        assert (first.outcome, len(first.ran)) == (Outcome.TIME_LIMIT, 1)
+        assert (first.outcome, len(first.results)) == (Outcome.TIME_LIMIT, 1)
         assert second.outcome is Outcome.ACCEPTED
 
     run(both())
 
 
-@pytest.mark.parametrize("exam", [SUMS, LARGE], ids=["small", "large"])
-def test_many_at_once_each_get_their_own(judge: Judge, exam: Exam) -> None:
+@pytest.mark.parametrize("test_suite", [SUMS, LARGE], ids=["small", "large"])
+def test_many_at_once_each_get_their_own(judge: Judge, suite: TestSuite) -> None:
     sources = [RIGHT + f"# {number}" if number % 3 else f"print('no {number}')" for number in range(30)]
 
     async def together() -> list[Outcome]:
-        found = await asyncio.gather(*(judge.judge(Submission("python3", each, exam)) for each in sources))
+        found = await asyncio.gather(*(judge.judge(Submission("python3", each, suite)) for each in sources))
         return [each.outcome for each in found]
 
     assert run(together()) == [Outcome.ACCEPTED if number % 3 else Outcome.WRONG for number in range(30)]

@@ -1,4 +1,4 @@
-"""CodeContests problems in veRL's row layout as exams, and programs that know the answers.
+"""CodeContests problems in veRL's row layout as test suites, and programs that know the answers.
 
 The data are not part of the repository; this module only reads them. A program that knows the answers does not solve
 problems. It shows that inputs reach a program unchanged and that its outputs are recognised.

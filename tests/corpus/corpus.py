@@ -28,7 +28,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from dojang.programs import CallTest, Checker, CheckerName, Exam, IoTest, Judgement, Limits
+from dojang.programs import CallTest, Checker, CheckerName, IoTest, Judgement, Limits, TestSuite
 from dojang.types import Outcome
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -65,7 +65,7 @@ class Expected:
     def met_by(self, judgement: Judgement) -> bool:
         if judgement.outcome is not self.outcome:
             return False
-        ended = (ran.signal for ran in judgement.ran if ran.outcome is self.outcome)
+        ended = (result.signal for result in judgement.results if result.outcome is self.outcome)
         return self.signal is None or self.signal in ended
 
 
@@ -83,7 +83,7 @@ class Entry:
     hides: tuple[str, ...]
     arch: str | None
     """None means any architecture."""
-    exam: Exam
+    test_suite: TestSuite
 
     def problem_with(self, judgement: Judgement) -> str | None:
         """Describe the difference from the expectation; None if there is none."""
@@ -91,8 +91,8 @@ class Entry:
             wanted = " or ".join(map(str, self.expect))
             return f"{self.name} ({self.tries}): expected {wanted}, got {_ended(judgement)}"
         told = [judgement.detail]
-        for ran in judgement.ran:
-            told += [ran.detail, ran.output, ran.errors]
+        for result in judgement.results:
+            told += [result.detail, result.output, result.errors]
         for secret in self.hides:
             if any(secret in text for text in told):
                 return f"{self.name} ({self.tries}): the judgement reveals {secret!r}"
@@ -129,7 +129,7 @@ def _entry(path: Path, text: str, lines: Lines, length: int) -> Entry:
     calls = path.parent.name == "calls"
     if calls != any(key == "code" for key, _ in lines):
         raise ValueError("programs in calls/, and only those, need 'code:'")
-    exam = Exam(
+    suite = TestSuite(
         tests=_call_tests(lines) if calls else _io_tests(lines) or SUM,
         limits=_limits(single.get("limits", "")),
         checker=Checker(name=_one_of(single.get("checker", "tokens"), get_args(CheckerName), "checker")),
@@ -145,7 +145,7 @@ def _entry(path: Path, text: str, lines: Lines, length: int) -> Entry:
         expect=tuple(_expected(part.strip()) for part in single["expect"].split("|")),
         hides=tuple(value for key, value in lines if key == "hides"),
         arch=None if arch is None else _one_of(arch, ARCHES, "arch"),
-        exam=exam,
+        test_suite=suite,
     )
 
 

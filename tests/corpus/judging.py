@@ -62,7 +62,7 @@ async def judge_all(isolation: str, cache: Path, chosen: list[Entry], binaries: 
     async with JudgePool(cache=cache, isolation=isolation) as pool:
 
         async def judge(entry: Entry) -> str | None:
-            submission = Submission(entry.language, entry.source, entry.exam, Stop.TIME_LIMIT)
+            submission = Submission(entry.language, entry.source, entry.test_suite, Stop.TIME_LIMIT)
             kept = _kept(pool, entry, binaries)
             key = (entry.language, entry.source)
             async with turns:

@@ -148,10 +148,10 @@ def run_judged(python: str, probes: Sequence[Probe], isolation: str) -> list[See
     """Run the probes with the judge."""
 
     async def judged(pool: JudgePool, probe: Probe) -> Seen:
-        ran = await pool.run("python3", probe.source, probe.input.decode(), LIMITS)
-        assert ran.ran is not None, (probe.name, ran.compile_log)
-        stdout, stderr = (data.decode(errors="replace") for data in (ran.stdout, ran.stderr))
-        return Seen(stdout, stderr, ran.ran.exit_code, ran.ran.signal)
+        execution = await pool.run("python3", probe.source, probe.input.decode(), LIMITS)
+        assert execution.result is not None, (probe.name, execution.compile_log)
+        stdout, stderr = (data.decode(errors="replace") for data in (execution.stdout, execution.stderr))
+        return Seen(stdout, stderr, execution.result.exit_code, execution.result.signal)
 
     async def judge_all() -> list[Seen]:
         async with JudgePool(cache=cache_root(), isolation=isolation, python=python) as pool:

@@ -21,7 +21,7 @@ from mutations import altered
 
 from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
-from dojang.programs import CallTest, Exam, IoTest, Judgement, Limits, Submission, sampled
+from dojang.programs import CallTest, IoTest, Judgement, Limits, Submission, TestSuite, sampled
 from dojang.tasks.mutation import mutants, parsed
 from dojang.types import Outcome
 
@@ -89,9 +89,9 @@ def test_limits_of_contests_are_what_codeforces_says(contests: list[Contest]) ->
 @pytest.mark.slow
 def test_python_that_knows_the_answers(contests: list[Contest]) -> None:
     whole = bool(os.environ.get("DOJANG_ALL_TESTS"))
-    exams = [spoiled(contest, contest.tests if whole else contest.few) for contest in contests]
-    assert sum(len(exam.tests) for exam in exams) == (25_878 if whole else 3_224) + 840
-    check_by_heart(contests, exams, "python3", python_by_heart)
+    suites = [spoiled(contest, contest.tests if whole else contest.few) for contest in contests]
+    assert sum(len(suite.tests) for suite in suites) == (25_878 if whole else 3_224) + 840
+    check_by_heart(contests, suites, "python3", python_by_heart)
 
 
 @pytest.mark.slow
@@ -100,27 +100,27 @@ def test_cpp_that_knows_the_answers(contests: list[Contest]) -> None:
     check_by_heart(chosen, [spoiled(contest, contest.few) for contest in chosen], "cpp17", cpp_by_heart)
 
 
-def spoiled(contest: Contest, tests: Sequence[IoTest]) -> Exam:
+def spoiled(contest: Contest, tests: Sequence[IoTest]) -> TestSuite:
     """The tests, and one that expects a word too many."""
-    return Exam((*tests, IoTest(tests[0].input, contest.answers[tests[0].input] + " more")), contest.limits)
+    return TestSuite((*tests, IoTest(tests[0].input, contest.answers[tests[0].input] + " more")), contest.limits)
 
 
 def check_by_heart(
     contests: Sequence[Contest],
-    exams: Sequence[Exam],
+    suites: Sequence[TestSuite],
     language: str,
     program: Callable[[Contest, Iterable[IoTest]], str],
 ) -> None:
-    sources = map(program, contests, (io_tests(exam) for exam in exams))
-    judgements = judged(Submission(language, source, exam) for source, exam in zip(sources, exams, strict=True))
-    for contest, exam, judgement in zip(contests, exams, judgements, strict=True):
-        expected = [Outcome.ACCEPTED if contest.agrees(test) else Outcome.WRONG for test in io_tests(exam)]
+    sources = map(program, contests, (io_tests(suite) for suite in suites))
+    judgements = judged(Submission(language, source, suite) for source, suite in zip(sources, suites, strict=True))
+    for contest, suite, judgement in zip(contests, suites, judgements, strict=True):
+        expected = [Outcome.ACCEPTED if contest.agrees(test) else Outcome.WRONG for test in io_tests(suite)]
         assert expected[-1] is Outcome.WRONG
-        assert [ran.outcome for ran in judgement.ran] == expected, (contest.name, judgement.detail)
+        assert [result.outcome for result in judgement.results] == expected, (contest.name, judgement.detail)
 
 
-def io_tests(exam: Exam) -> list[IoTest]:
-    return [test for test in exam.tests if isinstance(test, IoTest)]
+def io_tests(suite: TestSuite) -> list[IoTest]:
+    return [test for test in suite.tests if isinstance(test, IoTest)]
 
 
 # ---- HumanEval -----------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def solution(row: Row) -> str:
 
 def humaneval_submission(row: Row, source: str, limits: Limits) -> Submission:
     test = CallTest(row["test"] + "\ncheck(candidate)", row["entry_point"])
-    return Submission("python3", source, Exam((test,), limits))
+    return Submission("python3", source, TestSuite((test,), limits))
 
 
 def complaints(names: Iterable[str], judgements: Iterable[Judgement]) -> dict[str, str]:
@@ -216,7 +216,7 @@ def assertions(row: Row) -> list[str]:
 def mbpp_submission(row: Row, tests: Sequence[str], limits: Limits) -> Submission:
     before = [row.get("test_setup_code", ""), *row.get("test_imports", ())]
     calls = tuple(CallTest("\n".join([*before, test]), called(row["code"], test)) for test in tests)
-    return Submission("python3", row["code"], Exam(calls, limits))
+    return Submission("python3", row["code"], TestSuite(calls, limits))
 
 
 def called(code: str, test: str) -> str:

@@ -18,7 +18,7 @@ import pytest
 from dojang.core.paths import cache_root
 from dojang.judge.checkers import compare, digest_decides, normalize
 from dojang.judge.pool import JudgePool
-from dojang.programs import CallTest, Checker, Exam, IoTest, Judgement, Limits, Stop, Submission
+from dojang.programs import CallTest, Checker, IoTest, Judgement, Limits, Stop, Submission, TestSuite
 from dojang.types import Outcome
 
 T = TypeVar("T")
@@ -27,11 +27,13 @@ SEED = int(os.environ.get("DOJANG_FUZZ_SEED", "0"))
 BOUND = 180.0
 """Timeout of one judgement in seconds. Limits here are small; a hanging checker gets thirty seconds, three times."""
 
-RIGHT = Submission("python3", "print(sum(map(int, input().split())))", Exam((IoTest("1 2", "3"),), Limits(cpu_s=10)))
+RIGHT = Submission(
+    "python3", "print(sum(map(int, input().split())))", TestSuite((IoTest("1 2", "3"),), Limits(cpu_s=10))
+)
 RIGHT_CPP = Submission(
     "cpp17",
     "#include <cstdio>\nint main() { int a, b; scanf(\"%d%d\", &a, &b); printf(\"%d\", a + b); }",
-    Exam((IoTest("1 2", "3"),), Limits(cpu_s=10)),
+    TestSuite((IoTest("1 2", "3"),), Limits(cpu_s=10)),
 )  # fmt: skip
 STEADY = Limits(cpu_s=2.0, wall_s=2.0, compile_s=60.0)
 LIMITS = {Outcome.TIME_LIMIT, Outcome.MEMORY_LIMIT, Outcome.OUTPUT_LIMIT}
@@ -82,7 +84,7 @@ class Case:
 
     submission: Submission
     faulty: bool
-    """Whether the exam itself may be invalid."""
+    """Whether the test suite itself may be invalid."""
     steady: bool
     """Whether all limits are wide enough for a stable outcome."""
 
@@ -110,7 +112,9 @@ def _whole(random: Random) -> Case:
     language = _language(random, 0.15)
     limits, steady = _any_limits(random)
     tests = _tests(random, large=True)
-    submission = Submission(language, _program(random, language), Exam(tests, limits, _checker(random)), _stop(random))
+    submission = Submission(
+        language, _program(random, language), TestSuite(tests, limits, _checker(random)), _stop(random)
+    )
     return Case(submission, faulty=False, steady=steady)
 
 
@@ -122,8 +126,8 @@ def _called(random: Random) -> Case:
         code = random.choice((_garbage(random, 100), _mutated(random, code), ""))
         function = random.choice((function, "", "__builtins__", "\ud800", "no such", "os", "x" * 1000, "\0"))
     limits = _narrow_limits(random) if faulty else STEADY
-    exam = Exam((CallTest(code, function),) * random.choice((1, 3)), limits)
-    return Case(Submission(_language(random, 0.05), source, exam, _stop(random)), faulty=True, steady=not faulty)
+    suite = TestSuite((CallTest(code, function),) * random.choice((1, 3)), limits)
+    return Case(Submission(_language(random, 0.05), source, suite, _stop(random)), faulty=True, steady=not faulty)
 
 
 def _checked(random: Random) -> Case:
@@ -141,15 +145,15 @@ def _checked(random: Random) -> Case:
     if random.random() < 0.3:
         source = _mutated(random, source) or "x"
     checker = Checker("program", language=random.choice(("python3", "python3", "python3", "cpp17")), source=source)
-    exam = Exam(_tests(random)[:2], Limits(cpu_s=2.0), checker)
-    return Case(Submission("python3", random.choice(PYTHON), exam, _stop(random)), faulty=True, steady=True)
+    suite = TestSuite(_tests(random)[:2], Limits(cpu_s=2.0), checker)
+    return Case(Submission("python3", random.choice(PYTHON), suite, _stop(random)), faulty=True, steady=True)
 
 
 def _case(random: Random, language: str, source: str, tests: tuple[IoTest, ...]) -> Case:
     steady = random.random() < 0.7
     limits = STEADY if steady else _narrow_limits(random)
-    exam = Exam(tests, limits, _checker(random))
-    return Case(Submission(language, source, exam, _stop(random)), faulty=False, steady=steady)
+    suite = TestSuite(tests, limits, _checker(random))
+    return Case(Submission(language, source, suite, _stop(random)), faulty=False, steady=steady)
 
 
 def _language(random: Random, native: float) -> str:
@@ -309,7 +313,9 @@ def first(make: Callable[[], JudgePool], cases: list[Case]) -> tuple[JudgePool, 
 
 def shown(number: int, case: Case, found: Any) -> str:
     submission = case.submission
-    return f"case {number}: {submission.language} {submission.source[:200]!r} {submission.exam.limits}: {found}"[:1500]
+    return f"case {number}: {submission.language} {submission.source[:200]!r} {submission.test_suite.limits}: {found}"[
+        :1500
+    ]
 
 
 def test_cases_can_be_repeated(cases: list[Case]) -> None:
@@ -327,12 +333,12 @@ def test_anything_gets_a_judgement(first: Any, cases: list[Case]) -> None:
 
 def test_judgements_are_consistent(first: Any, cases: list[Case]) -> None:
     for number, (case, found) in enumerate(zip(cases, first[1], strict=True)):
-        assert found.total == len(case.submission.exam.tests)
-        assert [ran.test for ran in found.ran] == list(range(len(found.ran)))
+        assert found.total == len(case.submission.test_suite.tests)
+        assert [result.test for result in found.results] == list(range(len(found.results)))
         if found.outcome is Outcome.ACCEPTED:
             assert found.passed == found.total, shown(number, case, found)
         if case.submission.stop is Stop.NEVER and found.outcome not in (Outcome.COMPILE_ERROR, Outcome.JUDGE_ERROR):
-            assert len(found.ran) == found.total, shown(number, case, found)
+            assert len(found.results) == found.total, shown(number, case, found)
 
 
 def test_cases_are_of_many_kinds(first: Any) -> None:

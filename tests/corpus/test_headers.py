@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from corpus import ARCHES, FOLDERS, PROGRAMS, Entry, MalformedHeader, entries, load, paths
-from dojang.programs import CallTest, IoTest, Isolation, Judgement, Ran, fold
+from dojang.programs import CallTest, IoTest, Isolation, Judgement, TestResult, fold
 from dojang.types import Outcome
 
 EVERY = [load(path) for path in paths()]
 
 
-def judged(*ran: Ran, detail: str = "") -> Judgement:
-    return Judgement(fold(ran), ran, total=len(ran), isolation=Isolation.NONE, detail=detail)
+def judged(*results: TestResult, detail: str = "") -> Judgement:
+    return Judgement(fold(results), results, total=len(results), isolation=Isolation.NONE, detail=detail)
 
 
 def written(tmp_path: Path, text: str, name: str = "hostile/sample.cpp") -> Entry:
@@ -71,7 +71,7 @@ def test_most_programs_run_everywhere(arch: str) -> None:
 def test_tests_are_of_the_right_kind() -> None:
     for entry in EVERY:
         kind = CallTest if entry.path.parent.name == "calls" else IoTest
-        assert all(isinstance(test, kind) for test in entry.exam.tests), entry.name
+        assert all(isinstance(test, kind) for test in entry.test_suite.tests), entry.name
 
 
 def test_line_ends_and_marks_are_kept() -> None:
@@ -91,9 +91,9 @@ def test_a_full_header(tmp_path: Path) -> None:
     assert (entry.name, entry.arch, entry.language) == ("hostile/sample", "x86_64", "cpp20")
     assert [str(each) for each in entry.expect] == ["wrong", "runtime_error(SIGSYS)"]
     assert entry.hides == ("root:",)
-    assert (entry.exam.limits.memory_mb, entry.exam.limits.cpu_s) == (64, 0.5)
-    assert entry.exam.checker.name == "floats"
-    assert entry.exam.tests == (IoTest("1\n", "2\n"),)
+    assert (entry.test_suite.limits.memory_mb, entry.test_suite.limits.cpu_s) == (64, 0.5)
+    assert entry.test_suite.checker.name == "floats"
+    assert entry.test_suite.tests == (IoTest("1\n", "2\n"),)
     assert entry.source.endswith("\n\nint ababab;\n")
 
 
@@ -104,7 +104,7 @@ def test_calls_keep_indentation_and_begin_anew_with_each_function(tmp_path: Path
         "# function: g\n# code: assert candidate()\n",
         "calls/sample.py",
     )
-    assert entry.exam.tests == (
+    assert entry.test_suite.tests == (
         CallTest("for i in [1]:\n    assert candidate(i)\n", "f"),
         CallTest("assert candidate()\n", "g"),
     )
@@ -144,13 +144,13 @@ def test_problems_are_described(tmp_path: Path) -> None:
     entry = written(
         tmp_path, "// tries: peek\n// expect: wrong | runtime_error(SIGSYS)\n// hides: root:\n\nint main() {}\n"
     )
-    wrong = Ran(0, Outcome.WRONG)
+    wrong = TestResult(0, Outcome.WRONG)
     assert entry.problem_with(judged(wrong)) is None
-    assert entry.problem_with(judged(Ran(0, Outcome.RUNTIME_ERROR, signal="SIGSYS"))) is None
-    assert entry.problem_with(judged(Ran(0, Outcome.ACCEPTED))) == (
+    assert entry.problem_with(judged(TestResult(0, Outcome.RUNTIME_ERROR, signal="SIGSYS"))) is None
+    assert entry.problem_with(judged(TestResult(0, Outcome.ACCEPTED))) == (
         "hostile/sample (peek): expected wrong or runtime_error(SIGSYS), got accepted"
     )
-    told = entry.problem_with(judged(Ran(0, Outcome.RUNTIME_ERROR, signal="SIGSEGV", detail="crashed")))
+    told = entry.problem_with(judged(TestResult(0, Outcome.RUNTIME_ERROR, signal="SIGSEGV", detail="crashed")))
     assert told is not None
     assert "SIGSEGV" in told
     assert "crashed" in told

@@ -28,7 +28,7 @@ from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
 from dojang.judge.sandbox.cgroups import PREFIX
 from dojang.judge.sandbox.cleanup import sweep
-from dojang.programs import Exam, IoTest, Judgement, Limits, Submission
+from dojang.programs import IoTest, Judgement, Limits, Submission, TestSuite
 from dojang.types import Outcome
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
@@ -53,7 +53,7 @@ def run(waiting: Awaitable[T]) -> T:
 
 
 def submitted(source: str, limits: Limits = ROOMY) -> Submission:
-    return Submission("python3", source, Exam(SUM, limits))
+    return Submission("python3", source, TestSuite(SUM, limits))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -133,7 +133,7 @@ LONG = {"calls/memory_bomb", "calls/endless_answer", "compile/giant_data", "host
 def quick_entries() -> list[Entry]:
     """A sample of the corpus: Python programs that need no compiler and do not take long."""
     arch = "aarch64" if platform.machine() == "aarch64" else "x86_64"
-    python = [each for each in entries(arch) if each.language == "python3" and each.exam.limits == Limits()]
+    python = [each for each in entries(arch) if each.language == "python3" and each.test_suite.limits == Limits()]
     words = ("spin", "sleep", "bomb", "flood", "wait", "endless", "recursion", "nest")
     return [each for each in python if each.name not in LONG and not any(word in each.name for word in words)]
 
@@ -158,7 +158,7 @@ def test_nothing_is_left_after_a_batch(make: Callable[..., JudgePool], before: T
 
 
 def entry(each: Entry) -> Submission:
-    return Submission(each.language, each.source, each.exam)
+    return Submission(each.language, each.source, each.test_suite)
 
 
 def test_between_batches_only_the_workers_remain(make: Callable[..., JudgePool]) -> None:
@@ -229,7 +229,7 @@ from pathlib import Path
 from dojang.judge.pool import JudgePool
 from dojang.judge.sandbox.cgroups import PREFIX
 from dojang.judge.sandbox.cleanup import sweep
-from dojang.programs import Exam, IoTest, Limits, Submission
+from dojang.programs import TestSuite, IoTest, Limits, Submission
 from judge_soak import programs
 
 BOMB = (
@@ -238,7 +238,7 @@ BOMB = (
     "template<unsigned long long N> struct S<N, 0> { static const unsigned long long v = 1; };"
     "int main() { return S<1, 24>::v; } // %d"
 )
-WIDE = Exam((IoTest("", ""),), Limits(cpu_s=30, wall_s=60))
+WIDE = TestSuite((IoTest("", ""),), Limits(cpu_s=30, wall_s=60))
 
 
 async def stream(pool, seed):

@@ -138,20 +138,22 @@ def test_the_same_binary_does_the_same(isolation: str, offers: dict[str, str]) -
             shared = bool(pool.host.launch_spec("cpp17", source)["shared"])
             if shared in _compiled:
                 pool._binaries.put(("cpp17", source), _compiled[shared])
-            ran = [await pool.run("cpp17", source, each, Limits(memory_mb=512)) for each in inputs]
+            executions = [await pool.run("cpp17", source, each, Limits(memory_mb=512)) for each in inputs]
             _compiled[shared] = pool._binaries.get(("cpp17", source))
-            return ran, _compiled[shared]
+            return executions, _compiled[shared]
 
-    ran, binary = asyncio.run(judge_all())
-    assert ran[0].compiled, ran[0].compile_log
+    executions, binary = asyncio.run(judge_all())
+    assert executions[0].compiled, executions[0].compile_log
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         program = Path(folder, "program")
         program.write_bytes(binary)
         program.chmod(0o755)
         seen = [run_binary(program, each) for each in inputs]
     told = [
-        Seen(each.stdout.decode(), each.stderr.decode(), each.ran.exit_code, each.ran.signal) if each.ran else None
-        for each in ran
+        Seen(each.stdout.decode(), each.stderr.decode(), each.result.exit_code, each.result.signal)
+        if each.result
+        else None
+        for each in executions
     ]
     assert {case: (a, b) for case, (a, b) in enumerate(zip(seen, told, strict=True)) if a != b} == {}
 

@@ -12,10 +12,10 @@ from dojang.cluster.ray import judge_pool, placement
 from dojang.cluster.ray.actors import ActorLost
 from dojang.cluster.ray.judges import RayJudge
 from dojang.core.errors import ClusterError
-from dojang.programs import Exam, IoTest, Isolation, Judgement, Submission
+from dojang.programs import IoTest, Isolation, Judgement, Submission, TestSuite
 from dojang.types import Outcome
 
-TRIVIAL = Submission("python3", "pass", Exam((IoTest("", ""),)))
+TRIVIAL = Submission("python3", "pass", TestSuite((IoTest("", ""),)))
 RIGHT = Judgement(Outcome.ACCEPTED, (), 1, Isolation.NONE)
 
 

@@ -22,14 +22,14 @@ from dojang.cluster.ray.placement import release, reserve, spare_cpus
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ClusterError, ConfigError
 from dojang.judge.config import JudgeConfig
-from dojang.programs import Exam, IoTest, Limits, Submission
+from dojang.programs import IoTest, Limits, Submission, TestSuite
 from dojang.types import Message, Outcome, Problem, Verdict
 from ray_cluster import NEEDS_RAY, folder, judging
 
 pytestmark = [*NEEDS_RAY]
 T = TypeVar("T")
 PATIENCE = 120.0
-EXAM = Exam((IoTest("1 2\n", "3\n"),), Limits(cpu_s=10.0, wall_s=60.0))
+SUITE = TestSuite((IoTest("1 2\n", "3\n"),), Limits(cpu_s=10.0, wall_s=60.0))
 BUSY = "import time\nwhile time.process_time() < 0.05: pass\nprint(sum(map(int, input().split())))\n# {}"
 
 
@@ -63,7 +63,7 @@ def judge(machines: Any, tmp_path: Path) -> Iterator[RayJudge]:
 
 
 def submissions(count: int) -> list[Submission]:
-    return [Submission("python3", BUSY.format(number), EXAM) for number in range(count)]
+    return [Submission("python3", BUSY.format(number), SUITE) for number in range(count)]
 
 
 async def until(condition: Callable[[], T]) -> T:
@@ -162,7 +162,7 @@ def test_a_machine_that_joins_gets_work_and_one_that_dies_loses_none(
         disturbing = asyncio.ensure_future(disturb())
         number = 0
         while not disturbing.done():  # there must be work for as long as starting a machine takes
-            batch = [Submission("python3", BUSY.format(number + each), EXAM) for each in range(20)]
+            batch = [Submission("python3", BUSY.format(number + each), SUITE) for each in range(20)]
             number += len(batch)
             assert {each.outcome for each in await asyncio.gather(*map(judge.judge, batch))} == {Outcome.ACCEPTED}
         await disturbing

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dojang.commands import main
-from dojang.programs import CallTest, IoTest, Isolation, Judgement, Ran, fold
+from dojang.programs import CallTest, IoTest, Isolation, Judgement, TestResult, fold
 from dojang.tasks.code import CodeTask
 from dojang.types import Message, Outcome, Problem, Verdict
 from dojang.workflows import coder_tester
@@ -33,8 +33,8 @@ async def grade(self: CodeTask, problem: Problem, text: str) -> Verdict:
 async def trial(self: CodeTask, problem: Problem, text: str, tests: Sequence[IoTest | CallTest]) -> Judgement:
     await asyncio.sleep(random.random() / 20)
     outcomes = [Outcome.ACCEPTED if number(text, str(test)) % 2 else Outcome.WRONG for test in tests]
-    ran = tuple(Ran(at, outcome) for at, outcome in enumerate(outcomes))
-    return Judgement(fold(ran), ran, len(tests), Isolation.NONE)
+    results = tuple(TestResult(at, outcome) for at, outcome in enumerate(outcomes))
+    return Judgement(fold(results), results, len(tests), Isolation.NONE)
 
 
 def parse_cases(text: str, **_: Any) -> tuple[Case, ...]:

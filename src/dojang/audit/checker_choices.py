@@ -20,22 +20,25 @@ CHOICES: tuple[CheckerName, ...] = (_STRICTEST, "contest", "floats", "caseless")
 async def accepting_checkers(judge: Judge, submission: Submission, judgement: Judgement) -> Mapping[str, bool]:
     """Returns whether each choice accepts the program; empty if the problem does not use these checkers, or the judge
     failed. `judgement` is the judgement of the unchanged submission."""
-    exam = submission.exam
-    if exam.checker.name == "program" or not all(isinstance(test, IoTest) for test in exam.tests):
+    suite = submission.test_suite
+    if suite.checker.name == "program" or not all(isinstance(test, IoTest) for test in suite.tests):
         return {}
     if judgement.outcome is Outcome.JUDGE_ERROR:
         return {}
-    if any(ran.outcome not in (Outcome.ACCEPTED, Outcome.WRONG) for ran in judgement.ran) or not judgement.ran:
+    if (
+        any(result.outcome not in (Outcome.ACCEPTED, Outcome.WRONG) for result in judgement.results)
+        or not judgement.results
+    ):
         return dict.fromkeys(CHOICES, False)
     found: dict[str, bool] = {}
-    if exam.checker.name in CHOICES:
-        found[exam.checker.name] = judgement.outcome is Outcome.ACCEPTED
+    if suite.checker.name in CHOICES:
+        found[suite.checker.name] = judgement.outcome is Outcome.ACCEPTED
     for name in CHOICES:
         if found.get(_STRICTEST):
             return dict.fromkeys(CHOICES, True)
         if name not in found:
-            checker = Checker(name, exam.checker.tolerance)
-            again = await judge.judge(replace(submission, exam=replace(exam, checker=checker)))
+            checker = Checker(name, suite.checker.tolerance)
+            again = await judge.judge(replace(submission, test_suite=replace(suite, checker=checker)))
             if again.outcome is Outcome.JUDGE_ERROR:
                 return {}
             found[name] = again.outcome is Outcome.ACCEPTED

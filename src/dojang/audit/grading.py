@@ -25,10 +25,10 @@ class RecordingJudge:
         """Submission of the last judgement."""
 
     async def judge(self, submission: Submission) -> Judgement:
-        exam = submission.exam
-        if self.cpu_s < exam.limits.cpu_s:
-            exam = replace(exam, limits=replace(exam.limits, cpu_s=self.cpu_s))
-        anew = replace(submission, source=submission.source + "\n" * self.again, exam=exam)
+        suite = submission.test_suite
+        if self.cpu_s < suite.limits.cpu_s:
+            suite = replace(suite, limits=replace(suite.limits, cpu_s=self.cpu_s))
+        anew = replace(submission, source=submission.source + "\n" * self.again, test_suite=suite)
         self.last, self.submitted = await self._judge.judge(anew), anew
         return self.last
 

@@ -11,7 +11,7 @@ from dojang.audit.findings import Audited, AuditSettings, GradedAnswer
 from dojang.audit.grading import RecordingJudge, add_grading_findings
 from dojang.audit.test_suites import statement_findings, test_suite_findings, trivial_pass_rates
 from dojang.data.prepare_rows import KnownAnswers
-from dojang.programs import Exam, Isolation, Judgement, Stop, Submission
+from dojang.programs import Isolation, Judgement, Stop, Submission, TestSuite
 from dojang.protocols import Judge, Task
 from dojang.tasks.code import CodeConfig, JudgeInput, make_judge_input, read_reference
 from dojang.tasks.mutation import mutants
@@ -39,10 +39,10 @@ class ProgramAudit:
         except ValueError as error:
             audited.find("unusable", str(error))
             return
-        audited.findings += test_suite_findings(reference, judge_input.exam, self._settings.min_tests)
-        audited.findings += statement_findings(audited.problem, judge_input.exam)
+        audited.findings += test_suite_findings(reference, judge_input.test_suite, self._settings.min_tests)
+        audited.findings += statement_findings(audited.problem, judge_input.test_suite)
         await _Session(audited, judge_input, self._config, self._judge, self._settings).run(known)
-        add_grading_findings(audited, self._settings, judge_input.exam.limits.cpu_s)
+        add_grading_findings(audited, self._settings, judge_input.test_suite.limits.cpu_s)
 
 
 class _Session:
@@ -73,7 +73,7 @@ class _Session:
                 judgements.append(judgement)
             for time in range(1, self._settings.repeats if number == 0 else 1):
                 await self._grade("again", program, again=time)
-        if self._judge_input.exam.checker.name != "program" and (test := _disagreement(judgements)) is not None:
+        if self._judge_input.test_suite.checker.name != "program" and (test := _disagreement(judgements)) is not None:
             self._audited.find("several_answers", f"known-good programs disagree on test {test}")
         return accepted
 
@@ -100,7 +100,7 @@ class _Session:
         """Runs trivial programs whose pass rate needs a run; otherwise the one with the highest pass rate, if high. If
         nothing has been judged yet, runs that one anyway, to check that the problem can be judged at all."""
         first = not self._audited.answers
-        known = list(trivial_pass_rates(self._judge_input.exam))
+        known = list(trivial_pass_rates(self._judge_input.test_suite))
         best = max((share for _, share in known if share is not None), default=0.0)
         worth = first or best >= self._settings.guess
         chosen = [program for program, share in known if share is None or (worth and share == best)]
@@ -122,20 +122,20 @@ class _Session:
     async def _run(self, program: TrivialProgram, again: int = 0) -> GradedAnswer:
         """Judges the program without the task, which expects programs in the problem's language."""
         self._recorder.again = again
-        exam: Exam = self._judge_input.exam
-        submission = Submission("python3", program.source, exam, Stop.TIME_LIMIT)
+        suite: TestSuite = self._judge_input.test_suite
+        submission = Submission("python3", program.source, suite, Stop.TIME_LIMIT)
 
         def failure(why: str) -> Judgement:
-            return Judgement(Outcome.JUDGE_ERROR, (), len(exam.tests), Isolation.NONE, why)
+            return Judgement(Outcome.JUDGE_ERROR, (), len(suite.tests), Isolation.NONE, why)
 
         judgement = await judge_with_retries(lambda: self._recorder.judge(submission), failure)
         failed = judgement.outcome is Outcome.JUDGE_ERROR
-        fraction = judgement.passed / len(exam.tests)
+        fraction = judgement.passed / len(suite.tests)
         verdict = Verdict(
             judgement.outcome,
             None if failed else fraction,
             judgement.passed,
-            len(exam.tests),
+            len(suite.tests),
             {} if failed else {"fraction": fraction},
             judgement.detail,
             judgement.seconds,
@@ -158,10 +158,10 @@ class _Session:
             self._audited.answers[-1] = replace(self._audited.answers[-1], checkers=found)
 
     def _note(self, kind: str, verdict: Verdict) -> GradedAnswer:
-        ran = self._recorder.last.ran if self._recorder.last else ()
+        results = self._recorder.last.results if self._recorder.last else ()
         # Mutated programs may print much; the beginning shows why they fail.
         short = replace(verdict, detail=verdict.detail[:300])
-        answer = GradedAnswer(kind, short, max((each.cpu_s for each in ran), default=0.0))
+        answer = GradedAnswer(kind, short, max((each.cpu_s for each in results), default=0.0))
         self._audited.answers.append(answer)
         return answer
 
@@ -176,6 +176,6 @@ def _disagreement(judgements: Iterable[Judgement]) -> int | None:
     """Returns a test that one program passes and another fails with a wrong answer."""
     passed, otherwise = set[int](), set[int]()
     for judgement in judgements:
-        passed |= {ran.test for ran in judgement.ran if ran.outcome is Outcome.ACCEPTED}
-        otherwise |= {ran.test for ran in judgement.ran if ran.outcome is Outcome.WRONG}
+        passed |= {result.test for result in judgement.results if result.outcome is Outcome.ACCEPTED}
+        otherwise |= {result.test for result in judgement.results if result.outcome is Outcome.WRONG}
     return min(passed & otherwise, default=None)

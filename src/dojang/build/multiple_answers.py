@@ -41,7 +41,7 @@ def leave_out(config: RunConfig, problems: Sequence[Problem]) -> Sequence[Proble
 def has_multiple_answers(config: CodeConfig, problem: Problem) -> bool:
     """Reports whether the problem is suspected; False if it cannot be judged at all, which another check reports."""
     try:
-        checker = make_judge_input(config, problem).exam.checker
+        checker = make_judge_input(config, problem).test_suite.checker
         reference = read_reference(problem.reference)
     except ValueError:
         return False

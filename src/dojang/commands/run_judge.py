@@ -25,7 +25,7 @@ from dojang.judge.pool import JudgePool
 from dojang.judge.problem_file import Which, read_problem
 from dojang.judge.report import report
 from dojang.judge.selftest import CheckResult, selftest
-from dojang.programs import CallTest, Exam, IoTest, Isolation, Judgement, Stop, Submission
+from dojang.programs import CallTest, IoTest, Isolation, Judgement, Stop, Submission, TestSuite
 from dojang.types import Outcome
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def run(
 ) -> int:
     """Judges one program, prints the judgement and returns the exit code."""
     chosen = _language(file, language_name)
-    exam = _exam(problem, tests)
-    submission = Submission(chosen, _source(file), exam, Stop(stop))
+    suite = _suite(problem, tests)
+    submission = Submission(chosen, _source(file), suite, Stop(stop))
     judgement, printed = _waiting_for(_judged(_pool(isolation, packages), submission))
     console = _console()
     if as_json:
@@ -70,7 +70,7 @@ def run(
     if judgement.outcome is Outcome.JUDGE_ERROR:
         raise JudgeError(f"{file} could not be judged: {judgement.detail}")
     if not as_json:
-        _print(console, report(judgement, exam, printed, min(max(console.width, 50), 160) - 10))
+        _print(console, report(judgement, suite, printed, min(max(console.width, 50), 160) - 10))
     return 0 if judgement.outcome is Outcome.ACCEPTED else NOT_ACCEPTED
 
 
@@ -135,11 +135,11 @@ async def _judged(pool: JudgePool, submission: Submission) -> tuple[Judgement, s
         failure = judgement.first_failure
         if failure is None or failure.outcome is not Outcome.WRONG or len(failure.output.encode()) < MAY_BE_CUT:
             return judgement, None
-        test = submission.exam.tests[failure.test]
+        test = submission.test_suite.tests[failure.test]
         if isinstance(test, CallTest):
             return judgement, None
-        again = await pool.run(submission.language, submission.source, test.input, submission.exam.limits)
-        return judgement, again.stdout.decode(errors="replace") if again.ran else None
+        again = await pool.run(submission.language, submission.source, test.input, submission.test_suite.limits)
+        return judgement, again.stdout.decode(errors="replace") if again.result else None
 
 
 def _check_tools(pool: JudgePool, submission: Submission) -> None:
@@ -147,7 +147,7 @@ def _check_tools(pool: JudgePool, submission: Submission) -> None:
     _spec(pool)
     pool.host.check_supported(submission)
     pool.host.launch_spec(submission.language, submission.source)
-    checker = submission.exam.checker
+    checker = submission.test_suite.checker
     if checker.source:
         pool.host.launch_spec(checker.language, checker.source)
 
@@ -183,7 +183,7 @@ async def _served(pool: JudgePool, options: "ServiceOptions", host: str, port: i
             ],
         )
         # Warm up: the first program of a language waits for parts that are built once per machine.
-        first = [Submission(name, source, Exam((IoTest("", ""),))) for name, source in WARM_UP.items()]
+        first = [Submission(name, source, TestSuite((IoTest("", ""),))) for name, source in WARM_UP.items()]
         warm.extend(asyncio.create_task(pool.judge(each)) for each in first if each.language in languages)
 
     try:
@@ -240,7 +240,7 @@ def _source(file: str) -> str:
     return _decoded("standard input", sys.stdin.buffer.read()) if file == "-" else _text(Path(file))
 
 
-def _exam(path: Path, tests: Which) -> Exam:
+def _suite(path: Path, tests: Which) -> TestSuite:
     text = _text(path)
     try:
         return read_problem(text.removeprefix("\ufeff"), tests)

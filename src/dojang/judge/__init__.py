@@ -23,7 +23,7 @@ Judge as an HTTP service
   server.py             listening, signals, draining
   client.py             RemoteJudge: sends submissions to services, with retries
   circuit_breaker.py    choice of the service; skips services that fail
-  json_schema.py        JSON of submissions, exams and judgements
+  json_schema.py        JSON of submissions, test suites and judgements
   sandbox_fusion.py     SandboxFusion's /run_code
   execution.py          one run without tests, for /run_code
 

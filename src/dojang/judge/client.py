@@ -20,8 +20,15 @@ import httpx
 from dojang.core.errors import ConfigError
 from dojang.core.keepalive import KEEPALIVE
 from dojang.judge.circuit_breaker import CircuitBreaker, pick
-from dojang.judge.json_schema import JudgeRequest, SchemaError, dump_exam, dump_request, parse_exam, parse_judgement
-from dojang.programs import Exam, Isolation, Judgement, Submission
+from dojang.judge.json_schema import (
+    JudgeRequest,
+    SchemaError,
+    dump_request,
+    dump_test_suite,
+    parse_judgement,
+    parse_test_suite,
+)
+from dojang.programs import Isolation, Judgement, Submission, TestSuite
 from dojang.types import Outcome
 
 __all__ = ["RemoteJudge", "RetryPolicy"]
@@ -232,15 +239,15 @@ class RemoteJudge:
             return judgement
 
     async def _judge_on(self, session: Session, url: str, submission: Submission) -> Judgement:
-        """Send the exam's digest only. Upload the exam if the service does not know it; inline it if that fails."""
-        digest = self._digest(submission.exam)
-        named = JudgeRequest(submission.language, submission.source, submission.stop, exam_digest=digest)
+        """Send the digest only. Upload the test suite if the service does not know it; inline it if that fails."""
+        digest = self._digest(submission.test_suite)
+        named = JudgeRequest(submission.language, submission.source, submission.stop, test_suite_digest=digest)
         stored = self._stored.get((url, digest), 0)
-        reply = await self._send(session, url, "POST", "/v1/judge", dump_request(named), "unknown_exam")
-        if reply is None and await self._upload(session, url, submission.exam, digest, stored):
-            reply = await self._send(session, url, "POST", "/v1/judge", dump_request(named), "unknown_exam")
+        reply = await self._send(session, url, "POST", "/v1/judge", dump_request(named), "unknown_test_suite")
+        if reply is None and await self._upload(session, url, submission.test_suite, digest, stored):
+            reply = await self._send(session, url, "POST", "/v1/judge", dump_request(named), "unknown_test_suite")
         if reply is None:
-            whole = replace(named, exam=submission.exam, exam_digest=None)
+            whole = replace(named, test_suite=submission.test_suite, test_suite_digest=None)
             reply = await self._send(session, url, "POST", "/v1/judge", dump_request(whole))
         try:
             return parse_judgement(reply or b"")
@@ -249,13 +256,15 @@ class RemoteJudge:
                 f"the reply is not a judgement ({error}); is it a judge service of this version?"
             ) from None
 
-    async def _upload(self, session: Session, url: str, exam: Exam, digest: str, stored: int) -> bool:
-        """Upload the exam once for all submissions that wait for it. `stored` counts the uploads before they asked."""
+    async def _upload(self, session: Session, url: str, suite: TestSuite, digest: str, stored: int) -> bool:
+        """Upload the suite once for all submissions that wait for it. `stored` counts the uploads before they asked."""
         place = (url, digest)
         async with session.uploads.setdefault(place, asyncio.Lock()):
             if self._stored.get(place, 0) != stored:
                 return True
-            reply = await self._send(session, url, "PUT", f"/v1/exams/{digest}", dump_exam(exam), "wrong_digest")
+            reply = await self._send(
+                session, url, "PUT", f"/v1/test-suites/{digest}", dump_test_suite(suite), "wrong_digest"
+            )
             if reply is not None:
                 _cache_put(self._stored, place, stored + 1)
             return reply is not None
@@ -281,11 +290,11 @@ class RemoteJudge:
             raise RetryableError(words, _retry_after(response) if response.status_code == 503 else 0.0)
         raise PermanentError(f"{url} refused the submission ({words}){_advice(response.status_code)}")
 
-    def _digest(self, exam: Exam) -> str:
-        """Digest of the exam after a JSON round trip: JSON loses some differences (2 and 2.0, lone surrogates)."""
-        if exam.digest not in self._digests:
-            _cache_put(self._digests, exam.digest, parse_exam(dump_exam(exam)).digest)
-        return self._digests[exam.digest]
+    def _digest(self, suite: TestSuite) -> str:
+        """Digest of the suite after a JSON round trip: JSON loses some differences (2 and 2.0, lone surrogates)."""
+        if suite.digest not in self._digests:
+            _cache_put(self._digests, suite.digest, parse_test_suite(dump_test_suite(suite)).digest)
+        return self._digests[suite.digest]
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
@@ -331,7 +340,7 @@ def _check_url(url: str) -> str:
 
 
 def _judge_error(submission: Submission, detail: str) -> Judgement:
-    return Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, detail)
+    return Judgement(Outcome.JUDGE_ERROR, (), len(submission.test_suite.tests), Isolation.NONE, detail)
 
 
 def _with_errors(what: str, last_errors: dict[str, str]) -> str:

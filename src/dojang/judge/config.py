@@ -10,7 +10,7 @@ from dojang.core.errors import ConfigError
 from dojang.core.section import Section
 from dojang.judge.languages import LANGUAGES
 from dojang.judge.pool import JudgePool
-from dojang.programs import Exam, IoTest, Submission
+from dojang.programs import IoTest, Submission, TestSuite
 from dojang.protocols import Judge, MultiNodeJudge
 from dojang.types import Outcome
 
@@ -71,7 +71,7 @@ class JudgeConfig(Section):
     async def check(self, judge: Judge, language: str) -> None:
         """Judge a trivial program before the run starts, to find a machine that cannot judge."""
         imports = "".join(f"import {name}\n" for name in self.packages) if language == "python3" else ""
-        program = Submission(language, imports + LANGUAGES[language].trivial, Exam((IoTest("", ""),)))
+        program = Submission(language, imports + LANGUAGES[language].trivial, TestSuite((IoTest("", ""),)))
         if isinstance(judge, MultiNodeJudge):
             found = [(f"on {address}", judgement) for address, judgement in await judge.judge_on_every_node(program)]
         elif isinstance(judge, JudgePool):

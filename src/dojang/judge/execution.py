@@ -6,7 +6,7 @@ For services whose clients compare outputs themselves. Judging against tests is 
 from dataclasses import dataclass
 from typing import Protocol
 
-from dojang.programs import Limits, Ran
+from dojang.programs import Limits, TestResult
 from dojang.types import Outcome
 
 __all__ = ["Execution", "Runner"]
@@ -20,7 +20,7 @@ class Execution:
     """True also for languages without a compiler, unless the program has a syntax error."""
     compile_log: str
     """The compiler's messages, or the judge's error if nothing ran."""
-    ran: Ran | None
+    result: TestResult | None
     """None if the program never started."""
     stdout: bytes
     """Complete output, up to the output limit."""

@@ -126,9 +126,9 @@ class HostCapabilities:
 
     def check_supported(self, submission: Submission) -> None:
         """Raise ConfigError if this machine cannot judge the submission, whatever the program does."""
-        exam = submission.exam
-        check_language(submission.language, exam)
-        if exam.checker.source and self.isolation is Isolation.SECCOMP:
+        suite = submission.test_suite
+        check_language(submission.language, suite)
+        if suite.checker.source and self.isolation is Isolation.SECCOMP:
             raise ConfigError(
                 "a checker program reads files, which isolation seccomp forbids; judge on a machine with "
                 "namespaces or Landlock"

@@ -1,7 +1,7 @@
-"""JSON of submissions, exams and judgements, between a judge service and its clients.
+"""JSON of submissions, test suites and judgements, between a judge service and its clients.
 
-Parsing reports all problems at once, each with its path ("exam.tests.0.output: Field required"), and never quotes a
-program. Writing replaces lone surrogates, which JSON cannot represent, by '?': a program with one cannot be right.
+Parsing reports all problems at once, each with its path ("test_suite.tests.0.output: Field required"), and never quotes
+a program. Writing replaces lone surrogates, which JSON cannot represent, by '?': a program with one cannot be right.
 Problem files are in `problem_file.py`.
 """
 
@@ -13,20 +13,20 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError
 
-from dojang.programs import Exam, Judgement, Stop, Submission
+from dojang.programs import Judgement, Stop, Submission, TestSuite
 
 __all__ = [
     "JudgeRequest",
     "SchemaError",
-    "dump_exam",
     "dump_judgement",
     "dump_request",
     "dump_submission",
+    "dump_test_suite",
     "parse",
-    "parse_exam",
     "parse_judgement",
     "parse_request",
     "parse_submission",
+    "parse_test_suite",
     "problem_errors",
 ]
 
@@ -48,23 +48,23 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class JudgeRequest:
-    """A submission with its exam, or with the digest of an exam stored before."""
+    """A submission with its test suite, or with the digest of a test suite stored before."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     language: str
     source: str
     stop: Stop = Stop.NEVER
-    exam: Exam | None = None
-    exam_digest: str | None = None
+    test_suite: TestSuite | None = None
+    test_suite_digest: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.exam is None) == (self.exam_digest is None):
-            raise ValueError("give either exam or exam_digest")
+        if (self.test_suite is None) == (self.test_suite_digest is None):
+            raise ValueError("give either test_suite or test_suite_digest")
 
 
 SUBMISSION = TypeAdapter(Submission)
-EXAM = TypeAdapter(Exam)
+SUITE = TypeAdapter(TestSuite)
 JUDGEMENT = TypeAdapter(Judgement)
 REQUEST = TypeAdapter(JudgeRequest)
 
@@ -73,8 +73,8 @@ def parse_submission(data: bytes | str) -> Submission:
     return parse(SUBMISSION, data)
 
 
-def parse_exam(data: bytes | str) -> Exam:
-    return parse(EXAM, data)
+def parse_test_suite(data: bytes | str) -> TestSuite:
+    return parse(SUITE, data)
 
 
 def parse_judgement(data: bytes | str) -> Judgement:
@@ -89,8 +89,8 @@ def dump_submission(submission: Submission) -> bytes:
     return _dump(SUBMISSION, submission)
 
 
-def dump_exam(exam: Exam) -> bytes:
-    return _dump(EXAM, exam)
+def dump_test_suite(suite: TestSuite) -> bytes:
+    return _dump(SUITE, suite)
 
 
 def dump_judgement(judgement: Judgement) -> bytes:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dojang.core.errors import ConfigError
-from dojang.programs import CallTest, Exam
+from dojang.programs import CallTest, TestSuite
 
 __all__ = ["LANGUAGES", "OTHER_NAMES", "Language", "check_language", "language"]
 
@@ -39,7 +39,7 @@ def language(name: str) -> Language:
         raise ConfigError(f"language {name!r} is not supported; choose one of {', '.join(LANGUAGES)}") from None
 
 
-def check_language(name: str, exam: Exam) -> None:
-    """Raise ConfigError for an unknown language, or one that cannot run this exam's tests."""
-    if language(name).kind != "python" and any(isinstance(test, CallTest) for test in exam.tests):
+def check_language(name: str, suite: TestSuite) -> None:
+    """Raise ConfigError for an unknown language, or one that cannot run this test suite's tests."""
+    if language(name).kind != "python" and any(isinstance(test, CallTest) for test in suite.tests):
         raise ConfigError(f"the problem's tests call Python functions; they cannot judge a program in {name}")

@@ -1,6 +1,6 @@
 """The judge of this machine: a pool of worker processes that judge one submission at a time each.
 
-Submissions for one exam (the tests of one problem) share a lane, and lanes are served round-robin: a problem whose
+Submissions for one test suite (that of a problem) share a lane, and lanes are served round-robin: a problem whose
 programs all hit the time limit does not delay the others. Verdicts and compiled programs are cached, and identical
 submissions in flight are judged once. If a worker fails, a new worker retries the submission; after repeated failures
 the outcome is JUDGE_ERROR, never a verdict about the program.
@@ -26,7 +26,7 @@ from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.sandbox.cleanup import sweep
 from dojang.judge.worker_handle import CompileError, WorkerHandle
 from dojang.judge.worker_pool import Work, WorkerPool
-from dojang.programs import Exam, IoTest, Isolation, Judgement, Limits, Ran, Submission, encoded, fold
+from dojang.programs import IoTest, Isolation, Judgement, Limits, Submission, TestResult, TestSuite, encoded, fold
 from dojang.types import Outcome
 
 __all__ = ["JudgePool"]
@@ -81,7 +81,9 @@ class JudgePool:
 
     async def judge(self, submission: Submission) -> Judgement:
         started = time.perf_counter()
-        name = await asyncio.to_thread(lambda: submission.digest)  # hashing an exam of many megabytes takes a while
+        name = await asyncio.to_thread(
+            lambda: submission.digest
+        )  # hashing a test suite of many megabytes takes a while
         with self._lock:
             known = self._verdicts.get(name)
             work = known or self._join(name, submission)
@@ -90,7 +92,7 @@ class JudgePool:
 
     async def run(self, language: str, source: str, stdin: str, limits: Limits) -> Execution:
         """Run a program once and return everything it wrote."""
-        submission = Submission(language, source, Exam((IoTest(stdin, ""),), limits))
+        submission = Submission(language, source, TestSuite((IoTest(stdin, ""),), limits))
         work = Work(language, lambda worker: self._execute(worker, submission), _failed_execution)
         self._worker_pool.put(work)
         execution: Execution = await asyncio.wrap_future(work.done)
@@ -113,7 +115,7 @@ class JudgePool:
         pending = self._pending.get(name)
         if pending is None:
             work = Work(
-                submission.exam.digest,
+                submission.test_suite.digest,
                 lambda worker: self._judge(worker, submission),
                 lambda reason: self._judgement(submission, Outcome.JUDGE_ERROR, detail=reason),
             )
@@ -146,37 +148,37 @@ class JudgePool:
     def _judge(self, worker: WorkerHandle, submission: Submission) -> Judgement:
         self.host.check_supported(submission)
         try:
-            ran, _ = self._run(worker, submission)
+            results, _ = self._run(worker, submission)
         except CompileError as error:
             return self._judgement(submission, Outcome.COMPILE_ERROR, detail=str(error)[:_WORDS])
-        judgement = self._judgement(submission, fold(ran), ran=tuple(ran))
+        judgement = self._judgement(submission, fold(results), results=tuple(results))
         first = judgement.first_failure
         return replace(judgement, detail=f"test {first.test}: {first.detail}"[:_WORDS]) if first else judgement
 
     def _execute(self, worker: WorkerHandle, submission: Submission) -> Execution:
         try:
-            ran, outputs = self._run(worker, submission, whole=True)
+            results, outputs = self._run(worker, submission, whole=True)
         except CompileError as error:
             return Execution(False, str(error), None, b"", b"", Outcome.COMPILE_ERROR)
         stdout, stderr = outputs[0]
-        return Execution(True, "", ran[0], stdout, stderr, ran[0].outcome)
+        return Execution(True, "", results[0], stdout, stderr, results[0].outcome)
 
     def _run(
         self, worker: WorkerHandle, submission: Submission, *, whole: bool = False
-    ) -> tuple[list[Ran], list[tuple[bytes, bytes]]]:
+    ) -> tuple[list[TestResult], list[tuple[bytes, bytes]]]:
         source = encoded(submission.source)
         key = (submission.language, submission.source)
         binary = self._binaries.get(key)
         how = self.host.launch_spec(submission.language, submission.source)
-        ran, made, outputs = worker.judge(how, source, binary, submission.exam, submission.stop, whole=whole)
+        results, made, outputs = worker.judge(how, source, binary, submission.test_suite, submission.stop, whole=whole)
         if made:
             self._binaries.put(key, made)
-        return ran, outputs
+        return results, outputs
 
     def _judgement(
-        self, submission: Submission, outcome: Outcome, *, ran: tuple[Ran, ...] = (), detail: str = ""
+        self, submission: Submission, outcome: Outcome, *, results: tuple[TestResult, ...] = (), detail: str = ""
     ) -> Judgement:
-        return Judgement(outcome, ran, len(submission.exam.tests), self._level(), detail)
+        return Judgement(outcome, results, len(submission.test_suite.tests), self._level(), detail)
 
     def _level(self) -> Isolation:
         try:

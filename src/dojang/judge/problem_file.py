@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dojang.core.errors import DataError
 from dojang.judge.json_schema import problem_errors
-from dojang.programs import CallTest, Checker, Exam, IoTest, Limits
+from dojang.programs import CallTest, Checker, IoTest, Limits, TestSuite
 
 __all__ = ["Which", "read_problem"]
 
@@ -113,8 +113,8 @@ class ProblemFile:
 PROBLEM_FILE = TypeAdapter(ProblemFile)
 
 
-def read_problem(text: str, which: Which = "private") -> Exam:
-    """Read the exam from a problem file. Tests are private unless marked as public."""
+def read_problem(text: str, which: Which = "private") -> TestSuite:
+    """Read the test suite from a problem file. Tests are private unless marked as public."""
     try:
         problem = PROBLEM_FILE.validate_python(json.loads(text, parse_constant=_refuse, parse_float=_finite))
     except ValidationError as error:
@@ -127,7 +127,7 @@ def read_problem(text: str, which: Which = "private") -> Exam:
     if not tests:
         kind = "no tests" if which == "all" else f"no {which} tests"
         raise DataError(f"The problem file has {kind}; add some, or choose others of private, public and all.")
-    return Exam(tests, problem.limits, problem.checker)
+    return TestSuite(tests, problem.limits, problem.checker)
 
 
 def _expanded(entry: Calls) -> tuple[CallTest, ...]:

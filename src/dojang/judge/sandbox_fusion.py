@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from dojang.judge.execution import Execution
 from dojang.judge.json_schema import parse
-from dojang.programs import Limits, Ran
+from dojang.programs import Limits, TestResult
 from dojang.types import Outcome
 
 __all__ = ["RunCodeRequest", "parse_run_code", "run_code_reply", "sandbox_error"]
@@ -76,7 +76,7 @@ def sandbox_error(message: str) -> bytes:
 def run_code_reply(language: str, done: Execution) -> bytes:
     """Convert an execution to SandboxFusion's reply."""
     if done.outcome is Outcome.JUDGE_ERROR:
-        why = done.ran.detail if done.ran is not None else ""
+        why = done.result.detail if done.result is not None else ""
         return sandbox_error(why or done.compile_log or "the judge failed")
     if language in INTERPRETED:  # no compile step there: a syntax error is a failed run
         if done.compiled:
@@ -103,19 +103,19 @@ def _compile_result(done: Execution) -> dict[str, Any]:
 
 
 def _run_result(done: Execution) -> dict[str, Any] | None:
-    if done.ran is None:
+    if done.result is None:
         return None
     if done.outcome is Outcome.TIME_LIMIT:
-        return _result("TimeLimitExceeded", done.ran.wall_s, None, done.stdout, done.stderr)
-    code = 0 if _ended_well(done) else _failure_code(done.ran)
-    return _result("Finished", done.ran.wall_s, code, done.stdout, done.stderr or done.ran.detail.encode())
+        return _result("TimeLimitExceeded", done.result.wall_s, None, done.stdout, done.stderr)
+    code = 0 if _ended_well(done) else _failure_code(done.result)
+    return _result("Finished", done.result.wall_s, code, done.stdout, done.stderr or done.result.detail.encode())
 
 
-def _failure_code(ran: Ran) -> int:
+def _failure_code(result: TestResult) -> int:
     """Exit code as in subprocess: minus the signal's number. Never 0, which would mean success."""
-    if ran.signal is not None:
-        return -Signals[ran.signal] if ran.signal in Signals.__members__ else -Signals.SIGKILL
-    return ran.exit_code or 1
+    if result.signal is not None:
+        return -Signals[result.signal] if result.signal in Signals.__members__ else -Signals.SIGKILL
+    return result.exit_code or 1
 
 
 def _result(status: str, seconds: float | None, code: int | None, stdout: bytes, stderr: bytes) -> dict[str, Any]:

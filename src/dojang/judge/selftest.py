@@ -17,7 +17,7 @@ from typing import Literal
 from dojang.core.errors import ConfigError
 from dojang.judge.pool import JudgePool
 from dojang.judge.selftest_programs import CHECKS, ENVIRONMENT, Check, import_check
-from dojang.programs import Exam, IoTest, Isolation, Judgement, Submission
+from dojang.programs import IoTest, Isolation, Judgement, Submission, TestSuite
 from dojang.types import Outcome
 
 __all__ = ["CheckResult", "selftest"]
@@ -85,7 +85,7 @@ async def _try(pool: JudgePool, check: Check, unjudgeable: str) -> CheckResult:
         return CheckResult(
             check.name, check.language, "skipped", "isolation none does not confine programs", check.meaning
         )
-    judgement = await pool.judge(Submission(check.language, check.source, check.exam))
+    judgement = await pool.judge(Submission(check.language, check.source, check.test_suite))
     problem = _problem(check, judgement)
     return CheckResult(
         check.name, check.language, "failed" if problem else "ok", problem or _ended(judgement), check.meaning
@@ -93,10 +93,15 @@ async def _try(pool: JudgePool, check: Check, unjudgeable: str) -> CheckResult:
 
 
 def _problem(check: Check, judgement: Judgement) -> str:
-    told = [judgement.detail, *(text for ran in judgement.ran for text in (ran.detail, ran.output, ran.errors))]
+    told = [
+        judgement.detail,
+        *(text for result in judgement.results for text in (result.detail, result.output, result.errors)),
+    ]
     if check.hides and any(check.hides in text for text in told):
         return f"the judgement reveals the file's content ({check.hides!r})"
-    killed = judgement.outcome is Outcome.RUNTIME_ERROR and all(ran.signal == "SIGSYS" for ran in judgement.ran)
+    killed = judgement.outcome is Outcome.RUNTIME_ERROR and all(
+        result.signal == "SIGSYS" for result in judgement.results
+    )
     if judgement.outcome is check.outcome or (check.killed and killed):
         return ""
     return f"expected {check.outcome}, got {_ended(judgement)}"
@@ -118,7 +123,7 @@ async def _precompiled(pool: JudgePool, unjudgeable: str) -> CheckResult:
         return CheckResult(name, "cpp17", "failed", "the compile command does not name it", _SLOW)
     # Only the compiler inside the jail can tell that the header is visible; it does not tell whether it is used.
     source = f'{_HEADER}#if !__has_include("{folder}/bits/stdc++.h.gch")\n#error missing\n#endif\nint main() {{}}\n'
-    judgement = await pool.judge(Submission("cpp17", source, Exam((IoTest("", ""),))))
+    judgement = await pool.judge(Submission("cpp17", source, TestSuite((IoTest("", ""),))))
     if judgement.outcome is not Outcome.ACCEPTED:
         return CheckResult(name, "cpp17", "failed", f"the compiler does not find it: {_ended(judgement)}", _SLOW)
     refusal = await asyncio.to_thread(_refusal, pool)

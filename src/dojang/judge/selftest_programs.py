@@ -7,20 +7,20 @@ also be killed with SIGSYS. The tests' corpus is far larger; this table takes se
 import secrets
 from dataclasses import dataclass
 
-from dojang.programs import CallTest, Exam, IoTest, Limits
+from dojang.programs import CallTest, IoTest, Limits, TestSuite
 from dojang.types import Outcome
 
 __all__ = ["CHECKS", "ENVIRONMENT", "Check", "import_check"]
 
 ENVIRONMENT = "DOJANG_SELFTEST", "7d1f-in-the-environment"
 """Environment variable and value that the self-test sets and no program may see."""
-SUM = Exam((IoTest("1 2\n", "3\n"), IoTest("20 22\n", "42\n")), Limits(cpu_s=1.0, memory_mb=64, output_mb=0.25))
-CALLS = Exam((CallTest("assert candidate(1, 2) == 3", "add"), CallTest("assert candidate(20, 22) == 42", "add")))
-BLOCKED = Exam((IoTest("", "blocked"),))
-HASTE = Exam(SUM.tests[:1], Limits(cpu_s=0.2, wall_s=0.4))
-SECRET = Exam((IoTest("", "expected-output-5512"),))
+SUM = TestSuite((IoTest("1 2\n", "3\n"), IoTest("20 22\n", "42\n")), Limits(cpu_s=1.0, memory_mb=64, output_mb=0.25))
+CALLS = TestSuite((CallTest("assert candidate(1, 2) == 3", "add"), CallTest("assert candidate(20, 22) == 42", "add")))
+BLOCKED = TestSuite((IoTest("", "blocked"),))
+HASTE = TestSuite(SUM.tests[:1], Limits(cpu_s=0.2, wall_s=0.4))
+SECRET = TestSuite((IoTest("", "expected-output-5512"),))
 NOTE = f"dojang-selftest-{secrets.token_hex(8)}"  # unique, so that files of other runs do not matter
-TWICE = Exam((IoTest(f"leave {NOTE}", "blocked"), IoTest(f"look {NOTE}", "blocked")))
+TWICE = TestSuite((IoTest(f"leave {NOTE}", "blocked"), IoTest(f"look {NOTE}", "blocked")))
 
 ACCEPTED, WRONG, COMPILE_ERROR = Outcome.ACCEPTED, Outcome.WRONG, Outcome.COMPILE_ERROR
 RUNTIME_ERROR, TIME_LIMIT = Outcome.RUNTIME_ERROR, Outcome.TIME_LIMIT
@@ -36,7 +36,7 @@ class Check:
     outcome: Outcome
     meaning: str
     """Consequence of any other outcome."""
-    exam: Exam
+    test_suite: TestSuite
     source: str
     escape: bool = False
     """The program tries something that only isolation prevents."""
@@ -64,24 +64,28 @@ DAMAGES = "programs could change this machine's files"
 COLLUDES = "one run could leave notes for the next"
 
 
-def _python(name: str, outcome: Outcome, meaning: str, exam: Exam, source: str) -> Check:
-    return Check(name, "python3", outcome, meaning, exam, source)
+def _python(name: str, outcome: Outcome, meaning: str, suite: TestSuite, source: str) -> Check:
+    return Check(name, "python3", outcome, meaning, suite, source)
 
 
-def _cpp(name: str, outcome: Outcome, meaning: str, exam: Exam, source: str) -> Check:
-    return Check(name, "cpp17", outcome, meaning, exam, source)
+def _cpp(name: str, outcome: Outcome, meaning: str, suite: TestSuite, source: str) -> Check:
+    return Check(name, "cpp17", outcome, meaning, suite, source)
 
 
-def _python_escape(name: str, meaning: str, body: str, exam: Exam = BLOCKED, outcome: Outcome = ACCEPTED) -> Check:
+def _python_escape(
+    name: str, meaning: str, body: str, suite: TestSuite = BLOCKED, outcome: Outcome = ACCEPTED
+) -> Check:
     """`body` defines escaped(), which may also raise an OSError."""
     source = f"{body}\ntry:\n    print('escaped' if escaped() else 'blocked')\nexcept OSError:\n    print('blocked')\n"
-    return Check(name, "python3", outcome, meaning, exam, source, escape=True, killed=True)
+    return Check(name, "python3", outcome, meaning, suite, source, escape=True, killed=True)
 
 
-def _cpp_escape(name: str, meaning: str, attempt: str, exam: Exam = BLOCKED, outcome: Outcome = ACCEPTED) -> Check:
+def _cpp_escape(
+    name: str, meaning: str, attempt: str, suite: TestSuite = BLOCKED, outcome: Outcome = ACCEPTED
+) -> Check:
     """`attempt` is an expression that is true if it succeeds."""
     source = f'{CPP_HEADERS}\nint main() {{ puts(({attempt}) ? "escaped" : "blocked"); }}\n'
-    return Check(name, "cpp17", outcome, meaning, exam, source, escape=True, killed=True)
+    return Check(name, "cpp17", outcome, meaning, suite, source, escape=True, killed=True)
 
 
 def _including(name: str, source: str) -> Check:

@@ -1,10 +1,10 @@
 """The judge as an HTTP service, for trainers without spare cores or without permission to run untrusted programs.
 
-    GET  /health            no token needed; 503 while draining
-    GET  /metrics           no token needed; Prometheus text
-    PUT  /v1/exams/DIGEST   store an exam; later requests name it by its digest
-    POST /v1/judge          judge a submission, return a judgement
-    POST /run_code          run a program once (SandboxFusion's protocol)
+    GET  /health                  no token needed; 503 while draining
+    GET  /metrics                 no token needed; Prometheus text
+    PUT  /v1/test-suites/DIGEST   store a test suite; later requests name it by its digest
+    POST /v1/judge                judge a submission, return a judgement
+    POST /run_code                run a program once (SandboxFusion's protocol)
 
 Every error is {"error": code, "detail": text}. Tokens and programs are never logged. Listening, signals and draining
 are in `server.py`. TLS is left to a reverse proxy.
@@ -30,10 +30,10 @@ from starlette.routing import Route
 from dojang.core.errors import ConfigError
 from dojang.judge.admission import AdmissionControl, QueueFull, ServiceMetrics
 from dojang.judge.execution import Execution, Runner
-from dojang.judge.json_schema import SchemaError, dump_judgement, parse_exam, parse_request
+from dojang.judge.json_schema import SchemaError, dump_judgement, parse_request, parse_test_suite
 from dojang.judge.languages import check_language
 from dojang.judge.sandbox_fusion import RunCodeRequest, parse_run_code, run_code_reply, sandbox_error
-from dojang.programs import Exam, Isolation, Judgement, Submission
+from dojang.programs import Isolation, Judgement, Submission, TestSuite
 from dojang.protocols import Judge
 from dojang.types import Outcome
 
@@ -64,8 +64,8 @@ class ServiceOptions:
     languages: tuple[str, ...] = ("cpp", "python")
     body_mb: float = 256.0
     """Maximum size of a request in MiB."""
-    exams_mb: float = 2048.0
-    """Size of the exam cache in MiB of JSON; least recently used exams are evicted."""
+    test_suites_mb: float = 2048.0
+    """Size of the test suite cache in MiB of JSON; least recently used test suites are evicted."""
     upload_s: float = 60.0
     """Timeout for receiving a request."""
     retry_after_s: int = 1
@@ -101,27 +101,27 @@ class Refusal(Exception):
         self.problems = list(problems)
 
 
-class ExamCache:
-    """LRU cache of exams, by digest."""
+class SuiteCache:
+    """LRU cache of test suites, by digest."""
 
     def __init__(self, max_bytes: float) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._exams: OrderedDict[str, tuple[Exam, int]] = OrderedDict()
+        self._suites: OrderedDict[str, tuple[TestSuite, int]] = OrderedDict()
 
-    def get(self, digest: str) -> Exam | None:
-        if digest not in self._exams:
+    def get(self, digest: str) -> TestSuite | None:
+        if digest not in self._suites:
             return None
-        self._exams.move_to_end(digest)
-        return self._exams[digest][0]
+        self._suites.move_to_end(digest)
+        return self._suites[digest][0]
 
-    def put(self, digest: str, exam: Exam, size: int) -> None:
+    def put(self, digest: str, suite: TestSuite, size: int) -> None:
         if self.get(digest) is not None:
             return
-        self._exams[digest] = exam, size
+        self._suites[digest] = suite, size
         self._bytes += size
-        while self._bytes > self._max_bytes and len(self._exams) > 1:
-            self._bytes -= self._exams.popitem(last=False)[1][1]
+        while self._bytes > self._max_bytes and len(self._suites) > 1:
+            self._bytes -= self._suites.popitem(last=False)[1][1]
 
 
 class Service:
@@ -131,7 +131,7 @@ class Service:
         self.admission = AdmissionControl(options.queue, options.slot_count)
         self._judge = judge
         self._options = options
-        self._exams = ExamCache(options.exams_mb * 2**20)
+        self._suites = SuiteCache(options.test_suites_mb * 2**20)
         self._metrics = ServiceMetrics(self.admission, options.languages)
 
     async def health(self, request: Request) -> Response:
@@ -147,26 +147,28 @@ class Service:
     async def metrics(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def put_exam(self, request: Request) -> Response:
+    async def put_test_suite(self, request: Request) -> Response:
         digest = request.path_params["digest"]
         body = await self._body(request)
-        exam = _read(parse_exam, body)
-        if exam.digest != digest:
-            raise Refusal(422, "wrong_digest", f"the exam's digest is {exam.digest}; store it under that one")
-        self._exams.put(digest, exam, len(body))
-        return JSONResponse({"digest": digest, "tests": len(exam.tests)})
+        suite = _read(parse_test_suite, body)
+        if suite.digest != digest:
+            raise Refusal(422, "wrong_digest", f"the test suite's digest is {suite.digest}; store it under that one")
+        self._suites.put(digest, suite, len(body))
+        return JSONResponse({"digest": digest, "tests": len(suite.tests)})
 
     async def judge(self, request: Request) -> Response:
         started = time.monotonic()
         asked = _read(parse_request, await self._body(request))
-        exam = asked.exam if asked.exam_digest is None else self._exams.get(asked.exam_digest)
-        if exam is None:
-            raise Refusal(404, "unknown_exam", "no exam is stored under this digest; PUT it to /v1/exams/DIGEST")
+        suite = asked.test_suite if asked.test_suite_digest is None else self._suites.get(asked.test_suite_digest)
+        if suite is None:
+            raise Refusal(
+                404, "unknown_test_suite", "no test suite is stored under this digest; PUT it to /v1/test-suites/DIGEST"
+            )
         try:
-            check_language(asked.language, exam)
+            check_language(asked.language, suite)
         except ConfigError as error:
             raise Refusal(422, "unfit", str(error)) from None
-        submission = Submission(asked.language, asked.source, exam, asked.stop)
+        submission = Submission(asked.language, asked.source, suite, asked.stop)
         judgement = await _cancel_on_disconnect(request, self._judged(submission))
         judgement = replace(judgement, seconds=time.monotonic() - started)
         self._metrics.count_judged(asked.language, judgement.outcome, judgement.isolation, started)
@@ -218,7 +220,7 @@ class Service:
             except Exception as error:
                 detail = _describe_error(error)
         nothing = self._options.isolation or Isolation.NONE
-        return Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), nothing, detail)
+        return Judgement(Outcome.JUDGE_ERROR, (), len(submission.test_suite.tests), nothing, detail)
 
     async def _ran(self, asked: RunCodeRequest) -> Execution:
         async with self.admission.slot():
@@ -283,7 +285,7 @@ def make_app(judge: Judge, options: ServiceOptions) -> Starlette:
         routes=[
             Route("/health", service.health),
             Route("/metrics", service.metrics),
-            Route("/v1/exams/{digest}", service.guarded(service.put_exam), methods=["PUT"]),
+            Route("/v1/test-suites/{digest}", service.guarded(service.put_test_suite), methods=["PUT"]),
             Route("/v1/judge", service.guarded(service.judge), methods=["POST"]),
             Route("/run_code", run_code, methods=["POST"]),
         ],

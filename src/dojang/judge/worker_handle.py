@@ -13,8 +13,8 @@ from dojang.judge.checkers import compare, digest_decides
 from dojang.judge.host_capabilities import HostCapabilities, bare_python
 from dojang.judge.sandbox import messages
 from dojang.judge.sandbox.cleanup import sweep
-from dojang.judge.sandbox.worker import CACHED_EXAMS, digest
-from dojang.programs import CallTest, Exam, IoTest, Limits, Ran, encoded
+from dojang.judge.sandbox.worker import CACHED_TEST_SUITES, digest
+from dojang.programs import CallTest, IoTest, Limits, TestResult, TestSuite, encoded
 from dojang.types import Outcome
 
 __all__ = ["CompileError", "WorkerFailed", "WorkerHandle"]
@@ -36,7 +36,7 @@ class WorkerHandle:
 
     def __init__(self, host: HostCapabilities) -> None:
         self._host = host
-        self._exams: OrderedDict[str, None] = OrderedDict()
+        self._suites: OrderedDict[str, None] = OrderedDict()
         self._channel, theirs = socket.socketpair()
         command = bare_python("dojang.judge.sandbox.supervisor:main", str(theirs.fileno()), str(os.getpid()))
         try:
@@ -66,31 +66,31 @@ class WorkerHandle:
             raise
 
     def judge(
-        self, how: dict[str, Any], source: bytes, binary: bytes, exam: Exam, stop: str, *, whole: bool = False
-    ) -> tuple[list[Ran], bytes, list[tuple[bytes, bytes]]]:
+        self, how: dict[str, Any], source: bytes, binary: bytes, suite: TestSuite, stop: str, *, whole: bool = False
+    ) -> tuple[list[TestResult], bytes, list[tuple[bytes, bytes]]]:
         """Run the tests. Returns their results, the binary if it was compiled now, and the outputs kept."""
         header: dict[str, Any] = {
             "language": how,
-            "exam": exam.digest,
-            "limits": _run_limits(exam.limits),
+            "test_suite": suite.digest,
+            "limits": _run_limits(suite.limits),
             "stop": stop,
             "whole": whole,
         }
         pieces = [source, binary]
-        if exam.digest not in self._exams:
-            header |= self._exam_header(exam)
-            pieces += [encoded(test.input if isinstance(test, IoTest) else test.code) for test in exam.tests]
-        self._cache_exam(exam.digest)
+        if suite.digest not in self._suites:
+            header |= self._suite_header(suite)
+            pieces += [encoded(test.input if isinstance(test, IoTest) else test.code) for test in suite.tests]
+        self._cache_suite(suite.digest)
         try:
             messages.send(self._channel, header, pieces)
-            answer, shown = self._receive(exam)
+            answer, shown = self._receive(suite)
         except (messages.Closed, OSError) as error:
             raise WorkerFailed(f"the worker was lost: {type(error).__name__}: {error}") from error
         if "compile_error" in answer:
             raise CompileError(answer["compile_error"])
         made, *outputs = shown
         kept = list(zip(outputs[::2], outputs[1::2], strict=True))
-        return _parse_runs(answer["ran"], kept), made, kept
+        return _parse_results(answer["results"], kept), made, kept
 
     def close(self) -> None:
         """Disconnect and wait until the supervisor has removed everything."""
@@ -111,32 +111,32 @@ class WorkerHandle:
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
 
-    def _exam_header(self, exam: Exam) -> dict[str, Any]:
-        checker = exam.checker
+    def _suite_header(self, suite: TestSuite) -> dict[str, Any]:
+        checker = suite.checker
         return {
-            "tests": [self._test_header(exam, test) for test in exam.tests],
+            "tests": [self._test_header(suite, test) for test in suite.tests],
             "checker": asdict(checker),
             "checker_language": self._host.launch_spec(checker.language, checker.source) if checker.source else None,
         }
 
-    def _test_header(self, exam: Exam, test: IoTest | CallTest) -> dict[str, Any]:
+    def _test_header(self, suite: TestSuite, test: IoTest | CallTest) -> dict[str, Any]:
         if isinstance(test, CallTest):
             return {"kind": "call", "function": test.function}
         expected = encoded(test.output)
         return {
             "kind": "io",
-            "expected": digest(self._host.key, exam.checker, expected),
-            "digest_decides": digest_decides(exam.checker, expected),
+            "expected": digest(self._host.key, suite.checker, expected),
+            "digest_decides": digest_decides(suite.checker, expected),
         }
 
-    def _cache_exam(self, name: str) -> None:
-        """Mirror the worker's own cache of exams."""
-        self._exams[name] = None
-        if len(self._exams) > CACHED_EXAMS:
-            self._exams.popitem(last=False)
-        self._exams.move_to_end(name)
+    def _cache_suite(self, name: str) -> None:
+        """Mirror the worker's own cache of test suites."""
+        self._suites[name] = None
+        if len(self._suites) > CACHED_TEST_SUITES:
+            self._suites.popitem(last=False)
+        self._suites.move_to_end(name)
 
-    def _receive(self, exam: Exam | None = None) -> tuple[dict[str, Any], list[bytes]]:
+    def _receive(self, suite: TestSuite | None = None) -> tuple[dict[str, Any], list[bytes]]:
         """Return the worker's final message; answer the comparisons it asks for on the way."""
         while True:
             try:
@@ -149,19 +149,19 @@ class WorkerHandle:
                 raise WorkerFailed(f"the worker sent nothing for {_TIMEOUT_S:g} s") from error
             if "broken" in answer:
                 raise WorkerFailed(answer["broken"])
-            if "compare" in answer and exam is not None:
-                self._compare(exam, answer["compare"], pieces[0])
+            if "compare" in answer and suite is not None:
+                self._compare(suite, answer["compare"], pieces[0])
             elif "alive" not in answer:
                 return answer, pieces
 
-    def _compare(self, exam: Exam, number: int, output: bytes) -> None:
-        test = exam.tests[number]
+    def _compare(self, suite: TestSuite, number: int, output: bytes) -> None:
+        test = suite.tests[number]
         assert isinstance(test, IoTest)
         expected = encoded(test.output)
-        if exam.checker.name == "program":
+        if suite.checker.name == "program":
             messages.send(self._channel, {}, [expected])
             return
-        difference = compare(exam.checker, expected, output)
+        difference = compare(suite.checker, expected, output)
         messages.send(self._channel, {"accepted": difference is None, "detail": difference or ""})
 
 
@@ -178,13 +178,13 @@ def _run_limits(limits: Limits) -> dict[str, float]:
     }
 
 
-def _parse_runs(reported: list[dict[str, Any]], kept: list[tuple[bytes, bytes]]) -> list[Ran]:
+def _parse_results(reported: list[dict[str, Any]], kept: list[tuple[bytes, bytes]]) -> list[TestResult]:
     shown = iter(kept)
-    ran = []
+    results = []
     for each in reported:
         output, errors = next(shown) if each["shown"] else (b"", b"")
-        ran.append(
-            Ran(
+        results.append(
+            TestResult(
                 test=each["test"],
                 outcome=Outcome(each["outcome"]),
                 cpu_s=round(each["cpu_s"], 6),
@@ -197,4 +197,4 @@ def _parse_runs(reported: list[dict[str, Any]], kept: list[tuple[bytes, bytes]])
                 errors=errors.decode(errors="replace"),
             )
         )
-    return ran
+    return results

@@ -30,7 +30,18 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dojang.core.errors import DataError
 from dojang.core.section import complaints
-from dojang.programs import CallTest, Checker, Exam, IoTest, Isolation, Judgement, Limits, Stop, Submission, sampled
+from dojang.programs import (
+    CallTest,
+    Checker,
+    IoTest,
+    Isolation,
+    Judgement,
+    Limits,
+    Stop,
+    Submission,
+    TestSuite,
+    sampled,
+)
 from dojang.protocols import Judge
 from dojang.tasks.extract import SPELLINGS, extract_code
 from dojang.tasks.reward_settings import RewardedTaskConfig
@@ -109,7 +120,7 @@ class JudgeInput:
 
     language: str
     prefix: str
-    exam: Exam
+    test_suite: TestSuite
 
 
 class CodeTask:
@@ -121,7 +132,7 @@ class CodeTask:
         self._judge = judge
         self._shape = _SHAPES[config.reward_shape]
         self._stop = Stop.FAILURE if config.reward_shape in _FULL_SCORE else Stop.TIME_LIMIT
-        # Built once, because an Exam caches its digest, and parsing all tests for each completion is slow.
+        # Built once, because a TestSuite caches its digest, and parsing all tests for each completion is slow.
         self._judge_inputs = _make_judge_inputs(config, problems)
         self._rewards = WeightedRewards(
             config.rewards, timeout_s=config.timeout_s, built_in={}, columns=columns_of(problems)
@@ -157,19 +168,21 @@ class CodeTask:
             return Verdict(
                 Outcome.NO_ANSWER,
                 reward,
-                total=len(judge_input.exam.tests),
+                total=len(judge_input.test_suite.tests),
                 parts={"fraction": 0.0},
                 terms={"fraction": (1.0, reward)},
                 detail=f"no finished block of {judge_input.language} code",
                 seconds=time.perf_counter() - started,
             )
         source = _joined(judge_input.prefix, program)
-        judgement = await self._judge.judge(Submission(judge_input.language, source, judge_input.exam, self._stop))
-        return self._verdict(problem, judgement, len(judge_input.exam.tests))
+        judgement = await self._judge.judge(
+            Submission(judge_input.language, source, judge_input.test_suite, self._stop)
+        )
+        return self._verdict(problem, judgement, len(judge_input.test_suite.tests))
 
     def function(self, problem: Problem) -> str | None:
         """Returns the function that the tests call; "" for tests with input and output text, None if not unique."""
-        tests = self._judge_inputs[problem.id].exam.tests
+        tests = self._judge_inputs[problem.id].test_suite.tests
         called = {test.function or None if isinstance(test, CallTest) else "" for test in tests}
         return called.pop() if len(called) == 1 else None
 
@@ -179,8 +192,8 @@ class CodeTask:
         program = extract_code(text, judge_input.language)
         if program is None:
             return Judgement(Outcome.NO_ANSWER, (), len(tests), Isolation.NONE)
-        exam = Exam(tuple(tests), judge_input.exam.limits, judge_input.exam.checker)
-        return await self._judge.judge(Submission(judge_input.language, _joined(judge_input.prefix, program), exam))
+        suite = TestSuite(tuple(tests), judge_input.test_suite.limits, judge_input.test_suite.checker)
+        return await self._judge.judge(Submission(judge_input.language, _joined(judge_input.prefix, program), suite))
 
     def _verdict(self, problem: Problem, judgement: Judgement, total: int) -> Verdict:
         failed = judgement.outcome is Outcome.JUDGE_ERROR
@@ -247,7 +260,7 @@ def make_judge_input(config: CodeConfig, problem: Problem) -> JudgeInput:
     if language != "python3" and any(isinstance(test, CallTest) for test in tests):
         raise ValueError(f"its tests call Python functions, but programs are in {language}; use task.language=python3")
     chosen = sampled(tests, config.max_tests or len(tests), _seed(config.test_seed, problem.id))
-    return JudgeInput(language, reference.prefix, Exam(chosen, reference.limits, _checker(config, reference)))
+    return JudgeInput(language, reference.prefix, TestSuite(chosen, reference.limits, _checker(config, reference)))
 
 
 def _checker(config: CodeConfig, reference: CodeReference) -> Checker:

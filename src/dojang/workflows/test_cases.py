@@ -105,7 +105,7 @@ def parse_cases(text: str, *, count: int, function: str) -> tuple[Case, ...]:
 
 def feedback(cases: Sequence[Case], judgement: Judgement) -> Message:
     """Builds the feedback to the coder: input, expected output and result of each case."""
-    passed = {ran.test for ran in judgement.ran if ran.outcome is Outcome.ACCEPTED}
+    passed = {result.test for result in judgement.results if result.outcome is Outcome.ACCEPTED}
     told = [
         _CASE.format(
             number=at + 1,

@@ -34,7 +34,7 @@ def judges_end_with_the_module() -> Iterator[None]:
 def test_programs_are_judged_test_by_test() -> None:
     found = dojang.judge_program(ADD, [("1 2", "3"), {"input": "2 2", "output": "5"}])
     assert found.outcome is dojang.Outcome.WRONG
-    assert [ran.outcome for ran in found.ran] == ["accepted", "wrong"]
+    assert [result.outcome for result in found.results] == ["accepted", "wrong"]
 
 
 def test_limits_checkers_and_languages_apply() -> None:

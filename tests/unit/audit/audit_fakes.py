@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dojang.programs import Isolation, Judgement, Ran, Submission, fold
+from dojang.programs import Isolation, Judgement, Submission, TestResult, fold
 from dojang.types import Message, Outcome, Problem
 
 Says = Callable[[Submission, int], Sequence[Outcome]]
@@ -19,8 +19,8 @@ class FakeJudge:
     async def judge(self, submission: Submission) -> Judgement:
         outcomes = self._says(submission, len(self.seen))
         self.seen.append(submission)
-        ran = tuple(Ran(place, outcome, self._cpu_s) for place, outcome in enumerate(outcomes))
-        return Judgement(fold(ran), ran, len(submission.exam.tests), Isolation.NONE, "as it was told")
+        results = tuple(TestResult(place, outcome, self._cpu_s) for place, outcome in enumerate(outcomes))
+        return Judgement(fold(results), results, len(submission.test_suite.tests), Isolation.NONE, "as it was told")
 
     async def close(self) -> None:
         pass

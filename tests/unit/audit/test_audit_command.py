@@ -271,7 +271,7 @@ def test_default_output_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_ctrl_c_writes_findings_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stuck(FakeJudge):
         async def judge(self, submission: Submission) -> Judgement:
-            if submission.exam.tests[0] == IoTest("wait", "wait"):
+            if submission.test_suite.tests[0] == IoTest("wait", "wait"):
                 while len(self.seen) < 2:  # until the other problem is done
                     await asyncio.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGINT)
@@ -287,7 +287,7 @@ def test_ctrl_c_writes_findings_so_far(tmp_path: Path, monkeypatch: pytest.Monke
         pass
 
     closed: list[bool] = []
-    judge = Stuck(lambda submission, _: [Outcome.WRONG] * len(submission.exam.tests))
+    judge = Stuck(lambda submission, _: [Outcome.WRONG] * len(submission.test_suite.tests))
     monkeypatch.setattr(JudgeConfig, "make", lambda *_: judge)
     monkeypatch.setattr(JudgeConfig, "check", check)
     stuck = {"private": [{"input": "wait", "output": "wait"}], "language": "python3"}

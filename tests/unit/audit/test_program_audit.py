@@ -27,7 +27,7 @@ def right(submission: Submission) -> bool:
 
 
 def honest(submission: Submission, _: int) -> list[Outcome]:
-    return [AC if right(submission) else WA] * len(submission.exam.tests)
+    return [AC if right(submission) else WA] * len(submission.test_suite.tests)
 
 
 def audit(
@@ -88,7 +88,7 @@ def test_transient_judge_error_is_retried() -> None:
 
 
 def test_trivial_program_is_repeated() -> None:
-    judge = FakeJudge(lambda submission, before: [WA if before > 1 else IE] * len(submission.exam.tests))
+    judge = FakeJudge(lambda submission, before: [WA if before > 1 else IE] * len(submission.test_suite.tests))
     audited = audit(sums(), judge, known=KnownAnswers(), repeats=1)
     assert [each.judged for each in audited.answers] == [True]
     assert len(judge.seen) == 3
@@ -116,7 +116,7 @@ def test_passing_mutants_are_weak_tests() -> None:
 def test_mutants_have_a_shorter_time_limit() -> None:
     judge = FakeJudge(honest)
     audit(sums(limits={"cpu_s": 10.0}), judge)
-    assert [each.exam.limits.cpu_s for each in judge.seen] == [10.0, 10.0, 1.0]
+    assert [each.test_suite.limits.cpu_s for each in judge.seen] == [10.0, 10.0, 1.0]
 
 
 def test_passing_known_wrong_programs_are_weak_tests() -> None:
@@ -137,9 +137,9 @@ def by_checker(submission: Submission, _: int) -> list[Outcome]:
     """Accepts a rounding program for contest and floats, and one in capitals for contest and caseless."""
     suits = {"rounds": ("contest", "floats"), "shouts": ("contest", "caseless"), "exact": ("tokens",), "off": ()}
     if submission.source.strip() == "crashes":
-        return [Outcome.RUNTIME_ERROR] * len(submission.exam.tests)
+        return [Outcome.RUNTIME_ERROR] * len(submission.test_suite.tests)
     (names,) = (names for word, names in suits.items() if word in submission.source)
-    return [AC if submission.exam.checker.name in names else WA] * len(submission.exam.tests)
+    return [AC if submission.test_suite.checker.name in names else WA] * len(submission.test_suite.tests)
 
 
 def test_each_checker_is_compared() -> None:
@@ -152,7 +152,7 @@ def test_each_checker_is_compared() -> None:
     assert [each["known_good_accepted"] for each in told.values()] == [1, 3, 2, 2]
     assert [each["known_wrong_accepted"] for each in told.values()] == [0, 0, 0, 0]
     assert {(each["known_good"], each["known_wrong"]) for each in told.values()} == {(4, 1)}
-    tried = [(each.source.strip(), each.exam.checker.name) for each in judge.seen]
+    tried = [(each.source.strip(), each.test_suite.checker.name) for each in judge.seen]
     assert tried.count(("exact", "floats")) == 0, "what tokens accepts need not be run again"
     assert tried.count(("crashes", "tokens")) == 0, "nor what no checker can accept"
     console = Console(file=StringIO(), width=120)

@@ -188,7 +188,7 @@ def test_cases_are_run_by_the_judge_there_is(file: str, data: str, program: str,
             await prepared.judge.close()
 
     found = asyncio.run(play())
-    assert [ran.outcome for ran in found.ran] == [Outcome.ACCEPTED, Outcome.RUNTIME_ERROR]
+    assert [result.outcome for result in found.results] == [Outcome.ACCEPTED, Outcome.RUNTIME_ERROR]
 
 
 def test_the_tester_has_its_own_numbers_of_processes(file: str) -> None:

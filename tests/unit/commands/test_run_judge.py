@@ -306,8 +306,8 @@ def test_serving_until_told_to_stop() -> None:
             health = client.get("/health").json()
             assert (health["status"], health["workers"]) == ("ok", 1)
             assert health["isolation"] in said
-            exam = {"tests": [{"input": "1 2", "output": "3"}]}
-            reply = client.post("/v1/judge", json={"language": "python3", "source": RIGHT, "exam": exam})
+            suite = {"tests": [{"input": "1 2", "output": "3"}]}
+            reply = client.post("/v1/judge", json={"language": "python3", "source": RIGHT, "test_suite": suite})
             assert parse_judgement(reply.content).outcome is Outcome.ACCEPTED
             reply = client.post("/run_code", json={"language": "python", "code": RIGHT, "stdin": "1 2"})
             assert (reply.json()["status"], reply.json()["run_result"]["stdout"]) == ("Success", "3\n")

@@ -15,7 +15,7 @@ from typing import Any
 from dojang.judge.execution import Execution
 from dojang.judge.server import serve
 from dojang.judge.service import ServiceOptions
-from dojang.programs import Isolation, Judgement, Limits, Ran, Submission
+from dojang.programs import Isolation, Judgement, Limits, Submission, TestResult
 from dojang.types import Outcome
 
 PATIENCE = 60.0
@@ -34,7 +34,7 @@ class FakeJudge:
 
     async def judge(self, submission: Submission) -> Judgement:
         self.seen.append(submission)
-        total = len(submission.exam.tests)
+        total = len(submission.test_suite.tests)
         if submission.source == "wait":
             try:
                 await self.release.wait()
@@ -46,8 +46,8 @@ class FakeJudge:
         if submission.source == "raise":
             raise ValueError("the machinery broke")
         outcome = Outcome.ACCEPTED if submission.source in ("right", "wait") else Outcome.WRONG
-        ran = tuple(Ran(index, outcome) for index in range(total))
-        return Judgement(outcome, ran, total, Isolation.SECCOMP)
+        results = tuple(TestResult(index, outcome) for index in range(total))
+        return Judgement(outcome, results, total, Isolation.SECCOMP)
 
     async def run(self, language: str, source: str, stdin: str, limits: Limits) -> Execution:
         self.ran.append((language, source, stdin, limits))
@@ -57,25 +57,25 @@ class FakeJudge:
             case "compile forever":
                 return Execution(False, "", None, b"", b"", Outcome.TIME_LIMIT)
             case "crash":
-                ran = Ran(0, Outcome.RUNTIME_ERROR, wall_s=0.1, signal="SIGSEGV")
-                return Execution(True, "", ran, b"some", b"Segmentation fault", Outcome.RUNTIME_ERROR)
+                result = TestResult(0, Outcome.RUNTIME_ERROR, wall_s=0.1, signal="SIGSEGV")
+                return Execution(True, "", result, b"some", b"Segmentation fault", Outcome.RUNTIME_ERROR)
             case "exit 3":
-                ran = Ran(0, Outcome.RUNTIME_ERROR, wall_s=0.1, exit_code=3)
-                return Execution(True, "", ran, b"", b"no", Outcome.RUNTIME_ERROR)
+                result = TestResult(0, Outcome.RUNTIME_ERROR, wall_s=0.1, exit_code=3)
+                return Execution(True, "", result, b"", b"no", Outcome.RUNTIME_ERROR)
             case "too much memory":
-                ran = Ran(0, Outcome.MEMORY_LIMIT, exit_code=0, detail="over 256 MB")
-                return Execution(True, "", ran, b"", b"", Outcome.MEMORY_LIMIT)
+                result = TestResult(0, Outcome.MEMORY_LIMIT, exit_code=0, detail="over 256 MB")
+                return Execution(True, "", result, b"", b"", Outcome.MEMORY_LIMIT)
             case "loop":
-                ran = Ran(0, Outcome.TIME_LIMIT, wall_s=2.5, signal="SIGKILL")
-                return Execution(True, "", ran, b"so far", b"", Outcome.TIME_LIMIT)
+                result = TestResult(0, Outcome.TIME_LIMIT, wall_s=2.5, signal="SIGKILL")
+                return Execution(True, "", result, b"so far", b"", Outcome.TIME_LIMIT)
             case "judge error":
                 return Execution(False, "no compiler", None, b"", b"", Outcome.JUDGE_ERROR)
             case "raise":
                 raise ValueError("the machinery broke")
             case "wait":
                 await self.release.wait()
-        ran = Ran(0, Outcome.ACCEPTED, wall_s=0.25, exit_code=0)
-        return Execution(True, "a warning", ran, stdin.encode() + b"\xff", b"", Outcome.ACCEPTED)
+        result = TestResult(0, Outcome.ACCEPTED, wall_s=0.25, exit_code=0)
+        return Execution(True, "a warning", result, stdin.encode() + b"\xff", b"", Outcome.ACCEPTED)
 
     async def close(self) -> None:
         self.closed += 1
@@ -180,5 +180,5 @@ def service_process(port: int = 0) -> "Iterator[tuple[subprocess.Popen[str], str
 
 
 def request(source: str = "right", **fields: Any) -> bytes:
-    exam = {"tests": [{"input": "1", "output": "1"}]}
-    return json.dumps({"language": "python", "source": source, "exam": exam, **fields}).encode()
+    suite = {"tests": [{"input": "1", "output": "1"}]}
+    return json.dumps({"language": "python", "source": source, "test_suite": suite, **fields}).encode()

@@ -12,14 +12,16 @@ from fake_service import PATIENCE, RunningService, service_process
 
 from dojang.core.errors import ConfigError
 from dojang.judge.client import RemoteJudge, RetryPolicy
-from dojang.judge.json_schema import dump_judgement, parse_exam, parse_request
+from dojang.judge.json_schema import dump_judgement, parse_request, parse_test_suite
 from dojang.judge.service import ServiceOptions
-from dojang.programs import Exam, IoTest, Isolation, Judgement, Limits, Ran, Submission
+from dojang.programs import IoTest, Isolation, Judgement, Limits, Submission, TestResult, TestSuite
 from dojang.types import Outcome
 
-EXAM = Exam((IoTest("1", "1"), IoTest("2", "2")))
-RIGHT = Submission("python", "right", EXAM)
-ACCEPTED = Judgement(Outcome.ACCEPTED, (Ran(0, Outcome.ACCEPTED), Ran(1, Outcome.ACCEPTED)), 2, Isolation.LANDLOCK)
+SUITE = TestSuite((IoTest("1", "1"), IoTest("2", "2")))
+RIGHT = Submission("python", "right", SUITE)
+ACCEPTED = Judgement(
+    Outcome.ACCEPTED, (TestResult(0, Outcome.ACCEPTED), TestResult(1, Outcome.ACCEPTED)), 2, Isolation.LANDLOCK
+)
 TOKEN = "s3cret"
 
 Handler = Callable[[httpx.Request], Awaitable[httpx.Response]]
@@ -101,7 +103,7 @@ def test_judge_from_several_event_loops() -> None:
     with RunningService(ServiceOptions(token=TOKEN)) as service:
         judge = RemoteJudge([service.url], TOKEN)
         for source, expected in (("right", Outcome.ACCEPTED), ("other", Outcome.WRONG), ("raise", Outcome.JUDGE_ERROR)):
-            judgement = judged(judge, Submission("python", source, EXAM))
+            judgement = judged(judge, Submission("python", source, SUITE))
             assert (judgement.outcome, judgement.total) == (expected, 2)
             assert judgement.seconds > 0
 
@@ -121,7 +123,7 @@ def test_dead_service_is_judge_error_and_is_used_again_after_restart() -> None:
         judge = RemoteJudge([url], policy=policy, failures=2, cool_down_s=0.05)
 
         async def killed() -> Judgement:
-            pending = asyncio.create_task(judge.judge(Submission("python", "wait", EXAM)))
+            pending = asyncio.create_task(judge.judge(Submission("python", "wait", SUITE)))
             async with httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as client:
                 while (await client.get(f"{url}/health")).json()["running"] != 1:
                     await asyncio.sleep(0.01)
@@ -138,8 +140,8 @@ def test_dead_service_is_judge_error_and_is_used_again_after_restart() -> None:
         assert outcome(judge) is Outcome.ACCEPTED
 
 
-def test_exam_is_uploaded_once_per_service(hosts: dict[str, Handler], clock: Clock) -> None:
-    stored: dict[str, Exam] = {}
+def test_test_suite_is_uploaded_once_per_service(hosts: dict[str, Handler], clock: Clock) -> None:
+    stored: dict[str, TestSuite] = {}
     asked: Counter[str] = Counter()
 
     async def handle(request: httpx.Request) -> httpx.Response:
@@ -147,39 +149,41 @@ def test_exam_is_uploaded_once_per_service(hosts: dict[str, Handler], clock: Clo
         await asyncio.sleep(0)
         assert request.headers["Authorization"] == f"Bearer {TOKEN}"
         if request.method == "PUT":
-            exam = parse_exam(request.content)
-            assert request.url.path == f"/v1/exams/{exam.digest}"
-            stored[exam.digest] = exam
+            suite = parse_test_suite(request.content)
+            assert request.url.path == f"/v1/test-suites/{suite.digest}"
+            stored[suite.digest] = suite
             return httpx.Response(200)
-        digest = parse_request(request.content).exam_digest
-        return good() if digest in stored else bad(404, "unknown_exam")
+        digest = parse_request(request.content).test_suite_digest
+        return good() if digest in stored else bad(404, "unknown_test_suite")
 
-    async def many(judge: RemoteJudge, exam: Exam) -> None:
-        everything = [judge.judge(Submission("cpp", str(each), exam)) for each in range(10)]
+    async def many(judge: RemoteJudge, suite: TestSuite) -> None:
+        everything = [judge.judge(Submission("cpp", str(each), suite)) for each in range(10)]
         assert [each.outcome for each in await asyncio.gather(*everything)] == [Outcome.ACCEPTED] * 10
 
     hosts["a"] = handle
     judge = clock.judge("http://a/")
-    asyncio.run(many(judge, EXAM))
+    asyncio.run(many(judge, SUITE))
     assert asked["PUT"] == 1
-    asyncio.run(many(judge, EXAM))
+    asyncio.run(many(judge, SUITE))
     assert asked["PUT"] == 1
     stored.clear()  # restarted
-    asyncio.run(many(judge, EXAM))
+    asyncio.run(many(judge, SUITE))
     assert asked["PUT"] == 2
     # Changed by the JSON round trip, yet stored once, under its new digest.
-    odd = Exam((IoTest("\ud800", "1"),), Limits(cpu_s=2))
+    odd = TestSuite((IoTest("\ud800", "1"),), Limits(cpu_s=2))
     asyncio.run(many(judge, odd))
     asyncio.run(many(judge, odd))
     assert asked["PUT"] == 3
 
 
 @pytest.mark.parametrize("trouble", [bad(422, "wrong_digest"), httpx.Response(200)])
-def test_exam_is_inlined_if_upload_fails(hosts: dict[str, Handler], clock: Clock, trouble: httpx.Response) -> None:
+def test_test_suite_is_inlined_if_upload_fails(
+    hosts: dict[str, Handler], clock: Clock, trouble: httpx.Response
+) -> None:
     async def handle(request: httpx.Request) -> httpx.Response:
         if request.method == "PUT":
             return httpx.Response(trouble.status_code, content=trouble.content)
-        return good() if parse_request(request.content).exam == EXAM else bad(404, "unknown_exam")
+        return good() if parse_request(request.content).test_suite == SUITE else bad(404, "unknown_test_suite")
 
     hosts["a"] = handle
     assert outcome(clock.judge()) is Outcome.ACCEPTED

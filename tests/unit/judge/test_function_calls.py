@@ -9,7 +9,7 @@ import pytest
 from dojang.core.paths import cache_root
 from dojang.judge.pool import JudgePool
 from dojang.judge.sandbox.names import find
-from dojang.programs import CallTest, Exam, Judgement, Stop, Submission
+from dojang.programs import CallTest, Judgement, Stop, Submission, TestSuite
 from dojang.types import Outcome
 
 PROGRAM = """
@@ -151,8 +151,8 @@ PROGRAM += (
 def judge(tests: list[str], function: str) -> Judgement:
     async def one() -> Judgement:
         async with JudgePool(cache=cache_root(), workers=1) as pool:
-            exam = Exam(tuple(CallTest(test, function) for test in tests))
-            return await pool.judge(Submission("python3", PROGRAM, exam, Stop.NEVER))
+            suite = TestSuite(tuple(CallTest(test, function) for test in tests))
+            return await pool.judge(Submission("python3", PROGRAM, suite, Stop.NEVER))
 
     return asyncio.run(one())
 
@@ -164,15 +164,19 @@ def test_expressions_about_handles_behave_as_in_plain_python() -> None:
         names["f"] = names["Solution"]().f  # the one that can be called is meant
         exec(test, {**names, "candidate": names["same"]})
     judged = judge(RIGHT, "same")
-    assert {RIGHT[ran.test]: ran.detail for ran in judged.ran if ran.outcome is not Outcome.ACCEPTED} == {}
-    assert len(judged.ran) == len(RIGHT)
+    assert {
+        RIGHT[result.test]: result.detail for result in judged.results if result.outcome is not Outcome.ACCEPTED
+    } == {}
+    assert len(judged.results) == len(RIGHT)
 
 
 def test_object_equal_to_everything_equals_no_plain_value() -> None:
     judged = judge(WRONG, "same")
-    assert {WRONG[ran.test]: ran.outcome for ran in judged.ran if ran.outcome is not Outcome.WRONG} == {}
-    assert len(judged.ran) == len(WRONG)
-    assert "'<' not supported between instances of 'ProgramObject' and 'int'" in judged.ran[5].detail
+    assert {
+        WRONG[result.test]: result.outcome for result in judged.results if result.outcome is not Outcome.WRONG
+    } == {}
+    assert len(judged.results) == len(WRONG)
+    assert "'<' not supported between instances of 'ProgramObject' and 'int'" in judged.results[5].detail
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""JSON of submissions, exams and judgements, and problem files."""
+"""JSON of submissions, test suites and judgements, and problem files."""
 
 import json
 from typing import Any
@@ -9,20 +9,33 @@ from dojang.core.errors import DataError
 from dojang.judge.json_schema import (
     JudgeRequest,
     SchemaError,
-    dump_exam,
     dump_judgement,
     dump_request,
     dump_submission,
-    parse_exam,
+    dump_test_suite,
     parse_judgement,
     parse_request,
     parse_submission,
+    parse_test_suite,
 )
 from dojang.judge.problem_file import read_problem
-from dojang.programs import CallTest, Checker, Exam, IoTest, Isolation, Judgement, Limits, Ran, Stop, Submission
+from dojang.programs import (
+    CallTest,
+    Checker,
+    IoTest,
+    Isolation,
+    Judgement,
+    Limits,
+    Stop,
+    Submission,
+    TestResult,
+    TestSuite,
+)
 from dojang.types import Outcome
 
-EXAM = Exam((IoTest("1 2\n", "3\n"), CallTest("assert candidate(1) == 2", "f")), Limits(cpu_s=1.5), Checker("exact"))
+SUITE = TestSuite(
+    (IoTest("1 2\n", "3\n"), CallTest("assert candidate(1) == 2", "f")), Limits(cpu_s=1.5), Checker("exact")
+)
 
 
 def problems(text: str) -> list[str]:
@@ -31,42 +44,42 @@ def problems(text: str) -> list[str]:
     return caught.value.problems
 
 
-def with_tests(*tests: Any, **exam: Any) -> str:
-    return json.dumps({"language": "cpp", "source": "x", "exam": {"tests": tests, **exam}})
+def with_tests(*tests: Any, **suite: Any) -> str:
+    return json.dumps({"language": "cpp", "source": "x", "test_suite": {"tests": tests, **suite}})
 
 
 def test_dump_and_parse_round_trip() -> None:
-    submission = Submission("cpp", "int main() { return 'ä'; }", EXAM, Stop.FAILURE)
+    submission = Submission("cpp", "int main() { return 'ä'; }", SUITE, Stop.FAILURE)
     assert parse_submission(dump_submission(submission)) == submission
-    assert parse_exam(dump_exam(EXAM)) == EXAM
-    assert parse_exam(dump_exam(EXAM)).digest == EXAM.digest
-    ran = Ran(0, Outcome.RUNTIME_ERROR, 0.1, 0.2, 3.0, None, "SIGSEGV", "crashed", "out", "err")
-    judgement = Judgement(Outcome.RUNTIME_ERROR, (ran,), 2, Isolation.SECCOMP, "crashed", 0.5)
+    assert parse_test_suite(dump_test_suite(SUITE)) == SUITE
+    assert parse_test_suite(dump_test_suite(SUITE)).digest == SUITE.digest
+    result = TestResult(0, Outcome.RUNTIME_ERROR, 0.1, 0.2, 3.0, None, "SIGSEGV", "crashed", "out", "err")
+    judgement = Judgement(Outcome.RUNTIME_ERROR, (result,), 2, Isolation.SECCOMP, "crashed", 0.5)
     assert parse_judgement(dump_judgement(judgement)) == judgement
-    request = JudgeRequest("python", "pass", exam_digest="a" * 64)
+    request = JudgeRequest("python", "pass", test_suite_digest="a" * 64)
     assert parse_request(dump_request(request)) == request
 
 
 def test_every_problem_is_reported_with_its_path() -> None:
     text = with_tests({"input": "1"}, limits={"cpu_s": 0}, checker={"name": "best"}, colour=1)
     found = problems(text)
-    assert found[0] == "exam.tests.0.output: Field required"
-    assert "exam.limits: limits.cpu_s=0.0 is out of range; choose 0.01 to 3600" in found
-    assert any(line.startswith("exam.checker.name: Input should be 'tokens'") for line in found)
-    assert "exam.colour: Unknown field" in found
+    assert found[0] == "test_suite.tests.0.output: Field required"
+    assert "test_suite.limits: limits.cpu_s=0.0 is out of range; choose 0.01 to 3600" in found
+    assert any(line.startswith("test_suite.checker.name: Input should be 'tokens'") for line in found)
+    assert "test_suite.colour: Unknown field" in found
     assert len(found) == 4
 
 
 @pytest.mark.parametrize(
     ("test", "expected"),
     [
-        ({"output": "1"}, ["exam.tests.0.input: Field required"]),
-        ({"code": 3}, ["exam.tests.0.code: Input should be a valid string"]),
-        ({"function": "f"}, ["exam.tests.0.code: Field required"]),
-        ("1 2", ["exam.tests.0: Input should be an object"]),
+        ({"output": "1"}, ["test_suite.tests.0.input: Field required"]),
+        ({"code": 3}, ["test_suite.tests.0.code: Input should be a valid string"]),
+        ({"function": "f"}, ["test_suite.tests.0.code: Field required"]),
+        ("1 2", ["test_suite.tests.0: Input should be an object"]),
         (
             {"input": "1", "output": "2", "weight": 3},
-            ["exam.tests.0.weight: Unknown field"],
+            ["test_suite.tests.0.weight: Unknown field"],
         ),
     ],
 )
@@ -86,26 +99,26 @@ def test_invalid_json_is_rejected() -> None:
 
 
 def test_problems_never_quote_the_program() -> None:
-    text = json.dumps({"language": 1, "source": ["int main() {}"], "exam": {"tests": []}})
+    text = json.dumps({"language": 1, "source": ["int main() {}"], "test_suite": {"tests": []}})
     assert "main" not in " ".join(problems(text))
 
 
 def test_lone_surrogates_become_question_marks() -> None:
-    submission = Submission("python", "print('\ud800')", EXAM)
+    submission = Submission("python", "print('\ud800')", SUITE)
     assert parse_submission(dump_submission(submission)).source == "print('?')"
-    by_python = json.dumps({"language": "python", "source": "\udfff", "exam": {"tests": [{"code": "x"}]}})
-    assert parse_submission(by_python) == Submission("python", "?", Exam((CallTest("x"),)))
+    by_python = json.dumps({"language": "python", "source": "\udfff", "test_suite": {"tests": [{"code": "x"}]}})
+    assert parse_submission(by_python) == Submission("python", "?", TestSuite((CallTest("x"),)))
 
 
-@pytest.mark.parametrize("given", [{}, {"exam_digest": "a", "exam": {"tests": [{"code": "x"}]}}])
-def test_a_request_has_an_exam_or_its_digest(given: dict[str, Any]) -> None:
-    with pytest.raises(SchemaError, match="either exam or exam_digest"):
+@pytest.mark.parametrize("given", [{}, {"test_suite_digest": "a", "test_suite": {"tests": [{"code": "x"}]}}])
+def test_a_request_has_an_test_suite_or_its_digest(given: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError, match="either test_suite or test_suite_digest"):
         parse_request(json.dumps({"language": "cpp", "source": "", **given}))
 
 
 def test_a_problem_file_with_tests() -> None:
     text = json.dumps({"tests": [{"input": "1", "output": "2"}], "limits": {"cpu_s": 1}, "checker": {"name": "exact"}})
-    assert read_problem(text) == Exam((IoTest("1", "2"),), Limits(cpu_s=1.0), Checker("exact"))
+    assert read_problem(text) == TestSuite((IoTest("1", "2"),), Limits(cpu_s=1.0), Checker("exact"))
     assert read_problem(text, "all") == read_problem(text)
     with pytest.raises(DataError, match="no public tests"):
         read_problem(text, "public")

@@ -15,7 +15,7 @@ from dojang.judge.config import JudgeConfig
 from dojang.judge.host_capabilities import probe
 from dojang.judge.interpreter import find_python
 from dojang.judge.pool import JudgePool
-from dojang.programs import Exam, IoTest, Judgement, Submission
+from dojang.programs import IoTest, Judgement, Submission, TestSuite
 from dojang.types import Outcome
 
 ISOLATIONS = ("namespaces", "landlock", "seccomp", "none")
@@ -46,7 +46,7 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def judge(isolation: str, packages: list[str], *sources: str) -> list[Judgement]:
     async def play() -> list[Judgement]:
         async with JudgePool(cache=cache_root(), workers=1, isolation=isolation, packages=packages) as pool:
-            return [await pool.judge(Submission("python3", each, Exam((IoTest("", "42"),)))) for each in sources]
+            return [await pool.judge(Submission("python3", each, TestSuite((IoTest("", "42"),)))) for each in sources]
 
     return asyncio.run(play())
 

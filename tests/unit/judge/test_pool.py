@@ -21,13 +21,13 @@ from dojang.judge.worker_pool import ATTEMPTS, Work, WorkerPool
 from dojang.programs import (
     CallTest,
     Checker,
-    Exam,
     IoTest,
     Isolation,
     Judgement,
     Limits,
     Stop,
     Submission,
+    TestSuite,
     sampled,
 )
 from dojang.types import Outcome
@@ -51,7 +51,7 @@ def submitted(
     checker: Checker | None = None,
     stop: Stop = Stop.NEVER,
 ) -> Submission:
-    return Submission(language, source, Exam(tuple(tests), limits, checker or Checker()), stop)
+    return Submission(language, source, TestSuite(tuple(tests), limits, checker or Checker()), stop)
 
 
 def run(waiting: Awaitable[T]) -> T:
@@ -168,7 +168,7 @@ def test_judge_error_is_not_cached(make: Callable[..., JudgePool], monkeypatch: 
     monkeypatch.setattr(WorkerHandle, "judge", failing)
     pool = make()
     first = judged(pool, submitted())
-    assert (first.outcome, first.ran, first.total) == (Outcome.JUDGE_ERROR, (), 2)
+    assert (first.outcome, first.results, first.total) == (Outcome.JUDGE_ERROR, (), 2)
     assert "for the sake of it" in first.detail
     assert judged(pool, submitted()).outcome is Outcome.ACCEPTED
 
@@ -205,7 +205,7 @@ def test_program_is_compiled_once(make: Callable[..., JudgePool], monkeypatch: p
 # Taking turns -------------------------------------------------------------------------------------------------------
 
 
-def test_slow_exam_does_not_delay_another(make: Callable[..., JudgePool]) -> None:
+def test_slow_test_suite_does_not_delay_another(make: Callable[..., JudgePool]) -> None:
     pool, order = make(), list[str]()
 
     async def one(name: str, submission: Submission) -> None:
@@ -330,7 +330,7 @@ def test_close_answers_all_callers(make: Callable[..., JudgePool]) -> None:
     before = time.monotonic()
     judgements = run(close())
     assert time.monotonic() - before < 40
-    assert {(each.outcome, each.ran) for each in judgements} == {(Outcome.JUDGE_ERROR, ())}
+    assert {(each.outcome, each.results) for each in judgements} == {(Outcome.JUDGE_ERROR, ())}
     assert all("closed" in each.detail for each in judgements)
     run(pool.close())
 
@@ -356,11 +356,11 @@ def test_close_while_compiling(make: Callable[..., JudgePool]) -> None:
 def test_judge_after_close_is_judge_error(tmp_path: Path) -> None:
     code = (
         "import asyncio\nfrom pathlib import Path\nfrom dojang.judge.pool import JudgePool\n"
-        "from dojang.programs import Exam, IoTest, Submission\n"
+        "from dojang.programs import TestSuite, IoTest, Submission\n"
         "async def main():\n"
         f"    pool = JudgePool(cache=Path({str(tmp_path)!r}), workers=1)\n"
         "    await pool.close()\n"
-        "    judgement = await pool.judge(Submission('python3', 'print(1)', Exam((IoTest('', '1'),))))\n"
+        "    judgement = await pool.judge(Submission('python3', 'print(1)', TestSuite((IoTest('', '1'),))))\n"
         "    print(judgement.outcome, judgement.detail)\n"
         "asyncio.run(main())\n"
     )
@@ -406,7 +406,7 @@ code = next(each for each in gc.get_objects() if type(each).__name__ == "Forks")
 
 
 def test_changes_to_the_interpreter_end_with_the_program(make: Callable[..., JudgePool]) -> None:
-    exam = Exam((IoTest("", "clean"), IoTest("", "clean")))
+    suite = TestSuite((IoTest("", "clean"), IoTest("", "clean")))
     spoil = (
         INTO_THE_INTERPRETER
         + "before = bytes(code[:])\ncode[:] = bytes(len(code))\nprint('clean' if any(before) else 'spoilt')"
@@ -416,7 +416,7 @@ def test_changes_to_the_interpreter_end_with_the_program(make: Callable[..., Jud
     async def play() -> list[Outcome]:
         async with make(workers=1) as pool:
             return [
-                (await pool.judge(Submission("python3", each, exam))).outcome for each in (spoil, look, spoil + " ")
+                (await pool.judge(Submission("python3", each, suite))).outcome for each in (spoil, look, spoil + " ")
             ]
 
     assert asyncio.run(play()) == [Outcome.ACCEPTED] * 3
@@ -425,7 +425,7 @@ def test_changes_to_the_interpreter_end_with_the_program(make: Callable[..., Jud
 def test_programs_of_equal_size_are_not_confused(make: Callable[..., JudgePool]) -> None:
     async def play() -> list[Outcome]:
         async with make(workers=1) as pool:
-            asks = [(f"print({number})", Exam((IoTest("", str(number)),) * 3)) for number in (1, 2, 1, 3)]
+            asks = [(f"print({number})", TestSuite((IoTest("", str(number)),) * 3)) for number in (1, 2, 1, 3)]
             return [(await pool.judge(Submission("python3", *each))).outcome for each in asks]
 
     assert asyncio.run(play()) == [Outcome.ACCEPTED] * 4
@@ -447,8 +447,8 @@ print("clean")
 def test_program_sees_no_names_of_the_zygote(make: Callable[..., JudgePool]) -> None:
     async def play() -> list[Outcome]:
         async with make(workers=1) as pool:
-            exam = Exam((IoTest("", "clean"),) * 3)
-            return [(await pool.judge(Submission("python3", each, exam))).outcome for each in (CLEAN, CLEAN + "\n")]
+            suite = TestSuite((IoTest("", "clean"),) * 3)
+            return [(await pool.judge(Submission("python3", each, suite))).outcome for each in (CLEAN, CLEAN + "\n")]
 
     assert asyncio.run(play()) == [Outcome.ACCEPTED] * 2
 
@@ -471,9 +471,9 @@ print("found" if bytes(reversed(b"_erusaert")) in heap else "nothing")  # so tha
 def test_program_sees_nothing_of_earlier_programs(make: Callable[..., JudgePool]) -> None:
     async def play() -> list[list[Outcome]]:
         async with make(workers=1) as pool:
-            exam = Exam((IoTest("", "found"),) * 2)
-            judged = [await pool.judge(Submission("python3", each, exam)) for each in (SOLUTION, THIEF, THIEF + "\n")]
-            return [[ran.outcome for ran in each.ran] for each in judged]
+            suite = TestSuite((IoTest("", "found"),) * 2)
+            judged = [await pool.judge(Submission("python3", each, suite)) for each in (SOLUTION, THIEF, THIEF + "\n")]
+            return [[result.outcome for result in each.results] for each in judged]
 
     assert asyncio.run(play()) == [[Outcome.ACCEPTED] * 2, [Outcome.WRONG] * 2, [Outcome.WRONG] * 2]
 
@@ -490,8 +490,8 @@ def test_program_sees_nothing_of_earlier_programs(make: Callable[..., JudgePool]
 def test_every_run_is_like_the_first(make: Callable[..., JudgePool], source: str, isolation: str, code: int) -> None:
     async def play() -> list[tuple[Outcome, int | None]]:
         async with make(workers=1, isolation=isolation) as pool:
-            judged = await pool.judge(Submission("python3", source, Exam((IoTest("", "right"),) * 3)))
-            return [(ran.outcome, ran.exit_code) for ran in judged.ran]
+            judged = await pool.judge(Submission("python3", source, TestSuite((IoTest("", "right"),) * 3)))
+            return [(result.outcome, result.exit_code) for result in judged.results]
 
     assert asyncio.run(play()) == [(Outcome.RUNTIME_ERROR if code else Outcome.ACCEPTED, code)] * 3
 
@@ -499,7 +499,7 @@ def test_every_run_is_like_the_first(make: Callable[..., JudgePool], source: str
 def test_too_large_exit_status_is_a_failure(make: Callable[..., JudgePool]) -> None:
     async def play() -> Outcome:
         async with make(workers=1) as pool:
-            return (await pool.judge(Submission("python3", "exit(1 << 70)", Exam((IoTest("", ""),))))).outcome
+            return (await pool.judge(Submission("python3", "exit(1 << 70)", TestSuite((IoTest("", ""),))))).outcome
 
     assert asyncio.run(play()) is Outcome.RUNTIME_ERROR
 
@@ -518,10 +518,14 @@ def test_isolation_is_recorded(make: Callable[..., JudgePool], isolation: str) -
 def test_record_of_each_test(pool: JudgePool) -> None:
     source = "import sys\nn = int(input())\nprint('out', n)\nprint('err', n, file=sys.stderr)\nsys.exit(n)\n"
     judgement = judged(pool, submitted(source, [IoTest(f"{n}", "out 0") for n in (0, 3, 0)]))
-    assert [ran.test for ran in judgement.ran] == [0, 1, 2]
-    assert [ran.exit_code for ran in judgement.ran] == [0, 3, 0]
-    assert [(ran.output, ran.errors) for ran in judgement.ran] == [("", ""), ("out 3\n", "err 3\n"), ("", "")]
-    assert all(ran.cpu_s > 0 and ran.wall_s > 0 for ran in judgement.ran)
+    assert [result.test for result in judgement.results] == [0, 1, 2]
+    assert [result.exit_code for result in judgement.results] == [0, 3, 0]
+    assert [(result.output, result.errors) for result in judgement.results] == [
+        ("", ""),
+        ("out 3\n", "err 3\n"),
+        ("", ""),
+    ]
+    assert all(result.cpu_s > 0 and result.wall_s > 0 for result in judgement.results)
     assert (judgement.passed, judgement.total, judgement.detail) == (2, 3, "test 1: exit code 3")
 
 
@@ -537,7 +541,7 @@ def test_stop(pool: JudgePool, stop: Stop, ran: int) -> None:
     tests = [IoTest(str(number), "yes") for number in range(4)]
     judgement = judged(pool, submitted(STEPS, tests, limits=Limits(cpu_s=0.5), stop=stop))
     expected = [Outcome.ACCEPTED, Outcome.WRONG, Outcome.TIME_LIMIT, Outcome.ACCEPTED]
-    assert [each.outcome for each in judgement.ran] == expected[:ran]
+    assert [each.outcome for each in judgement.results] == expected[:ran]
     assert judgement.outcome is (Outcome.WRONG if ran == 2 else Outcome.TIME_LIMIT)
     assert judgement.total == 4
 
@@ -598,7 +602,7 @@ def test_limits_hold(
     pool: JudgePool, language: str, source: str, limits: Limits, within: str, beyond: str, outcomes: set[Outcome]
 ) -> None:
     tests = [IoTest(within, "ok"), IoTest(beyond, "ok"), IoTest(within, "ok")]
-    first, second, third = judged(pool, submitted(source, tests, language=language, limits=limits)).ran
+    first, second, third = judged(pool, submitted(source, tests, language=language, limits=limits)).results
     assert (first.outcome, third.outcome) == (Outcome.ACCEPTED, Outcome.ACCEPTED)
     assert second.outcome in outcomes, second
 
@@ -738,8 +742,8 @@ def test_run_returns_complete_output(pool: JudgePool) -> None:
     assert execution.stderr == b"y" * 3000
     execution = run(pool.run("python3", source, "7\n", ROOMY))
     assert execution.outcome is Outcome.RUNTIME_ERROR
-    assert execution.ran is not None
-    assert execution.ran.exit_code == 7
+    assert execution.result is not None
+    assert execution.result.exit_code == 7
     assert len(execution.stdout) == 1_000_001
 
 
@@ -750,13 +754,13 @@ def test_run_returns_complete_stderr(pool: JudgePool) -> None:
 
 def test_end_of_stderr_is_shown(pool: JudgePool) -> None:
     source = "import sys\nsys.stderr.write('y' * 100_000 + 'the end')\nsys.exit(1)\n"
-    assert judged(pool, submitted(source)).ran[0].errors.endswith("the end")
+    assert judged(pool, submitted(source)).results[0].errors.endswith("the end")
 
 
 def test_run_of_a_program_that_does_not_compile(pool: JudgePool) -> None:
     for language, source in (("python3", "def f(:"), ("cpp17", "int main() { return nothing; }")):
         execution = run(pool.run(language, source, "", ROOMY))
-        assert (execution.outcome, execution.compiled, execution.ran) == (Outcome.COMPILE_ERROR, False, None)
+        assert (execution.outcome, execution.compiled, execution.result) == (Outcome.COMPILE_ERROR, False, None)
         assert execution.compile_log
     execution = run(pool.run("cobol", "", "", ROOMY))
     assert (execution.outcome, execution.compiled) == (Outcome.JUDGE_ERROR, False)

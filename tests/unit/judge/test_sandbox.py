@@ -32,7 +32,7 @@ from dojang.judge.sandbox.limits import Interrupted, LimitsWatcher, PoolDisconne
 from dojang.judge.sandbox.run_test import RunLimits, _outcome, loaded_size
 from dojang.judge.sandbox.syscall_policy import EXEC_FD, compiler_filter, native_filter, python_filters
 from dojang.judge.sandbox.syscalls import ARCHITECTURES
-from dojang.programs import CallTest, Exam, Judgement, Limits, Submission
+from dojang.programs import CallTest, Judgement, Limits, Submission, TestSuite
 from dojang.types import Outcome
 
 ARCHES = ("x86_64", "aarch64")
@@ -254,8 +254,8 @@ print(depth(20_000))
         async with JudgePool(cache=cache_root(), workers=1) as pool:
             return await pool.run("python3", source, "", Limits())
 
-    ran = asyncio.run(run())
-    assert (ran.stdout, ran.stderr) == (b"20000\n", b"")
+    execution = asyncio.run(run())
+    assert (execution.stdout, execution.stderr) == (b"20000\n", b"")
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -629,7 +629,7 @@ assert (queue, second) == (deque([0, 1]), [2, 2])
 
     async def judge() -> Judgement:
         async with JudgePool(cache=cache_root(), workers=1) as pool:
-            return await pool.judge(Submission("python3", source, Exam((CallTest(test, "f"),))))
+            return await pool.judge(Submission("python3", source, TestSuite((CallTest(test, "f"),))))
 
     judgement = asyncio.run(judge())
     assert judgement.outcome is Outcome.ACCEPTED, judgement

@@ -16,13 +16,13 @@ from dojang.judge.host_capabilities import probe
 from dojang.judge.pool import JudgePool
 from dojang.judge.selftest import CheckResult, selftest
 from dojang.judge.selftest_programs import CHECKS, ENVIRONMENT, Check
-from dojang.programs import Exam, IoTest, Isolation, Judgement, Ran, Submission
+from dojang.programs import IoTest, Isolation, Judgement, Submission, TestResult, TestSuite
 from dojang.types import Outcome
 
 OFFERS = probe()
 HARMFUL = ("kill its parent", "leave a file for the next test")
 """Checks that must not succeed on the test machine."""
-BLOCKED = Exam((IoTest("", "blocked"),))
+BLOCKED = TestSuite((IoTest("", "blocked"),))
 
 needs_isolation = pytest.mark.skipif(
     all(OFFERS[name] for name in ("namespaces", "landlock", "seccomp")), reason=f"nothing to keep programs in: {OFFERS}"
@@ -32,10 +32,10 @@ needs_isolation = pytest.mark.skipif(
 class Fixed(JudgePool):
     """Returns the same judgement for every submission."""
 
-    def __init__(self, outcome: Outcome, level: Isolation = Isolation.LANDLOCK, **ran: Any) -> None:
+    def __init__(self, outcome: Outcome, level: Isolation = Isolation.LANDLOCK, **result: Any) -> None:
         super().__init__(cache=Path("/nowhere"), isolation=level)
         self.host.__dict__.update(features=dict.fromkeys(OFFERS, ""), toolchain=None)
-        self.fixed = Judgement(outcome, (Ran(0, outcome, **ran),), 1, level)
+        self.fixed = Judgement(outcome, (TestResult(0, outcome, **result),), 1, level)
 
     async def judge(self, submission: Submission) -> Judgement:
         return self.fixed
@@ -69,7 +69,7 @@ def test_successful_escape_is_detected() -> None:
     async def run() -> dict[str, Judgement]:
         async with JudgePool(cache=cache_root(), isolation="none") as pool:
             return {
-                check.name: await pool.judge(Submission(check.language, check.source, check.exam))
+                check.name: await pool.judge(Submission(check.language, check.source, check.test_suite))
                 for check in CHECKS
                 if check.escape and check.language == "python3" and check.name not in HARMFUL
             }

@@ -14,16 +14,16 @@ import pytest
 from fake_service import PATIENCE, FakeJudge, RunningService, request, service_process, until
 
 from dojang.core.errors import ConfigError
-from dojang.judge.json_schema import dump_exam, parse_judgement
+from dojang.judge.json_schema import dump_test_suite, parse_judgement
 from dojang.judge.server import serve
-from dojang.judge.service import ExamCache, ServiceOptions
-from dojang.programs import Exam, IoTest, Isolation
+from dojang.judge.service import ServiceOptions, SuiteCache
+from dojang.programs import IoTest, Isolation, TestSuite
 from dojang.types import Outcome
 
 TOKEN = "s3cret"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 OPTIONS = ServiceOptions(
-    token=TOKEN, queue=2, workers=1, isolation=Isolation.SECCOMP, body_mb=0.25, exams_mb=1, upload_s=PATIENCE
+    token=TOKEN, queue=2, workers=1, isolation=Isolation.SECCOMP, body_mb=0.25, test_suites_mb=1, upload_s=PATIENCE
 )
 
 
@@ -76,28 +76,28 @@ def test_judge_submission(caller: httpx.Client) -> None:
     assert parse_judgement(caller.post("/v1/judge", content=request("other")).content).outcome is Outcome.WRONG
 
 
-def test_stored_exam_is_named_by_digest(caller: httpx.Client) -> None:
-    exam = Exam((IoTest("1", "2"), IoTest("3", "4")))
-    named = json.dumps({"language": "cpp", "source": "right", "exam_digest": exam.digest})
+def test_stored_test_suite_is_named_by_digest(caller: httpx.Client) -> None:
+    suite = TestSuite((IoTest("1", "2"), IoTest("3", "4")))
+    named = json.dumps({"language": "cpp", "source": "right", "test_suite_digest": suite.digest})
     reply = caller.post("/v1/judge", content=named)
-    assert (reply.status_code, reply.json()["error"]) == (404, "unknown_exam")
-    assert caller.put(f"/v1/exams/{exam.digest}", content=dump_exam(exam)).status_code == 200
-    assert caller.put(f"/v1/exams/{exam.digest}", content=dump_exam(exam)).status_code == 200
+    assert (reply.status_code, reply.json()["error"]) == (404, "unknown_test_suite")
+    assert caller.put(f"/v1/test-suites/{suite.digest}", content=dump_test_suite(suite)).status_code == 200
+    assert caller.put(f"/v1/test-suites/{suite.digest}", content=dump_test_suite(suite)).status_code == 200
     assert parse_judgement(caller.post("/v1/judge", content=named).content).total == 2
-    reply = caller.put(f"/v1/exams/{'0' * 64}", content=dump_exam(exam))
+    reply = caller.put(f"/v1/test-suites/{'0' * 64}", content=dump_test_suite(suite))
     assert (reply.status_code, reply.json()["error"]) == (422, "wrong_digest")
 
 
-def test_least_recently_used_exams_are_evicted() -> None:
-    first, second, third = (Exam((IoTest(str(each), ""),)) for each in range(3))
-    exams = ExamCache(25)
-    exams.put("a", first, 10)
-    exams.put("b", second, 10)
-    assert exams.get("a") is first
-    exams.put("c", third, 10)
-    assert (exams.get("a"), exams.get("b"), exams.get("c")) == (first, None, third)
-    exams.put("d", second, 1000)
-    assert (exams.get("a"), exams.get("d")) == (None, second)
+def test_least_recently_used_test_suites_are_evicted() -> None:
+    first, second, third = (TestSuite((IoTest(str(each), ""),)) for each in range(3))
+    suites = SuiteCache(25)
+    suites.put("a", first, 10)
+    suites.put("b", second, 10)
+    assert suites.get("a") is first
+    suites.put("c", third, 10)
+    assert (suites.get("a"), suites.get("b"), suites.get("c")) == (first, None, third)
+    suites.put("d", second, 1000)
+    assert (suites.get("a"), suites.get("d")) == (None, second)
 
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer", TOKEN, f"Basic {TOKEN}", "Bearer \xe9"])
@@ -145,10 +145,10 @@ def test_exception_in_judge_is_judge_error(client: httpx.Client, caplog: pytest.
 
 
 def test_invalid_request_lists_all_problems(caller: httpx.Client) -> None:
-    reply = caller.post("/v1/judge", json={"language": "cpp", "exam": {"tests": [{"input": "1"}]}})
+    reply = caller.post("/v1/judge", json={"language": "cpp", "test_suite": {"tests": [{"input": "1"}]}})
     assert reply.status_code == 422
     assert reply.json()["error"] == "invalid"
-    assert reply.json()["problems"] == ["source: Field required", "exam.tests.0.output: Field required"]
+    assert reply.json()["problems"] == ["source: Field required", "test_suite.tests.0.output: Field required"]
     assert reply.json()["detail"] == "; ".join(reply.json()["problems"])
     assert caller.post("/run_code", json={"code": "x", "run_timeout": 0}).status_code == 422
     assert (caller.get("/v1/judge").status_code, caller.get("/v1/judge").json()["error"]) == (405, "method_not_allowed")
@@ -156,13 +156,13 @@ def test_invalid_request_lists_all_problems(caller: httpx.Client) -> None:
 
 
 def test_unsupported_submission_is_rejected(caller: httpx.Client) -> None:
-    exam = {"tests": [{"input": "1", "output": "1"}]}
-    reply = caller.post("/v1/judge", json={"language": "klingon", "source": "nuqneH", "exam": exam})
+    suite = {"tests": [{"input": "1", "output": "1"}]}
+    reply = caller.post("/v1/judge", json={"language": "klingon", "source": "nuqneH", "test_suite": suite})
     assert (reply.status_code, reply.json()["error"]) == (422, "unfit")
     assert "'klingon'" in reply.json()["detail"]
     assert "cpp17" in reply.json()["detail"]
     calls = {"tests": [{"code": "assert candidate(1) == 1", "function": "f"}]}
-    reply = caller.post("/v1/judge", json={"language": "cpp17", "source": "int f(int);", "exam": calls})
+    reply = caller.post("/v1/judge", json={"language": "cpp17", "source": "int f(int);", "test_suite": calls})
     assert (reply.status_code, reply.json()["error"]) == (422, "unfit")
     assert "cannot judge a program in cpp17" in reply.json()["detail"]
 

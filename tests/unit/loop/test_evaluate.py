@@ -23,7 +23,7 @@ class Recorded:
 
 
 @pytest.fixture
-def exam(make_sample: Callable[..., Sample]) -> Callable[..., tuple[Recorded, Evaluation]]:
+def run_evaluation(make_sample: Callable[..., Sample]) -> Callable[..., tuple[Recorded, Evaluation]]:
     def run(*rewards: tuple[float, ...], errors: int = 0) -> tuple[Recorded, Evaluation]:
         groups = [
             Group(
@@ -41,9 +41,9 @@ def exam(make_sample: Callable[..., Sample]) -> Callable[..., tuple[Recorded, Ev
 
 
 def test_accuracy_and_mean_reward_over_all_and_per_source(
-    exam: Callable[..., tuple[Recorded, Evaluation]],
+    run_evaluation: Callable[..., tuple[Recorded, Evaluation]],
 ) -> None:
-    workflow, found = exam((1.0,), (0.5,), (1.0,), (1.5,))
+    workflow, found = run_evaluation((1.0,), (0.5,), (1.0,), (1.5,))
     assert found.score == 0.75
     assert found.metrics == {
         "val/accuracy": 0.75,
@@ -58,29 +58,31 @@ def test_accuracy_and_mean_reward_over_all_and_per_source(
     assert found.groups == tuple(workflow.groups)
 
 
-def test_each_problem_is_posed_once_under_its_place(exam: Callable[..., tuple[Recorded, Evaluation]]) -> None:
-    workflow, _ = exam((1.0,), (0.0,), (1.0,), (1.0,))
+def test_each_problem_is_posed_once_under_its_place(run_evaluation: Callable[..., tuple[Recorded, Evaluation]]) -> None:
+    workflow, _ = run_evaluation((1.0,), (0.0,), (1.0,), (1.0,))
     assert workflow.asked == [("a/0", 0), ("a/1", 1), ("b/0", 2), ("b/1", 3)]
 
 
-def test_every_problem_counts_once_as_in_dojang_eval(exam: Callable[..., tuple[Recorded, Evaluation]]) -> None:
+def test_every_problem_counts_once_as_in_dojang_eval(
+    run_evaluation: Callable[..., tuple[Recorded, Evaluation]],
+) -> None:
     """However many of its answers could be judged."""
-    _, found = exam((1.0, 0.0, 0.0), (1.0, 1.0, 1.0), (0.0,), ())
+    _, found = run_evaluation((1.0, 0.0, 0.0), (1.0, 1.0, 1.0), (0.0,), ())
     assert found.metrics["val/accuracy/a"] == pytest.approx(4 / 6)
     assert found.metrics["val/accuracy/b"] == 0.0
     assert found.score == pytest.approx((1 / 3 + 1 + 0) / 3)
 
 
 def test_what_could_not_be_judged_is_counted_and_no_wrong_answer(
-    exam: Callable[..., tuple[Recorded, Evaluation]],
+    run_evaluation: Callable[..., tuple[Recorded, Evaluation]],
 ) -> None:
-    _, found = exam((1.0,), (1.0,), (), (1.0,), errors=2)
+    _, found = run_evaluation((1.0,), (1.0,), (), (1.0,), errors=2)
     assert found.score == 1.0
     assert found.metrics["val/judge_errors"] == 8.0
 
 
-def test_nothing_judged_at_all_ends_the_run(exam: Callable[..., tuple[Recorded, Evaluation]]) -> None:
+def test_nothing_judged_at_all_ends_the_run(run_evaluation: Callable[..., tuple[Recorded, Evaluation]]) -> None:
     with pytest.raises(
         HealthError, match="no completion of the evaluation could be judged; the last failure was: gone"
     ):
-        exam((), (), (), (), errors=1)
+        run_evaluation((), (), (), (), errors=1)

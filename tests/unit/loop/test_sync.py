@@ -538,14 +538,14 @@ def test_pending_groups_come_back_as_they_were(make_run: Callable[..., Run]) -> 
 
 def test_last_and_best_are_kept_and_nothing_else(make_run: Callable[..., Run]) -> None:
     # Right on the held-out problems after the first and the third step, wrong otherwise.
-    exams = iter([False, True, False, True, False])
+    evaluations = iter([False, True, False, True, False])
     now = [False]
 
     def script(prompt: str, index: int, sampling: Sampling) -> str:
         if sampling.seed != EVAL_SEED:
             return mixed(prompt, index, sampling)
         if "test 0" in prompt:
-            now[0] = next(exams)
+            now[0] = next(evaluations)
         return "good" if now[0] else "bad"
 
     run = make_run(script=script, steps=4)
@@ -686,14 +686,14 @@ def test_a_run_stopped_while_it_evaluates_on_a_benchmark_goes_on_exactly(make_ru
 
 def scored(scores: Sequence[int]) -> Script:
     """Right on so many of the three held-out problems after each step, and in training as often as at the last one."""
-    exams = iter(scores)
+    evaluations = iter(scores)
     now = [0]
 
     def script(prompt: str, index: int, sampling: Sampling) -> str:
         if sampling.seed != EVAL_SEED:
             return "good" if index <= now[0] else "bad"
         if "test 0" in prompt:
-            now[0] = next(exams)
+            now[0] = next(evaluations)
         return "good" if int(prompt.split("test ")[1][0]) < now[0] else "bad"
 
     return script

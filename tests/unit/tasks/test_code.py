@@ -15,9 +15,9 @@ from dojang.programs import (
     Isolation,
     Judgement,
     Limits,
-    Ran,
     Stop,
     Submission,
+    TestResult,
     fold,
 )
 from dojang.protocols import Judge, ProgramTask, Task
@@ -49,14 +49,16 @@ class ScriptedJudge:
         self.seen.append(submission)
         if self._reply:
             return self._reply
-        ran: list[Ran] = []
-        for number, outcome in enumerate(self._outcomes[: len(submission.exam.tests)]):
-            ran.append(Ran(number, outcome))
+        results: list[TestResult] = []
+        for number, outcome in enumerate(self._outcomes[: len(submission.test_suite.tests)]):
+            results.append(TestResult(number, outcome))
             if submission.stop is Stop.FAILURE and outcome is not OK:
                 break
             if submission.stop is Stop.TIME_LIMIT and outcome is LATE:
                 break
-        return Judgement(fold(ran), tuple(ran), len(submission.exam.tests), Isolation.LANDLOCK, "said", 0.25)
+        return Judgement(
+            fold(results), tuple(results), len(submission.test_suite.tests), Isolation.LANDLOCK, "said", 0.25
+        )
 
     async def close(self) -> None:
         pass
@@ -121,7 +123,7 @@ def test_compile_error_reward() -> None:
 
 
 def test_judge_failure_has_no_reward() -> None:
-    reply = Judgement(Outcome.JUDGE_ERROR, (Ran(0, OK),), 4, Isolation.SECCOMP, "no compiler", 1.5)
+    reply = Judgement(Outcome.JUDGE_ERROR, (TestResult(0, OK),), 4, Isolation.SECCOMP, "no compiler", 1.5)
     verdict = grade(ScriptedJudge(reply=reply))
     assert (verdict.outcome, verdict.reward) == (Outcome.JUDGE_ERROR, None)
     assert (verdict.detail, verdict.seconds, verdict.isolation) == ("p/1: no compiler", 1.5, "")
@@ -131,7 +133,9 @@ def test_judge_failure_has_no_reward() -> None:
 def test_stopping_early_never_changes_the_reward(reward_shape: str) -> None:
     class Thorough(ScriptedJudge):
         async def judge(self, submission: Submission) -> Judgement:
-            return await super().judge(Submission(submission.language, submission.source, submission.exam, Stop.NEVER))
+            return await super().judge(
+                Submission(submission.language, submission.source, submission.test_suite, Stop.NEVER)
+            )
 
     random = Random(6)
     kinds = [OK, BAD, LATE, Outcome.RUNTIME_ERROR, Outcome.MEMORY_LIMIT, Outcome.OUTPUT_LIMIT]
@@ -165,9 +169,9 @@ def test_submission_to_the_judge(reward_shape: str, stop: Stop) -> None:
     grade(judge, problem=make_problem(reference), reward_shape=reward_shape, language="cpp20")
     (submission,) = judge.seen
     assert (submission.language, submission.source, submission.stop) == ("cpp20", "int main() {}", stop)
-    assert submission.exam.tests == io_tests(3)
-    assert submission.exam.limits == Limits(cpu_s=1.0)
-    assert submission.exam.checker == Checker("floats")
+    assert submission.test_suite.tests == io_tests(3)
+    assert submission.test_suite.limits == Limits(cpu_s=1.0)
+    assert submission.test_suite.checker == Checker("floats")
 
 
 def test_language_and_prefix_of_the_problem() -> None:
@@ -188,15 +192,15 @@ def test_language_and_prefix_of_the_problem() -> None:
 def test_task_tests_selects_tests(tests: str, labels: list[str]) -> None:
     judge = ScriptedJudge([OK] * 3)
     grade(judge, problem=make_problem(CodeReference(io_tests(2), io_tests(1, "u"))), tests=tests)
-    assert [test.input for test in judge.seen[0].exam.tests if isinstance(test, IoTest)] == labels
+    assert [test.input for test in judge.seen[0].test_suite.tests if isinstance(test, IoTest)] == labels
 
 
 def test_drawn_tests_are_deterministic() -> None:
     def drawn(id: str = "p/1", **settings: Any) -> tuple[object, ...]:
         judge = ScriptedJudge([OK] * 200)
         verdict = grade(judge, problem=make_problem(CodeReference(io_tests(200)), id), **settings)
-        assert verdict.total == len(judge.seen[0].exam.tests)
-        return judge.seen[0].exam.tests
+        assert verdict.total == len(judge.seen[0].test_suite.tests)
+        return judge.seen[0].test_suite.tests
 
     assert len(drawn()) == 50
     assert drawn() == drawn()
@@ -209,13 +213,13 @@ def test_drawn_tests_are_deterministic() -> None:
     assert few == ["t4", "t43", "t48", "t92", "t143"]
 
 
-def test_exam_is_built_once_per_problem() -> None:
+def test_test_suite_is_built_once_per_problem() -> None:
     judge = ScriptedJudge([OK] * 4)
     problem = make_problem()
     task = CodeTask(CodeConfig(), {"train": [problem], "test": [problem]}, judge)
     for _ in range(2):
         asyncio.run(task.grade(problem, ANSWER))
-    assert judge.seen[0].exam is judge.seen[1].exam
+    assert judge.seen[0].test_suite is judge.seen[1].test_suite
 
 
 def test_task_checker_replaces_all_but_checker_programs() -> None:
@@ -229,7 +233,7 @@ def test_task_checker_replaces_all_but_checker_programs() -> None:
         (program, "contest", "program"),
     ):
         reference = {"private": tests, **({"checker": own} if own else {})}
-        checker = make_judge_input(CodeConfig(checker=chosen), make_problem(reference=reference)).exam.checker
+        checker = make_judge_input(CodeConfig(checker=chosen), make_problem(reference=reference)).test_suite.checker
         assert checker.name == name
         assert checker.tolerance == (own or {}).get("tolerance", 1e-6)
     with pytest.raises(ValidationError, match="checker"):
@@ -240,16 +244,16 @@ def test_mapping_as_reference() -> None:
     reference = CodeReference(io_tests(2), (CallTest("assert f()", "f"),), Limits(cpu_s=1.5), Checker("exact"))
     judge = ScriptedJudge([OK] * 2)
     grade(judge, problem=make_problem(asdict(reference)))
-    exam = judge.seen[0].exam
-    assert (exam.tests, exam.limits, exam.checker) == (io_tests(2), Limits(cpu_s=1.5), Checker("exact"))
+    suite = judge.seen[0].test_suite
+    assert (suite.tests, suite.limits, suite.checker) == (io_tests(2), Limits(cpu_s=1.5), Checker("exact"))
 
 
 def test_json_mapping_as_reference() -> None:
     judge = ScriptedJudge([OK])
     reference = {"private": [{"input": "1", "output": "2"}], "limits": {"cpu_s": 3}, "checker": {"name": "exact"}}
     assert grade(judge, problem=make_problem(reference)).reward == 1.0
-    assert judge.seen[0].exam.tests == (IoTest("1", "2"),)
-    assert judge.seen[0].exam.limits.cpu_s == 3
+    assert judge.seen[0].test_suite.tests == (IoTest("1", "2"),)
+    assert judge.seen[0].test_suite.limits.cpu_s == 3
 
 
 IO = {"input": "1", "output": "2"}
@@ -357,9 +361,9 @@ def test_trial_on_other_tests() -> None:
     judge = ScriptedJudge([OK, BAD, OK])
     task: ProgramTask = CodeConfig(reward_shape="all_or_nothing").make({"train": [problem]}, judge)
     found = asyncio.run(task.trial(problem, ANSWER, io_tests(3, "other")))
-    assert [ran.outcome for ran in found.ran] == [OK, BAD, OK]  # all of them: each is told of
+    assert [result.outcome for result in found.results] == [OK, BAD, OK]  # all of them: each is told of
     (seen,) = judge.seen
-    assert seen.exam.tests == io_tests(3, "other")
-    assert (seen.exam.limits, seen.exam.checker, seen.source) == (limits, checker, "// mine\nint main() {}")
+    assert seen.test_suite.tests == io_tests(3, "other")
+    assert (seen.test_suite.limits, seen.test_suite.checker, seen.source) == (limits, checker, "// mine\nint main() {}")
     nothing = asyncio.run(task.trial(problem, "I cannot.", io_tests(3, "other")))
-    assert (nothing.outcome, nothing.total, nothing.ran) == (Outcome.NO_ANSWER, 3, ())
+    assert (nothing.outcome, nothing.total, nothing.results) == (Outcome.NO_ANSWER, 3, ())

@@ -8,7 +8,7 @@ from rich.console import Console
 from dojang.track.console import ConsoleTracker
 
 STEP = {"critic/rewards/mean": 0.4321, "perf/tokens_per_s": 12345.6, "timing_s/step": 10.0}
-EXAM = {"val/accuracy": 0.25, "val/reward": 0.75, "val/accuracy/sums": 0.25, "timing_s/eval": 30.0}
+EVALUATION = {"val/accuracy": 0.25, "val/reward": 0.75, "val/accuracy/sums": 0.25, "timing_s/eval": 30.0}
 
 
 def tracker(console: Console, **settings: int) -> ConsoleTracker:
@@ -19,7 +19,7 @@ def tracker(console: Console, **settings: int) -> ConsoleTracker:
 def test_plain_lines_outside_a_terminal(settings: dict) -> None:
     output = io.StringIO()
     shown = tracker(Console(file=output, width=20, **settings))
-    shown.metrics(0, EXAM)
+    shown.metrics(0, EVALUATION)
     shown.metrics(1, STEP)
     shown.close()
     lines = output.getvalue().splitlines()
@@ -46,7 +46,7 @@ def test_eta_counts_remaining_steps_and_evaluations() -> None:
     shown = tracker(Console(file=output, width=200), first=10, steps=100, eval_every=30)
     shown.metrics(11, STEP)
     assert "ETA 14:50" in output.getvalue()  # 89 steps of 10 s
-    shown.metrics(30, EXAM)
+    shown.metrics(30, EVALUATION)
     shown.metrics(31, STEP)
     assert "ETA 13:00" in output.getvalue()  # 69 steps, and evaluations of 30 s after 60, 90 and 100
 
@@ -56,7 +56,7 @@ def test_benchmarks_have_a_line_and_count_into_the_eta() -> None:
     shown = ConsoleTracker(
         Console(file=output, width=200), first=0, steps=100, eval_every=50, benchmarks={"humaneval": 25}
     )
-    shown.metrics(0, EXAM)
+    shown.metrics(0, EVALUATION)
     shown.metrics(
         0, {"val/accuracy/humaneval": 0.125, "val/test_score/humaneval": -0.5, "timing_s/eval/humaneval": 60.0}
     )

@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from dojang.inference.scripted import ScriptedEngine
-from dojang.programs import CallTest, IoTest, Isolation, Judgement, Ran, fold
+from dojang.programs import CallTest, IoTest, Isolation, Judgement, TestResult, fold
 from dojang.types import Group, Message, Outcome, Problem, Sample, Sampling, Verdict
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig, RolloutPolicy
@@ -40,8 +40,10 @@ class Doubling:
 
     async def trial(self, problem: Problem, text: str, tests: Sequence[IoTest | CallTest]) -> Judgement:
         self.trials.append(text)
-        ran = tuple(Ran(at, self._ran(text, test)) for at, test in enumerate(tests) if isinstance(test, IoTest))
-        return Judgement(fold(ran), ran, len(tests), Isolation.LANDLOCK, "said")
+        results = tuple(
+            TestResult(at, self._ran(text, test)) for at, test in enumerate(tests) if isinstance(test, IoTest)
+        )
+        return Judgement(fold(results), results, len(tests), Isolation.LANDLOCK, "said")
 
     def _ran(self, text: str, test: IoTest) -> Outcome:
         if test.input in self.unrun:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from dojang.programs import CallTest, IoTest, Isolation, Judgement, Ran
+from dojang.programs import CallTest, IoTest, Isolation, Judgement, TestResult
 from dojang.types import Message, Outcome, Problem
 from dojang.workflows.test_cases import Case, InvalidCases, feedback, make_tester_prompt, parse_cases, without_examples
 
@@ -108,8 +108,8 @@ def test_the_tester_is_told_of_the_task_the_answer_and_the_form() -> None:
 
 def test_the_coder_is_told_how_each_case_went() -> None:
     cases = [Case("1 2", "3", IoTest("1 2", "3")), Case([1, "x"], None, CallTest.of("f", [1, "x"], None))]
-    ran = (Ran(0, Outcome.ACCEPTED), Ran(1, Outcome.TIME_LIMIT))
-    told = feedback(cases, Judgement(Outcome.TIME_LIMIT, ran, 2, Isolation.NONE)).content
+    results = (TestResult(0, Outcome.ACCEPTED), TestResult(1, Outcome.TIME_LIMIT))
+    told = feedback(cases, Judgement(Outcome.TIME_LIMIT, results, 2, Isolation.NONE)).content
     assert "Case 1: PASS\nInput:\n1 2\nExpected output:\n3" in told
     assert 'Case 2: FAIL\nInput:\n[1, "x"]\nExpected output:\nnull' in told
     nothing = feedback(cases, Judgement(Outcome.COMPILE_ERROR, (), 2, Isolation.NONE)).content

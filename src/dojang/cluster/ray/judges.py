@@ -21,7 +21,7 @@ from dojang.cluster.ray.actors import ActorLost
 from dojang.cluster.ray.judge_pool import JudgeActorPool, JudgeWorker
 from dojang.cluster.ray.placement import node_is_gone
 from dojang.core.errors import JudgeError
-from dojang.programs import Exam, IoTest, Isolation, Judgement, Stop, Submission
+from dojang.programs import IoTest, Isolation, Judgement, Stop, Submission, TestSuite
 from dojang.protocols import Judge, Task
 from dojang.types import Outcome, Problem, Verdict
 
@@ -72,7 +72,7 @@ class JudgeActor:
     def __init__(self, judge: Judge, task: Task | None) -> None:
         """`task` grades answers that are not programs."""
         self._judge, self._task = judge, task
-        self._exams: _SizedCache[Exam] = _SizedCache()
+        self._suites: _SizedCache[TestSuite] = _SizedCache()
 
     async def judge(self, submission: Submission) -> Judgement:
         return await self._judge.judge(submission)
@@ -81,11 +81,11 @@ class JudgeActor:
         self, language: str, source: str, stop: Stop, digest: str, where: tuple[Any, int] | None
     ) -> Judgement | None:
         """Judges by a cached test suite, or by one fetched from the object store; None if it has neither."""
-        if where is None and digest not in self._exams:
+        if where is None and digest not in self._suites:
             return None
         reference, size = where or (None, 0)
-        exam = await self._exams.get(digest, size, partial(_fetch, reference))
-        return await self._judge.judge(Submission(language, source, exam, stop))
+        suite = await self._suites.get(digest, size, partial(_fetch, reference))
+        return await self._judge.judge(Submission(language, source, suite, stop))
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
         assert self._task is not None, "this task's answers are programs"
@@ -104,24 +104,24 @@ class RayJudge:
         """Takes the arguments of JudgeActorPool."""
         self._timeout_s = timeout_s
         self._pool = JudgeActorPool(factory, *shared, check=self._check, max_per_node=max_per_node, timeout_s=timeout_s)
-        self._exams: _SizedCache[Any] = _SizedCache()
+        self._suites: _SizedCache[Any] = _SizedCache()
         self._checks: list[Submission] = []
 
     async def judge(self, submission: Submission) -> Judgement:
         started = time.perf_counter()
         try:
-            size = _size(submission.exam)
+            size = _size(submission.test_suite)
             if size > _LARGE:
-                await asyncio.to_thread(lambda: submission.exam.digest)  # hashes megabytes: not on the event loop
+                await asyncio.to_thread(lambda: submission.test_suite.digest)  # hashes megabytes: not on the event loop
             for _ in range(_MAX_TRIES):
                 judgement = await self._pool.ask(
-                    submission.exam.digest, lambda worker: self._judge_on(worker, submission, size)
+                    submission.test_suite.digest, lambda worker: self._judge_on(worker, submission, size)
                 )
                 if judgement.outcome is not Outcome.JUDGE_ERROR:
                     break
         except Exception as error:  # a judge always returns a judgement
             text = str(error) or repr(error)
-            judgement = Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, text)
+            judgement = Judgement(Outcome.JUDGE_ERROR, (), len(submission.test_suite.tests), Isolation.NONE, text)
         return replace(judgement, seconds=time.perf_counter() - started)
 
     async def judge_on_every_node(self, submission: Submission) -> list[tuple[str, Judgement]]:
@@ -137,12 +137,12 @@ class RayJudge:
         """Judges on one worker; None if its node is lost meanwhile."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._judge_on(worker, submission, _size(submission.exam))
+                return await self._judge_on(worker, submission, _size(submission.test_suite))
         except (ActorLost, TimeoutError) as error:
             text = str(error) or f"no answer within {self._timeout_s:g} s"
         if await node_is_gone(worker.node):
             return None
-        return Judgement(Outcome.JUDGE_ERROR, (), len(submission.exam.tests), Isolation.NONE, text)
+        return Judgement(Outcome.JUDGE_ERROR, (), len(submission.test_suite.tests), Isolation.NONE, text)
 
     async def open(self) -> None:
         """Starts judging on all nodes; raises an error if one cannot."""
@@ -163,7 +163,7 @@ class RayJudge:
 
     async def _check(self, worker: JudgeWorker) -> None:
         for check in self._checks:
-            judgement = await self._judge_on(worker, check, _size(check.exam))
+            judgement = await self._judge_on(worker, check, _size(check.test_suite))
             if judgement.outcome is not Outcome.ACCEPTED:
                 raise JudgeError(f"{check.language} programs cannot be judged: {judgement.detail or judgement.outcome}")
 
@@ -179,13 +179,13 @@ class RayJudge:
 
     async def _judge_by_digest(self, worker: JudgeWorker, submission: Submission, size: int) -> Judgement | None:
         """Sends the digest of the tests; sends their reference if the worker does not have them (any more)."""
-        digest = submission.exam.digest
+        digest = submission.test_suite.digest
         call = ("judge_by_digest", submission.language, submission.source, submission.stop, digest)
         if digest in worker.known:
             judgement: Judgement | None = await worker.call(*call, None)
             if judgement is not None:
                 return judgement
-        reference = await self._exams.get(digest, size, partial(asyncio.to_thread, ray.put, submission.exam))
+        reference = await self._suites.get(digest, size, partial(asyncio.to_thread, ray.put, submission.test_suite))
         worker.known.add(digest)
         return await worker.call(*call, (reference, size))  # type: ignore[no-any-return]
 
@@ -207,13 +207,13 @@ class RayTask:
             return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {str(error) or repr(error)}")
 
 
-def _size(exam: Exam) -> int:
+def _size(suite: TestSuite) -> int:
     """Approximate size of a test suite in characters."""
     return sum(
-        len(test.input) + len(test.output) if isinstance(test, IoTest) else len(test.code) for test in exam.tests
+        len(test.input) + len(test.output) if isinstance(test, IoTest) else len(test.code) for test in suite.tests
     )
 
 
-async def _fetch(reference: Any) -> Exam:
-    exam: Exam = await reference
-    return exam
+async def _fetch(reference: Any) -> TestSuite:
+    suite: TestSuite = await reference
+    return suite

@@ -26,10 +26,10 @@ from dojang.judge.sandbox.syscall_policy import compiler_filter, native_filter, 
 from dojang.programs import Checker, Stop, encoded
 from dojang.types import Outcome
 
-__all__ = ["CACHED_EXAMS", "Worker", "digest"]
+__all__ = ["CACHED_TEST_SUITES", "Worker", "digest"]
 
-CACHED_EXAMS = 8
-"""Size of the worker's LRU cache of exams. The pool mirrors it and sends an exam only if it was evicted."""
+CACHED_TEST_SUITES = 8
+"""Size of the worker's LRU cache of test suites. The pool mirrors it and sends a test suite only if it was evicted."""
 _HEARTBEAT_S = 5.0
 _SHOWN_FAILURES = 3
 """Number of failed tests whose output is reported."""
@@ -46,8 +46,8 @@ def digest(key: bytes, checker: Checker, output: bytes) -> str:
 
 
 @dataclass(slots=True)
-class _Exam:
-    """An exam as the worker knows it."""
+class _TestSuite:
+    """A test suite as the worker knows it."""
 
     tests: list[dict[str, Any]]
     inputs: list[bytes]
@@ -58,11 +58,11 @@ class _Exam:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One program to judge on one exam."""
+    """One program to judge on one test suite."""
 
     language: dict[str, Any]
     source: bytes
-    exam: _Exam
+    test_suite: _TestSuite
     limits: RunLimits
     stop: Stop
     whole: bool
@@ -104,7 +104,7 @@ class Worker:
             allowed=[*spec["readable"], spec["headers"]],
             audit=not files,
         )
-        self._exams: OrderedDict[str, _Exam] = OrderedDict()
+        self._suites: OrderedDict[str, _TestSuite] = OrderedDict()
         self._binary = b""
         self._diff_sent = False
 
@@ -128,7 +128,7 @@ class Worker:
         job = _Job(
             language=header["language"],
             source=source,
-            exam=self._exam(header, inputs),
+            test_suite=self._suite(header, inputs),
             limits=RunLimits(**header["limits"]),
             stop=Stop(header["stop"]),
             whole=header["whole"],
@@ -137,21 +137,23 @@ class Worker:
         self._binary, self._diff_sent = b"", False
         try:
             with self._program(job, binary) as program:
-                ran, shown = self._run_tests(job, program)
+                results, shown = self._run_tests(job, program)
         except (CompileFailed, NotPython) as error:
             return {"compile_error": str(error)}, [b""]
-        return {"ran": ran}, [self._binary, *shown]
+        return {"results": results}, [self._binary, *shown]
 
-    def _exam(self, header: dict[str, Any], inputs: list[bytes]) -> _Exam:
-        name = header["exam"]
+    def _suite(self, header: dict[str, Any], inputs: list[bytes]) -> _TestSuite:
+        name = header["test_suite"]
         if "tests" in header:
-            self._exams[name] = _Exam(header["tests"], inputs, Checker(**header["checker"]), header["checker_language"])
-            if len(self._exams) > CACHED_EXAMS:
-                _, forgotten = self._exams.popitem(last=False)
+            self._suites[name] = _TestSuite(
+                header["tests"], inputs, Checker(**header["checker"]), header["checker_language"]
+            )
+            if len(self._suites) > CACHED_TEST_SUITES:
+                _, forgotten = self._suites.popitem(last=False)
                 if forgotten.checker_program is not None:
                     os.close(forgotten.checker_program)
-        self._exams.move_to_end(name)
-        return self._exams[name]
+        self._suites.move_to_end(name)
+        return self._suites[name]
 
     def _limit_group(self, memory: int) -> None:
         """Set the memory limit of the control group, which holds worker and program together."""
@@ -181,8 +183,8 @@ class Worker:
         return self._compiler.compile(source, language["file"], language["commands"], language["undeclared"], cpu_s)
 
     def _run_tests(self, job: _Job, program: int | Script) -> tuple[list[dict[str, Any]], list[bytes]]:
-        ran, shown, failures = [], [], 0
-        for number in range(len(job.exam.tests)):
+        results, shown, failures = [], [], 0
+        for number in range(len(job.test_suite.tests)):
             result = self._run_test(job, program, number)
             failed = result.outcome is not Outcome.ACCEPTED
             failures += failed
@@ -190,11 +192,11 @@ class Worker:
             if keep:
                 cut = None if job.whole else _SHOWN
                 shown += [result.output[:cut], result.errors[-cut:] if cut else result.errors]
-            ran.append(_run_header(number, result, shown=keep))
+            results.append(_run_header(number, result, shown=keep))
             late = result.outcome is Outcome.TIME_LIMIT
             if (failed and job.stop is Stop.FAILURE) or (late and job.stop is Stop.TIME_LIMIT):
                 break
-        return ran, shown
+        return results, shown
 
     def _send_heartbeat(self) -> None:
         if time.monotonic() - self._last_message > _HEARTBEAT_S:
@@ -202,8 +204,8 @@ class Worker:
             self._last_message = time.monotonic()
 
     def _run_test(self, job: _Job, program: int | Script, number: int) -> Result:
-        test = job.exam.tests[number]
-        data = job.exam.inputs[number]
+        test = job.test_suite.tests[number]
+        data = job.test_suite.inputs[number]
         if test["kind"] == "call":
             return self._runner.calls(job.source, data, test["function"], job.limits)
         if isinstance(program, Script):
@@ -216,34 +218,34 @@ class Worker:
 
     def _compared(self, job: _Job, number: int, result: Result) -> Result:
         """Check the output: by digest, then by the pool, or by the problem's checker program."""
-        exam = job.exam
-        own = exam.checker.name == "program"  # it alone decides, even if the output equals the expected one
-        if not own and digest(self._key, exam.checker, result.output) == exam.tests[number]["expected"]:
+        suite = job.test_suite
+        own = suite.checker.name == "program"  # it alone decides, even if the output equals the expected one
+        if not own and digest(self._key, suite.checker, result.output) == suite.tests[number]["expected"]:
             return result
-        if exam.tests[number]["digest_decides"] and self._diff_sent:
+        if suite.tests[number]["digest_decides"] and self._diff_sent:
             return replace(result, outcome=Outcome.WRONG, detail="")
         messages.send(self._channel, {"compare": number}, [result.output])
         answer, pieces = messages.receive(self._channel)
         self._diff_sent = True
         if own:
-            accepted, detail = self._ask_checker(exam, exam.inputs[number], result.output, pieces[0])
+            accepted, detail = self._ask_checker(suite, suite.inputs[number], result.output, pieces[0])
         else:
             accepted, detail = answer["accepted"], answer["detail"]
         return result if accepted else replace(result, outcome=Outcome.WRONG, detail=detail)
 
-    def _ask_checker(self, exam: _Exam, given: bytes, output: bytes, expected: bytes) -> tuple[bool, str]:
+    def _ask_checker(self, suite: _TestSuite, given: bytes, output: bytes, expected: bytes) -> tuple[bool, str]:
         """Run the problem's checker program on files in the scratch directory."""
-        program = self._checker_program(exam)
+        program = self._checker_program(suite)
         names = []
         try:
             for name, data in (("input", given), ("output", output), ("answer", expected)):
                 names.append(os.path.join(self._jail.scratch, name))
                 with open(names[-1], "wb") as file:
                     file.write(data)
-            result = self._run_checker(exam, program, tuple(names))
+            result = self._run_checker(suite, program, tuple(names))
         finally:
             wipe(self._jail.scratch)
-        if _checker_verdict(result) is None and output != expected and self._judges_expected(exam, given, expected):
+        if _checker_verdict(result) is None and output != expected and self._judges_expected(suite, given, expected):
             return False, "the checker cannot read the output"
         words = (result.errors or result.output)[:500].decode(errors="replace").strip()
         accepted = _checker_verdict(result)
@@ -251,30 +253,30 @@ class Worker:
             raise SandboxFailure(f"the checker failed ({result.detail or f'exit code {result.exit_code}'}): {words}")
         return accepted, words or "the checker rejects the output"
 
-    def _judges_expected(self, exam: _Exam, given: bytes, expected: bytes) -> bool:
+    def _judges_expected(self, suite: _TestSuite, given: bytes, expected: bytes) -> bool:
         """Whether the checker accepts or rejects the expected output: then the program's output made it fail."""
         try:
-            self._ask_checker(exam, given, expected, expected)
+            self._ask_checker(suite, given, expected, expected)
         except SandboxFailure:
             return False
         return True
 
-    def _checker_program(self, exam: _Exam) -> int | None:
+    def _checker_program(self, suite: _TestSuite) -> int | None:
         """Compile the checker; None if it needs no compilation."""
-        language = exam.checker_language
-        if language is None or language["kind"] == "python" or exam.checker_program is not None:
-            return exam.checker_program
+        language = suite.checker_language
+        if language is None or language["kind"] == "python" or suite.checker_program is not None:
+            return suite.checker_program
         try:
-            exam.checker_program = self._compile(encoded(exam.checker.source), language, _CHECKER.compile_s)
+            suite.checker_program = self._compile(encoded(suite.checker.source), language, _CHECKER.compile_s)
         except CompileFailed as error:
             raise SandboxFailure(f"the checker does not compile: {error}") from error
-        return exam.checker_program
+        return suite.checker_program
 
-    def _run_checker(self, exam: _Exam, program: int | None, names: tuple[str, ...]) -> Result:
+    def _run_checker(self, suite: _TestSuite, program: int | None, names: tuple[str, ...]) -> Result:
         if program is not None:
             return self._runner.native(program, b"", _CHECKER, arguments=names, files=True)
         try:
-            with closing(Script(encoded(exam.checker.source))) as script:
+            with closing(Script(encoded(suite.checker.source))) as script:
                 return self._runner.python(script, b"", _CHECKER, arguments=names)
         except NotPython as error:
             raise SandboxFailure(f"the checker does not compile: {error}") from error
