@@ -61,13 +61,13 @@ class Played:
     """Tokens of each answer."""
     micro: int = 0
     gradient_checkpointing: bool = False
-    slots: int = 256
-    kv_gb: float | None = None
+    max_num_seqs: int = 256
+    kv_cache_gb: float | None = None
 
     @property
     def name(self) -> str:
         if self.part == "decode":
-            return f"{self.model}, decoding {self.prompts * SAMPLES} x {self.length} tokens, {self.slots} slots"
+            return f"{self.model}, decoding {self.prompts * SAMPLES} x {self.length}, {self.max_num_seqs} at a time"
         again = ", made again" if self.gradient_checkpointing else ""
         return f"{self.model}, update of {self.prompts * SAMPLES} x {self.length}, {self.micro} at a time{again}"
 
@@ -82,15 +82,19 @@ GPU = [
     *(Played("update", "Qwen2.5-0.5B", 64, 256, micro) for micro in (4096, 16384)),
     Played("update", "Qwen2.5-0.5B", 16, 128, 32768),
     Played("update", "Qwen2.5-0.5B", 8, 1024, 16384, gradient_checkpointing=True),
-    *(Played("decode", model, 64, 256, slots=slots, kv_gb=8) for model in list(CONFIGS)[:2] for slots in (64, 512)),
-    Played("decode", "Qwen2.5-0.5B", 64, 1024, slots=512, kv_gb=16),
+    *(
+        Played("decode", model, 64, 256, max_num_seqs=slots, kv_cache_gb=8)
+        for model in list(CONFIGS)[:2]
+        for slots in (64, 512)
+    ),
+    Played("decode", "Qwen2.5-0.5B", 64, 1024, max_num_seqs=512, kv_cache_gb=16),
 ]
 CPU = [
     *(Played("update", "20M", 8, 64, micro) for micro in (512, 2048)),
     Played("update", "20M", 8, 64, 2048, gradient_checkpointing=True),
-    *(Played("decode", "20M", 8, 64, slots=slots) for slots in (16, 64)),
+    *(Played("decode", "20M", 8, 64, max_num_seqs=slots) for slots in (16, 64)),
 ]
-TINY = [Played("update", "tiny", 2, 8, 64), Played("decode", "tiny", 2, 8, slots=16)]
+TINY = [Played("update", "tiny", 2, 8, 64), Played("decode", "tiny", 2, 8, max_num_seqs=16)]
 
 
 def main() -> None:
@@ -190,7 +194,9 @@ def _decode(case: Played, device: str) -> tuple[Callable[[], object], Callable[[
     model = random(case.config, device).to(torch.bfloat16 if device == "cuda" else torch.float32)
     model.generation_config.eos_token_id = None
     tokenizer = AutoTokenizer.from_pretrained(models.resolve("dojang-tiny"))
-    engine = TorchEngine(model, tokenizer, MemoryWeights(model.dtype), slots=case.slots, kv_gb=case.kv_gb)
+    engine = TorchEngine(
+        model, tokenizer, MemoryWeights(model.dtype), max_num_seqs=case.max_num_seqs, kv_cache_gb=case.kv_cache_gb
+    )
     engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
     draw = Random(0)
     prompts = [[draw.randrange(5, case.config.vocab_size) for _ in range(PROMPT)] for _ in range(case.prompts)]
@@ -218,12 +224,12 @@ def settings(case: Played) -> RunConfig:
         f"rollout.max_tokens={case.length}",
     ]
     asked += [
-        f"rollout.engine.max_num_seqs={case.slots}",
+        f"rollout.engine.max_num_seqs={case.max_num_seqs}",
         f"train.gradient_checkpointing={str(case.gradient_checkpointing).lower()}",
         "train.lr=1e-6",
     ]
     asked += [f"train.max_tokens_per_microbatch={case.micro}"] if case.micro else []
-    asked += [f"rollout.engine.kv_cache_gb={case.kv_gb}"] if case.kv_gb else []
+    asked += [f"rollout.engine.kv_cache_gb={case.kv_cache_gb}"] if case.kv_cache_gb else []
     return recipe.load("quickstart", asked)
 
 

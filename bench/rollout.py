@@ -80,8 +80,8 @@ def works(options: argparse.Namespace, vocabulary: int) -> list[Work]:
     return found
 
 
-def ours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
-    engine = TorchEngine(model, tokenizer, MemoryWeights(model.dtype), slots=slots)
+def ours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_num_seqs: int) -> Callable[[Work, int], None]:
+    engine = TorchEngine(model, tokenizer, MemoryWeights(model.dtype), max_num_seqs=max_num_seqs)
     engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
 
     def play(work: Work, turn: int) -> None:
@@ -108,14 +108,16 @@ def ours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int)
     return play
 
 
-def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
+def generate(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_num_seqs: int
+) -> Callable[[Work, int], None]:
     keeps_scores = model.device.type == "cpu"
 
     def play(work: Work, turn: int) -> None:
         torch.manual_seed(turn)
         flat = work.flat
-        for start in range(0, len(flat), slots):
-            batch = flat[start : start + slots]
+        for start in range(0, len(flat), max_num_seqs):
+            batch = flat[start : start + max_num_seqs]
             width = max(len(prompt) for prompt, _ in batch)
             ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt, _ in batch], device=model.device)
             mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p, _ in batch], device=model.device)
@@ -142,7 +144,9 @@ def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: 
     return play
 
 
-def continuous(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
+def continuous(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_num_seqs: int
+) -> Callable[[Work, int], None]:
     config = GenerationConfig(do_sample=True, temperature=1.0, top_k=0, max_new_tokens=512, pad_token_id=0)
 
     def play(work: Work, turn: int) -> None:
@@ -160,7 +164,7 @@ def continuous(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots
     return play
 
 
-def vllm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int) -> Callable[[Work, int], None]:
+def vllm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_num_seqs: int) -> Callable[[Work, int], None]:
     cpu = model.device.type == "cpu"
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_LOGGING_LEVEL": "ERROR"}
     if cpu:  # a process of its own would want a core of its own
@@ -175,7 +179,7 @@ def vllm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, slots: int)
     engine = LLM(
         folder,
         dtype=str(model.dtype).removeprefix("torch."),
-        max_num_seqs=slots,
+        max_num_seqs=max_num_seqs,
         max_model_len=1024,
         logprobs_mode="processed_logprobs",
         **settings,

@@ -40,7 +40,7 @@ def play_dojang(name: str, lengths: str, clock: Clock) -> None:
     compute = fast_dtype("cpu")
     model, tokenizer = load(name, torch.float32, "cpu")
     weights = MemoryWeights(compute)
-    engine = TorchEngine(model, tokenizer, weights, slots=PROMPTS * SAMPLES, dtype=compute)
+    engine = TorchEngine(model, tokenizer, weights, max_num_seqs=PROMPTS * SAMPLES, dtype=compute)
     engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
     algorithm = GrpoConfig().make(max_tokens=MOST)
     trainer = TorchTrainer(

@@ -222,7 +222,9 @@ class Served:
 
     def start_local(self, **options: Any) -> VllmEngine:
         os.environ.update(ENVIRONMENT)
-        return VllmEngine(self.model, self.tokenizer, self.weights, slots=16, context=CONTEXT, **OPTIONS, **options)
+        return VllmEngine(
+            self.model, self.tokenizer, self.weights, max_num_seqs=16, context=CONTEXT, **OPTIONS, **options
+        )
 
     def remote(self, **options: Any) -> RemoteEngine:
         return RemoteEngine(self.server().url, self.tokenizer, self.weights, **options)

@@ -49,10 +49,10 @@ def tokens_of(completions: Sequence[Completion]) -> list[tuple[int, ...]]:
 
 @pytest.fixture
 def torch_engine(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> MakeTorch:
-    def make(dtype: torch.dtype = torch.float64, slots: int = 64) -> TorchEngine:
+    def make(dtype: torch.dtype = torch.float64, max_num_seqs: int = 64) -> TorchEngine:
         weights = MemoryWeights(dtype)
         weights.publish(7, dict(micro_model(dtype, seed=7).named_parameters()))
-        return TorchEngine(micro_model(dtype), tokenizer, weights, slots=slots)
+        return TorchEngine(micro_model(dtype), tokenizer, weights, max_num_seqs=max_num_seqs)
 
     return make
 
@@ -64,7 +64,7 @@ def generate_engine(
     def make() -> GenerateEngine:
         weights = MemoryWeights(torch.float64)
         weights.publish(7, dict(micro_model(torch.float64, seed=7).named_parameters()))
-        return GenerateEngine(micro_model(torch.float64), tokenizer, weights, slots=8)
+        return GenerateEngine(micro_model(torch.float64), tokenizer, weights, max_num_seqs=8)
 
     return make
 
@@ -84,7 +84,7 @@ def ray_engine(
 
     def sampler() -> Sampler:
         weights = ReceivedWeights()
-        return Sampler(TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=64), weights)
+        return Sampler(TorchEngine(micro_model(torch.float64), tokenizer, weights, max_num_seqs=64), weights)
 
     with alone(1):
         (placement,) = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", timeout_s=120)
@@ -120,7 +120,7 @@ def make_engine(
         "torch": torch_engine,
         "generate": generate_engine,
         "scripted": lambda: ScriptedEngine(tokenizer, script),
-        "pool": lambda: EnginePool([torch_engine(slots=4), torch_engine()]),
+        "pool": lambda: EnginePool([torch_engine(max_num_seqs=4), torch_engine()]),
         "ray": lambda: DeltaReceiver(request.getfixturevalue("ray_engine"), close=False),
         **served(request.config, tokenizer, tmp_path_factory).makers(),
     }
@@ -181,8 +181,8 @@ def test_completions_carry_the_version_that_was_loaded(make_engine: Callable[[],
 
 
 def test_requests_made_at_once_are_answered_as_if_made_in_turn(make_engine: Callable[[], RolloutEngine]) -> None:
-    capabilities = getattr(make_engine(), "capabilities", None)
-    if capabilities is not None and not capabilities.repeats:
+    abilities = getattr(make_engine(), "abilities", None)
+    if abilities is not None and not abilities.repeats:
         pytest.skip("its tokens depend on what else is being decoded")
     asks = [(prompt, 1 + at % 3, replace(WARM, prompt_index=at)) for at, prompt in enumerate(PROMPTS * 3)]
     together = run(make_engine(), *asks)
@@ -304,10 +304,10 @@ def test_a_stop_string_cuts_the_text_but_keeps_the_tokens(
     assert stopped.text == whole[: whole.index(stop)]
 
 
-@pytest.mark.parametrize("slots", [1, 3])
-def test_more_requests_than_slots(torch_engine: MakeTorch, slots: int) -> None:
+@pytest.mark.parametrize("max_num_seqs", [1, 3])
+def test_more_requests_than_slots(torch_engine: MakeTorch, max_num_seqs: int) -> None:
     asks = [(prompt, 2, replace(WARM, prompt_index=at)) for at, prompt in enumerate(PROMPTS * 2)]
-    squeezed, roomy = run(torch_engine(slots=slots), *asks), run(torch_engine(slots=64), *asks)
+    squeezed, roomy = run(torch_engine(max_num_seqs=max_num_seqs), *asks), run(torch_engine(max_num_seqs=64), *asks)
     assert [tokens_of(each) for each in squeezed] == [tokens_of(each) for each in roomy]
 
 
@@ -328,7 +328,7 @@ def test_an_answer_is_handed_over_while_others_still_decode(torch_engine: MakeTo
 
 
 def test_closing_with_requests_under_way_fails_them_and_ends_the_thread(torch_engine: MakeTorch) -> None:
-    engine = torch_engine(slots=8)
+    engine = torch_engine(max_num_seqs=8)
     endless = replace(WARM, max_tokens=20_000, temperature=5.0)  # hot enough not to settle on the end token
 
     async def close_early() -> list[object]:
@@ -365,7 +365,7 @@ def test_a_failure_while_decoding_reaches_the_caller_and_the_engine_lives_on(
 
 
 def test_a_request_that_was_given_up_does_not_hold_up_the_next(torch_engine: MakeTorch) -> None:
-    engine = torch_engine(slots=2)
+    engine = torch_engine(max_num_seqs=2)
 
     async def give_up() -> list[Completion]:
         first = asyncio.create_task(engine.generate(PROMPTS[0], 2, WARM))
@@ -394,7 +394,7 @@ def test_every_family_samples_with_the_log_probs_of_the_trainer(
     """After a weight update, with prompts shorter and longer than the sliding window, prefilled in chunks."""
     trained, weights = tiny_model(name, seed=7), MemoryWeights(torch.float32)
     weights.publish(7, dict(trained.named_parameters()))
-    engine = TorchEngine(tiny_model(name), tokenizer, weights, slots=4, chunk=8)
+    engine = TorchEngine(tiny_model(name), tokenizer, weights, max_num_seqs=4, prefill_chunk_tokens=8)
     asks = [(prompt, 2, replace(WARM, temperature=0.7, prompt_index=at)) for at, prompt in enumerate(PROMPTS)]
 
     async def updated() -> list[list[Completion]]:

@@ -44,7 +44,7 @@ def make(
 
     def one(delta: bool) -> VllmBaseEngine:
         if request.param == "remote":
-            return kit.remote(transfer="delta" if delta else "full")
+            return kit.remote(weight_sync="delta" if delta else "full")
         engine = kit.local()  # it is started once, for all tests
         monkeypatch.setattr(engine, "_weight_files", DeltaWeightFiles(None) if delta else engine._weight_files)
         return engine

@@ -70,7 +70,7 @@ class GenerateEngine:
         tokenizer: PreTrainedTokenizerBase,
         weights: WeightStore,
         *,
-        slots: int,
+        max_num_seqs: int,
         context: int | None = None,
         threads: int | None = None,
         dtype: torch.dtype | None = None,
@@ -89,7 +89,7 @@ class GenerateEngine:
         if float32_head:
             _use_float32_head(self._model)
         self._weights, self._parameters = weights, dict(self._model.named_parameters())
-        self._slots, self._threads = slots, threads
+        self._max_num_seqs, self._threads = max_num_seqs, threads
         self._pads: bool | None = None
         """Whether left padding leaves the results unchanged; None: not tried yet."""
         self._waiting: deque[_Sample] = deque()
@@ -142,7 +142,7 @@ class GenerateEngine:
                     await asyncio.to_thread(self._run, batch)
                 except Exception as error:
                     if is_out_of_memory(error) and len(batch) > 1:
-                        self._slots = len(batch) // 2
+                        self._max_num_seqs = len(batch) // 2
                         self._waiting.extendleft(reversed(batch))
                     else:
                         self._fail(error, batch)
@@ -156,7 +156,7 @@ class GenerateEngine:
         self._waiting = deque(each for each in self._waiting if not each.request.future.done())
         size = len(self._waiting[0].request.prompt) if self._waiting else 0
         fitting = [each for each in self._waiting if self._pads or len(each.request.prompt) == size]
-        batch = fitting[: self._slots]
+        batch = fitting[: self._max_num_seqs]
         chosen = set(batch)
         self._waiting = deque(each for each in self._waiting if each not in chosen)
         return batch

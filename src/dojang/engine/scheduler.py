@@ -63,22 +63,22 @@ class Scheduler:
         decoder: Decoder,
         stop_criteria: StopCriteria,
         *,
-        slots: int,
+        max_num_seqs: int,
         budget: Budget,
-        chunk: int | None,
+        prefill_chunk_tokens: int | None,
         context: int | None = None,
     ) -> None:
         self._decoder = decoder
         self._stop_criteria = stop_criteria
-        self._chunk = chunk or (_CHUNK_GPU if decoder.fused else _CHUNK)
+        self._chunk = prefill_chunk_tokens or (_CHUNK_GPU if decoder.fused else _CHUNK)
         self.context = min(context or decoder.shape.context, decoder.shape.context)
         self.version = 0
         self._cache = KvCache(
-            decoder.shape, decoder.dtype, decoder.device, max_slots=slots, budget=budget, indirect=decoder.fused
+            decoder.shape, decoder.dtype, decoder.device, max_slots=max_num_seqs, budget=budget, indirect=decoder.fused
         )
-        self._max_running = slots
+        self._max_running = max_num_seqs
         """Most sequences decoded together; lowered after an out-of-memory error."""
-        self._runner, self._prefill_attention, self._write_prefixes = make_backend(decoder, self._cache, slots)
+        self._runner, self._prefill_attention, self._write_prefixes = make_backend(decoder, self._cache, max_num_seqs)
         self._prefixes: WeakValueDictionary[tuple[int, ...], Prefix] = WeakValueDictionary()
         """Prefixes of waiting sequences, for other requests with the same tokens to share."""
         self._waiting: deque[Sequence] = deque()

@@ -82,10 +82,10 @@ class TorchEngine:
         tokenizer: PreTrainedTokenizerBase,
         weights: WeightStore,
         *,
-        slots: int,
-        kv_gb: float | None = None,
+        max_num_seqs: int,
+        kv_cache_gb: float | None = None,
         alone: bool = False,
-        chunk: int | None = None,
+        prefill_chunk_tokens: int | None = None,
         context: int | None = None,
         threads: int | None = None,
         dtype: torch.dtype | None = None,
@@ -98,8 +98,19 @@ class TorchEngine:
         """Number of CPU threads; None: torch's default."""
         stop_criteria = StopCriteria(tokenizer, end_tokens(model, tokenizer))
         self._vocabulary = decoder.shape.vocabulary
-        budget = max(1, int(kv_gb * 2**30)) if kv_gb else partial(default_kv_cache_bytes, decoder.device, alone=alone)
-        self._scheduler = Scheduler(decoder, stop_criteria, slots=slots, budget=budget, chunk=chunk, context=context)
+        budget = (
+            max(1, int(kv_cache_gb * 2**30))
+            if kv_cache_gb
+            else partial(default_kv_cache_bytes, decoder.device, alone=alone)
+        )
+        self._scheduler = Scheduler(
+            decoder,
+            stop_criteria,
+            max_num_seqs=max_num_seqs,
+            budget=budget,
+            prefill_chunk_tokens=prefill_chunk_tokens,
+            context=context,
+        )
         self._weights = weights
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._new: list[tuple[Request, _Pending]] = []

@@ -42,12 +42,12 @@ class VllmEngineConfig(StartedEngineSection):
             parts.source,
             parts.tokenizer,
             parts.weights,
-            slots=self.max_num_seqs,
-            kv_gb=self.kv_cache_gb,
+            max_num_seqs=self.max_num_seqs,
+            kv_cache_gb=self.kv_cache_gb,
             alone=parts.alone,
             tensor_parallel_size=self.tensor_parallel_size,
             context=parts.context,
-            transfer=self.weight_sync,
+            weight_sync=self.weight_sync,
             dtype=str(parts.dtype).removeprefix("torch."),
         )
 
@@ -78,7 +78,7 @@ class RemoteEngineConfig(EngineSection):
         folder = Path(self.weights_dir) if self.weights_dir else None
         token = os.environ.get(self.token_env) or None
         servers = [
-            RemoteEngine(url, parts.tokenizer, parts.weights, folder=folder, transfer=self.weight_sync, token=token)
+            RemoteEngine(url, parts.tokenizer, parts.weights, folder=folder, weight_sync=self.weight_sync, token=token)
             for url in self.url
         ]
         return servers[0] if len(servers) == 1 else EnginePool(servers)

@@ -47,16 +47,16 @@ class RemoteEngine(VllmBaseEngine):
         *,
         api: Literal["vllm", "openai"] = "vllm",
         folder: Path | None = None,
-        transfer: Literal["full", "delta"] = "full",
+        weight_sync: Literal["full", "delta"] = "full",
         token: str | None = None,
         timeouts: Timeouts | None = None,
         connections: int = 512,
     ) -> None:
         """`folder` is the directory for weight files, with the same path on both sides; without one, this machine's
-        shared memory is used. `transfer`: send full weights or deltas. `token` is the server's API key."""
+        shared memory is used. `weight_sync`: send full weights or deltas. `token` is the server's API key."""
         server = Server(url, token, timeouts or Timeouts(), connections)
         connection = _VllmServer(server) if api == "vllm" else _OpenAiServer(server)
-        files = (DeltaWeightFiles if transfer == "delta" else WeightFiles)(folder)
+        files = (DeltaWeightFiles if weight_sync == "delta" else WeightFiles)(folder)
         super().__init__(connection, files, tokenizer, weights)
         self.capabilities = _ALL if api == "vllm" else _SAMPLING_ONLY
 

@@ -50,29 +50,29 @@ class VllmEngine(VllmBaseEngine):
         tokenizer: PreTrainedTokenizerBase,
         weights: WeightStore | None,
         *,
-        slots: int = 256,
-        kv_gb: float | None = None,
+        max_num_seqs: int = 256,
+        kv_cache_gb: float | None = None,
         alone: bool = False,
         tensor_parallel_size: int = 1,
         context: int | None = None,
-        transfer: Literal["full", "delta"] = "full",
+        weight_sync: Literal["full", "delta"] = "full",
         **options: Any,
     ) -> None:
-        """Start vLLM, which takes a while. `alone`: nothing else uses its GPUs. `transfer`: full weights or deltas.
+        """Start vLLM, which takes a while. `alone`: nothing else uses its GPUs. `weight_sync`: full weights or deltas.
         `options` are further engine arguments of vLLM."""
         files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
         connection = _InProcessVllm(
             {
                 "model": str(model),
-                "max_num_seqs": slots,
+                "max_num_seqs": max_num_seqs,
                 "max_model_len": context,
-                **memory_options(kv_gb, tensor_parallel_size, alone=alone),
+                **memory_options(kv_cache_gb, tensor_parallel_size, alone=alone),
                 **_parallel_options(tensor_parallel_size),
                 **options,
             }
         )
         whole = WeightFiles(None, files, tied=_is_tied(Path(model)))
-        super().__init__(connection, DeltaWeightFiles(None) if transfer == "delta" else whole, tokenizer, weights)
+        super().__init__(connection, DeltaWeightFiles(None) if weight_sync == "delta" else whole, tokenizer, weights)
         self.capabilities = EngineCapabilities(
             pauses=frozenset(("abort", "wait", "keep", "recompute")),
             resumes=True,
@@ -88,11 +88,11 @@ def _is_tied(folder: Path) -> bool:
     return config.is_file() and bool(json.loads(config.read_text()).get("tie_word_embeddings"))
 
 
-def memory_options(kv_gb: float | None, gpus: int = 1, *, alone: bool) -> dict[str, Any]:
+def memory_options(kv_cache_gb: float | None, gpus: int = 1, *, alone: bool) -> dict[str, Any]:
     """vLLM engine arguments that size its KV cache. Alone on its GPUs, vLLM measures its activations and takes the
     rest by itself; beside a trainer or another engine it is told a size. vLLM does not start if less memory is free
     than `gpu_memory_utilization`, also where that sizes nothing, so it is never more than is free."""
-    wanted = int(kv_gb * 2**30) if kv_gb else None
+    wanted = int(kv_cache_gb * 2**30) if kv_cache_gb else None
     if not torch.cuda.is_available():
         return {"kv_cache_memory_bytes": wanted or default_kv_cache_bytes(torch.device("cpu"))}
     if (available := torch.cuda.device_count()) < gpus:

@@ -66,8 +66,8 @@ def test_tokens_and_log_probs_are_those_of_the_torch_engine(
         for at, (prompt, each) in enumerate(zip(PROMPTS, samplings, strict=True))
     ]
     model.generation_config.repetition_penalty = 5.0  # a checkpoint's defaults do not apply
-    mine = run(GenerateEngine(model, tokenizer, weights, slots=5), asks)
-    theirs = run(TorchEngine(model, tokenizer, weights, slots=64), asks)
+    mine = run(GenerateEngine(model, tokenizer, weights, max_num_seqs=5), asks)
+    theirs = run(TorchEngine(model, tokenizer, weights, max_num_seqs=64), asks)
     for some, others in zip(mine, theirs, strict=True):
         for one, other in zip(some, others, strict=True):
             assert (one.tokens, one.text, one.finish, one.version) == (
@@ -85,7 +85,7 @@ def test_log_probs_of_other_architectures_are_those_of_a_forward_pass(
     make: Callable[[], PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> None:
     model = make()
-    engine = GenerateEngine(model, tokenizer, MemoryWeights(torch.float32), slots=16)
+    engine = GenerateEngine(model, tokenizer, MemoryWeights(torch.float32), max_num_seqs=16)
     asks = [(prompt, 2, replace(WARM, prompt_index=at)) for at, prompt in enumerate(PROMPTS)]
     for (prompt, _, _), completions in zip(asks, run(engine, asks), strict=True):
         for each in completions:
@@ -98,7 +98,7 @@ def test_log_probs_of_other_architectures_are_those_of_a_forward_pass(
 def test_without_left_padding_prompts_of_one_length_share_a_batch(
     tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = GenerateEngine(gpt2(), tokenizer, MemoryWeights(torch.float32), slots=16)
+    engine = GenerateEngine(gpt2(), tokenizer, MemoryWeights(torch.float32), max_num_seqs=16)
     monkeypatch.setattr(engine, "_takes_padding", lambda: False)
     batches = []
     monkeypatch.setattr(engine, "_run", lambda batch, run=engine._run: (batches.append(batch), run(batch)))
@@ -112,7 +112,7 @@ def test_a_weight_update_changes_the_policy_and_not_the_callers_model(
 ) -> None:
     model, weights = micro_model(), MemoryWeights(torch.float32)
     weights.publish(6, {"model.norm.weight": torch.ones(3)})
-    engine = GenerateEngine(model, tokenizer, weights, slots=4)
+    engine = GenerateEngine(model, tokenizer, weights, max_num_seqs=4)
 
     async def update() -> Completion:
         with pytest.raises(ValueError, match="shape"):
@@ -124,7 +124,7 @@ def test_a_weight_update_changes_the_policy_and_not_the_callers_model(
         return completion
 
     found = asyncio.run(update())
-    [[expected]] = run(TorchEngine(micro_model(seed=7), tokenizer, weights, slots=4), [(PROMPTS[0], 1, WARM)])
+    [[expected]] = run(TorchEngine(micro_model(seed=7), tokenizer, weights, max_num_seqs=4), [(PROMPTS[0], 1, WARM)])
     assert (found.tokens, found.version) == (expected.tokens, 7)
     assert torch.equal(model.model.embed_tokens.weight, micro_model().model.embed_tokens.weight)
 
@@ -132,7 +132,7 @@ def test_a_weight_update_changes_the_policy_and_not_the_callers_model(
 def test_a_cancelled_request_and_close_end_the_batch(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    engine = GenerateEngine(micro_model(), tokenizer, MemoryWeights(torch.float32), slots=4)
+    engine = GenerateEngine(micro_model(), tokenizer, MemoryWeights(torch.float32), max_num_seqs=4)
     endless = replace(WARM, max_tokens=400, temperature=5.0, bias=((tokenizer.eos_token_id, -1e4),))
 
     async def scenario() -> None:

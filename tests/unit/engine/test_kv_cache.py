@@ -65,8 +65,10 @@ def test_ragged_sequences_in_several_slot_groups_match_single_requests(
     async def in_turn(engine: TorchEngine) -> list[list[Completion]]:
         return [await engine.generate(prompt, 1, sampling) for prompt, sampling in asks]
 
-    def engine(slots: int) -> TorchEngine:
-        return TorchEngine(micro_model(torch.float64), tokenizer, MemoryWeights(torch.float64), slots=slots)
+    def engine(max_num_seqs: int) -> TorchEngine:
+        return TorchEngine(
+            micro_model(torch.float64), tokenizer, MemoryWeights(torch.float64), max_num_seqs=max_num_seqs
+        )
 
     mine = run(engine(48), together)
     ragged = [each for each in looked if len(each[0]) > 1]

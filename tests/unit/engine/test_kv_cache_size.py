@@ -73,7 +73,9 @@ def test_the_torch_engine_passes_it_on(
 
     monkeypatch.setattr("dojang.engine.torch_engine.default_kv_cache_bytes", spare)
     monkeypatch.setattr(kv_cache, "default_kv_cache_bytes", spare)
-    engine = TorchEngine(micro_model(torch.float32), tokenizer, MemoryWeights(torch.float32), slots=4, alone=alone)
+    engine = TorchEngine(
+        micro_model(torch.float32), tokenizer, MemoryWeights(torch.float32), max_num_seqs=4, alone=alone
+    )
     assert asked == []  # what is loaded after the engine, such as a trainer, counts too
     engine._scheduler.check(8)
     assert asked == [alone]

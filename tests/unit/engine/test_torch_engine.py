@@ -39,9 +39,9 @@ def weights(micro_model: Callable[..., PreTrainedModel]) -> MemoryWeights:
 def make(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, weights: MemoryWeights
 ) -> Make:
-    def one(seed: int = 0, slots: int = 8, *, lookahead: bool = False, **options: float) -> TorchEngine:
+    def one(seed: int = 0, max_num_seqs: int = 8, *, lookahead: bool = False, **options: float) -> TorchEngine:
         model = micro_model(torch.float64, seed=seed)
-        engine = TorchEngine(model, tokenizer, weights, slots=slots, **options)  # type: ignore[arg-type]
+        engine = TorchEngine(model, tokenizer, weights, max_num_seqs=max_num_seqs, **options)  # type: ignore[arg-type]
         if lookahead:
             engine._scheduler._runner = LookaheadRunner(engine._scheduler, model)
         return engine
@@ -86,7 +86,7 @@ def test_waiting_requests_are_aborted_too(make: Make) -> None:
         await engine.abort()
         return await asyncio.gather(*asked)
 
-    groups = run(make(slots=4), abort)
+    groups = run(make(max_num_seqs=4), abort)
     assert {each.finish for group in groups for each in group} == {"abort"}
     assert groups[-1][-1].tokens == ()
 
@@ -187,7 +187,7 @@ def test_prefixes_of_old_weights_are_prefilled_again(make: Make) -> None:
         await engine.load(7)
         return await asked
 
-    last = run(make(slots=1), swap)[-1]
+    last = run(make(max_num_seqs=1), swap)[-1]
     new = alone(make, PROMPT, 4, HOT, seed=7)[-1]
     assert last.spans == (Span(7, 0, len(last.tokens)),)
     assert last.tokens == new.tokens
@@ -229,15 +229,17 @@ def test_idle_engine_frees_the_kv_cache(make: Make, ending: str) -> None:
 
 
 def test_more_samples_than_slots(make: Make) -> None:
-    assert [each.tokens for each in alone(make, PROMPT, 9, HOT, slots=2)] == [
-        each.tokens for each in alone(make, PROMPT, 9, HOT, slots=64)
+    assert [each.tokens for each in alone(make, PROMPT, 9, HOT, max_num_seqs=2)] == [
+        each.tokens for each in alone(make, PROMPT, 9, HOT, max_num_seqs=64)
     ]
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 7, 1000])
 def test_chunked_prefill(make: Make, chunk: int) -> None:
     long = tuple(range(5, 205))
-    pieces, whole = (alone(make, long, 2, replace(HOT, max_tokens=5), chunk=size) for size in (chunk, 512))
+    pieces, whole = (
+        alone(make, long, 2, replace(HOT, max_tokens=5), prefill_chunk_tokens=size) for size in (chunk, 512)
+    )
     assert [each.tokens for each in pieces] == [each.tokens for each in whole]
 
 
@@ -260,14 +262,19 @@ def test_prompt_as_long_as_the_context_is_rejected(make: Make) -> None:
     assert len(full.tokens) <= 12
 
 
-@pytest.mark.parametrize(("slots", "lookahead"), [(1, False), (7, False), (7, True), (64, False), (64, True)])
+@pytest.mark.parametrize(("max_num_seqs", "lookahead"), [(1, False), (7, False), (7, True), (64, False), (64, True)])
 def test_ragged_requests_with_aborts_and_updates_match_single_requests(
-    make: Make, weights: MemoryWeights, micro_model: Callable[..., PreTrainedModel], slots: int, *, lookahead: bool
+    make: Make,
+    weights: MemoryWeights,
+    micro_model: Callable[..., PreTrainedModel],
+    max_num_seqs: int,
+    *,
+    lookahead: bool,
 ) -> None:
     """Weights are replaced by the same under another name: what is drawn must not notice, but versions must.
 
     Also with steps decoded ahead before earlier ones are collected, as on a GPU."""
-    random = Random(slots)
+    random = Random(max_num_seqs)
     same = dict(micro_model(torch.float64).named_parameters())
     asks = [
         (
@@ -317,9 +324,9 @@ def test_ragged_requests_with_aborts_and_updates_match_single_requests(
     async def in_turn(engine: TorchEngine) -> list[list[Completion]]:
         return [await engine.generate(*ask) for ask in asks]
 
-    engine = make(slots=slots, lookahead=lookahead)
+    engine = make(max_num_seqs=max_num_seqs, lookahead=lookahead)
     limit_s = 60.0 + STORM
-    for mine, expected in zip(run(engine, storm, limit_s), run(make(slots=8), in_turn, limit_s), strict=True):
+    for mine, expected in zip(run(engine, storm, limit_s), run(make(max_num_seqs=8), in_turn, limit_s), strict=True):
         assert [(each.tokens, each.text, each.finish) for each in mine] == [
             (each.tokens, each.text, each.finish) for each in expected
         ]
@@ -432,7 +439,7 @@ def test_error_while_collecting_fails_requests_and_the_engine_continues(make: Ma
 @pytest.mark.parametrize("most", [20, 9, 3])
 def test_out_of_memory_preempts_and_shrinks_chunks(make: Make, most: int) -> None:
     asks = [(PROMPT[: 3 + at], 4, replace(HOT, prompt_index=at, max_tokens=20)) for at in range(5)]
-    engine = make(slots=16, chunk=512)
+    engine = make(max_num_seqs=16, prefill_chunk_tokens=512)
     decoder, attempts = engine._scheduler._decoder, list[int]()
     forward = decoder.forward
 

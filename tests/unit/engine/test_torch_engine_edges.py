@@ -27,7 +27,7 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
     def one(**options: float) -> TorchEngine:
         weights = MemoryWeights(torch.float64)
         weights.publish(7, dict(micro_model(torch.float64, seed=7).named_parameters()))
-        return TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=4, **options)  # type: ignore[arg-type]
+        return TorchEngine(micro_model(torch.float64), tokenizer, weights, max_num_seqs=4, **options)  # type: ignore[arg-type]
 
     return one
 
@@ -200,7 +200,7 @@ def test_request_that_never_fits_is_rejected_alone(make: Make) -> None:
             await engine.generate(PROMPT, 1, replace(WARM, max_tokens=400))
         return len(await under_way)
 
-    assert run(make(kv_gb=2**-13), play) == 2
+    assert run(make(kv_cache_gb=2**-13), play) == 2
 
 
 def test_max_tokens_may_exceed_the_context(make: Make) -> None:

@@ -23,7 +23,7 @@ WARM = Sampling(temperature=1.0, max_tokens=8, seed=3)
 def engine(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> TorchEngine:
     weights = MemoryWeights(torch.float32)
     weights.publish(3, dict(micro_model(torch.float32, seed=3).named_parameters()))
-    return TorchEngine(micro_model(torch.float32), tokenizer, weights, slots=4)
+    return TorchEngine(micro_model(torch.float32), tokenizer, weights, max_num_seqs=4)
 
 
 def run(engine: TorchEngine, play: Callable[[], Awaitable[T]]) -> T:

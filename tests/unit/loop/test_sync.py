@@ -107,7 +107,7 @@ def make_run(
         grade: Grade = says_good,
         script: Script | None = mixed,
         events: list[str] | None = None,
-        slots: int = 64,
+        max_num_seqs: int = 64,
         steps: int = 2,
         prompts_per_step: int = 3,
         minibatches: int = 1,
@@ -128,7 +128,7 @@ def make_run(
             critic = Critic(micro_model(torch.float64), algorithm, settings, compute=torch.float64)
         engine: RolloutEngine
         if script is None:
-            engine = TorchEngine(micro_model(torch.float64), tokenizer, weights, slots=slots)
+            engine = TorchEngine(micro_model(torch.float64), tokenizer, weights, max_num_seqs=max_num_seqs)
         else:
             engine = ScriptedEngine(tokenizer, script)
         if events is not None:
@@ -244,7 +244,7 @@ def test_grading_goes_on_while_other_problems_are_still_being_generated(make_run
         events.append("graded")
         return await by_parity(problem, text)
 
-    run = make_run(script=None, grade=noted, events=events, slots=4, prompts_per_step=5, steps=1)
+    run = make_run(script=None, grade=noted, events=events, max_num_seqs=4, prompts_per_step=5, steps=1)
     play(run)
     training = events[2 * len(TEST) : -2 * len(TEST)]  # an evaluation before and one after
     assert training.count("generated") == 5

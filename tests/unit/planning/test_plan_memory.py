@@ -155,7 +155,7 @@ def test_the_engine_has_the_weights_that_were_planned(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> None:
     model = micro_model(torch.float32)
-    engine = TorchEngine(model, tokenizer, MemoryWeights(torch.float32), slots=4)
+    engine = TorchEngine(model, tokenizer, MemoryWeights(torch.float32), max_num_seqs=4)
     planned = estimate(subject(shape=shaped(model)), CPU).needs.parts
     assert planned["engine weights"] == size(engine._scheduler.weights.values())
     packed = estimate(subject(shape=shaped(model)), replace(CPU, arm=True)).needs.parts
