@@ -19,7 +19,10 @@ further settings for each choice.
 
 On the command line, the value of a text setting is taken as you write it: `data.system=no`,
 `'data.prompt={question} Answer in \\boxed{}.'`. In quotes of YAML it may have escapes:
-`'data.prompt="{question}\\nAnswer:"'`. All other values are YAML: `train.betas=[0.8,0.95]`, `data.limit=null`.
+`'data.prompt="{question}\\nAnswer:"'`. All other values are YAML: `train.betas=[0.8,0.95]`.
+
+`null` means no value for every setting: `data.limit=null`, `data.system=null`. The text "null" needs quotes of YAML:
+`'data.system="null"'`.
 """
 
 METRICS = """\

@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dojang.api.blocking import run_coroutine
 from dojang.api.result import RunResult
 from dojang.api.settings import Dataset, RewardFunction, data_tree, make_config, model_of
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
+from dojang.core.progress import ProgressBars
 from dojang.core.run_dir import RunDir
+from dojang.evaluation.cases import Case
 from dojang.evaluation.evaluate_model import EvalResult
 from dojang.evaluation.evaluate_model import evaluate as evaluate_config
-
-if TYPE_CHECKING:
-    from dojang.evaluation.cases import Case
 
 __all__ = ["evaluate"]
 
@@ -71,8 +70,12 @@ def evaluate(
         **sections,
     )
     output = None if output is None else Path(output)
-    with _Progress(progress) as report:
-        return run_coroutine(lambda: evaluate_config(config, output=output, resume=resume, on_progress=report))
+    with ProgressBars(shown=progress) as bars:
+
+        def advance(_: Case, done: int, total: int) -> None:
+            bars.update("evaluating", done, total)
+
+        return run_coroutine(lambda: evaluate_config(config, output=output, resume=resume, on_progress=advance))
 
 
 def _data(model: str | Path, dataset: Dataset | None) -> tuple[dict[str, Any] | None, RunConfig | None]:
@@ -85,24 +88,3 @@ def _data(model: str | Path, dataset: Dataset | None) -> tuple[dict[str, Any] | 
     if data["name"] == "files":
         data["test"] = data["train"]
     return data, None
-
-
-class _Progress:
-    """A bar of evaluated problems; shows nothing if it is not wanted."""
-
-    def __init__(self, wanted: bool) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, transient=True, disable=not wanted)
-        self._task = self._bar.add_task("problems", total=None)
-
-    def __enter__(self) -> "_Progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, case: "Case", done: int, total: int) -> None:
-        self._bar.update(self._task, completed=done, total=total)

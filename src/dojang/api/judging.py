@@ -64,7 +64,8 @@ def grade(
     """Grades one completion. Raises JudgeError if grading itself failed: that is never a reward.
 
     `task` is a name (maths, answer_line, code, ...), its section of a recipe, or an object with `grade`. `problem` is a
-    Problem, a row with an `answer`, or the reference answer alone.
+    Problem, a row with an `answer`, or the reference answer alone. Programs (`code`) are in the `language` of the
+    reference, else of the task, by default python3.
     """
     (verdict,) = _grader(task, judge).verdicts([(_problem(problem), text)])
     if verdict.outcome is Outcome.JUDGE_ERROR:

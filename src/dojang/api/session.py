@@ -26,6 +26,7 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.core.paths import writable
 from dojang.core.run_dir import RunDir
+from dojang.runs.training import import_build, process_count
 from dojang.types import Group, Metrics, Problem, Sample
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Session:
         self.config = make_config(config, **arguments, caller="dojang.Session")
         if self.config.runtime.name != "local":
             raise ConfigError("a Session runs in this process; leave runtime out, or use dojang.train for Ray")
+        if (count := process_count()) > 1:
+            raise ConfigError(f"a Session runs in one process, but torchrun started {count}; use dojang.train")
         self._open = AsyncExitStack()
         self._run: Run | None = None
         self._prompts_drawn = 0
@@ -153,8 +156,6 @@ class Session:
 
 
 def _build(config: RunConfig, directory: RunDir) -> "tuple[Run, Prepared]":
-    from dojang.runs.training import import_build
-
     import_build()
     from dojang.build import assemble
 

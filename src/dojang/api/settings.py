@@ -5,6 +5,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from dojang.config.eval_config import GRADED_BY
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.core.in_process import in_process, register
-from dojang.core.paths import cache_root, writable
+from dojang.core.paths import writable
 from dojang.core.run_dir import RunDir, write_atomic
-from dojang.data.in_memory import to_rows
+from dojang.data.in_memory import cached_file, to_rows
+from dojang.data.place import ACCEPTED, KINDS
 
 __all__ = ["Dataset", "RewardFunction", "Source", "data_tree", "make_config", "model_of", "rewards_tree"]
 
@@ -92,18 +94,32 @@ def data_tree(dataset: Dataset, test: Dataset | None = None) -> dict[str, Any]:
         return {"name": dataset}
     tree: dict[str, Any] = {"name": "files"}
     if isinstance(dataset, str | Path):
+        _check_name(str(dataset))
         tree["train"] = str(dataset)
     else:
         rows = to_rows(dataset)
-        tree["train"] = str(_write(rows))
+        tree["train"] = str(_write(rows, "dataset"))
         if not any("answer" in row or "reward_model" in row for row in rows):
             tree["answer"] = ""
         if test is None and len(rows) == 1:
             warnings.warn("the dataset has one row: it is evaluated, too, since none can be held out", stacklevel=4)
             tree["test"] = tree["train"]
     if test is not None:
-        tree["test"] = str(test) if isinstance(test, str | Path) else str(_write(to_rows(test)))
+        name = "eval_dataset"
+        tree["test"] = str(test if isinstance(test, str | Path) else _write(to_rows(test, name), name))
     return tree
+
+
+def _check_name(dataset: str) -> None:
+    """Raises ConfigError if a dataset is neither a path, an address nor a hub id, and so must be a misspelt name."""
+    if "/" in dataset or KINDS.search(dataset) or Path(dataset).exists():
+        return  # a path that does not exist is reported where it is read
+    near = get_close_matches(dataset, GRADED_BY, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(
+        f"dataset={dataset!r} is neither a dataset of dojang ({', '.join(GRADED_BY)}) nor a path that exists.{hint} "
+        f"Give rows, {ACCEPTED}"
+    )
 
 
 def model_of(model: str | Path) -> str | Path:
@@ -163,10 +179,10 @@ def _merged(old: Any, new: Any) -> Any:
     return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
 
 
-def _write(rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes rows as JSON lines, named by their content."""
-    content = "".join(_line(at, row) for at, row in enumerate(rows)).encode()
-    path = cache_root() / "datasets" / f"{sha256(content).hexdigest()[:16]}.jsonl"
+def _write(rows: Sequence[Mapping[str, Any]], argument: str) -> Path:
+    """Writes the rows of an argument as JSON lines, in a folder named by their content."""
+    content = "".join(_line(f"row {at} of the {argument}", row) for at, row in enumerate(rows)).encode()
+    path = cached_file(argument, sha256(content).hexdigest()[:16])
     if not path.exists():
         with writable("the cache (DOJANG_CACHE)", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,14 +190,13 @@ def _write(rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def _line(at: int, row: Mapping[str, Any]) -> str:
+def _line(position: str, row: Mapping[str, Any]) -> str:
     for column, value in row.items():
         try:
             json.dumps(value, default=_text)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"row {at} of the dataset: JSON cannot hold the column {column!r} ({error}); convert it to "
-                "text or numbers"
+                f"{position}: JSON cannot hold the column {column!r} ({error}); convert it to text or numbers"
             ) from None
     return json.dumps(row, ensure_ascii=False, default=_text) + "\n"
 

@@ -49,7 +49,7 @@ def train(
             the reward functions.
         algo: grpo, dapo, gspo, m2po, ... or the section of a recipe.
         steps: number of training steps.
-        run_dir: directory of the run; by default a new one under runs/.
+        run_dir: directory of the run; by default a new one under runs/. Required under torchrun.
         overrides: settings as on the command line, such as ["train.lr=1e-5"].
         progress: whether to print progress.
         sections: further sections of a recipe, such as train={"lr": 1e-5} or rollout={"group_size": 8}.
@@ -70,6 +70,10 @@ def train(
         overrides=overrides,
         **sections,
     )
+    if run_dir is None and training.process_count() > 1:
+        raise ConfigError(
+            "torchrun started several processes, which must use one run directory; give run_dir, the same in each"
+        )
     name = str(config) if isinstance(config, str | Path) else "train"
     directory = choose_directory(name, None if run_dir is None else Path(run_dir), resume=False)
     return _run(directory, Settings(resolved, name, list(overrides)), resume=False, progress=progress)

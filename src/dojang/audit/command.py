@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dojang.audit.answers import AnswerAudit
 from dojang.audit.contamination import compare_with
@@ -25,6 +24,7 @@ from dojang.audit.write_clean import write_clean
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, DataError, Interrupted
 from dojang.core.paths import cache_root, check_vacant, claim
+from dojang.core.progress import ProgressBars
 from dojang.data.prepare_rows import KnownAnswers
 from dojang.protocols import Judge
 from dojang.tasks.answer_line import AnswerLineConfig
@@ -138,19 +138,17 @@ async def _run(
     done: list[int],
     console: Console,
 ) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     judge = config.judge.make(cache_root())
     try:
         auditor, at_a_time = await _auditor(config, items, judge, settings)
         turns = asyncio.Semaphore(at_a_time)
-        with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-            bar = progress.add_task("audit", total=len(items))
+        with ProgressBars(console) as bars:
 
             async def one(place: int) -> None:
                 async with turns:
                     await auditor.audit(audited[place], items[place].known)
                 done.append(place)
-                progress.advance(bar)
+                bars.update("audit", len(done), len(items))
 
             await asyncio.gather(*map(one, range(len(items))))
     finally:

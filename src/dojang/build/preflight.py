@@ -14,7 +14,7 @@ from dojang.config.run_config import RunConfig
 from dojang.core.error_list import ErrorList, MissingPackage
 from dojang.core.errors import ModelError, RunDirError
 from dojang.core.hub import why_unreachable
-from dojang.core.run_dir import RunDir
+from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir
 from dojang.core.section import Requirement, Section
 from dojang.engine.architectures import Support, support
 
@@ -105,4 +105,4 @@ def check_usable(directory: RunDir) -> None:
         with tempfile.TemporaryDirectory(prefix=".dojang-", dir=existing):
             pass
     except OSError as error:
-        raise RunDirError(f"cannot write to {path}: {error.strerror or error}; choose another --run-dir") from error
+        raise RunDirError(f"cannot write to {path}: {error.strerror or error}; {CHOOSE_ANOTHER}") from error

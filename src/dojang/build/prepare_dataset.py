@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from dojang.build.multiple_answers import has_multiple_answers
 from dojang.config.overrides import parse_value
 from dojang.core.errors import ConfigError, DataError
+from dojang.core.progress import ProgressBars
 from dojang.data.code_contests import CodeContests
 from dojang.data.deepcoder import Codeforces, DeepCoder
 from dojang.data.deepmath import DeepMath
@@ -70,12 +70,10 @@ def prepare(name: str, where: str, output: Path, settings: Sequence[str], option
     dataset = make_dataset(name, settings)
     files, left_out = choose(find(where), options.subsets, dataset)
     against = {each: read_held_out(each) for each in options.against}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("files"))
-    with Progress(*columns, TextColumn("{task.fields[rows]:,} rows"), TimeElapsedColumn()) as progress:
-        bar = progress.add_task(name, total=len(files), rows=0)
+    with ProgressBars() as bars:
 
         def tell(done: int, rows: int) -> None:
-            progress.update(bar, completed=done, rows=rows)
+            bars.update(name, done, len(files), f"files, {rows:,} rows")
 
         try:
             report = write(

@@ -1,7 +1,8 @@
 """Applies key=value overrides to a tree of settings.
 
 The value of a text setting is taken as it is written: `data.prompt={question}` and `data.system=no` are text. Quotes of
-YAML are still understood: `data.prompt='"first line\\nsecond"'`. Values of other settings are YAML.
+YAML are still understood: `data.prompt='"first line\\nsecond"'`. Only `null` is never text, unless in such quotes: it
+means None for every setting. Values of other settings are YAML.
 """
 
 import types
@@ -89,7 +90,10 @@ def _value_at(tree: dict[str, Any], keys: Sequence[str]) -> Any:
 
 
 def parse_value(text: str, annotation: Any) -> Any:
-    """Reads the value of a setting of this type: text as it is written, unless in YAML's quotes; others as YAML."""
+    """Reads the value of a setting of this type: text as it is written, unless in YAML's quotes; others as YAML; `null`
+    as None."""
+    if text.strip() == "null":
+        return None
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):  # ValueError: a date that does not exist

@@ -115,10 +115,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]  # `<<` may repeat keys
-        seen = [self.construct_object(key, deep=True) for key in keys]
-        for key in seen:
-            if seen.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", node.start_mark)
+        seen: list[Any] = []  # a list: a key may be unhashable, which the base class reports
+        for each in keys:
+            key = self.construct_object(each, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", each.start_mark)
+            seen.append(key)
         return super().construct_mapping(node, deep)
 
 
@@ -156,8 +158,15 @@ def _explain(detail: ErrorDetails) -> Iterator[str]:
     elif detail["type"] == "value_error":
         for line in str(detail["ctx"]["error"]).splitlines():
             yield f"{key}: {line}" if key else line
+    elif detail["input"] is None:
+        yield f"{key}: {_lower(detail['msg'])}, but it is null; leave it out" + _quoted_null(key, detail["type"])
     else:
         yield f"{key}: {_lower(detail['msg'])}, but it is {detail['input']!r}"
+
+
+def _quoted_null(key: str, kind: str) -> str:
+    """Remedy for the text null, which YAML reads as no value."""
+    return f", or quote the text: {key}='\"null\"'" if kind == "string_type" else ""
 
 
 def _other_key(keys: Sequence[str], section: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ error_list.py   errors of several checks, reported together
 paths.py        cache and output directories
 run_dir.py      layout of a run directory; atomic writes
 section.py      base class of configuration sections
+progress.py     progress bars in a terminal
 interrupt.py    Ctrl-C while a command starts
 child_process.py  programs that end with this process
 user_code.py    file and line of an exception in the user's code

@@ -35,6 +35,7 @@ from dojang.core.errors import RunDirError
 
 __all__ = [
     "ACCURACY",
+    "CHOOSE_ANOTHER",
     "EVALUATION",
     "LINKS",
     "REWARD",
@@ -52,6 +53,8 @@ __all__ = [
 ]
 
 LOCK = "run.lock"
+CHOOSE_ANOTHER = "choose another run directory (--run-dir, in Python run_dir)"
+"""Remedy in errors."""
 LINKS = ("best", "last")
 FILES = "files.json"
 """List of a checkpoint's files with sizes, to verify that a copy made file by file is complete."""
@@ -174,8 +177,7 @@ class RunDir:
             self._lock.close()
             self._lock = None
             raise RunDirError(
-                f"run directory {self.path} is in use by process {holder}; wait for it, stop it, or choose "
-                "another with --run-dir"
+                f"run directory {self.path} is in use by process {holder}; wait for it, stop it, or {CHOOSE_ANOTHER}"
             ) from None
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))
@@ -369,7 +371,7 @@ def disk_errors(path: Path) -> Iterator[None]:
                 "then resume the run"
             ) from error
         if error.errno in UNUSABLE:
-            raise RunDirError(f"cannot write to {path}: {error.strerror}; choose another --run-dir") from error
+            raise RunDirError(f"cannot write to {path}: {error.strerror}; {CHOOSE_ANOTHER}") from error
         raise
 
 

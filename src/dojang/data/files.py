@@ -26,8 +26,8 @@ class FilesConfig(FileSection):
     """Prompt template, with column names in braces. Other braces stay as they are; {{name}} is {name}, no column. A
     template of one column, such as {prompt}, may name a column of messages {role, content}. Empty: the column prompt,
     or else question; veRL's rows are read as they are."""
-    system: str = ""
-    """System prompt of rows whose messages have none."""
+    system: str | None = None
+    """System prompt of rows whose messages have none; null: no system prompt."""
     answer: str = "answer"
     """Column with the reference answer. For task.name=code, an object with `private` tests. Empty: no reference."""
     id: str = ""

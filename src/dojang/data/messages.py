@@ -19,7 +19,7 @@ def to_messages(value: Any, role: Literal["user", "assistant"] = "user") -> tupl
     return tuple(_message(each) for each in value)
 
 
-def with_system(system: str, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def with_system(system: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Returns the messages after a system prompt, unless they have their own."""
     if not system or any(each.role == "system" for each in messages):
         return messages

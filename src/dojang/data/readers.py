@@ -20,6 +20,7 @@ from pyarrow import fs
 
 from dojang.core.errors import DataError
 from dojang.data.hub import open_hub
+from dojang.data.in_memory import argument_of
 from dojang.data.place import ACCEPTED, KINDS, hub_id
 
 __all__ = ["File", "find"]
@@ -78,7 +79,10 @@ class File:
             raise DataError(f"{self.path} cannot be read: {error}") from error
 
     def position(self, number: int) -> str:
-        """Describes where a row is, for errors: file and line, or file and row. Reads the file again up to the row."""
+        """Describes where a row is, for errors: file and line, file and row, or the row of an argument in Python. Reads
+        the file again up to the row."""
+        if argument := argument_of(self.path):
+            return f"row {number} of the {argument}"
         if self._kind in ("jsonl", "ndjson"):
             for row, (line, _) in enumerate(self._numbered_lines()):
                 if row == number:

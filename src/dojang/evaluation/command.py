@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dojang import __version__
 from dojang.core.errors import ConfigError, Interrupted
 from dojang.core.paths import check_vacant, claim, writable
+from dojang.core.progress import ProgressBars
 from dojang.core.run_dir import write_atomic
 from dojang.evaluation.cases import Case, Options, find_subject, make_cases
 from dojang.evaluation.comparison import Comparison
@@ -119,14 +119,9 @@ def _settings(result: EvalResult) -> dict[str, Any]:
 
 def _with_progress(cases: Sequence[Case], output: Path, console: Console, *, resume: bool) -> list[EvalResult]:
     """Evaluates the cases with a progress bar for each."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bars: dict[str, Any] = {}
+    with ProgressBars(console) as bars:
 
         def advance(case: Case, done: int, total: int) -> None:
-            name = name_of({"data": case.data, "shots": case.shots})
-            if name not in bars:
-                bars[name] = progress.add_task(name)
-            progress.update(bars[name], total=total, completed=done)
+            bars.update(name_of({"data": case.data, "shots": case.shots}), done, total)
 
         return asyncio.run(evaluate_cases(cases, output=output, resume=resume, on_progress=advance))

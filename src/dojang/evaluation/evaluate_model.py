@@ -184,10 +184,11 @@ def open_output(output: Path, cases: Sequence[Case], *, resume: bool) -> list[Sa
     file, samples = output / SETTINGS, output / SAMPLES
     if holds_evaluation(output) and not resume:
         raise ConfigError(
-            f"--output {output} already holds an evaluation; add --resume to go on with it, or choose another"
+            f"the output directory {output} already holds an evaluation; go on with it (--resume, in Python "
+            "resume=True), or choose another"
         )
     kept: list[SampleRecord] = []
-    with writable("--output", output):
+    with writable("the output directory", output):
         output.mkdir(parents=True, exist_ok=True)
         if resume and file.exists():
             _check_same(output, json.loads(file.read_text()), settings)
@@ -223,7 +224,7 @@ def _check_same(output: Path, before: list[Any], now: list[Any]) -> None:
         listing = "\n".join(f"  - {key}: was {was!r}, now {given!r}" for key, (was, given) in changed.items())
         raise ConfigError(
             f"the evaluation in {output} was started with other settings:\n{listing}\n"
-            "give the same ones to resume it, or choose another --output"
+            "give the same ones to resume it, or choose another output directory"
         )
 
 

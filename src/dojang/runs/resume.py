@@ -18,7 +18,7 @@ from dojang.config import recipe as recipes
 from dojang.config.overrides import annotation_at, tag_of
 from dojang.config.run_config import RunConfig, sections
 from dojang.core.errors import ConfigError, DojangError, RunDirError
-from dojang.core.run_dir import RunDir, write_atomic
+from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir, write_atomic
 
 __all__ = ["Settings", "check_directory", "choose_directory", "settings_of", "step_of", "write_settings"]
 
@@ -163,12 +163,12 @@ def choose_directory(recipe: str, run_dir: Path | None, *, resume: bool) -> RunD
 def _check_there(directory: RunDir) -> None:
     _check_own(directory)
     if not directory.path.is_dir():
-        raise RunDirError(f"no run in {directory.path} to resume; check the path, or leave --resume out to start one")
+        raise RunDirError(f"no run in {directory.path} to resume; check the path, or start a new run")
 
 
 def _check_own(directory: RunDir) -> None:
     if directory.is_foreign():
-        raise RunDirError(f"{directory.path} is not empty and holds no run; choose another --run-dir")
+        raise RunDirError(f"{directory.path} is not empty and holds no run; {CHOOSE_ANOTHER}")
 
 
 def check_directory(directory: RunDir, config: RunConfig, *, resume: bool) -> None:
@@ -178,8 +178,8 @@ def check_directory(directory: RunDir, config: RunConfig, *, resume: bool) -> No
         return
     if not resume:
         raise RunDirError(
-            f"{directory.path} already holds a run; continue it with `dojang resume {directory.path}`, or choose "
-            "another --run-dir"
+            f"{directory.path} already holds a run; continue it with `dojang resume {directory.path}` "
+            f"(in Python dojang.resume), or {CHOOSE_ANOTHER}"
         )
     done = step_of(directory.last_checkpoint())
     if config.epochs is None and config.steps < done:

@@ -25,6 +25,7 @@ from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.error_list import ErrorList
 from dojang.core.errors import DojangError, Interrupted, RanksLost
+from dojang.core.in_process import in_process
 from dojang.core.interrupt import exit_at_once
 from dojang.core.run_dir import RunDir
 from dojang.protocols import Judge
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from dojang.loop.sync import Run
     from dojang.track.exporter import Exporters
 
-__all__ = ["dry_run", "import_build", "resume", "run", "start"]
+__all__ = ["dry_run", "import_build", "process_count", "resume", "run", "start"]
 
 
 def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: bool) -> None:
@@ -68,14 +69,15 @@ def start(
     """
     config = settings.config
     if os.environ.get("RANK", "0") != "0":  # set by torchrun: rank 0 runs the loop, the others only train
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # end silently: rank 0 reports
+        if in_main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # end silently: rank 0 reports
         from dojang.build import assemble
 
         assemble.run_worker_rank(config)
         return
     check_directory(directory, config, resume=resume)
     console, stop = console or Console(), stop or StopRequest()
-    again = shlex.join([*(_torchrun() or _program()), "resume", str(directory.path)])
+    again = _resume_call(config, directory) or shlex.join([*(_torchrun() or _program()), "resume", str(directory.path)])
     for line in (f"run directory: {directory.path}", *settings.notes):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     with ExitStack() as running:
@@ -288,11 +290,22 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def process_count() -> int:
+    """Number of processes that torchrun started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def _torchrun() -> list[str]:
     """Command that starts the same number of torchrun processes on this machine; empty for one process."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if process_count() == 1:
         return []
     return ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "dojang"]
+
+
+def _resume_call(config: RunConfig, directory: RunDir) -> str:
+    """Python call that resumes a run with reward functions of this process, which no command can find; else empty."""
+    given = [name.rpartition(":")[2] for name in getattr(config.task, "rewards", {}) if in_process(name)]
+    return f"dojang.resume({str(directory.path)!r}, reward_funcs=[{', '.join(given)}])" if given else ""
 
 
 def _program() -> list[str]:

@@ -6,39 +6,27 @@ computed independently, so accuracy does not depend on the choice of rewards.
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from dojang.tasks.answers import answer_line, is_correct, read_number
-from dojang.tasks.reward_settings import Weighted, check_names, labels
+from dojang.tasks.reward_settings import RewardedTaskConfig, Weighted
 from dojang.tasks.rewards import BUILT_IN, RewardFailure, WeightedRewards, columns_of
-from dojang.tasks.section import TaskSection
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["AnswerLineConfig", "AnswerLineTask"]
 
 
-class AnswerLineConfig(TaskSection):
+class AnswerLineConfig(RewardedTaskConfig):
     """Answer line: the answer is one number on a line that begins with ####."""
 
+    built_in: ClassVar[tuple[str, ...]] = tuple(BUILT_IN)
     name: Literal["answer_line"] = "answer_line"
     rewards: Weighted = Field(default={"format": 0.5, "correct": 1.0}, min_length=1)
     """Reward functions and their weights: `format`, `correct`, `gsm8k_post_format`, `gsm8k_post_correct`, a length, a
     pattern, or a custom package.module:function (docs/rewards.md)."""
-    timeout_s: float = Field(default=10.0, gt=0)
-    """Time limit of a package.module:function for one completion, in seconds."""
-
-    @field_validator("rewards")
-    @classmethod
-    def _known_names(cls, rewards: Weighted) -> Weighted:
-        check_names(rewards, tuple(BUILT_IN))
-        return rewards
-
-    def part_names(self) -> list[str]:
-        """Names of the terms of the reward."""
-        return list(labels(self.rewards).values())
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "AnswerLineTask":
         """Creates the task."""

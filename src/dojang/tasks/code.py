@@ -72,7 +72,7 @@ class CodeConfig(RewardedTaskConfig):
     own_parts: ClassVar[tuple[str, ...]] = ("fraction",)
     runs_programs: ClassVar[bool] = True
     name: Literal["code"] = "code"
-    language: Literal["cpp17", "cpp20", "python3"] = "cpp17"
+    language: Literal["cpp17", "cpp20", "python3"] = "python3"
     """Programming language of problems that name none."""
     reward_shape: Literal["fraction", "all_or_nothing", "fraction_power", "binary"] = "fraction"
     """Reward of a program that runs: the fraction of tests passed, 1 only if that is all of them, or the fraction to

@@ -2,22 +2,22 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from dojang.tasks.reward_settings import Weighted, check_names, labels, weight_of
+from dojang.tasks.reward_settings import RewardedTaskConfig, Weighted, weight_of
 from dojang.tasks.rewards import BUILT_IN, RewardFailure, WeightedRewards, columns_of
-from dojang.tasks.section import TaskSection
 from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["RewardFunctionsConfig", "RewardFunctionsTask"]
 
 
-class RewardFunctionsConfig(TaskSection):
+class RewardFunctionsConfig(RewardedTaskConfig):
     """Reward functions: the reward is their weighted sum, as in TRL's `reward_funcs`."""
 
+    built_in: ClassVar[tuple[str, ...]] = tuple(BUILT_IN)
     name: Literal["reward_functions"] = "reward_functions"
     rewards: Weighted = Field(min_length=1)
     """Reward functions and their weights: a custom package.module:function, a length, a pattern, or a built-in one
@@ -25,18 +25,6 @@ class RewardFunctionsConfig(TaskSection):
     accept_at: float | None = None
     """Reward from which a completion counts as accepted, for accuracy; null: the sum of all positive weights, which is
     the largest reward if every function returns at most 1."""
-    timeout_s: float = Field(default=10.0, gt=0)
-    """Time limit of a reward function for one completion, in seconds."""
-
-    @field_validator("rewards")
-    @classmethod
-    def _known_names(cls, rewards: Weighted) -> Weighted:
-        check_names(rewards, tuple(BUILT_IN))
-        return rewards
-
-    def part_names(self) -> list[str]:
-        """Names of the terms of the reward."""
-        return list(labels(self.rewards).values())
 
     def threshold(self) -> float:
         """Reward from which a completion is accepted."""

@@ -167,9 +167,12 @@ def check_names(rewards: Mapping[str, Kind], built_in: Sequence[str] = (), taken
 
 
 class RewardedTaskConfig(TaskSection):
-    """Base of tasks with their own reward, to which reward functions may add."""
+    """Base of tasks whose reward has weighted reward functions, alone or beside the task's own parts."""
 
     own_parts: ClassVar[tuple[str, ...]] = ()
+    """Names of the task's own parts of the reward."""
+    built_in: ClassVar[tuple[str, ...]] = ()
+    """Names of the reward functions that the task has built in."""
     rewards: Weighted = Field(default_factory=dict)
     """Additional reward functions and their weights: a length, a pattern, or a custom package.module:function
     (docs/rewards.md)."""
@@ -179,7 +182,7 @@ class RewardedTaskConfig(TaskSection):
     @field_validator("rewards")
     @classmethod
     def _known_names(cls, rewards: Weighted) -> Weighted:
-        check_names(rewards, taken=cls.own_parts)
+        check_names(rewards, cls.built_in, cls.own_parts)
         return rewards
 
     def part_names(self) -> list[str]:

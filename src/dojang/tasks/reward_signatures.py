@@ -4,9 +4,9 @@
     (completions, prompts, solution, ..., **columns)         TRL's; a list with a number for each completion, or None
     (data_source, solution_str, ground_truth, extra_info)    veRL's; a number, or a mapping with `score`
 
-The parameter names tell which one it is. A TRL function gets one completion at a time, as messages or as text, and the
-columns of the problem's row and COLUMNS; the row takes precedence. Its None means that the reward does not apply to the
-problem (NOT_APPLICABLE). Functions may be async.
+The parameter names tell which one it is; (**kwargs), alone or after names of columns, is TRL's. A TRL function gets one
+completion at a time, as messages or as text, and the columns of the problem's row and COLUMNS; the row takes
+precedence. Its None means that the reward does not apply to the problem (NOT_APPLICABLE). Functions may be async.
 
 Not covered: arguments that exist only inside those trainers (token ids, the trainer's state, its loggers). A function
 that requires one is refused.
@@ -70,7 +70,7 @@ def adapt_reward(
     except ValueError:  # some C functions have no signature
         return found
     names = set(signature.parameters)
-    trl, verl = "completions" in names, "solution_str" in names
+    trl, verl = "completions" in names or _takes_only_columns(signature, columns), "solution_str" in names
     if trl and verl:
         raise ConfigError(
             f"reward {name!r} takes {signature}: `completions` is how TRL calls a function and `solution_str` how veRL "
@@ -84,6 +84,19 @@ def adapt_reward(
         return {"text": _verl(found, _accepted(name, signature, _VERL, "veRL"))}
     _check_ours(name, signature)
     return found
+
+
+def _takes_only_columns(signature: inspect.Signature, columns: Iterable[str] | None) -> bool:
+    """Whether a function takes all keyword arguments and requires none but columns: TRL's call, without a parameter
+    `completions`."""
+    kinds = inspect.Parameter
+    parameters = signature.parameters.values()
+    if not any(each.kind is kinds.VAR_KEYWORD for each in parameters):
+        return False
+    if any(each.kind is kinds.VAR_POSITIONAL or each.name in (*_OURS, "solution_str") for each in parameters):
+        return False
+    required = {each.name for each in parameters if each.default is each.empty and each.kind is not kinds.VAR_KEYWORD}
+    return required <= {"prompts", *COLUMNS, *(columns or ())}
 
 
 def _check_ours(name: str, signature: inspect.Signature) -> None:

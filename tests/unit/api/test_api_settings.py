@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dojang.api.settings import data_tree, make_config, rewards_tree
-from dojang.core.errors import ConfigError
+from dojang.core.errors import ConfigError, DataError
 from dojang.core.section import load_object
 
 ROWS = [{"prompt": f"{a}?", "answer": a} for a in range(30)]
@@ -55,6 +55,27 @@ def test_a_dataset_may_be_a_path_a_name_or_a_section() -> None:
     assert data_tree("rows.jsonl") == {"name": "files", "train": "rows.jsonl"}
     assert data_tree("arithmetic") == {"name": "arithmetic"}
     assert data_tree({"name": "arithmetic", "digits": 3}) == {"name": "arithmetic", "digits": 3}
+
+
+def test_a_misspelt_dataset_is_told_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"dataset='aritmetic' is neither .* Did you mean 'arithmetic'\?"):
+        data_tree("aritmetic")
+    with pytest.raises(ConfigError, match=r"nor a path that exists\. Give rows, a file"):
+        data_tree("xyz")
+    (tmp_path / "xyz").mkdir()
+    assert data_tree("xyz")["train"] == "xyz"
+    assert data_tree("org/name")["train"] == "org/name"
+
+
+def test_errors_name_the_row_of_the_argument_not_a_file_of_the_cache() -> None:
+    rows = [*ROWS, {"answer": 1}]
+    for given, argument in (({"dataset": rows}, "dataset"), ({"dataset": ROWS, "eval_dataset": rows}, "eval_dataset")):
+        config = make_config(None, model="dojang-tiny", task="answer_line", **given)
+        with pytest.raises(DataError, match=f"^row {len(ROWS)} of the {argument}: the row has no column 'question'"):
+            config.data.load("test")
+    with pytest.raises(DataError, match="row 0 of the eval_dataset is a int"):
+        data_tree(ROWS, [1])
 
 
 def test_a_value_that_json_cannot_hold_is_refused() -> None:

@@ -1,6 +1,7 @@
 """dojang.train and dojang.resume: in a script, in a thread, and where an event loop runs."""
 
 import asyncio
+import json
 import os
 import signal
 import threading
@@ -46,6 +47,24 @@ def test_a_run_has_metrics_rollouts_models_and_a_chart(result: dojang.RunResult)
     assert (result.best_model / "config.json").is_file()
     assert result.config.task.name == "reward_functions"
     assert len(result.plot().axes) == 2
+
+
+def test_the_hint_to_resume_functions_of_a_script_is_a_python_call(tmp_path: Path) -> None:
+    def local(completions: list[str], **_: Any) -> list[float]:
+        return [1.0 for _ in completions]
+
+    run_dir = tmp_path / "run"
+    dojang.train(model="dojang-tiny", dataset=ROWS, reward_funcs=[local, "format"], steps=1, run_dir=run_dir, **SMALL)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["resume"] == f"dojang.resume('{run_dir}', reward_funcs=[local])"
+
+
+def test_torchrun_needs_a_run_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"torchrun started several processes.*give run_dir"):
+        dojang.train("quickstart")
+    with pytest.raises(ConfigError, match="a Session runs in one process, but torchrun started 2"):
+        dojang.Session("quickstart")
 
 
 def test_a_run_is_resumed_with_its_functions(result: dojang.RunResult) -> None:

@@ -72,7 +72,9 @@ def test_run_directory(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "run", Path("/proc/nowhere/run")):
-        with pytest.raises(RunDirError, match=r"cannot write to .*choose another --run-dir"):
+        with pytest.raises(
+            RunDirError, match=r"cannot write to .*choose another run directory \(--run-dir, in Python run_dir\)"
+        ):
             preflight.check_usable(RunDir(path))
 
 

@@ -180,7 +180,7 @@ def test_resuming_what_was_never_started(tmp_path: Path) -> None:
     assert "no run of 'quickstart' under runs/ to resume; give its directory with --run-dir" in result.stderr
     result = train("quickstart", "--resume", "--run-dir=mine", cwd=tmp_path)
     assert result.returncode == 5
-    assert "no run in mine to resume; check the path, or leave --resume out to start one" in result.stderr
+    assert "no run in mine to resume; check the path, or start a new run" in result.stderr
 
 
 def test_a_run_directory_in_use_or_of_another_run_is_left_alone(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from dojang.config import recipe as recipes
 from dojang.config.overrides import parse_value
+from dojang.core.errors import ConfigError
 from dojang.data.files import FilesConfig
 
 
@@ -21,7 +22,11 @@ class Section(BaseModel):
         (str, "{question}", "{question}"),
         (str, "no", "no"),
         (str, "3", "3"),
-        (str, "null", "null"),
+        (str, "null", None),
+        (Path, "null", None),
+        (Literal["off", "on"], "null", None),
+        (str, "nullable", "nullable"),
+        (str, '"null"', "null"),
         (str, "", ""),
         (str, "a: b # c", "a: b # c"),
         (str, "[unclosed", "[unclosed"),
@@ -69,3 +74,13 @@ def test_text_settings_of_a_choice_that_is_named_later(named: list[str]) -> None
 def test_text_settings_deep_in_a_mapping() -> None:
     config = recipes.load("quickstart", ["task.rewards.tags={pattern: x}", "task.rewards.tags.pattern=[0-9]{2}"])
     assert config.model_dump()["task"]["rewards"]["tags"]["pattern"] == "[0-9]{2}"
+
+
+def test_null_is_no_system_prompt_and_never_the_text() -> None:
+    rows = ["data={name: files, train: rows}"]
+    assert recipes.load("quickstart", [*rows, "data.system=null"]).data == FilesConfig(train=Path("rows"))
+    assert recipes.load("quickstart", [*rows, 'data.system="null"']).model_dump()["data"]["system"] == "null"
+    with pytest.raises(ConfigError, match=r"data.answer: .* it is null; leave it out, or quote the text: data.answer="):
+        recipes.load("quickstart", [*rows, "data.answer=null"])
+    with pytest.raises(ConfigError, match=r"train.schedule: .* but it is null; leave it out$"):
+        recipes.load("quickstart", ["train.schedule=null"])

@@ -424,7 +424,10 @@ def test_an_empty_section_has_its_defaults(tmp_path: Path) -> None:
 def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\nsteps: 1\nsteps: 2\n")
-    with pytest.raises(ConfigError, match="the key 'steps' is given twice"):
+    with pytest.raises(ConfigError, match=r"the key 'steps' is given twice\n.*line 4, column 1"):
+        recipes.load(str(recipe))
+    recipe.write_text("model: {name: dojang-tiny}\ntrain:\n  lr: 1\n  betas: [0.1, 0.2]\n  lr: 2\n")
+    with pytest.raises(ConfigError, match=r"the key 'lr' is given twice\n.*line 5, column 3"):
         recipes.load(str(recipe))
 
 

@@ -141,7 +141,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_old_one(small_disk: Path, fil
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_forbidden_place_is_a_sentence(tmp_path: Path, code: int) -> None:
-    with pytest.raises(RunDirError, match=r"cannot write to .*; choose another --run-dir"), disk_errors(tmp_path):
+    with pytest.raises(RunDirError, match=r"cannot write to .*; choose another run directory"), disk_errors(tmp_path):
         raise OSError(code, os.strerror(code))
 
 

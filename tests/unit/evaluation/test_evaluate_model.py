@@ -58,7 +58,9 @@ def test_interrupted_evaluation_goes_on_where_it_stopped(whole: EvalResult, tmp_
     shutil.copytree(whole.output, output)
     lines = (output / SAMPLES).read_text().splitlines(keepends=True)
     (output / SAMPLES).write_text("".join(lines[:3]) + lines[3][:20])  # a crash cut off the last line
-    with pytest.raises(ConfigError, match="already holds an evaluation; add --resume"):
+    with pytest.raises(
+        ConfigError, match=r"already holds an evaluation; go on with it \(--resume, in Python resume=True"
+    ):
         asyncio.run(evaluate(config_of(), output=output))
     with pytest.raises(ConfigError, match=r"eval.problems: was 6, now 5"):
         asyncio.run(evaluate(config_of(eval={"problems": 5}), output=output, resume=True))

@@ -37,6 +37,9 @@ def make_problem(reference: object = None, id: str = "p/1") -> Problem:
     return Problem(id, "p", (Message("user", "Write it."),), reference or CodeReference(io_tests(4)))
 
 
+CPP = CodeConfig(language="cpp17")
+
+
 class ScriptedJudge:
     """Gives each test the outcome it is told to, and stops as it is asked to."""
 
@@ -66,7 +69,7 @@ class ScriptedJudge:
 
 def grade(judge: Judge, text: str = ANSWER, problem: Problem | None = None, **settings: Any) -> Verdict:
     problem = problem or make_problem()
-    task: Task = CodeConfig(**settings).make({"train": [problem]}, judge)
+    task: Task = CodeConfig(**{"language": "cpp17", **settings}).make({"train": [problem]}, judge)
     return asyncio.run(task.grade(problem, text))
 
 
@@ -216,7 +219,7 @@ def test_drawn_tests_are_deterministic() -> None:
 def test_test_suite_is_built_once_per_problem() -> None:
     judge = ScriptedJudge([OK] * 4)
     problem = make_problem()
-    task = CodeTask(CodeConfig(), {"train": [problem], "test": [problem]}, judge)
+    task = CodeTask(CPP, {"train": [problem], "test": [problem]}, judge)
     for _ in range(2):
         asyncio.run(task.grade(problem, ANSWER))
     assert judge.seen[0].test_suite is judge.seen[1].test_suite
@@ -278,11 +281,11 @@ IO = {"input": "1", "output": "2"}
 def test_unusable_problem_is_refused(reference: object, said: str) -> None:
     bad = make_problem(reference, "p/bad")
     with pytest.raises(DataError) as caught:
-        CodeTask(CodeConfig(), {"train": [make_problem()], "test": [bad]}, ScriptedJudge())
+        CodeTask(CPP, {"train": [make_problem()], "test": [bad]}, ScriptedJudge())
     assert str(caught.value).startswith("1 problem cannot be judged:\n  p/bad: ")
     assert said in str(caught.value)
     # A task that never saw it must not take it for a wrong answer either.
-    task = CodeTask(CodeConfig(), {"train": [make_problem()]}, ScriptedJudge())
+    task = CodeTask(CPP, {"train": [make_problem()]}, ScriptedJudge())
     verdict = asyncio.run(task.grade(bad, ANSWER))
     assert (verdict.outcome, verdict.reward) == (Outcome.JUDGE_ERROR, None)
     assert said in verdict.detail
@@ -291,7 +294,7 @@ def test_unusable_problem_is_refused(reference: object, said: str) -> None:
 def test_all_bad_problems_are_reported_at_once() -> None:
     bad = [make_problem(CodeReference(()), f"p/{number}") for number in range(30)]
     with pytest.raises(DataError) as caught:
-        CodeTask(CodeConfig(), {"train": bad, "test": []}, ScriptedJudge())
+        CodeTask(CPP, {"train": bad, "test": []}, ScriptedJudge())
     lines = str(caught.value).split("\n  ")
     assert lines[0] == "30 problems cannot be judged:"
     assert [line.partition(":")[0] for line in lines[1:-1]] == ["p/0", "p/1", "p/2", "p/3", "p/4"]
@@ -301,17 +304,17 @@ def test_all_bad_problems_are_reported_at_once() -> None:
 def test_two_problems_cannot_share_an_id() -> None:
     problems = [make_problem(), make_problem(CodeReference(io_tests(5)))]
     with pytest.raises(DataError, match="p/1: another problem with other tests has the same id"):
-        CodeTask(CodeConfig(), {"train": problems}, ScriptedJudge())
+        CodeTask(CPP, {"train": problems}, ScriptedJudge())
 
 
 def test_unknown_problem_is_judged() -> None:
-    task = CodeTask(CodeConfig(), {}, ScriptedJudge([OK] * 4))
+    task = CodeTask(CPP, {}, ScriptedJudge([OK] * 4))
     assert asyncio.run(task.grade(make_problem(), ANSWER)).reward == 1.0
 
 
 def test_problems_by_split() -> None:
     problem = make_problem()
-    task = CodeTask(CodeConfig(), {"train": [problem], "test": []}, ScriptedJudge())
+    task = CodeTask(CPP, {"train": [problem], "test": []}, ScriptedJudge())
     assert task.problems("train") == [problem]
     with pytest.raises(DataError, match="the data has no split 'dev'; splits: 'train', 'test'"):
         task.problems("dev")
@@ -320,7 +323,7 @@ def test_problems_by_split() -> None:
 def test_the_default_configuration() -> None:
     assert CodeConfig().model_dump() == {
         "name": "code",
-        "language": "cpp17",
+        "language": "python3",
         "reward_shape": "fraction",
         "tests": "private",
         "max_tests": 50,
@@ -359,7 +362,7 @@ def test_trial_on_other_tests() -> None:
     limits, checker = Limits(cpu_s=7.0), Checker("exact")
     problem = make_problem(CodeReference(io_tests(4), limits=limits, checker=checker, prefix="// mine"))
     judge = ScriptedJudge([OK, BAD, OK])
-    task: ProgramTask = CodeConfig(reward_shape="all_or_nothing").make({"train": [problem]}, judge)
+    task: ProgramTask = CodeConfig(language="cpp17", reward_shape="all_or_nothing").make({"train": [problem]}, judge)
     found = asyncio.run(task.trial(problem, ANSWER, io_tests(3, "other")))
     assert [result.outcome for result in found.results] == [OK, BAD, OK]  # all of them: each is told of
     (seen,) = judge.seen

@@ -64,6 +64,23 @@ def test_trl_function_gets_only_its_parameters_and_its_form(module: ModuleType) 
         score(module, lambda completions: ["no"])
 
 
+def test_keyword_arguments_alone_are_trl_s_signature(module: ModuleType) -> None:
+    def all_of_them(**kwargs: Any) -> list[float]:
+        (answer,), (completion,) = kwargs["answer"], kwargs["completions"]
+        return [float(answer in completion[0]["content"])]
+
+    def a_column(answer: list[str], scale: float = 0.5, **kwargs: Any) -> list[float]:
+        (completion,) = kwargs["completions"]
+        return [scale * float(right in completion[0]["content"]) for right in answer]
+
+    assert score(module, all_of_them).parts == {"one": 1.0}
+    assert score(module, a_column).parts == {"one": 0.5}
+    assert score(module, lambda problem, text, **rest: float(problem.reference in text)).parts == {"one": 1.0}
+    assert score(module, lambda *both, **rest: float(both[0].reference in both[1])).parts == {"one": 1.0}
+    with pytest.raises(ConfigError, match=r"takes \(unknown, \*\*rest\)"):
+        score(module, lambda unknown, **rest: [1.0])
+
+
 async def _slow_trl(completions: Any, **columns: Any) -> list[float | None]:
     await asyncio.sleep(0)
     return [0.25]
@@ -134,7 +151,7 @@ def test_invalid_result_is_a_failure(module: ModuleType, function: object, said:
         (lambda completions, completion_ids: 1.0, "no value is available for completion_ids"),
         (lambda solution_str, tokenizer: 1.0, "veRL's signature .* no value is available for tokenizer"),
         (lambda text: 1.0, "TRL's signature \\(completions, \\*\\*columns\\) or veRL's"),
-        (lambda **columns: 1.0, "is called with \\(problem, text\\)"),
+        (lambda unknown, **columns: 1.0, "is called with \\(problem, text\\)"),
     ],
 )
 def test_unsupported_signature_is_refused(module: ModuleType, function: object, said: str) -> None:
