@@ -21,7 +21,16 @@ from dojang.core.run_dir import RunDir, write_atomic
 from dojang.data.in_memory import cached_file, to_rows
 from dojang.data.place import ACCEPTED, KINDS
 
-__all__ = ["Dataset", "RewardFunction", "Source", "data_tree", "make_config", "model_of", "rewards_tree"]
+__all__ = [
+    "Dataset",
+    "RewardFunction",
+    "Source",
+    "data_tree",
+    "listed_functions",
+    "make_config",
+    "model_of",
+    "rewards_tree",
+]
 
 RewardFunction = str | Callable[..., Any]
 """A reward function: a Python callable, package.module:function, or the name of a built-in one."""
@@ -130,28 +139,31 @@ def model_of(model: str | Path) -> str | Path:
 
 
 def rewards_tree(
-    functions: RewardFunction | Sequence[RewardFunction], weights: Sequence[float] | None, *, again: bool = False
+    functions: RewardFunction | Sequence[RewardFunction], weights: Sequence[float] | None
 ) -> dict[str, float]:
-    """Returns the `task.rewards` of reward functions. `again`: they replace those of the same names."""
-    listed = [functions] if isinstance(functions, str) or callable(functions) else list(functions)
-    if not listed:
-        raise ConfigError("reward_funcs is empty; give at least one function")
+    """Returns the `task.rewards` of reward functions."""
+    listed = listed_functions(functions)
     if weights is not None and not isinstance(weights, Sequence):
         raise ConfigError(f"reward_weights={weights!r} is not a list; give one weight for each reward function")
     if weights is not None and len(weights) != len(listed):
         raise ConfigError(f"{len(listed)} reward_funcs but {len(weights)} reward_weights; give one weight for each")
-    names = [each if isinstance(each, str) else _name_of(each, again=again) for each in listed]
+    names = [each if isinstance(each, str) else register(each) for each in listed]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"reward_funcs has {', '.join(twice)} twice; give each function once")
     return dict(zip(names, weights or [1.0] * len(names), strict=True))
 
 
-def _name_of(function: Any, *, again: bool) -> str:
-    if not callable(function):
-        raise ConfigError(
-            f"reward_funcs has {function!r:.80}, which is neither a function nor a text such as package.module:function"
-        )
-    return register(function, again=again)
+def listed_functions(functions: RewardFunction | Sequence[RewardFunction]) -> list[RewardFunction]:
+    """Returns one or several reward functions as a list. Raises ConfigError unless each is a function or a name."""
+    listed = [functions] if isinstance(functions, str) or callable(functions) else list(functions)
+    if not listed:
+        raise ConfigError("reward_funcs is empty; give at least one function")
+    for each in listed:
+        if not isinstance(each, str) and not callable(each):
+            raise ConfigError(
+                f"reward_funcs has {each!r:.80}, which is neither a function nor a text such as package.module:function"
+            )
+    return listed
 
 
 def _data(dataset: Dataset, test: Dataset | None, task: Any) -> tuple[dict[str, Any], Any]:

@@ -1,6 +1,6 @@
 """Trains from Python: `dojang.train` and `dojang.resume`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,9 @@ from rich.console import Console
 
 from dojang.api.blocking import call_without_loop, handlers_restored
 from dojang.api.result import RunResult
-from dojang.api.settings import Dataset, RewardFunction, Source, make_config, rewards_tree
+from dojang.api.settings import Dataset, RewardFunction, Source, listed_functions, make_config
 from dojang.core.errors import ConfigError
+from dojang.core.in_process import function_name, register_again
 from dojang.core.run_dir import RunDir
 from dojang.runs import training
 from dojang.runs.resume import Settings, choose_directory, settings_of
@@ -92,15 +93,22 @@ def resume(
     """
     directory = RunDir(Path(run_dir))
     if reward_funcs is not None:
-        _check_rewards(directory, rewards_tree(reward_funcs, None, again=True))
+        _register_again(directory, listed_functions(reward_funcs))
     return _run(directory, settings_of(None, overrides, directory, resume=True), resume=True, progress=progress)
 
 
-def _check_rewards(directory: RunDir, names: Iterable[str]) -> None:
-    """Raises ConfigError if the run was not started with these reward functions."""
-    rewards = getattr(RunResult(directory.path).config.task, "rewards", {})
-    if others := [name.rpartition(":")[2] for name in names if name not in rewards]:
-        known = ", ".join(name.rpartition(":")[2] for name in rewards) or "none"
+def _register_again(directory: RunDir, functions: Sequence[RewardFunction]) -> None:
+    """Gives functions the names that they had when the run was started. Raises ConfigError if it had others."""
+    names = list(getattr(RunResult(directory.path).config.task, "rewards", {}))
+    left, others = list(names), []
+    for each in functions:
+        found = each if isinstance(each, str) else register_again(each, left)
+        if found in left:
+            left.remove(found)
+        else:
+            others.append(function_name(each))
+    if others:
+        known = ", ".join(map(function_name, names)) or "none"
         raise ConfigError(
             f"the run in {directory.path} was started with the reward functions {known}, not {', '.join(others)}: "
             "rewards cannot change during a run; give the same functions, or start a new run from its best_model"

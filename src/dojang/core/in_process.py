@@ -4,31 +4,52 @@ A configuration is text, so a reward function in it is a name, package.module:fu
 function of a notebook has no such name: `register` gives it one of this module, valid in this process only.
 """
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
-__all__ = ["in_process", "register"]
+__all__ = ["function_name", "in_process", "register", "register_again"]
 
 _registered: dict[str, Callable[..., Any]] = {}
 
 
-def register(function: Callable[..., Any], *, again: bool = False) -> str:
+def register(function: Callable[..., Any]) -> str:
     """Returns a name of the form package.module:function that `load_object` finds in this process: the function's own
-    name where importing gives the same object, else a name of this module. `again`: in place of an earlier function of
-    the same name, as when a notebook's cell defines it anew."""
+    name where importing gives the same object, else a name of this module, with a number if another function has it."""
     own = _importable_name(function)
     if own:
         return own
-    label = getattr(function, "__name__", type(function).__name__)
-    label = label if label.isidentifier() else "reward"
+    label = function_name(function)
     name, count = label, 1
-    while not again and _registered.get(name, function) is not function:
+    while _registered.get(name, function) is not function:
         count += 1
         name = f"{label}_{count}"
     _registered[name] = function
     return f"{__name__}:{name}"
+
+
+def register_again(function: Callable[..., Any], names: Iterable[str]) -> str:
+    """Registers a function under the first of these names that `register` may have given it, in this process or in an
+    earlier one, and returns that name; empty if it is none of them."""
+    own, label = _importable_name(function), re.escape(function_name(function))
+    for name in names:
+        if name == own:
+            return name
+        if re.fullmatch(rf"{re.escape(__name__)}:{label}(_\d+)?", name):
+            _registered[name.rpartition(":")[2]] = function
+            return name
+    return ""
+
+
+def function_name(function: str | Callable[..., Any]) -> str:
+    """Name of a function, also of one that was registered; "reward" if it has none, such as a lambda."""
+    if isinstance(function, str):
+        label = function.rpartition(":")[2]
+        return function_name(_registered[label]) if label in _registered and in_process(function) else label
+    label = getattr(function, "__name__", type(function).__name__)
+    return label if label.isidentifier() else "reward"
 
 
 def in_process(spec: str) -> bool:

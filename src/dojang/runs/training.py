@@ -25,7 +25,7 @@ from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.error_list import ErrorList
 from dojang.core.errors import DojangError, Interrupted, RanksLost
-from dojang.core.in_process import in_process
+from dojang.core.in_process import function_name, in_process
 from dojang.core.interrupt import exit_at_once
 from dojang.core.run_dir import RunDir
 from dojang.protocols import Judge
@@ -304,7 +304,7 @@ def _torchrun() -> list[str]:
 
 def _resume_call(config: RunConfig, directory: RunDir) -> str:
     """Python call that resumes a run with reward functions of this process, which no command can find; else empty."""
-    given = [name.rpartition(":")[2] for name in getattr(config.task, "rewards", {}) if in_process(name)]
+    given = [function_name(name) for name in getattr(config.task, "rewards", {}) if in_process(name)]
     return f"dojang.resume({str(directory.path)!r}, reward_funcs=[{', '.join(given)}])" if given else ""
 
 

@@ -12,6 +12,8 @@ import pytest
 
 import dojang
 from dojang.core.errors import ConfigError, Interrupted, RunDirError
+from dojang.core.in_process import function_name, register_again
+from dojang.core.section import load_object
 
 SMALL: dict[str, Any] = {
     "rollout": {"prompts_per_step": 2, "group_size": 2, "max_tokens": 8},
@@ -79,6 +81,17 @@ def test_other_functions_are_refused_on_resume_and_the_same_name_is_taken_anew(r
 
     with pytest.raises(ConfigError, match="was started with the reward functions says_final, not other"):
         dojang.resume(result.run_dir, reward_funcs=other)
+
+
+def test_a_function_gets_the_name_it_had_in_the_process_that_started_the_run() -> None:
+    def mine(completions: list[str]) -> list[float]:
+        return [0.0 for _ in completions]
+
+    names = ["format", "dojang.core.in_process:mine_2", "dojang.core.in_process:mine_too"]
+    assert register_again(mine, names) == "dojang.core.in_process:mine_2"  # the second of its name in a notebook
+    assert load_object(names[1], "task.rewards") is mine
+    assert function_name(names[1]) == "mine"
+    assert register_again(mine, names[2:]) == ""
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
