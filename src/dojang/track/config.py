@@ -1,7 +1,6 @@
 """The `track` section of a configuration: exporters of metrics to MLflow, Weights & Biases, TensorBoard,
 Prometheus and custom code."""
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -9,76 +8,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field
 
 from dojang.core.errors import ConfigError
 from dojang.core.run_dir import RunDir
-from dojang.core.section import Section, complaints
+from dojang.core.section import Section
 from dojang.track.custom import CustomSink, check_custom
 from dojang.track.exporter import Exporters, Sink
+from dojang.track.mlflow import MlflowConfig, MlflowSink
 from dojang.track.wandb import WandbConfig, WandbSink
 
-__all__ = ["MlflowConfig", "PrometheusConfig", "TrackConfig"]
+__all__ = ["PrometheusConfig", "TrackConfig"]
 
-_ARN = re.compile(r"arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:\d{12}:mlflow-(tracking-server|app)/[\w.-]+")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-
-
-class MlflowConfig(Section):
-    """Export to a run in an MLflow experiment."""
-
-    uri: str = ""
-    """Address of the MLflow server: http://HOST:5000, a database (sqlite:///PATH), or the ARN of an MLflow server or
-    app of Amazon SageMaker. Empty: MLFLOW_TRACKING_URI."""
-    experiment: str = ""
-    """Name of the experiment; created if missing. Empty: MLFLOW_EXPERIMENT_NAME, or dojang."""
-    run_name: str = ""
-    """Name of the MLflow run. Empty: the name of the run directory."""
-    tags: dict[str, str] = Field(default_factory=dict)
-    """Tags of the MLflow run, in addition to those of MLFLOW_TAGS (a JSON object)."""
-    model: bool = True
-    """Whether to upload the best model when the run finishes."""
-
-    @field_validator("uri")
-    @classmethod
-    def _is_no_folder(cls, uri: str) -> str:
-        if uri and not uri.startswith(("http://", "https://", "sqlite:///")) and not _ARN.fullmatch(uri):
-            raise ValueError(
-                f"{uri!r} is not an MLflow tracking URI; it looks like http://HOST:5000 or sqlite:///mlflow.db, or "
-                "arn:aws:sagemaker:REGION:ACCOUNT:mlflow-tracking-server/NAME (or mlflow-app/ID)"
-            )
-        return uri
-
-    @property
-    def on_sagemaker(self) -> bool:
-        """Whether the server is an Amazon SageMaker MLflow server."""
-        return self.uri.startswith("arn:")
-
-    def completed(self, environment: Mapping[str, str]) -> "MlflowConfig":
-        """Returns a copy with empty settings filled in from MLflow's environment variables."""
-        experiment = self.experiment or environment.get("MLFLOW_EXPERIMENT_NAME") or "dojang"
-        tags = {**_tags(environment.get("MLFLOW_TAGS", "")), **self.tags}
-        update = {"experiment": experiment, "tags": tags}
-        if self.uri:
-            return self.model_copy(update=update)
-        try:
-            return MlflowConfig(**{**self.model_dump(), **update, "uri": environment.get("MLFLOW_TRACKING_URI", "")})
-        except ValidationError as error:
-            said = "; ".join(complaints(error)).removeprefix("uri: ")
-            raise ConfigError(f"MLFLOW_TRACKING_URI: {said}; or unset it to leave MLflow out") from None
-
-
-def _tags(text: str) -> dict[str, str]:
-    """Parses MLFLOW_TAGS in the format of the Hugging Face trainers."""
-    if not text:
-        return {}
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigError(f'MLFLOW_TAGS={text!r} is not a JSON object; it looks like {{"project": "gsm8k"}}')
-    return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 
 class PrometheusConfig(Section):
@@ -166,13 +108,7 @@ class TrackConfig(Section):
         self.check()
         sinks: list[Sink] = []
         if (mlflow := self.mlflow_settings()) is not None:
-            from dojang.track.mlflow import MlflowSink
-
-            sinks.append(
-                MlflowSink(
-                    mlflow.uri, mlflow.experiment, mlflow.run_name, directory, model=mlflow.model, tags=mlflow.tags
-                )
-            )
+            sinks.append(MlflowSink(directory, mlflow))
             if self.mlflow is None:
                 where = _LOGIN.sub("***", mlflow.uri)
                 say(f"mlflow: MLFLOW_TRACKING_URI is set, so metrics go to {where}, experiment {mlflow.experiment}")

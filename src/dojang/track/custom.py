@@ -6,7 +6,7 @@ from typing import Any
 
 from dojang.core.errors import ConfigError
 from dojang.core.section import load_object, make_object
-from dojang.track.exporter import Row
+from dojang.track.exporter import Row, Sink
 
 __all__ = ["CustomSink", "check_custom"]
 
@@ -22,7 +22,7 @@ def check_custom(spec: str) -> None:
         raise _lacks_metrics(spec, found)
 
 
-class CustomSink:
+class CustomSink(Sink):
     """A Sink that passes rows to the user's tracker, created when the run starts."""
 
     name = "custom"

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dojang.core.run_dir import RunDir, write_atomic
 
@@ -39,28 +39,26 @@ class Row:
     """Unix time at which the line was read; the same at every retry."""
 
 
-class Sink(Protocol):
+class Sink:
     """A tracker outside the run. Each method may take long, or raise; it is then called again later."""
 
-    @property
-    def name(self) -> str:
-        """Name shown to users; the position is saved under it."""
-
-    @property
-    def address(self) -> str:
-        """Address at which the sink stores data, across resumes of the run; empty if it stores none. A new address
-        gets all rows
-        from the beginning."""
+    name: str
+    """Name shown to users; the position is saved under it."""
+    address = ""
+    """Address at which the sink stores data, across resumes of the run; empty if it stores none. A new address gets all
+    rows from the beginning."""
 
     def start(self, state: dict[str, Any], save_state: Callable[[], None]) -> None:
         """Connects. `state` survives a resume; `save_state` saves it now."""
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """Delivers these rows."""
+        raise NotImplementedError
 
     def finish(self, status: str) -> str:
         """Ends the export: the run is over (finished, interrupted, failed), its files are written and all rows are
         delivered. Returns a message for the user, or an empty string."""
+        return ""
 
     def close(self) -> None:
         """Releases resources, quickly."""

@@ -5,25 +5,23 @@ that is down does not affect the run.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from dojang.core.errors import ConfigError
-from dojang.track.exporter import Row
+from dojang.track.exporter import Row, Sink
 from dojang.track.registry import GAUGES, describe, gauge_name
 
 __all__ = ["PrometheusSink"]
 
 
-class PrometheusSink(Collector):
+class PrometheusSink(Collector, Sink):
     """A Sink that serves the newest values to scrapes."""
 
     name = "prometheus"
-    address = ""
 
     def __init__(self, host: str, port: int, run: str, steps: int) -> None:
         """Listens at once, so that a port in use is an error before the run starts."""
@@ -62,9 +60,6 @@ class PrometheusSink(Collector):
         for name, members in named.items():
             families.setdefault(name, self._family(name, describe(next(iter(members))), members))
         yield from families.values()
-
-    def start(self, state: dict[str, Any], save_state: Callable[[], None]) -> None:
-        return None
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         with self._lock:

@@ -6,17 +6,16 @@ Gauges are named as in track/prometheus.py; Ray adds the prefix `ray_`, and its 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dojang.track.exporter import Row
+from dojang.track.exporter import Row, Sink
 from dojang.track.registry import GAUGES, describe, gauge_name
 
 __all__ = ["RaySink"]
 
 
-class RaySink:
+class RaySink(Sink):
     """A Sink that sets Ray gauges. They exist as long as this process belongs to the cluster."""
 
     name = "ray"
-    address = ""
 
     def __init__(self, run: str, steps: int) -> None:
         self._run = run
@@ -36,12 +35,6 @@ class RaySink:
             for metric, value in row.values.items():
                 gauge = self._gauge(gauge_name(metric), describe(metric), ("run", "metric"))
                 gauge.set(value, {"run": self._run, "metric": metric})
-
-    def finish(self, status: str) -> str:
-        return ""
-
-    def close(self) -> None:
-        return None
 
     def _gauge(self, name: str, description: str, labels: tuple[str, ...]) -> Any:
         from ray.util.metrics import Gauge

@@ -70,6 +70,14 @@ class Row:
     panels: tuple[Panel, ...]
 
 
+def _panel(title: str, *metrics: Metric, stacked: bool = False) -> Panel:
+    return Panel(title, metrics, stacked)
+
+
+def _row(title: str, *panels: Panel) -> Row:
+    return Row(title, panels)
+
+
 def _mean_min_max(name: str, what: str, unit: str = "") -> tuple[Metric, ...]:
     return tuple(
         Metric(f"{name}/{which}", f"{word} {what}", unit)
@@ -78,262 +86,191 @@ def _mean_min_max(name: str, what: str, unit: str = "") -> tuple[Metric, ...]:
 
 
 ROWS = (
-    Row(
+    _row(
         "Reward",
-        (
-            Panel("Reward", _mean_min_max("critic/rewards", "reward of the step's samples.")),
-            Panel(
-                "Parts of the reward",
-                (Metric("critic/rewards/<part>/mean", "Mean of one reward function, before its weight."),),
+        _panel("Reward", *_mean_min_max("critic/rewards", "reward of the step's samples.")),
+        _panel(
+            "Parts of the reward",
+            Metric("critic/rewards/<part>/mean", "Mean of one reward function, before its weight."),
+        ),
+        _panel(
+            "Advantage",
+            *_mean_min_max(
+                "critic/advantages",
+                "advantage: per sample, normalized within its group; with a critic per trained token, whitened.",
             ),
-            Panel(
-                "Advantage",
-                _mean_min_max(
-                    "critic/advantages",
-                    "advantage: per sample, normalized within its group; with a critic per trained token, whitened.",
-                ),
-            ),
-            Panel(
-                "Groups",
-                (
-                    Metric("groups/total", "Number of groups in the step.", "groups"),
-                    Metric(
-                        "groups/zero_variance",
-                        "Groups with zero advantage: all rewards equal (with a critic: all equal to the step's mean). "
-                        "They are trained on only if the loss has another term (KL, DPPO's pull, a critic).",
-                        "groups",
-                    ),
-                ),
+        ),
+        _panel(
+            "Groups",
+            Metric("groups/total", "Number of groups in the step.", "groups"),
+            Metric(
+                "groups/zero_variance",
+                "Groups with zero advantage: all rewards equal (with a critic: all equal to the step's mean). "
+                "They are trained on only if the loss has another term (KL, DPPO's pull, a critic).",
+                "groups",
             ),
         ),
     ),
-    Row(
+    _row(
         "Learning",
-        (
-            Panel(
-                "Loss",
-                (
-                    Metric("actor/loss", "Total loss per token: policy loss plus weighted KL."),
-                    Metric("actor/pg_loss", "Policy-gradient loss per token, without KL."),
-                ),
-            ),
-            Panel(
-                "KL",
-                (
-                    Metric("actor/ppo_kl", "Approximate KL of the policy to the rollout policy, per token.", "nats"),
-                    Metric(
-                        "actor/kl_loss", "KL to the reference model, per token, unweighted (`algo.kl_coef`).", "nats"
-                    ),
-                ),
-            ),
-            Panel(
-                "KL in the reward",
-                (
-                    Metric(
-                        "actor/reward_kl_penalty",
-                        "KL penalty in the reward, per token; with `algo.kl_in_reward`.",
-                        "nats",
-                    ),
-                ),
-            ),
-            Panel("Entropy", (Metric("actor/entropy", "Entropy of the policy, per token.", "nats"),)),
-            Panel("Entropy bonus", (Metric("actor/entropy_coef", "Entropy bonus coefficient in this step."),)),
-            Panel(
-                "Clipped", (Metric("actor/pg_clipfrac", "Share of tokens whose importance ratio is clipped.", "share"),)
-            ),
-            Panel(
-                "Distillation",
-                (
-                    Metric(
-                        "distillation/reverse_kl",
-                        "Reverse KL to the teacher per token: mean of log student - log teacher on sampled tokens.",
-                        "nats",
-                    ),
-                ),
-            ),
-            Panel(
-                "Samples without a teacher signal",
-                (
-                    Metric(
-                        "distillation/teacher_errors",
-                        "Samples dropped from the step because the teacher could not score them.",
-                        "samples",
-                    ),
-                ),
-            ),
-            Panel(
-                "Hinted",
-                (Metric("distillation/hinted", "Share of samples for which the teacher had a hint.", "share"),),
-            ),
-            Panel("Gradient", (Metric("actor/grad_norm", "Gradient norm before clipping."),)),
-            Panel("Learning rate", (Metric("actor/lr", "Learning rate of the step."),)),
-            Panel(
-                "Tokens of probability zero",
-                (
-                    Metric(
-                        "actor/zero_prob_tokens",
-                        "Share of tokens whose behaviour log-prob is -inf; they are trained on with a ratio of 1.",
-                        "share",
-                    ),
-                ),
-            ),
-            Panel(
-                "Engine and trainer",
-                (
-                    Metric("actor/logp_gap", "Mean absolute log-prob difference of trainer and engine.", "nats"),
-                    Metric(
-                        "actor/logprob_diff/mean",
-                        "Mean absolute log-prob difference of trainer and engine at the same weights (rounding).",
-                        "nats",
-                    ),
-                    Metric("actor/logprob_diff/max", "Largest absolute difference at the same weights.", "nats"),
-                ),
-            ),
-            Panel(
-                "Corrections",
-                (Metric("actor/correction/<name>", "Mean token weight of an entry of `algo.corrections`."),),
-            ),
-            Panel(
-                "Second moment",
-                (
-                    Metric("actor/m2/before", "M2PO: second moment of the counted log-ratios."),
-                    Metric("actor/m2/after", "M2PO: second moment of those log-ratios after masking or clipping."),
-                ),
+        _panel(
+            "Loss",
+            Metric("actor/loss", "Total loss per token: policy loss plus weighted KL."),
+            Metric("actor/pg_loss", "Policy-gradient loss per token, without KL."),
+        ),
+        _panel(
+            "KL",
+            Metric("actor/ppo_kl", "Approximate KL of the policy to the rollout policy, per token.", "nats"),
+            Metric("actor/kl_loss", "KL to the reference model, per token, unweighted (`algo.kl_coef`).", "nats"),
+        ),
+        _panel(
+            "KL in the reward",
+            Metric("actor/reward_kl_penalty", "KL penalty in the reward, per token; with `algo.kl_in_reward`.", "nats"),
+        ),
+        _panel("Entropy", Metric("actor/entropy", "Entropy of the policy, per token.", "nats")),
+        _panel("Entropy bonus", Metric("actor/entropy_coef", "Entropy bonus coefficient in this step.")),
+        _panel("Clipped", Metric("actor/pg_clipfrac", "Share of tokens whose importance ratio is clipped.", "share")),
+        _panel(
+            "Distillation",
+            Metric(
+                "distillation/reverse_kl",
+                "Reverse KL to the teacher per token: mean of log student - log teacher on sampled tokens.",
+                "nats",
             ),
         ),
+        _panel(
+            "Samples without a teacher signal",
+            Metric(
+                "distillation/teacher_errors",
+                "Samples dropped from the step because the teacher could not score them.",
+                "samples",
+            ),
+        ),
+        _panel("Hinted", Metric("distillation/hinted", "Share of samples for which the teacher had a hint.", "share")),
+        _panel("Gradient", Metric("actor/grad_norm", "Gradient norm before clipping.")),
+        _panel("Learning rate", Metric("actor/lr", "Learning rate of the step.")),
+        _panel(
+            "Tokens of probability zero",
+            Metric(
+                "actor/zero_prob_tokens",
+                "Share of tokens whose behaviour log-prob is -inf; they are trained on with a ratio of 1.",
+                "share",
+            ),
+        ),
+        _panel(
+            "Engine and trainer",
+            Metric("actor/logp_gap", "Mean absolute log-prob difference of trainer and engine.", "nats"),
+            Metric(
+                "actor/logprob_diff/mean",
+                "Mean absolute log-prob difference of trainer and engine at the same weights (rounding).",
+                "nats",
+            ),
+            Metric("actor/logprob_diff/max", "Largest absolute difference at the same weights.", "nats"),
+        ),
+        _panel(
+            "Corrections", Metric("actor/correction/<name>", "Mean token weight of an entry of `algo.corrections`.")
+        ),
+        _panel(
+            "Second moment",
+            Metric("actor/m2/before", "M2PO: second moment of the counted log-ratios."),
+            Metric("actor/m2/after", "M2PO: second moment of those log-ratios after masking or clipping."),
+        ),
     ),
-    Row(
+    _row(
         "Critic",
-        (
-            Panel("Loss of the critic", (Metric("critic/vf_loss", "With a critic: value loss per token."),)),
-            Panel(
-                "Values and returns",
-                (
-                    Metric("critic/values/mean", "With a critic: mean value of the tokens, before the update."),
-                    Metric("critic/returns/mean", "With a critic: mean return of the tokens."),
-                ),
-            ),
-            Panel(
-                "Explained variance",
-                (
-                    Metric(
-                        "critic/vf_explained_var",
-                        "With a critic: explained variance of the returns, at most 1; absent if all returns are equal.",
-                    ),
-                ),
-            ),
-            Panel(
-                "Clipped values",
-                (Metric("critic/vf_clipfrac", "With a critic: share of tokens with a clipped value.", "share"),),
-            ),
-            Panel("Gradient of the critic", (Metric("critic/grad_norm", "With a critic: its gradient norm."),)),
+        _panel("Loss of the critic", Metric("critic/vf_loss", "With a critic: value loss per token.")),
+        _panel(
+            "Values and returns",
+            Metric("critic/values/mean", "With a critic: mean value of the tokens, before the update."),
+            Metric("critic/returns/mean", "With a critic: mean return of the tokens."),
         ),
+        _panel(
+            "Explained variance",
+            Metric(
+                "critic/vf_explained_var",
+                "With a critic: explained variance of the returns, at most 1; absent if all returns are equal.",
+            ),
+        ),
+        _panel(
+            "Clipped values",
+            Metric("critic/vf_clipfrac", "With a critic: share of tokens with a clipped value.", "share"),
+        ),
+        _panel("Gradient of the critic", Metric("critic/grad_norm", "With a critic: its gradient norm.")),
     ),
-    Row(
+    _row(
         "Lengths",
-        (
-            Panel("Completion length", _mean_min_max("response_length", "completion length.", "tokens")),
-            Panel(
-                "Truncated",
-                (Metric("response_length/clip_ratio", "Share truncated at `rollout.max_tokens`.", "share"),),
-            ),
-        ),
+        _panel("Completion length", *_mean_min_max("response_length", "completion length.", "tokens")),
+        _panel("Truncated", Metric("response_length/clip_ratio", "Share truncated at `rollout.max_tokens`.", "share")),
     ),
-    Row(
+    _row(
         "Judge",
-        (
-            Panel(
-                "Outcomes",
-                (Metric("judge/outcome/<outcome>", "Share of one outcome among judged samples.", "share"),),
-                stacked=True,
-            ),
-            Panel(
-                "Share that could not be judged",
-                (Metric("judge/error_ratio", "Share of samples that could not be judged; dropped.", "share"),),
-            ),
-            Panel("Could not be judged", (Metric("judge/errors", "Samples that could not be judged.", "samples"),)),
+        _panel(
+            "Outcomes",
+            Metric("judge/outcome/<outcome>", "Share of one outcome among judged samples.", "share"),
+            stacked=True,
         ),
+        _panel(
+            "Share that could not be judged",
+            Metric("judge/error_ratio", "Share of samples that could not be judged; dropped.", "share"),
+        ),
+        _panel("Could not be judged", Metric("judge/errors", "Samples that could not be judged.", "samples")),
     ),
-    Row(
+    _row(
         "Timing",
-        (
-            Panel(
-                "Stages of a step",
-                (
-                    Metric("timing_s/rollout", "Duration of the rollout: generation and judging.", "s"),
-                    Metric("timing_s/teacher", "Duration of teacher log-probs, with `distillation`.", "s"),
-                    Metric("timing_s/update", "Duration of the update: gradients and optimizer steps.", "s"),
-                    Metric("timing_s/publish", "Duration of the weight sync to the engine.", "s"),
-                ),
-                stacked=True,
-            ),
-            Panel("Step", (Metric("timing_s/step", "Duration of a step, without evaluation and saving.", "s"),)),
-            Panel(
-                "Evaluation",
-                (
-                    Metric("timing_s/eval", "Duration of the evaluation.", "s"),
-                    Metric("timing_s/eval/<benchmark>", "Duration on one benchmark (eval.benchmarks).", "s"),
-                ),
-            ),
+        _panel(
+            "Stages of a step",
+            Metric("timing_s/rollout", "Duration of the rollout: generation and judging.", "s"),
+            Metric("timing_s/teacher", "Duration of teacher log-probs, with `distillation`.", "s"),
+            Metric("timing_s/update", "Duration of the update: gradients and optimizer steps.", "s"),
+            Metric("timing_s/publish", "Duration of the weight sync to the engine.", "s"),
+            stacked=True,
+        ),
+        _panel("Step", Metric("timing_s/step", "Duration of a step, without evaluation and saving.", "s")),
+        _panel(
+            "Evaluation",
+            Metric("timing_s/eval", "Duration of the evaluation.", "s"),
+            Metric("timing_s/eval/<benchmark>", "Duration on one benchmark (eval.benchmarks).", "s"),
         ),
     ),
-    Row(
+    _row(
         "Throughput",
-        (
-            Panel(
-                "Tokens",
-                (Metric("perf/tokens_per_s", "Generated tokens divided by the duration of the step.", "tokens/s"),),
-            ),
-            Panel("Weight sync", (Metric("weights/bytes", "Bytes written to send weights to vLLM.", "bytes"),)),
-            Panel(
-                "Full weight syncs",
-                (Metric("weights/whole", "Number of engines that got full weights, not a delta.", "engines"),),
-            ),
+        _panel(
+            "Tokens", Metric("perf/tokens_per_s", "Generated tokens divided by the duration of the step.", "tokens/s")
+        ),
+        _panel("Weight sync", Metric("weights/bytes", "Bytes written to send weights to vLLM.", "bytes")),
+        _panel(
+            "Full weight syncs",
+            Metric("weights/whole", "Number of engines that got full weights, not a delta.", "engines"),
         ),
     ),
-    Row(
+    _row(
         "Evaluation",
-        (
-            Panel(
-                "Held-out loss",
-                (
-                    Metric(
-                        "val/loss", "With `algo.name=sft`: cross-entropy of held-out completions, per token.", "nats"
-                    ),
-                ),
+        _panel(
+            "Held-out loss",
+            Metric("val/loss", "With `algo.name=sft`: cross-entropy of held-out completions, per token.", "nats"),
+        ),
+        _panel(
+            "Held-out accuracy",
+            Metric("val/accuracy", "Share of correct held-out completions, over all data sources.", "share"),
+            Metric(
+                "val/accuracy/<source>",
+                "Share of correct held-out completions of one data source or benchmark.",
+                "share",
             ),
-            Panel(
-                "Held-out accuracy",
-                (
-                    Metric("val/accuracy", "Share of correct held-out completions, over all data sources.", "share"),
-                    Metric(
-                        "val/accuracy/<source>",
-                        "Share of correct held-out completions of one data source or benchmark.",
-                        "share",
-                    ),
-                ),
-            ),
-            Panel(
-                "Held-out reward",
-                (
-                    Metric("val/reward", "Mean reward of held-out completions, over all data sources."),
-                    Metric(
-                        "val/test_score/<source>",
-                        "Mean reward of held-out completions of one data source or benchmark.",
-                    ),
-                ),
-            ),
-            Panel(
-                "Held-out completion length",
-                (Metric("val/response_length/mean", "Mean length of held-out completions.", "tokens"),),
-            ),
-            Panel(
-                "Held-out, not judged",
-                (
-                    Metric("val/judge_errors", "Held-out completions that could not be judged.", "samples"),
-                    Metric("val/judge_errors/<benchmark>", "Completions of one benchmark not judged.", "samples"),
-                ),
-            ),
+        ),
+        _panel(
+            "Held-out reward",
+            Metric("val/reward", "Mean reward of held-out completions, over all data sources."),
+            Metric("val/test_score/<source>", "Mean reward of held-out completions of one data source or benchmark."),
+        ),
+        _panel(
+            "Held-out completion length",
+            Metric("val/response_length/mean", "Mean length of held-out completions.", "tokens"),
+        ),
+        _panel(
+            "Held-out, not judged",
+            Metric("val/judge_errors", "Held-out completions that could not be judged.", "samples"),
+            Metric("val/judge_errors/<benchmark>", "Completions of one benchmark not judged.", "samples"),
         ),
     ),
 )

@@ -4,12 +4,11 @@ import io
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dojang.core.run_dir import EVALUATION, append_whole
-from dojang.track.exporter import Row
+from dojang.track.exporter import Row, Sink
 
 __all__ = ["TensorboardSink"]
 
@@ -17,7 +16,7 @@ VERSION = "brain.Event:2"
 """Format version, which readers expect in the first record of a file."""
 
 
-class TensorboardSink:
+class TensorboardSink(Sink):
     """A Sink that writes one event file for each process of a run (the first one and each resume)."""
 
     name = "tensorboard"
@@ -26,9 +25,6 @@ class TensorboardSink:
         self.address = str(folder.resolve())
         self._folder = folder
         self._file: Path | None = None
-
-    def start(self, state: dict[str, Any], save_state: Callable[[], None]) -> None:
-        return None
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -51,12 +47,6 @@ class TensorboardSink:
         self._folder.mkdir(parents=True, exist_ok=True)  # every time: it may have been deleted
         append_whole(file, buffer.getvalue())
         self._file = file
-
-    def finish(self, status: str) -> str:
-        return ""
-
-    def close(self) -> None:
-        return None
 
 
 def _restart_step(row: Row) -> int:

@@ -13,7 +13,7 @@ import yaml
 
 from dojang.core.run_dir import RunDir
 from dojang.core.section import Section
-from dojang.track.exporter import Row
+from dojang.track.exporter import Row, Sink
 
 __all__ = ["WandbConfig", "WandbSink"]
 
@@ -41,7 +41,7 @@ class WandbConfig(Section):
     a network nor a login; disabled: no export."""
 
 
-class WandbSink:
+class WandbSink(Sink):
     """A Sink that writes to one W&B run; a resumed run continues the same W&B run."""
 
     name = "wandb"
@@ -94,6 +94,3 @@ class WandbSink:
         except TimeoutError:
             return f"not everything was uploaded within {FINISH_S:g} s; to upload the rest: {command}"
         return f"to upload the run: {command}" if run.offline else f"all of it is in {run.url}"
-
-    def close(self) -> None:
-        return None

@@ -11,10 +11,10 @@ import pytest
 
 from dojang.core.run_dir import RunDir
 from dojang.track import exporter
-from dojang.track.exporter import Exporters, Row
+from dojang.track.exporter import Exporters, Row, Sink
 
 
-class Notebook:
+class Notebook(Sink):
     """A Sink that can be down, or hang."""
 
     name = "notebook"
@@ -45,9 +45,6 @@ class Notebook:
         self._try()
         self.ended.append(status)
         return "thank you"
-
-    def close(self) -> None:
-        return None
 
     def _try(self) -> None:
         self.open.wait(30)

@@ -20,8 +20,9 @@ from dojang.config import recipe as recipes
 from dojang.core.errors import ConfigError
 from dojang.core.run_dir import RunDir
 from dojang.track import config, exporter
-from dojang.track.config import MlflowConfig, TrackConfig
+from dojang.track.config import TrackConfig
 from dojang.track.exporter import Exporters
+from dojang.track.mlflow import MlflowConfig
 
 WITH_A_SERVER = os.environ.get("DOJANG_MLFLOW_PYTHON") or (sys.executable if find_spec("flask") else "")
 
