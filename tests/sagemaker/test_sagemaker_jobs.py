@@ -19,7 +19,8 @@ from cloud import ACCOUNT, BUCKET, REGION, ROLE, log_group, uploaded
 
 from dojang.cluster.sagemaker import sdk, submit
 from dojang.cluster.sagemaker.follow import GROUP, follow
-from dojang.cluster.sagemaker.job import Options, plan
+from dojang.cluster.sagemaker.job import plan
+from dojang.cluster.sagemaker.options import Options
 from dojang.core.errors import ConfigError, DojangError, Interrupted
 
 moto = pytest.importorskip("moto.sagemaker.models", reason="moto is not installed here; make test-sagemaker has it")

@@ -15,7 +15,8 @@ import pytest
 from cloud import BUCKET, REGION, ROLE, uploaded
 
 from dojang.cluster.sagemaker import sdk
-from dojang.cluster.sagemaker.job import Options, plan
+from dojang.cluster.sagemaker.job import plan
+from dojang.cluster.sagemaker.options import Options
 from dojang.core.run_dir import RunDir
 
 pytest.importorskip("moto", reason="moto is not installed here; make test-sagemaker has it")

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from dojang.cluster.sagemaker.job import Options, plan
+from dojang.cluster.sagemaker.job import plan
+from dojang.cluster.sagemaker.options import Options
 from dojang.cluster.sagemaker.source_code import extras
 from dojang.config import recipe as recipes
 from dojang.core.run_dir import RunDir

@@ -14,6 +14,7 @@ from dojang import __version__
 from dojang.commands.cli_data import data
 from dojang.commands.cli_judge import judge
 from dojang.commands.cli_launch import launch
+from dojang.commands.option_group import Overrides, Recipe
 from dojang.core import interrupt
 from dojang.core.errors import ConfigError, DojangError, Interrupted, RunDirError
 
@@ -85,9 +86,7 @@ def train(
         str | None,
         typer.Argument(metavar="RECIPE", help="Name of a shipped recipe, or a YAML file. Without it: list all."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override, e.g. train.lr=1e-5.")
-    ] = None,
+    overrides: Overrides = None,
     run_dir: Annotated[
         Path | None, typer.Option(help="Run directory. Default: runs/RECIPE-N.", show_default=False)
     ] = None,
@@ -277,10 +276,8 @@ def dashboards(
 
 @app.command()
 def plan(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a shipped recipe, or a YAML file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override, e.g. train.lr=1e-5.")
-    ] = None,
+    recipe: Recipe,
+    overrides: Overrides = None,
     instance: Annotated[
         str, typer.Option(metavar="TYPE", help="Instance type, e.g. p4de.24xlarge. Default: this machine.")
     ] = "",

@@ -1,6 +1,7 @@
 """Training jobs on Amazon SageMaker.
 
 submit.py       `dojang launch sagemaker` and `dojang launch follow`
+options.py      the command-line options
 job.py          a job from its command-line options, checked before any upload
 preflight.py    checks of data, models, addresses and instances
 sdk.py          requests and uploads through SageMaker's Python SDK

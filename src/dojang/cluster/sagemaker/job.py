@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dojang import __version__
+from dojang.cluster.sagemaker.options import Options
 from dojang.cluster.sagemaker.payload import CHANNEL, ROOT, Payload, local_paths
 from dojang.cluster.sagemaker.preflight import Preflight, gpus_of, preflight
 from dojang.config import recipe as recipes
@@ -19,7 +20,7 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.planning.gpu_split import split_gpus
 
-__all__ = ["InstanceGroup", "Job", "Options", "masked", "plan"]
+__all__ = ["InstanceGroup", "Job", "masked", "plan"]
 
 FORWARDED = (
     *("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TAGS"),
@@ -39,38 +40,6 @@ _CHANNEL = re.compile(r"[A-Za-z0-9_]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile("TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Command-line options of a job, besides its recipe."""
-
-    role: str
-    instance_type: str = ""
-    instance_count: int = 1
-    groups: Sequence[str] = ()
-    head_group: str = ""
-    image: str = ""
-    inputs: Sequence[str] = ()
-    checkpoints: str = ""
-    output: str = ""
-    bucket: str = ""
-    max_hours: float = 24.0
-    keep_alive: int = 0
-    spot: bool = False
-    max_wait: float | None = None
-    volume_gb: int = 200
-    environment: Sequence[str] = ()
-    tags: Sequence[str] = ()
-    subnets: Sequence[str] = ()
-    security_groups: Sequence[str] = ()
-    remote_debug: bool = False
-    wait_shutdown: int = 0
-    source: Path | None = None
-    requirements: Path | None = None
-    name: str = ""
-    region: str = ""
-    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)

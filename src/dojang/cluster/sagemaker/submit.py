@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dojang.cluster.sagemaker import sdk
 from dojang.cluster.sagemaker.follow import follow, hints
 from dojang.cluster.sagemaker.inspect_job import inspecting
-from dojang.cluster.sagemaker.job import Job, Options, masked, plan
+from dojang.cluster.sagemaker.job import Job, masked, plan
+from dojang.cluster.sagemaker.options import Options
 
 __all__ = ["attach", "show", "start"]
 

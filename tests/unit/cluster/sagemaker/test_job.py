@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dojang.cluster.sagemaker.job import InstanceGroup, Job, Options, masked, plan
+from dojang.cluster.sagemaker.job import InstanceGroup, Job, masked, plan
+from dojang.cluster.sagemaker.options import Options
 from dojang.core.errors import ConfigError
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dojang.cluster.sagemaker.job import Job, Options, plan
+from dojang.cluster.sagemaker.job import Job, plan
+from dojang.cluster.sagemaker.options import Options
 from dojang.core.errors import ConfigError
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
@@ -249,7 +250,8 @@ def test_groups_count_together() -> None:
 
 def test_the_checks_load_no_torch() -> None:
     code = (
-        "import sys; from dojang.cluster.sagemaker.job import Options, plan;"
+        "import sys; from dojang.cluster.sagemaker.job import plan;"
+        "from dojang.cluster.sagemaker.options import Options;"
         f"plan('quickstart-code', [], Options(role={ROLE!r}, instance_type='p4de.24xlarge'), local={{}});"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
