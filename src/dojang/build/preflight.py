@@ -1,13 +1,18 @@
 """Checks of a configuration against this machine, before data or models are loaded. Imports no torch.
 
-Packages that settings need, the model's architecture, and the run directory. `prepare` runs the first two, so a dry
-run, a plan and a run refuse the same configurations.
+Packages that settings need, the model's architecture, and the run directory with its disk. `prepare` runs the first
+two, so a dry run, a plan and a run refuse the same configurations.
 """
 
+import json
+import math
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 from dojang import models
 from dojang.config.run_config import RunConfig
@@ -18,7 +23,22 @@ from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir
 from dojang.core.section import Requirement, Section
 from dojang.engine.architectures import Support, support
 
-__all__ = ["check_architecture", "check_hub", "check_packages", "check_usable", "engine_support", "missing_packages"]
+__all__ = [
+    "check_architecture",
+    "check_disk_space",
+    "check_hub",
+    "check_packages",
+    "check_usable",
+    "engine_support",
+    "missing_packages",
+]
+
+_MASTER_BYTES = 4
+"""Bytes per parameter of saved weights."""
+_OPTIMIZER_BYTES: Mapping[str, int] = {"adamw": 8, "adamw8bit": 2, "muon": 4}
+"""Least bytes of optimizer state per parameter."""
+_LARGEST_HEADER = 100_000_000
+"""Bytes of the largest header that safetensors accepts."""
 
 
 def check_packages(config: RunConfig) -> None:
@@ -90,15 +110,54 @@ def check_hub(name: str) -> str:
     return ""
 
 
+def check_disk_space(config: RunConfig, directory: RunDir) -> None:
+    """Raises RunDirError if the disk is certainly too small for the checkpoints that a run keeps: weights and optimizer
+    state. Adapters are small, and a cluster may write elsewhere: these are not checked."""
+    if config.train.lora is not None or config.runtime.name != "local":
+        return
+    saves = 1 if config.epochs is not None else -(-config.steps // config.checkpoint.every)
+    there = len(list(directory.checkpoints.glob("step-*")))
+    count = max(1, min(saves, config.checkpoint.keep + 1) - there)
+    size = sum(_parameters(each.model.name) for each in config.roles().values()) * (
+        _MASTER_BYTES + _OPTIMIZER_BYTES[config.train.optimizer]
+    )
+    free = shutil.disk_usage(_existing(directory.path)).free
+    if count * size > free:
+        raise RunDirError(
+            f"the disk that holds {directory.path} has {free / 1e9:.3g} GB free, but {count} x {size / 1e9:.3g} GB of "
+            f"checkpoints (weights and optimizer state, checkpoint.keep={config.checkpoint.keep} and the last) will "
+            f"not fit; free some space, lower checkpoint.keep, or {CHOOSE_ANOTHER}"
+        )
+
+
+def _parameters(name: str) -> int:
+    """Number of parameters in the safetensors files of a model; 0 if it has none on this machine."""
+    directory = models.local(name)
+    count = 0
+    for file in Path(directory).glob("*.safetensors") if directory else ():
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            with suppress(ValueError):  # a damaged file is reported where it is loaded
+                header = json.loads(stream.read(min(size, _LARGEST_HEADER)))
+                count += sum(math.prod(each["shape"]) for key, each in header.items() if key != "__metadata__")
+    return count
+
+
+def _existing(path: Path) -> Path:
+    """The nearest directory above a path that exists."""
+    existing = path.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    return existing
+
+
 def check_usable(directory: RunDir) -> None:
     """Raises RunDirError if a run directory is in use or cannot be written. Leaves nothing behind."""
     path = directory.path
     if path.is_dir():
         directory.lock()
         directory.unlock()
-    existing = path.absolute()
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
+    existing = _existing(path)
     try:
         if not existing.is_dir():
             raise NotADirectoryError(20, f"{existing} is a file")

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from dojang import models
 from dojang.build.benchmarks import Loaded
+from dojang.build.kv_cache_check import check_kv_cache
 from dojang.build.local import load_tokenizer, make_renderer
 from dojang.build.multiple_answers import leave_out
 from dojang.config.run_config import RunConfig
@@ -67,6 +68,7 @@ def measure(config: RunConfig, task: Task, train: Sequence[Problem], *, dry: boo
     every, train = train, leave_out(config, train)
     renderers: dict[str, tuple[PreTrainedTokenizerBase, ChatRenderer]] = {}
     asked: list[Asked] = []
+    sized: list[tuple[RunConfig, PreTrainedTokenizerBase, PreTrainedConfig]] = []
     for role, each in config.roles().items():
         source = models.local(each.model.name) if dry else models.resolve(each.model.name)
         if source is not None:
@@ -74,9 +76,13 @@ def measure(config: RunConfig, task: Task, train: Sequence[Problem], *, dry: boo
             key = "tester.max_tokens" if role == "tester" else "rollout.max_tokens"
             renderers[role] = tokenizer, make_renderer(each, tokenizer, settings, key)
             asked.append((renderers[role][1], _prompt_of(config, task, role)))
+            sized.append((each, tokenizer, settings))
     fitting = keep_fitting(config, "train", train, asked)
     leading = next(iter(config.roles()))  # the others are only sampled in training
     test = held_out(config, task.problems("test"), renderers[leading][1] if leading in renderers else None)
+    prompts = [problem.messages for problem in (*fitting.problems, *test.problems)]
+    for each, tokenizer, settings in sized:
+        check_kv_cache(each, tokenizer, settings, prompts)
     counted = config.data.filter_overlong_prompts and len(renderers) == len(config.roles())
     dropped = {"train": fitting.dropped, "test": test.dropped} if counted else {}
     return Measured(fitting.problems, test.problems, dropped, renderers, len(every) - len(train))

@@ -33,5 +33,5 @@ class ProgressBars:
     def update(self, name: str, done: int, total: int, note: str = "") -> None:
         """Sets the bar of a name, which appears with its first update."""
         if name not in self._bars:
-            self._bars[name] = self._progress.add_task(name, note=note)
+            self._bars[name] = self._progress.add_task(name, total=total, note=note)
         self._progress.update(self._bars[name], completed=done, total=total, note=note)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dojang.core.errors import ModelError
-from dojang.engine.kv_cache_size import kv_budget
+from dojang.engine.kv_cache_size import LENGTH_MULTIPLE, kv_budget
 from dojang.engine.shape import Shape
 
 __all__ = ["Budget", "KvCache", "Prefix", "default_kv_cache_bytes", "is_out_of_memory"]
@@ -22,8 +22,6 @@ __all__ = ["Budget", "KvCache", "Prefix", "default_kv_cache_bytes", "is_out_of_m
 Budget = int | Callable[[], int] | None
 """Bytes for the KV cache, or a function that finds them at the first request; None: `default_kv_cache_bytes`."""
 _DEFAULT_BYTES = 4 << 30
-_LENGTH_MULTIPLE = 64
-"""Slot lengths are rounded up to a multiple of this."""
 _SLOTS_PER_CALL = 16
 """Slots per attention call on a CPU: fewer are too little work for a call, more differ too much in length."""
 
@@ -66,7 +64,7 @@ class KvCache:
         if not self._budget:
             allowed = self._allowed() if callable(self._allowed) else self._allowed
             self._budget = allowed or default_kv_cache_bytes(self._device)
-        length = max(self.length, -(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE)
+        length = max(self.length, -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
         return min(self._max_slots, self._budget // (length * self.token_bytes) - self._indirect)
 
     def check(self, length: int) -> None:
@@ -87,7 +85,7 @@ class KvCache:
         max_slots = self.max_slots_for(length)
         if used >= max_slots:
             return False
-        length = -(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
+        length = -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
         if self._indirect:  # growing invalidates all CUDA graphs, so take all that the budget allows at once
             length = max(length, min(self._shape.context, self._budget // ((max_slots + 1) * self.token_bytes)))
         self._grow(length, max_slots, used)

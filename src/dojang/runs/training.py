@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dojang.build.preflight import check_usable
+from dojang.build.preflight import check_disk_space, check_usable
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.error_list import ErrorList
@@ -185,6 +185,10 @@ def dry_run(recipe: str, overrides: Sequence[str], run_dir: Path | None = None, 
     with errors.collect():
         check_directory(directory, config, resume=resume)
         check_usable(directory)
+    with errors.collect():
+        check_disk_space(config, directory)
+    with errors.collect():
+        config.track.check_port()
     import_build()
     from dojang.runs.dry_run import describe
 

@@ -90,6 +90,13 @@ class TrackConfig(Section):
         elif self.custom_options:
             raise ConfigError(f"track.custom_options={self.custom_options} have no effect without track.custom; set it")
 
+    def check_port(self) -> None:
+        """Raises ConfigError if the Prometheus exporter cannot listen on its port, by listening for a moment."""
+        if self.prometheus is not None:
+            from dojang.track.prometheus import PrometheusSink
+
+            PrometheusSink(self.prometheus.host, self.prometheus.port, "", 0).close()
+
     def open(
         self,
         directory: RunDir,

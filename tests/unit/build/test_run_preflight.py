@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -99,3 +100,29 @@ def test_errors_are_raised_together() -> None:
         errors.raise_if_any()
     assert str(caught.value) == "2 problems:\n  - first\n  - second\n    line"
     assert caught.value.exit_code == ModelError.exit_code
+
+
+def test_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "model"
+    name = model(folder, model_type="llama")
+    header = json.dumps({"a": {"dtype": "BF16", "shape": [100, 50], "data_offsets": [0, 10000]}, "__metadata__": {}})
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    checkpoint = 5000 * (4 + 8)
+
+    def check(free: int, *overrides: str) -> None:
+        monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+        config = recipes.load("quickstart", [f"model.name={name}", *overrides])
+        preflight.check_disk_space(config, RunDir(tmp_path / "new" / "run"))
+
+    def refuse(free: int, *overrides: str) -> None:
+        with pytest.raises(RunDirError, match=r"free some space, lower checkpoint.keep, or choose another run dir"):
+            check(free, *overrides)
+
+    several = ("steps=100", "checkpoint.every=10")
+    refuse(2 * checkpoint - 1, *several)
+    check(2 * checkpoint, *several)
+    refuse(3 * checkpoint, "checkpoint.keep=3", *several)
+    check(checkpoint, "steps=5", "checkpoint.every=10")
+    refuse(checkpoint - 1, "steps=5", "checkpoint.every=10")
+    check(5000 * 6, "train.optimizer=adamw8bit", "steps=1")
+    check(0, "train.lora={}")

@@ -1,7 +1,9 @@
 """`dojang train --dry-run` refuses what a run would refuse, all of it at once."""
 
 import json
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,3 +85,19 @@ def test_directory_of_another_run(here: Path) -> None:
     (here / "run").mkdir()
     (here / "run" / "notes.txt").touch()
     assert "is not empty and holds no run" in str(refuse(run_dir=here / "run"))
+
+
+def test_a_port_in_use_a_small_kv_cache_and_a_full_disk(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        error = refuse(f"track.prometheus.port={port}", "rollout.engine.kv_cache_gb=1e-5", run_dir=here / "run")
+    for words in (
+        f"cannot listen on track.prometheus.host=127.0.0.1, port={port}",
+        "rollout.engine.kv_cache_gb=1e-05 holds 0 tokens",
+        "GB of checkpoints (weights and optimizer state, checkpoint.keep=1 and the last) will not fit",
+    ):
+        assert words in str(error)
+    assert not (here / "run").exists()
