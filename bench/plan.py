@@ -236,7 +236,6 @@ def settings(case: Played) -> RunConfig:
 def beside(case: Played, found: dict[str, float], here: Instance) -> Iterator[Row]:
     """Seconds and bytes, predicted and measured."""
     shape = shape_of(case.config.to_dict())
-    assert shape is not None
     lengths = Lengths(PROMPT, PROMPT, case.length, case.length)
     planned = estimate(Subject(settings(case), {"policy": shape}, {"policy": lengths}), here, ranks=1)
     notes = f"first round {found['first']:.4g} s, clock {found['clock']:.4g} s, reserved {found['reserved']:.4g} bytes"
@@ -277,7 +276,6 @@ def short_run(here: Instance, steps: int) -> Iterator[Row]:
     timed = [each for each in told if "timing_s/step" in each][1:]
     length = round(statistics.fmean(each["response_length/mean"] for each in timed))
     shape = shape_of(json.loads((Path(models.resolve("dojang-tiny")) / "config.json").read_text()))
-    assert shape is not None
     lengths = replace(Lengths(10, 10, 32, 32), answer=length)
     whole = estimate(Subject(config, {"policy": shape}, {"policy": lengths}), here, ranks=1)
     if here.gpu is None:

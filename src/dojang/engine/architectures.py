@@ -24,8 +24,16 @@ class Family:
     norm_after_mlp: str | None = None
     norm_offset: float = 0.0
     """RMS norms multiply by this plus their weight."""
+    qk_norm: Literal["none", "head", "all_heads"] = "none"
+    """RMS norms of queries and keys: none, one over each head, or one over all heads."""
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    qkv_bias: bool = False
+    """Whether they always have biases; otherwise config.attention_bias says so, for the output projection too."""
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    head_dim: int | None = None
+    """Head size if config.json has none; None: the hidden size divided by the number of heads."""
+    tied: bool = False
+    """Whether embedding and output head share their weights if config.json does not say."""
     windows: Literal["none", "all", "by_layer_type"] = "none"
     """Layers with sliding-window attention, if config.sliding_window is set."""
     rope_by_layer_type: bool = False
@@ -50,6 +58,8 @@ _GEMMA = {
     "norm_before_mlp": "pre_feedforward_layernorm",
     "norm_after_mlp": "post_feedforward_layernorm",
     "norm_offset": 1.0,
+    "head_dim": 256,
+    "tied": True,
     "windows": "by_layer_type",
     "scales_embedding": True,
     "query_scalar": True,
@@ -59,11 +69,11 @@ _GEMMA = {
 }
 FAMILIES: Mapping[str, Family] = {
     "llama": Family("Llama", "LlamaForCausalLM"),
-    "qwen2": Family("Qwen2", "Qwen2ForCausalLM", windows="by_layer_type"),
-    "qwen3": Family("Qwen3", "Qwen3ForCausalLM", windows="by_layer_type"),
-    "qwen3_moe": Family("Qwen3-MoE", "Qwen3MoeForCausalLM", windows="all", experts=True),
+    "qwen2": Family("Qwen2", "Qwen2ForCausalLM", qkv_bias=True, windows="by_layer_type"),
+    "qwen3": Family("Qwen3", "Qwen3ForCausalLM", qk_norm="head", head_dim=128, windows="by_layer_type"),
+    "qwen3_moe": Family("Qwen3-MoE", "Qwen3MoeForCausalLM", qk_norm="head", windows="all", experts=True),
     "mistral": Family("Mistral", "MistralForCausalLM", windows="all"),
-    "smollm3": Family("SmolLM3", "SmolLM3ForCausalLM", windows="by_layer_type"),
+    "smollm3": Family("SmolLM3", "SmolLM3ForCausalLM", tied=True, windows="by_layer_type"),
     "phi3": Family(
         "Phi-3, Phi-4",
         "Phi3ForCausalLM",
@@ -78,9 +88,16 @@ FAMILIES: Mapping[str, Family] = {
         norm_after_attention="post_attention_layernorm",
         norm_before_mlp=None,
         norm_after_mlp="post_feedforward_layernorm",
+        qk_norm="all_heads",
     ),
     "gemma2": Family("Gemma 2", "Gemma2ForCausalLM", attention_softcap=True, **_GEMMA),  # type: ignore[arg-type]
-    "gemma3_text": Family("Gemma 3 (text)", "Gemma3ForCausalLM", rope_by_layer_type=True, **_GEMMA),  # type: ignore[arg-type]
+    "gemma3_text": Family(
+        "Gemma 3 (text)",
+        "Gemma3ForCausalLM",
+        qk_norm="head",
+        rope_by_layer_type=True,
+        **_GEMMA,  # type: ignore[arg-type]
+    ),
 }
 """Families by the model_type of config.json."""
 _ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")

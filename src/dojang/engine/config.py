@@ -16,7 +16,12 @@ if TYPE_CHECKING:  # torch is imported late
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["EngineParts", "EngineSection", "StartedEngineSection", "TorchEngineConfig"]
+__all__ = ["EngineParts", "EngineSection", "StartedEngineSection", "TorchEngineConfig", "default_prefill_chunk"]
+
+
+def default_prefill_chunk(*, gpu: bool) -> int:
+    """Tokens of a prefill chunk if rollout.engine.prefill_chunk_tokens is not set; `gpu`: with the GPU kernels."""
+    return 8192 if gpu else 512
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,7 @@ class Decoder:
         self._tied = "lm_head.weight" not in named
         head = self._embedding if self._tied else named["lm_head.weight"].to(self.dtype, copy=True)
         self._head = Linear(head, [self.shape.vocabulary])
-        self._layers = [
-            load_layer(named, at, config, family, self.shape.head, self.dtype) for at in range(self.shape.layers)
-        ]
+        self._layers = [load_layer(named, at, config, family, self.dtype) for at in range(self.shape.layers)]
         self._embedding_scale = _embedding_scale(model, self.dtype) if family.scales_embedding else None
         self._softcap: float = (config.final_logit_softcapping or 0.0) if family.logits_softcap else 0.0
         self._ropes, self._layer_ropes = _ropes(model, self.shape, family, self.dtype)

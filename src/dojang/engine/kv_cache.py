@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from dojang.core.errors import ModelError
-from dojang.engine.kv_cache_size import LENGTH_MULTIPLE, kv_budget
+from dojang.engine.kv_cache_size import DEFAULT_BYTES, fitting_slots, kv_budget, largest_slot_length, slot_length
 from dojang.engine.shape import Shape
 
 __all__ = ["Budget", "KvCache", "Prefix", "default_kv_cache_bytes", "is_out_of_memory"]
 
 Budget = int | Callable[[], int] | None
 """Bytes for the KV cache, or a function that finds them at the first request; None: `default_kv_cache_bytes`."""
-_DEFAULT_BYTES = 4 << 30
 _SLOTS_PER_CALL = 16
 """Slots per attention call on a CPU: fewer are too little work for a call, more differ too much in length."""
 
@@ -64,8 +63,8 @@ class KvCache:
         if not self._budget:
             allowed = self._allowed() if callable(self._allowed) else self._allowed
             self._budget = allowed or default_kv_cache_bytes(self._device)
-        length = max(self.length, -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
-        return min(self._max_slots, self._budget // (length * self.token_bytes) - self._indirect)
+        length = max(self.length, slot_length(length))
+        return fitting_slots(length, self.token_bytes, self._budget, self._max_slots, indirect=self._indirect)
 
     def check(self, length: int) -> None:
         """Raise ModelError if a sequence of `length` tokens can never fit."""
@@ -85,9 +84,9 @@ class KvCache:
         max_slots = self.max_slots_for(length)
         if used >= max_slots:
             return False
-        length = -(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+        length = slot_length(length)
         if self._indirect:  # growing invalidates all CUDA graphs, so take all that the budget allows at once
-            length = max(length, min(self._shape.context, self._budget // ((max_slots + 1) * self.token_bytes)))
+            length = largest_slot_length(length, max_slots, self.token_bytes, self._budget, self._shape.context)
         self._grow(length, max_slots, used)
         return True
 
@@ -212,7 +211,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def default_kv_cache_bytes(device: torch.device, *, alone: bool = False) -> int:
     """Default size of the KV cache: 4 GiB on a CPU, a share of the free memory on a GPU."""
     if device.type != "cuda":
-        return _DEFAULT_BYTES
+        return DEFAULT_BYTES
     free, _ = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return kv_budget(free + cached, alone=alone)

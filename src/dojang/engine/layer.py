@@ -42,9 +42,7 @@ class Layer:
         return [self.qkv, self.out, *self.mlp.linears]
 
 
-def load_layer(
-    named: Mapping[str, Tensor], index: int, config: Any, family: Family, head: int, dtype: torch.dtype
-) -> Layer:
+def load_layer(named: Mapping[str, Tensor], index: int, config: Any, family: Family, dtype: torch.dtype) -> Layer:
     """Copy the weights of a layer out of a model's parameters."""
     prefix = f"model.layers.{index}."
 
@@ -57,7 +55,7 @@ def load_layer(
         bias = copied([f"{name}.bias" for name in names]) if has_bias else None
         return Linear(copied([f"{name}.weight" for name in names]), sizes, bias)
 
-    qk_norms = [name for name in _QK_NORMS if f"{prefix}{name}.weight" in named]
+    qk_norms = () if family.qk_norm == "none" else _QK_NORMS
     places = (family.norm_before_attention, family.norm_after_attention, family.norm_before_mlp, family.norm_after_mlp)
     norms = {name: copied([f"{name}.weight"]) for name in (*places, *qk_norms) if name is not None}
     before_attention, after_attention, before_mlp, after_mlp, q_norm, k_norm = (
@@ -77,7 +75,7 @@ def load_layer(
         qkv=qkv,
         q_norm=q_norm,
         k_norm=k_norm,
-        norms_whole_rows=q_norm is not None and len(q_norm) != head,
+        norms_whole_rows=family.qk_norm == "all_heads",
         out=out,
         after_attention=after_attention,
         before_mlp=before_mlp,

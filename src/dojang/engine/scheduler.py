@@ -25,6 +25,7 @@ from torch import Tensor
 
 from dojang.engine.attention import PrefillChunk
 from dojang.engine.backend import make_backend
+from dojang.engine.config import default_prefill_chunk
 from dojang.engine.decode import SampledTokens, StepInputs, sample
 from dojang.engine.decoder import Decoder
 from dojang.engine.kv_cache import Budget, KvCache, Prefix, is_out_of_memory
@@ -50,7 +51,7 @@ class _InFlight:
 _NO_PREFIX = Prefix(())
 _PREFILL_AHEAD = 8
 """Prefill ahead for one in this many slots, before the slot is free."""
-_CHUNK, _CHUNK_GPU, _MIN_CHUNK = 512, 8192, 16
+_MIN_CHUNK = 16
 _MOVE_GAIN = 32
 """Copy a sequence to another slot only if that evens out lengths by this many tokens."""
 
@@ -70,7 +71,7 @@ class Scheduler:
     ) -> None:
         self._decoder = decoder
         self._stop_criteria = stop_criteria
-        self._chunk = prefill_chunk_tokens or (_CHUNK_GPU if decoder.fused else _CHUNK)
+        self._chunk = prefill_chunk_tokens or default_prefill_chunk(gpu=decoder.fused)
         self.context = min(context or decoder.shape.context, decoder.shape.context)
         self.version = 0
         self._cache = KvCache(

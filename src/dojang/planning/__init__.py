@@ -9,7 +9,6 @@ layout.py           which processes run on which machines
 gpu_split.py        splits GPUs between trainers and engines
 tokens_per_step.py  tokens of a step
 memory_use.py       bytes on each device
-activations.py      bytes of activations and logits
 kv_cache_memory.py  bytes of the KV cache
 speed.py            seconds of decoding and updates
 cost.py             seconds of a step; hours and USD of a run

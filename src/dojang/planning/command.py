@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dojang import models
-from dojang.build.preflight import check_packages
+from dojang.build.preflight import check_packages, engine_support
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.error_list import ErrorList
@@ -49,6 +49,9 @@ def _plan(recipe: str, overrides: Sequence[str], asked: PlanOptions) -> Report:
         try:
             models.check(each.model.name)
             shapes[role] = find_shape(each.model.name)
+            found = engine_support(each.model.name)
+            if found is not None and found.engine == "generate" and each.rollout.engine.copies_trainer:
+                findings.append(Finding("warning", "engine", f"{found.message}; times are not estimated for it"))
         except DojangError as error:
             findings.append(Finding("failed", "model", str(error), error.exit_code))
             shape = KNOWN.get(each.model.name)

@@ -1,13 +1,13 @@
-"""KV cache size of the torch engine, computed as in engine/kv_cache.py."""
+"""KV cache of the torch engine within a budget."""
 
 from dataclasses import dataclass, replace
 
+from dojang.engine.kv_cache_size import fitting_slots, largest_slot_length, slot_length
 from dojang.planning.shapes import Shape
 
 __all__ = ["GIB", "Cache", "key_value_cache"]
 
 GIB = 1 << 30
-_GRAIN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,10 @@ class Cache:
 def key_value_cache(shape: Shape, itemsize: int, slots: int, budget: int, longest: int, *, all_at_once: bool) -> Cache:
     """KV cache within a budget in bytes, for sequences of up to `longest` tokens. On a GPU (`all_at_once`) the whole
     budget is allocated at once: longer slots, and one more."""
-    token = shape.kv_numbers * itemsize
-    length = -(-min(longest, shape.context) // _GRAIN) * _GRAIN
-    fitting = min(slots, budget // (length * token) - all_at_once)
+    token, length = shape.kv_numbers * itemsize, slot_length(min(longest, shape.context))
+    fitting = fitting_slots(length, token, budget, slots, indirect=all_at_once)
     if fitting <= 0:
         return Cache(0, length, 0, length * token)
     if all_at_once:
-        length = max(length, min(shape.context, budget // ((fitting + 1) * token)))
+        length = largest_slot_length(length, fitting, token, budget, shape.context)
     return Cache(fitting, length, (fitting + all_at_once) * length * token, length * token)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from dojang.config.run_config import RunConfig
-from dojang.engine.kv_cache_size import UTILIZATION, kv_budget
-from dojang.planning.activations import activation_bytes, score_bytes
+from dojang.engine.config import default_prefill_chunk
+from dojang.engine.kv_cache_size import DEFAULT_BYTES, UTILIZATION, kv_budget
 from dojang.planning.kv_cache_memory import GIB, Cache, key_value_cache
 from dojang.planning.layout import Layout
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Work
+from dojang.trainer.memory import NF4_BYTES, activation_bytes, logits_bytes, optimizer_bytes
 
 __all__ = ["Needs", "PlannedModel", "engine_needs", "host_bytes", "needs"]
 
@@ -23,9 +24,6 @@ _CUDA = int(0.9 * GIB)
 _PROCESS = GIB // 2
 """Host memory of a process with all imports, before a model is loaded."""
 _VLLM_WORK = 2 * GIB
-_NF4 = 0.5 + 1 / 127
-"""Bytes of a weight in four bits: one scale for 64 of them, in 8 bits, and one for 256 scales."""
-_ADAM8 = 2 * (1 + 4 / 256)
 _BYTES = {"half": 2, "single": 4, "double": 8}
 
 
@@ -182,15 +180,9 @@ class _Device:
         lora = self.train.lora
         if lora is None:
             return self.shape.parameters
-        names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-        chosen = [
-            sum(size)
-            for name, size in zip(names, self.shape.projections, strict=True)
-            if not lora.target_modules or any(target.endswith(name) for target in lora.target_modules)
-        ]
         ends = {"lm_head", "embed_tokens"} & {name.rpartition(".")[2] for name in lora.modules_to_save}
         full = self.shape.vocabulary * self.shape.hidden * (1 if self.shape.tied else len(ends)) if ends else 0
-        return lora.rank * self.shape.layers * sum(chosen) + full
+        return lora.adapter_weights(self.shape.linears()) + full
 
     @property
     def weights(self) -> float:
@@ -199,7 +191,7 @@ class _Device:
             return self.master * shape.parameters / ranks
         adapters = self.master * self.learned / ranks
         if lora.base_bits == 4:  # quantized weights are not sharded
-            return _NF4 * shape.projected + self.compute * (shape.parameters - shape.projected) / ranks + adapters
+            return NF4_BYTES * shape.linear + self.compute * (shape.parameters - shape.linear) / ranks + adapters
         return self.compute * shape.parameters / ranks + adapters
 
     @property
@@ -208,17 +200,19 @@ class _Device:
 
     @property
     def optimizer(self) -> float:
-        each = _ADAM8 if self.train.optimizer == "adamw8bit" else 2 * self.master
-        return each * self.learned / self.layout.ranks
+        return self._optimizer_of(self.learned)
 
     @property
     def critic(self) -> float:
         """Critic: a whole model with gradients and optimizer states, without adapters."""
         if not self.model.critic:
             return 0
-        each = 2 * self.master + (_ADAM8 if self.train.optimizer == "adamw8bit" else 2 * self.master)
         decoder = self.shape.parameters - (0 if self.shape.tied else self.shape.vocabulary * self.shape.hidden)
-        return each * decoder / self.layout.ranks
+        return 2 * self.master * decoder / self.layout.ranks + self._optimizer_of(decoder)
+
+    def _optimizer_of(self, weights: int) -> float:
+        matrices = min(self.shape.linear, weights)
+        return optimizer_bytes(self.train.optimizer, self.master, matrices, weights - matrices) / self.layout.ranks
 
     @property
     def reference(self) -> float:
@@ -258,14 +252,15 @@ class _Device:
             narrow=narrow,
             adapted=adapted,
             gradient_checkpointing=self.train.gradient_checkpointing,
+            longest=self.longest,
         )
         return per_token * self.micro / self.train.sequence_parallel
 
     @property
     def scores(self) -> float:
         tokens = self.micro // self.train.sequence_parallel
-        return score_bytes(
-            self.shape, tokens, self.compute, gpu=self.layout.gpu is not None, head_learns=self.train.lora is None
+        return logits_bytes(
+            self.shape, tokens, self.compute, gpu=self.layout.gpu is not None, trains_head=self.train.lora is None
         )
 
     @property
@@ -308,8 +303,8 @@ class _Device:
         if engine.name == "vllm":
             return _VLLM_WORK
         shape = self.shape
-        chunk = engine.prefill_chunk_tokens or (8192 if self.layout.gpu else 512)
-        read = chunk * (4 * shape.hidden + 2 * shape.queries + 2 * shape.keys + 3 * shape.mlp) * self.compute
+        chunk = engine.prefill_chunk_tokens or default_prefill_chunk(gpu=self.layout.gpu is not None)
+        read = chunk * (4 * shape.hidden + 2 * shape.queries + 2 * shape.keys + 3 * shape.token_mlp) * self.compute
         turns = 2 * shape.context * shape.head * self.compute
         rows = min(engine.max_num_seqs, self.rollout.prompts_per_step * self.rollout.group_size)
         scores = rows * shape.vocabulary * self.compute
@@ -319,7 +314,7 @@ class _Device:
     def cache(self, spare: int) -> Cache:
         rollout, engine = self.rollout, self.rollout.engine
         assert engine.name != "remote"
-        budget = int(engine.kv_cache_gb * GIB) if engine.kv_cache_gb else spare if self.layout.gpu else 4 * GIB
+        budget = int(engine.kv_cache_gb * GIB) if engine.kv_cache_gb else spare if self.layout.gpu else DEFAULT_BYTES
         wanted = rollout.prompts_per_step * rollout.group_size
         slots = engine.max_num_seqs if self.layout.gpu else min(engine.max_num_seqs, wanted)
         fused = self.layout.gpu is not None and engine.name == "torch"

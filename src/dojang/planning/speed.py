@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from dojang.planning.activations import layer_bytes
 from dojang.planning.efficiency import (
     ACTIVATIONS_MOVED,
     BANDWIDTH,
@@ -30,6 +29,7 @@ from dojang.planning.layout import Layout
 from dojang.planning.memory_use import PlannedModel
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Lengths, Work
+from dojang.trainer.memory import layer_bytes
 
 __all__ = ["Machine", "generate_s", "optimizer_s", "server_slots", "update_s"]
 
@@ -63,17 +63,18 @@ class Machine:
     def decode_s(self, shape: Shape, rows: int, context: float) -> float:
         """Seconds of a decoding step for `rows` sequences with a mean context length."""
         cache = rows * context * shape.kv_numbers * self.itemsize / self.bandwidth
-        read, products = self.itemsize * shape.parameters / self.bandwidth, 2 * shape.parameters * rows / self.flops
+        read = self.itemsize * (shape.parameters - shape.unused(rows)) / self.bandwidth
+        products = 2 * (shape.parameters - shape.unused()) * rows / self.flops
         if self.instance.gpu is None:
             return CPU_STEP_S * shape.layers + CPU_ROW_S * rows + max(read, products) + cache
         floor = DECODE_STEP_S * shape.layers * (NORMS_ALSO if shape.qk_norm else 1)
-        between = ROWS_MOVED * rows * shape.layers * (8 * shape.hidden + 4 * shape.mlp) / self.bandwidth
+        between = ROWS_MOVED * rows * shape.layers * (8 * shape.hidden + 4 * shape.token_mlp) / self.bandwidth
         return floor + max(1.35 * read, products / DECODE_PRODUCTS) + cache + between
 
     def read_s(self, shape: Shape, tokens: int) -> float:
         """Seconds of prefilling prompts."""
         reached = DECODE_PRODUCTS if self.instance.gpu else 1
-        return 2 * shape.parameters * tokens / (self.flops * reached)
+        return 2 * (shape.parameters - shape.unused()) * tokens / (self.flops * reached)
 
 
 def generate_s(machine: Machine, shape: Shape, lengths: Lengths, sequences: int, asked: int, slots: int) -> float:
@@ -109,11 +110,12 @@ def update_s(machine: Machine, model: PlannedModel, work: Work, role: str, layou
     weights = 6 if train.lora is None else 4  # frozen weights have no gradient
     head = shape.vocabulary * shape.hidden * answers
     attention = shape.layers * shape.queries * work.contexts(role)
-    flops = again * (weights * shape.projected * tokens + 14 * attention) + 8 * head
+    products = tokens * (shape.projected - shape.unused())
+    flops = again * (weights * products + 14 * attention) + 8 * head
     looks = int(model.reference) + int(model.limit)
-    flops += looks * (2 * shape.projected * tokens + 4 * attention + 2 * head)
+    flops += looks * (2 * products + 4 * attention + 2 * head)
     if model.critic:
-        flops += again * (8 * shape.projected * tokens + 18 * attention)  # one forward pass for values, one update
+        flops += again * (8 * products + 18 * attention)  # one forward pass for values, one update
     passes = again * (2 if model.critic else 1) + looks / 3
     data = max(1, layout.ranks // train.sequence_parallel)
     batches = max(work.updates, math.ceil(work.batches(role) / data))

@@ -75,9 +75,8 @@ def measure(config: RunConfig, lengths: Mapping[str, Lengths], *, gpu: bool, dat
     samples = 1 if config.algo.name == "sft" else rollout.group_size  # SFT trains on one completion per row
     for role, each in config.roles().items():
         own = lengths[role]
-        budget = each.train.max_tokens_per_microbatch or (16384 if gpu else 2048)
         longest = own.longest_prompt + own.longest_answer
         prompts = -(-rollout.prompts_per_step // each.train.minibatches)
         whole = prompts * (own.longest_prompt + samples * own.longest_answer)
-        micro[role] = max(longest, min(budget, -(-whole // data_ranks[role])))
+        micro[role] = max(longest, min(each.train.microbatch_tokens(gpu=gpu), -(-whole // data_ranks[role])))
     return Work(rollout.prompts_per_step, samples, config.train.minibatches, micro, lengths)

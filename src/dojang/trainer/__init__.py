@@ -17,5 +17,6 @@ checkpoint                            weights and optimizer state on disk
 ref_model_sync, teacher_model         reference model refresh; local teacher of distillation
 entropy_controller                    protocol of the entropy bonus
 logprob_difference                    log-prob difference of engine and trainer
+memory                                bytes that training keeps, for the trainer and for `dojang plan`
 config                                settings
 """

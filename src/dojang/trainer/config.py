@@ -1,6 +1,6 @@
 """Settings of the trainer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -40,6 +40,14 @@ class LoraConfig(Section):
     publish: Literal["merged", "factors"] = "merged"
     """Weight sync with adapters: merged sends all weights with the adapters added, factors only the two LoRA factors,
     which the engine adds."""
+
+    def adapter_weights(self, linears: Iterable[tuple[str, int, int]]) -> int:
+        """Number of weights of the adapters on linear layers, given as names with their input and output sizes."""
+        return self.rank * sum(
+            inputs + outputs
+            for name, inputs, outputs in linears
+            if not self.target_modules or any(f".{name}".endswith(f".{each}") for each in self.target_modules)
+        )
 
     def required_packages(self) -> Iterator[Requirement]:
         if self.base_bits == 4:
@@ -128,6 +136,10 @@ class TrainConfig(Section):
                 "use adamw"
             )
         return ""
+
+    def microbatch_tokens(self, *, gpu: bool) -> int:
+        """Maximum number of tokens per forward pass."""
+        return self.max_tokens_per_microbatch or (16384 if gpu else 2048)
 
     @property
     def steps_per_batch(self) -> int:

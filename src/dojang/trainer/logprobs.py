@@ -13,11 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from dojang.core.output_head import float32_logits
+from dojang.trainer.memory import logits_per_chunk
 
 __all__ = ["target_logprobs"]
-
-_CHUNK, _CHUNK_GPU = 1 << 23, 1 << 26
-"""Logits per chunk: 32 MiB, or 256 MiB on a GPU, which smaller products would not fill."""
 
 
 def target_logprobs(
@@ -99,7 +97,7 @@ def _factors(
 
 
 def _chunks(x_ME: Tensor, head_VE: Tensor) -> list[slice]:
-    size = max(1, (_CHUNK_GPU if x_ME.is_cuda else _CHUNK) // len(head_VE))
+    size = max(1, logits_per_chunk(gpu=x_ME.is_cuda) // len(head_VE))
     return [slice(start, start + size) for start in range(0, len(x_ME), size)]
 
 

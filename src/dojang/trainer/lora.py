@@ -62,6 +62,12 @@ class Adapters:
             for name, module in model.named_modules()
             if isinstance(module, peft.tuners.lora.LoraLayer) and _ADAPTER in module.scaling
         }
+        known = {name.replace(".base_layer.", ".") for name, _ in model.named_parameters()}
+        if unmerged := [name for name in self._layers if f"{name}.weight" not in known]:
+            raise ConfigError(
+                f"train.lora would adapt {unmerged[0].removesuffix('.base_layer')}, a stack of experts, which cannot "
+                "be merged; set train.lora.target_modules=[q_proj,k_proj,v_proj,o_proj]"
+            )
 
     @contextmanager
     def disabled(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedMod
 
 from dojang.core.errors import ConfigError, ModelError
 from dojang.trainer.config import TrainConfig
+from dojang.trainer.memory import NF4
 
 __all__ = ["adamw_8bit", "dequantized", "dequantized_weights", "load_quantised"]
 
@@ -18,10 +19,7 @@ def load_quantised(source: str, compute: torch.dtype, device: torch.device) -> P
     """Loads a model with 4-bit projections (NF4 with double quantisation)."""
     try:
         settings = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=compute,
+            load_in_4bit=True, bnb_4bit_compute_dtype=compute, **NF4
         )
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             source, dtype=compute, quantization_config=settings, device_map={"": device}

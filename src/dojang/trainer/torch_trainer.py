@@ -101,9 +101,7 @@ class TorchTrainer:
         self._algorithm = algorithm
         self._weights = weights
         self._config = config
-        self._max_microbatch_tokens = config.max_tokens_per_microbatch or (
-            16384 if model.device.type == "cuda" else 2048
-        )
+        self._max_microbatch_tokens = config.microbatch_tokens(gpu=model.device.type == "cuda")
         self._total_updates = total_updates
         self._max_tokens = max_tokens
         self._critic = critic

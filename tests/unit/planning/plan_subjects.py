@@ -8,7 +8,7 @@ from dojang.planning.shapes import Shape, find_shape
 from dojang.planning.tokens_per_step import Lengths
 
 H200_SMOLLM2 = Shape(576, 30, 9, 3, 64, 1536, 49152, 2048, tied=True)
-H200_QWEN25 = Shape(896, 24, 14, 2, 64, 4864, 151936, 2048, tied=True, qkv_bias=True)
+H200_QWEN25 = Shape(896, 24, 14, 2, 64, 4864, 151936, 2048, "qwen2", tied=True)
 
 
 def subject(name: str = "quickstart", *overrides: str, shape: Shape | None = None, **lengths: Any) -> Subject:

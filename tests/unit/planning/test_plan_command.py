@@ -131,6 +131,15 @@ def test_a_model_of_unknown_shape_is_said_to_be_one() -> None:
     assert "unknown shape" in run("quickstart", "model.name=nobody/knows-this", "--problems", "1")
 
 
+def test_a_model_of_another_family_gets_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    found = told("quickstart", f"model.name={tmp_path}", "--problems", "1")
+    assert found["estimate"] is None
+    assert "does not know model_type='gpt2'; plans are made for Llama, " in found["models"]["policy"]["from"]
+    assert any("transformers' generate, which is SLOW" in each["said"] for each in found["findings"])
+
+
 def test_a_model_that_cannot_be_found_fails() -> None:
     assert "does not exist" in run("quickstart", "model.name=./nowhere", "--problems", "1", code=4)
 

@@ -12,7 +12,7 @@ from dojang.planning.speed import Machine, generate_s, optimizer_s, update_s
 from dojang.planning.tokens_per_step import Lengths
 
 H200 = INSTANCES["h200"]
-QWEN3_06B = Shape(1024, 28, 16, 8, 128, 3072, 151936, 2048, tied=True, qk_norm=True)
+QWEN3_06B = Shape(1024, 28, 16, 8, 128, 3072, 151936, 2048, "qwen3", tied=True)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from error_bounds import UNIT
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("rows", [1, 3, 7, 100])
 def test_value_and_gradient(dtype: torch.dtype, temperature: float, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logprobs, "_CHUNK", 11 * rows)
+    monkeypatch.setattr(logprobs, "logits_per_chunk", lambda gpu: 11 * rows)
     torch.manual_seed(0)
     x, head = torch.randn(7, 5, dtype=dtype, requires_grad=True), torch.randn(11, 5, dtype=dtype, requires_grad=True)
     target, weight = torch.randint(0, 11, (7,)), torch.randn(7, dtype=dtype)
@@ -41,7 +41,7 @@ def test_value_and_gradient(dtype: torch.dtype, temperature: float, rows: int, m
 @pytest.mark.parametrize("with_logp", [True, False])
 def test_gradient_of_the_entropy(with_logp: bool, softcap: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone and beside that of log-probs, in chunks, against autograd through all scores in double precision."""
-    monkeypatch.setattr(logprobs, "_CHUNK", 11 * 3)
+    monkeypatch.setattr(logprobs, "logits_per_chunk", lambda gpu: 11 * 3)
     torch.manual_seed(0)
     x, head = torch.randn(7, 5).double().requires_grad_(), torch.randn(11, 5).double().requires_grad_()
     target, weight, more = torch.randint(0, 11, (7,)), torch.randn(7).double(), torch.randn(7).double()

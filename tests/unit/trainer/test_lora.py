@@ -14,11 +14,13 @@ from dojang.algos.grpo import GrpoConfig
 from dojang.core.errors import ConfigError
 from dojang.runs.export import export
 from dojang.trainer.config import LoraConfig, TrainConfig
+from dojang.trainer.lora import Adapters
 from dojang.trainer.quantization import load_quantised
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Problem, Sample
 from dojang.weight_sync.in_memory import MemoryWeights
 from error_bounds import CLOSE
+from tiny_models import MODELS
 
 peft = pytest.importorskip("peft")
 
@@ -236,6 +238,12 @@ def test_what_waits_elsewhere_is_the_same(make: Callable[..., TorchTrainer], gro
     here, away = make(lora=None, kl=0.1), make(lora=None, kl=0.1, offload=("optimizer", "reference"))
     for _ in range(3):
         assert step(here, groups) == step(away, groups)
+
+
+@pytest.mark.filterwarnings("ignore:The following .* keys did not match")
+def test_adapters_on_experts_are_refused() -> None:
+    with torch.device("meta"), pytest.raises(ConfigError, match=r"layers\.0\.mlp\.experts, a stack of experts"):
+        Adapters(MODELS["qwen3_moe"](), LoraConfig(), "")
 
 
 def test_targets_that_are_not_there_are_said(make: Callable[..., TorchTrainer]) -> None:
