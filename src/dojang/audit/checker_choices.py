@@ -25,10 +25,8 @@ async def accepting_checkers(judge: Judge, submission: Submission, judgement: Ju
         return {}
     if judgement.outcome is Outcome.JUDGE_ERROR:
         return {}
-    if (
-        any(result.outcome not in (Outcome.ACCEPTED, Outcome.WRONG) for result in judgement.results)
-        or not judgement.results
-    ):
+    outcomes = {result.outcome for result in judgement.results}
+    if not outcomes or outcomes - {Outcome.ACCEPTED, Outcome.WRONG}:
         return dict.fromkeys(CHOICES, False)
     found: dict[str, bool] = {}
     if suite.checker.name in CHOICES:

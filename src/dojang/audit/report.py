@@ -63,7 +63,6 @@ def _checkers(audited: Sequence[Audited]) -> dict[str, dict[str, int]]:
 
 
 def as_json(about: Mapping[str, Any], audited: Sequence[Audited], *, complete: bool) -> dict[str, Any]:
-    """Returns the whole report."""
     return {
         **about,
         "complete": complete,

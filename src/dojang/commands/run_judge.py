@@ -18,7 +18,7 @@ from rich.text import Text
 from dojang.core.errors import ConfigError, DataError, Interrupted, JudgeError
 from dojang.core.paths import cache_root
 from dojang.judge.host_capabilities import REMEDIES
-from dojang.judge.json_schema import dump_judgement
+from dojang.judge.json_schema import dump
 from dojang.judge.languages import LANGUAGES, OTHER_NAMES, language
 from dojang.judge.output_diff import Line
 from dojang.judge.pool import JudgePool
@@ -66,7 +66,7 @@ def run(
     judgement, printed = _waiting_for(_judged(_pool(isolation, packages), submission))
     console = _console()
     if as_json:
-        sys.stdout.write(dump_judgement(judgement).decode() + "\n")
+        sys.stdout.write(dump(judgement).decode() + "\n")
     if judgement.outcome is Outcome.JUDGE_ERROR:
         raise JudgeError(f"{file} could not be judged: {judgement.detail}")
     if not as_json:

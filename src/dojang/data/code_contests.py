@@ -6,10 +6,9 @@ list of {input, output}. Keeps only problems with a Codeforces rating; the tiers
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from dojang.core.section import Section
-from dojang.data.prepare_rows import KnownAnswers, Unusable, split_of
+from dojang.data.prepare_rows import Dataset, KnownAnswers, Unusable
 from dojang.data.ratings import TIERS, Tier, tier_of
 from dojang.data.rows import CONTEST_CHECKER, io_tests, limits
 from dojang.types import Message, Problem
@@ -26,17 +25,13 @@ _CPP = (2, "CPP")
 """Number and name of C++ in the dataset."""
 
 
-class CodeContests(Section):
+class CodeContests(Dataset):
     """Contest problems in C++."""
 
-    ability: ClassVar[str] = "code"
     tiers: tuple[Tier, ...] = ("easy", "hard", "expert")
     """Tiers to keep, by rating: easy 800 to 1000, hard 1100 to 2200, expert 2300 to 3500."""
     generated: bool = False
     """Whether to add the generated tests (mutations of others) to the private ones."""
-
-    def split(self, file: str, row: Mapping[str, Any]) -> str:
-        return split_of(file)
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         tier, statement = self._tier(row["cf_rating"]), _statement(row["description"])

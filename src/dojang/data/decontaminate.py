@@ -1,6 +1,6 @@
 """Decontamination: finds training problems whose statements overlap with a held-out set (overlap.py)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,13 @@ def statements(part: Path) -> list[Problem]:
 
 def overlapping(train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]) -> list[dict[str, Any]]:
     """Returns training problems with `SHARE` or more of their n-grams in one problem of a held-out set."""
-    return list(_found(train, held_out)) if train else []
-
-
-def _found(train: Sequence[Problem], held_out: Mapping[str, Sequence[Problem]]) -> Iterator[dict[str, Any]]:
-    texts = {name: OverlapIndex(problems, NGRAM) for name, problems in held_out.items() if problems}
+    found: list[dict[str, Any]] = []
+    texts = {name: OverlapIndex(problems, NGRAM) for name, problems in held_out.items() if problems and train}
     # Two problems suffice to detect a common instruction: otherwise it could drop all of a small dataset.
     for problem, words in zip(train, statement_words(train, min_problems=2), strict=True):
         for name, known in texts.items():
             best = known.search(words)
             if best is not None and best.share >= SHARE:
-                yield {"id": problem.id, "in": name, "problem": best.id, "share": round(best.share, 3)}
+                found.append({"id": problem.id, "in": name, "problem": best.id, "share": round(best.share, 3)})
                 break
+    return found

@@ -11,8 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dojang.core.section import Section
-from dojang.data.prepare_rows import KnownAnswers, Unusable, split_of
+from dojang.data.prepare_rows import Dataset, KnownAnswers, Unusable
 from dojang.data.python_tests import judge_settings, read_tests
 from dojang.types import Message, Problem
 
@@ -25,15 +24,14 @@ BLOCK = "Answer with the whole program, in one ```python block."
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-class DeepCoder(Section):
+class DeepCoder(Dataset):
     """Programs and functions in Python."""
 
-    ability: ClassVar[str] = "code"
     source: ClassVar[str] = "deepcoder"
     only_if_named: ClassVar[tuple[str, ...]] = ("lcbv5", "codeforces")
 
     def split(self, file: str, row: Mapping[str, Any]) -> str:
-        return "test" if set(Path(file).parts) & set(self.only_if_named) else split_of(file)
+        return "test" if set(Path(file).parts) & set(self.only_if_named) else super().split(file, row)
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         statement = (row["problem"] or "").strip()
@@ -57,9 +55,7 @@ class Codeforces(DeepCoder):
 
     source: ClassVar[str] = "codeforces"
     preferred: ClassVar[str] = "codeforces"
-
-    def split(self, file: str, row: Mapping[str, Any]) -> str:
-        return "test"
+    evaluation_only: ClassVar[bool] = True
 
 
 def make_prompt(statement: str, function: str, starter: str = "") -> tuple[Message, ...]:

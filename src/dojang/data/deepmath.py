@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, ClassVar
 
-from dojang.core.section import Section
-from dojang.data.prepare_rows import KnownAnswers, Unusable, split_of
+from dojang.data.prepare_rows import Dataset, KnownAnswers, Unusable
 from dojang.types import Message, Problem
 
 __all__ = ["DeepMath", "make_prompt"]
@@ -13,13 +12,10 @@ __all__ = ["DeepMath", "make_prompt"]
 INSTRUCTION = "Think step by step, and put the final answer into \\boxed{}."
 
 
-class DeepMath(Section):
+class DeepMath(Dataset):
     """Mathematics, answered in LaTeX."""
 
     ability: ClassVar[str] = "math"
-
-    def split(self, file: str, row: Mapping[str, Any]) -> str:
-        return split_of(file)
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         if "question" in row:

@@ -47,7 +47,6 @@ class FilesConfig(FileSection):
         return prompt
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
-        """Returns the problem of a row."""
         try:
             if not self.prompt and "reward_model" in row:
                 made = from_row(row, where)

@@ -91,7 +91,8 @@ class Gsm8kConfig(DataSection):
                 columns={"question": question, "answer": solution, "final_answer": answer},
             )
             for number, (question, answer, solution) in rows
-            if split == "test" or self._is_validation(question) == (split == "validation")
+            # By a hash of the question, so that the split depends neither on the order nor on other problems.
+            if split == "test" or (hash_fraction(question) < self.validation) == (split == "validation")
         ]
         if not problems:
             raise DataError(
@@ -107,10 +108,6 @@ class Gsm8kConfig(DataSection):
         if self.shots > len(found):
             raise DataError(f"data.shots={self.shots} is more than the {len(found)} exemplars in {self.exemplars}")
         return found
-
-    def _is_validation(self, question: str) -> bool:
-        """Decides by a hash of the question, independent of order and other problems."""
-        return hash_fraction(question) < self.validation
 
 
 def _chat(question: str, exemplars: Sequence[Exemplar]) -> tuple[Message, ...]:

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dojang.core.section import Section
-from dojang.data.prepare_rows import KnownAnswers
+from dojang.data.prepare_rows import Dataset, KnownAnswers
 from dojang.types import Message, Problem
 
 __all__ = ["HumanEval"]
@@ -13,13 +12,10 @@ __all__ = ["HumanEval"]
 INSTRUCTION = "Complete this Python function. Answer with the whole function, in one ```python block."
 
 
-class HumanEval(Section):
+class HumanEval(Dataset):
     """Functions to complete."""
 
-    ability: ClassVar[str] = "code"
-
-    def split(self, file: str, row: Mapping[str, Any]) -> str:
-        return "test"
+    evaluation_only: ClassVar[bool] = True
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         prompt, name = row["prompt"], row["entry_point"]

@@ -40,7 +40,6 @@ def argument_of(path: str) -> str:
 
 
 def _iterate(dataset: Any, argument: str) -> Any:
-    """Returns an iterable of the rows."""
     if isinstance(dataset, str | Path):
         from dojang.data.readers import find  # imported late: loads pyarrow
 

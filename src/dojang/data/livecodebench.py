@@ -16,27 +16,23 @@ from datetime import date, datetime
 from hashlib import sha256
 from typing import Any, ClassVar
 
-from dojang.core.section import Section
 from dojang.data.deepcoder import make_prompt
-from dojang.data.prepare_rows import KnownAnswers, Unusable
+from dojang.data.prepare_rows import Dataset, Unusable
 from dojang.data.python_tests import judge_settings, read_tests
 from dojang.types import Problem
 
 __all__ = ["LiveCodeBench"]
 
 
-class LiveCodeBench(Section):
+class LiveCodeBench(Dataset):
     """Contest problems by date."""
 
-    ability: ClassVar[str] = "code"
+    evaluation_only: ClassVar[bool] = True
     preferred: ClassVar[str] = "lcb_v5"
     since: date | None = None
     """Earliest date of a problem."""
     until: date | None = None
     """Latest date of a problem."""
-
-    def split(self, file: str, row: Mapping[str, Any]) -> str:
-        return "test"
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         self._check_date(row.get("contest_date") if "input_output" in row else row["contest_date"])
@@ -63,9 +59,6 @@ class LiveCodeBench(Section):
         if (self.since and published < self.since) or (self.until and published > self.until):
             raise Unusable("its date is out of range")
 
-    def known(self, row: Mapping[str, Any]) -> KnownAnswers:
-        return KnownAnswers()
-
 
 def _in_areals_layout(row: Mapping[str, Any]) -> Problem:
     """Reads a row of `question` and `input_output`, with all tests in one list and starter code in the question."""
@@ -89,7 +82,6 @@ def _tests(packed: str, name: str) -> list[dict[str, str]]:
 
 
 def _json(value: Any) -> Any:
-    """Parses JSON, or packed JSON."""
     if not isinstance(value, str):
         return value
     try:

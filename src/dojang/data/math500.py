@@ -3,21 +3,18 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dojang.core.section import Section
 from dojang.data.deepmath import make_prompt
-from dojang.data.prepare_rows import KnownAnswers
+from dojang.data.prepare_rows import Dataset, KnownAnswers
 from dojang.types import Problem
 
 __all__ = ["Math500"]
 
 
-class Math500(Section):
+class Math500(Dataset):
     """Competition mathematics."""
 
     ability: ClassVar[str] = "math"
-
-    def split(self, file: str, row: Mapping[str, Any]) -> str:
-        return "test"
+    evaluation_only: ClassVar[bool] = True
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         name = f"math500/{row['unique_id']}"

@@ -8,10 +8,9 @@ nothing else names the function; it is public, all others are private. The autho
 import ast
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from dojang.core.section import Section
-from dojang.data.prepare_rows import KnownAnswers, Unusable
+from dojang.data.prepare_rows import Dataset, KnownAnswers, Unusable
 from dojang.types import Message, Problem
 
 __all__ = ["Mbpp"]
@@ -19,10 +18,8 @@ __all__ = ["Mbpp"]
 _SPLITS = ((601, "train"), (511, "validation"), (11, "test"))
 
 
-class Mbpp(Section):
+class Mbpp(Dataset):
     """Small functions."""
-
-    ability: ClassVar[str] = "code"
 
     def split(self, file: str, row: Mapping[str, Any]) -> str:
         number = row["task_id"]

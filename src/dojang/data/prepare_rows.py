@@ -15,12 +15,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dojang.core.errors import DataError
+from dojang.core.section import Section
 from dojang.data.decontaminate import overlapping, statements
 from dojang.data.readers import File
 from dojang.data.rows import hash_fraction, to_row
@@ -30,24 +31,15 @@ from dojang.types import Problem
 __all__ = ["SCHEMA", "Dataset", "KnownAnswers", "Report", "Unusable", "make_problem", "prepare", "split_of"]
 
 SCHEMA = pa.schema(
-    [
-        ("data_source", pa.string()),
-        ("prompt", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))),
-        ("ability", pa.string()),
-        ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-        (
-            "extra_info",
-            pa.struct(
-                [
-                    ("id", pa.string()),
-                    ("split", pa.string()),
-                    ("index", pa.int64()),
-                    ("tier", pa.string()),
-                    ("row", pa.int64()),
-                ]
-            ),
+    {
+        "data_source": pa.string(),
+        "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
+        "ability": pa.string(),
+        "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
+        "extra_info": pa.struct(
+            {"id": pa.string(), "split": pa.string(), "index": pa.int64(), "tier": pa.string(), "row": pa.int64()}
         ),
-    ]
+    }
 )
 _PART, _PART_BYTES = 2048, 1 << 26
 """Maximum rows and bytes of one part."""
@@ -67,19 +59,24 @@ class KnownAnswers:
     bad: tuple[str, ...] = ()
 
 
-class Dataset(Protocol):
+class Dataset(Section):
     """Converter of a published dataset."""
 
-    ability: ClassVar[str]
+    ability: ClassVar[str] = "code"
+    evaluation_only: ClassVar[bool] = False
+    """Whether all rows are in the test split."""
 
     def split(self, file: str, row: Mapping[str, Any]) -> str:
         """Returns the split of a row. Raises Unusable if it has none."""
+        return "test" if self.evaluation_only else split_of(file)
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         """Returns the problem of a row. Raises Unusable, or KeyError for a row of another layout."""
+        raise NotImplementedError
 
     def known(self, row: Mapping[str, Any]) -> KnownAnswers:
         """Returns the known answers of a row."""
+        return KnownAnswers()
 
 
 @dataclass
@@ -149,7 +146,7 @@ def _read_all(
     on_progress: Callable[[int, int], None],
     suspected: Callable[[Problem], bool],
 ) -> None:
-    while not progress.finished(len(files)):
+    while progress.file < len(files):
         file = files[progress.file]
         parts, read, size, ended = defaultdict[str, list[dict[str, Any]]](list), 0, 0, True
         for number, row in file.rows(progress.row):
@@ -216,7 +213,7 @@ def _identity(
 ) -> dict[str, Any]:
     """Returns the settings and files that identify a preparation."""
     settings = {
-        **getattr(dataset, "model_dump", dict)(mode="json"),
+        **dataset.model_dump(mode="json"),
         "held_out": held_out,
         "against": list(against),
         "keep_overlap": keep_overlap,
@@ -276,9 +273,6 @@ class _Progress:
         if self._made:
             with suppress(OSError):  # something else is in it
                 self._output.rmdir()
-
-    def finished(self, files: int) -> bool:
-        return self.file >= files
 
     def count_row(self, dataset: Dataset, file: File, row: Mapping[str, Any]) -> int | None:
         """Returns the position of a row in its published split; None without a split."""

@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -102,7 +103,6 @@ class PreparedConfig(DataSection):
             return False
 
     def files(self, split: str) -> list[Path]:
-        """Returns the files of a split."""
         if not self.path.is_dir():
             raise DataError(f"data.path={self.path} is not a directory; `dojang data prepare` makes one")
         if (self.path / "progress.json").exists():
@@ -114,8 +114,7 @@ class PreparedConfig(DataSection):
         raise DataError(f"{self.path} has no {split}/*.parquet, {split}.parquet, {split}/*.jsonl or {split}.jsonl")
 
 
-def _rows(file: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     from dojang.data.readers import find  # loads pyarrow: a configuration is checked without it
 
-    for each in find(str(file.resolve())):
-        yield from each.rows(columns=columns)
+    return chain.from_iterable(each.rows() for each in find(str(file.resolve())))

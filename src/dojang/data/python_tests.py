@@ -50,7 +50,6 @@ def read_tests(published: Any, function: str = "") -> tuple[str, list[dict[str, 
 
 
 def _listed(tests: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Converts two columns to rows."""
     pairs = zip(tests["inputs"], tests["outputs"], strict=True)
     return [{"fn_name": tests.get("fn_name"), "input": given, "output": wanted} for given, wanted in pairs]
 

@@ -8,9 +8,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ __all__ = ["File", "find"]
 _NO_ROWS = re.compile(r"(^|/)(dataset_infos?\.json|dataset_dict\.json|state\.json|cache-[^/]*\.arrow|\.[^/]*)$")
 """Files without rows: those that the datasets library writes beside the rows, and hidden ones."""
 _ROWS = 64
-_Reader = Callable[[int], Iterator[tuple[int, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +60,9 @@ class File:
         """Returns the same file with its directory as root."""
         return replace(self, _stem=str(Path(self.path).parent))
 
-    def rows(self, start: int = 0, columns: Sequence[str] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields rows with their numbers, from `start` on. `columns` limits the columns read from Parquet files."""
-        parquet: _Reader = partial(self._parquet, columns=columns)
-        readers = {"parquet": parquet, "arrow": self._arrow, "json": self._json, "csv": self._csv}
+    def rows(self, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yields rows with their numbers, from `start` on."""
+        readers = {"parquet": self._parquet, "arrow": self._arrow, "json": self._json, "csv": self._csv}
         read = readers.get(self._kind, self._lines)
         try:
             for number, row in read(start):
@@ -100,14 +97,13 @@ class File:
         assert kind is not None
         return kind[1]
 
-    def _parquet(self, start: int, columns: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
+    def _parquet(self, start: int) -> Iterator[tuple[int, Any]]:
         with self._system.open_input_file(self.path) as file:
             parquet, number = pq.ParquetFile(file), 0
-            names = columns and [name for name in columns if name in parquet.schema_arrow.names]
             for group in range(parquet.num_row_groups):
                 count = parquet.metadata.row_group(group).num_rows
                 if number + count > start:
-                    for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=names):
+                    for batch in parquet.iter_batches(_ROWS, row_groups=[group]):
                         for at, row in enumerate(batch.to_pylist(), number):
                             if at >= start:
                                 yield at, row

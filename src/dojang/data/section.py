@@ -1,6 +1,8 @@
 """Base class of the `data` section: a dataset, and the selection of its training problems."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -8,7 +10,7 @@ from dojang.core.errors import DataError
 from dojang.core.section import Section
 from dojang.types import Problem
 
-__all__ = ["DataSection"]
+__all__ = ["DataSection", "GeneratedSection", "number_of"]
 
 
 class DataSection(Section):
@@ -59,6 +61,38 @@ class DataSection(Section):
     def read(self, split: str) -> list[Problem]:
         """Returns all problems of a split, in a fixed order."""
         raise NotImplementedError
+
+
+class GeneratedSection(DataSection):
+    """Settings of a generated dataset. A subclass draws problems; their content alone determines the split."""
+
+    stop: ClassVar[tuple[str, ...]] = ()
+    train_size: int
+    """Number of training problems."""
+    test_size: int
+    """Number of held-out problems."""
+
+    def read(self, split: str) -> list[Problem]:
+        """Returns the problems of the `train` or `test` split, in a fixed order."""
+        if split not in ("train", "test"):
+            raise DataError(f"generated data has no split {split!r}; use 'train' or 'test'")
+        size = self.test_size if split == "test" else self.train_size
+        chosen: dict[str, Problem] = {}
+        for label, held_out, make in self._draws():
+            if held_out == (split == "test") and label not in chosen:
+                chosen[label] = make()
+                if len(chosen) == size:
+                    break
+        return list(chosen.values())
+
+    def _draws(self) -> Iterator[tuple[str, bool, Callable[[], Problem]]]:
+        """Yields problems endlessly in a fixed order, also repeatedly: id, whether it is held out, and its maker."""
+        raise NotImplementedError
+
+
+def number_of(text: str) -> int:
+    """Hashes the text to a number: the same on every platform and Python version, unlike `hash` or `random`."""
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big")
 
 
 def _check_unicode(problems: Sequence[Problem]) -> None:

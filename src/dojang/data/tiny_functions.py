@@ -4,15 +4,15 @@ The function alone, not its parameter names, determines the split, so `train` an
 question shows one test as an example; the others are private.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from hashlib import sha256
 from itertools import count
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from dojang.core.errors import DataError
-from dojang.data.section import DataSection
+from dojang.data.section import GeneratedSection
 from dojang.data.tiny_function_kinds import KINDS, Constants, Dice, Kind
 from dojang.programs import CallTest
 from dojang.types import Message, Problem
@@ -25,43 +25,27 @@ MOST_ALIKE = TESTS // 2 + 1
 """Maximum number of tests with the same answer, including the example: a constant function fails the others."""
 
 
-class FunctionsConfig(DataSection):
+class FunctionsConfig(GeneratedSection):
     """Small Python functions."""
 
-    stop: ClassVar[tuple[str, ...]] = ()
     name: Literal["functions"] = "functions"
     # Beyond the upper limits, kinds with few constants would be rare.
     train_size: int = Field(default=1024, ge=1, le=2048)
-    """Number of training problems."""
     test_size: int = Field(default=256, ge=1, le=256)
-    """Number of held-out problems."""
 
-    def read(self, split: str) -> list[Problem]:
-        """Returns the problems of the `train` or `test` split, in a fixed order."""
-        if split not in ("train", "test"):
-            raise DataError(f"the functions data has no split {split!r}; use 'train' or 'test'")
-        size = self.test_size if split == "test" else self.train_size
-        chosen: dict[str, Problem] = {}
-        for kind, parameters, constants in _draws():
+    def _draws(self) -> Iterator[tuple[str, bool, Callable[[], Problem]]]:
+        """Yields functions of each kind in turn."""
+        for draw in count():
+            dice = Dice(f"draw {draw}")
+            kind = KINDS[draw % len(KINDS)]
+            parameters = dice.pick(kind.parameters)
+            constants = {name: dice.pick(each) for name, each in kind.constants.items()}
             label = _label(kind, parameters, constants)
-            if label not in chosen and is_held_out(kind, constants) == (split == "test"):
-                chosen[label] = _problem(label, kind, parameters, constants)
-                if len(chosen) == size:
-                    break
-        return list(chosen.values())
+            yield label, is_held_out(kind, constants), partial(_problem, label, kind, parameters, constants)
 
 
 def is_held_out(kind: Kind, constants: Constants) -> bool:
-    """Returns whether the function is in the test split."""
     return sha256(f"side {kind.name} {constants}".encode()).digest()[0] % 6 == 0
-
-
-def _draws() -> Iterator[tuple[Kind, str, Constants]]:
-    """Yields functions of each kind in turn, endlessly; functions may repeat."""
-    for draw in count():
-        dice = Dice(f"draw {draw}")
-        kind = KINDS[draw % len(KINDS)]
-        yield kind, dice.pick(kind.parameters), {name: dice.pick(each) for name, each in kind.constants.items()}
 
 
 def _label(kind: Kind, parameters: str, constants: Constants) -> str:

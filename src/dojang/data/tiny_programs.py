@@ -3,16 +3,15 @@
 The computation, not the names of the numbers, determines the split, so `train` and `test` are disjoint at any size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from hashlib import sha256
+from functools import partial
 from itertools import count
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from dojang.core.errors import DataError
-from dojang.data.section import DataSection
+from dojang.data.section import GeneratedSection, number_of
 from dojang.types import Message, Problem
 
 __all__ = ["Formula", "TinyProgramsConfig", "formula", "is_held_out", "question"]
@@ -22,28 +21,17 @@ NAMES = "abcdkmnpqtxy"
 TESTS = 4
 
 
-class TinyProgramsConfig(DataSection):
+class TinyProgramsConfig(GeneratedSection):
     """Tiny Python programs."""
 
-    stop: ClassVar[tuple[str, ...]] = ()
     name: Literal["tiny_programs"] = "tiny_programs"
     train_size: int = Field(default=2048, ge=1, le=4096)
-    """Number of training problems."""
     test_size: int = Field(default=256, ge=1, le=512)
-    """Number of held-out problems."""
 
-    def read(self, split: str) -> list[Problem]:
-        """Returns the problems of the `train` or `test` split, in a fixed order."""
-        if split not in ("train", "test"):
-            raise DataError(f"the tiny programs have no split {split!r}; use 'train' or 'test'")
-        size = self.test_size if split == "test" else self.train_size
-        chosen: dict[Formula, Problem] = {}
-        for drawn in _draws():
-            if drawn not in chosen and is_held_out(drawn) == (split == "test"):
-                chosen[drawn] = _problem(drawn)
-                if len(chosen) == size:
-                    break
-        return list(chosen.values())
+    def _draws(self) -> Iterator[tuple[str, bool, Callable[[], Problem]]]:
+        for draw in count():
+            drawn = formula(number_of(f"draw {draw} {place}") for place in count())
+            yield f"{drawn.names} {drawn.text}", is_held_out(drawn), partial(_problem, drawn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +76,10 @@ def is_held_out(drawn: Formula) -> bool:
     """Returns whether it is in the test split, independent of the names of its numbers."""
     places = {name: str(place) for place, name in enumerate(drawn.names)}
     shape = " ".join(places.get(part, f"={part}") for part in drawn.parts)
-    return _number(f"side {shape}") % 8 == 0
+    return number_of(f"side {shape}") % 8 == 0
 
 
 def question(drawn: Formula) -> str:
-    """Returns the question."""
     said = " ".join(WORDS.get(part, part) for part in drawn.parts)
     return f"Read {' and '.join(drawn.names)}. Print {said}."
 
@@ -101,7 +88,7 @@ def _problem(drawn: Formula) -> Problem:
     label = f"{drawn.names}/{drawn.text.replace(' ', '')}"
     tests = []
     for test in range(TESTS):
-        numbers = tuple(2 + _number(f"{label} {test} {name}") % 98 for name in drawn.names)
+        numbers = tuple(2 + number_of(f"{label} {test} {name}") % 98 for name in drawn.names)
         tests.append({"input": "".join(f"{each}\n" for each in numbers), "output": f"{drawn.value(numbers)}\n"})
     return Problem(
         id=f"tiny_programs/{label}",
@@ -109,15 +96,3 @@ def _problem(drawn: Formula) -> Problem:
         messages=(Message("user", question(drawn)),),
         reference={"language": "python3", "private": tests, "limits": {"cpu_s": 2.0, "memory_mb": 256}},
     )
-
-
-def _draws() -> Iterator[Formula]:
-    """Yields formulas endlessly in a fixed shuffled order; formulas may repeat."""
-    for draw in count():
-        yield formula(_number(f"draw {draw} {place}") for place in count())
-
-
-def _number(text: str) -> int:
-    """Hashes the text to a number: the same on every platform and Python version, unlike `hash` or `random`."""
-
-    return int.from_bytes(sha256(text.encode()).digest()[:8], "big")

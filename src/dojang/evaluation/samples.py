@@ -109,7 +109,6 @@ def write_samples(path: Path, records: Sequence[SampleRecord]) -> None:
 
 
 def to_lines(records: Sequence[SampleRecord]) -> bytes:
-    """Returns records as lines of JSON."""
     return "".join(json.dumps(asdict(each)) + "\n" for each in records).encode()
 
 

@@ -20,14 +20,7 @@ import httpx
 from dojang.core.errors import ConfigError
 from dojang.core.keepalive import KEEPALIVE
 from dojang.judge.circuit_breaker import CircuitBreaker, pick
-from dojang.judge.json_schema import (
-    JudgeRequest,
-    SchemaError,
-    dump_request,
-    dump_test_suite,
-    parse_judgement,
-    parse_test_suite,
-)
+from dojang.judge.json_schema import JudgeRequest, SchemaError, dump, parse
 from dojang.programs import Isolation, Judgement, Submission, TestSuite
 from dojang.types import Outcome
 
@@ -243,14 +236,14 @@ class RemoteJudge:
         digest = self._digest(submission.test_suite)
         named = JudgeRequest(submission.language, submission.source, submission.stop, test_suite_digest=digest)
         stored = self._stored.get((url, digest), 0)
-        reply = await self._send(session, url, "POST", "/v1/judge", dump_request(named), "unknown_test_suite")
+        reply = await self._send(session, url, "POST", "/v1/judge", dump(named), "unknown_test_suite")
         if reply is None and await self._upload(session, url, submission.test_suite, digest, stored):
-            reply = await self._send(session, url, "POST", "/v1/judge", dump_request(named), "unknown_test_suite")
+            reply = await self._send(session, url, "POST", "/v1/judge", dump(named), "unknown_test_suite")
         if reply is None:
             whole = replace(named, test_suite=submission.test_suite, test_suite_digest=None)
-            reply = await self._send(session, url, "POST", "/v1/judge", dump_request(whole))
+            reply = await self._send(session, url, "POST", "/v1/judge", dump(whole))
         try:
-            return parse_judgement(reply or b"")
+            return parse(Judgement, reply or b"")
         except SchemaError as error:
             raise RetryableError(
                 f"the reply is not a judgement ({error}); is it a judge service of this version?"
@@ -262,9 +255,7 @@ class RemoteJudge:
         async with session.uploads.setdefault(place, asyncio.Lock()):
             if self._stored.get(place, 0) != stored:
                 return True
-            reply = await self._send(
-                session, url, "PUT", f"/v1/test-suites/{digest}", dump_test_suite(suite), "wrong_digest"
-            )
+            reply = await self._send(session, url, "PUT", f"/v1/test-suites/{digest}", dump(suite), "wrong_digest")
             if reply is not None:
                 _cache_put(self._stored, place, stored + 1)
             return reply is not None
@@ -293,7 +284,7 @@ class RemoteJudge:
     def _digest(self, suite: TestSuite) -> str:
         """Digest of the suite after a JSON round trip: JSON loses some differences (2 and 2.0, lone surrogates)."""
         if suite.digest not in self._digests:
-            _cache_put(self._digests, suite.digest, parse_test_suite(dump_test_suite(suite)).digest)
+            _cache_put(self._digests, suite.digest, parse(TestSuite, dump(suite)).digest)
         return self._digests[suite.digest]
 
     @asynccontextmanager

@@ -95,8 +95,10 @@ class HostCapabilities:
 
     @cached_property
     def toolchain(self) -> Toolchain | None:
-        inside = self.isolation is Isolation.NAMESPACES  # mounted there before the user changes
-        return find_toolchain(self.cache if inside or os.geteuid() != 0 else _reachable(self.cache))
+        # As root, programs run under other user ids, which must be able to read the cache; namespaces mount it before.
+        inside = self.isolation is Isolation.NAMESPACES
+        usable = inside or os.geteuid() != 0 or is_public(str(self.cache))
+        return find_toolchain(self.cache if usable else Path("/var/cache/dojang"))
 
     @cached_property
     def python(self) -> Python:
@@ -166,8 +168,3 @@ def _made(folder: str) -> str:
             f"the judge cannot write to its cache {folder}: {error.strerror}; set DOJANG_CACHE for another"
         ) from error
     return folder
-
-
-def _reachable(cache: Path) -> Path:
-    """Choose a cache other users can read: as root, programs run under other user ids."""
-    return cache if is_public(str(cache)) else Path("/var/cache/dojang")

@@ -99,7 +99,9 @@ def find_python(chosen: str, *, private_user: bool, packages: Sequence[str] = ()
 def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: bool) -> Python:
     """Describe an interpreter. `every`: its programs may import all of its packages."""
     flags = ("-s",) if every else ("-S", "-s")
-    folders = [] if every else _own_folders()
+    # Package folders of dojang's interpreter, for example those of a virtual environment.
+    own = [folder for folder in sys.path if os.path.basename(folder) in ("site-packages", "dist-packages")]
+    folders = [] if every else own
     asked = {"scripts": _SCRIPTS, "packages": packages, "folders": folders, "version": sys.version_info[:2]}
     try:
         result = subprocess.run(
@@ -131,11 +133,6 @@ def _describe(path: str, packages: Sequence[str], *, every: bool, private_user: 
     import_path = (*answer["path"], *(folder for folder in allowed if folder not in answer["path"]))
     command = (path, *flags)
     return Python(command, found, ".".join(map(str, version)), answer["scripts"], import_path, allowed)
-
-
-def _own_folders() -> list[str]:
-    """Package folders of dojang's interpreter, for example those of a virtual environment."""
-    return [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
 
 
 def _shown(

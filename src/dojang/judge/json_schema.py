@@ -6,29 +6,17 @@ Problem files are in `problem_file.py`.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError
 
-from dojang.programs import Judgement, Stop, Submission, TestSuite
+from dojang.programs import Stop, TestSuite
 
-__all__ = [
-    "JudgeRequest",
-    "SchemaError",
-    "dump_judgement",
-    "dump_request",
-    "dump_submission",
-    "dump_test_suite",
-    "parse",
-    "parse_judgement",
-    "parse_request",
-    "parse_submission",
-    "parse_test_suite",
-    "problem_errors",
-]
+__all__ = ["JudgeRequest", "SchemaError", "dump", "parse", "problem_errors"]
 
 T = TypeVar("T")
 Place = tuple[int | str, ...]
@@ -63,46 +51,14 @@ class JudgeRequest:
             raise ValueError("give either test_suite or test_suite_digest")
 
 
-SUBMISSION = TypeAdapter(Submission)
-SUITE = TypeAdapter(TestSuite)
-JUDGEMENT = TypeAdapter(Judgement)
-REQUEST = TypeAdapter(JudgeRequest)
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
-def parse_submission(data: bytes | str) -> Submission:
-    return parse(SUBMISSION, data)
-
-
-def parse_test_suite(data: bytes | str) -> TestSuite:
-    return parse(SUITE, data)
-
-
-def parse_judgement(data: bytes | str) -> Judgement:
-    return parse(JUDGEMENT, data)
-
-
-def parse_request(data: bytes | str) -> JudgeRequest:
-    return parse(REQUEST, data)
-
-
-def dump_submission(submission: Submission) -> bytes:
-    return _dump(SUBMISSION, submission)
-
-
-def dump_test_suite(suite: TestSuite) -> bytes:
-    return _dump(SUITE, suite)
-
-
-def dump_judgement(judgement: Judgement) -> bytes:
-    return _dump(JUDGEMENT, judgement)
-
-
-def dump_request(request: JudgeRequest) -> bytes:
-    return _dump(REQUEST, request)
-
-
-def parse(adapter: TypeAdapter[T], data: bytes | str) -> T:
-    """Parse JSON as the adapter's type; raises SchemaError."""
+def parse(kind: type[T], data: bytes | str) -> T:
+    """Parse JSON as a value of this class; raises SchemaError."""
+    adapter: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]  # a class is hashable
     try:
         return adapter.validate_json(data)
     except ValidationError as error:
@@ -116,6 +72,15 @@ def parse(adapter: TypeAdapter[T], data: bytes | str) -> T:
         raise SchemaError(problem_errors(error)) from None
     except (ValueError, RecursionError):
         raise SchemaError(problems) from None
+
+
+def dump(value: object) -> bytes:
+    """Write a value as JSON."""
+    adapter = _adapter(type(value))  # type: ignore[arg-type]
+    try:
+        return adapter.dump_json(value)
+    except PydanticSerializationError:
+        return json.dumps(_without_surrogates(adapter.dump_python(value))).encode()
 
 
 def problem_errors(error: ValidationError) -> list[str]:
@@ -158,23 +123,12 @@ def _unknown_fields(details: Sequence[ErrorDetails]) -> int:
     return sum(each["type"] in UNKNOWN_FIELD for each in details)
 
 
-def _dump(adapter: TypeAdapter[T], value: T) -> bytes:
-    try:
-        return adapter.dump_json(value)
-    except PydanticSerializationError:
-        return json.dumps(_without_surrogates(adapter.dump_python(value))).encode()
-
-
 def _without_surrogates(value: Any) -> Any:
-    return _map_strings(lambda text: text.encode("utf-8", "replace").decode(), value)
-
-
-def _map_strings(change: Callable[[str], str], value: Any) -> Any:
     match value:
         case str():
-            return change(value)
+            return value.encode("utf-8", "replace").decode()
         case dict():
-            return {_map_strings(change, key): _map_strings(change, each) for key, each in value.items()}
+            return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
         case list() | tuple():
-            return [_map_strings(change, each) for each in value]
+            return [_without_surrogates(each) for each in value]
     return value

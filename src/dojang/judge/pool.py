@@ -81,9 +81,7 @@ class JudgePool:
 
     async def judge(self, submission: Submission) -> Judgement:
         started = time.perf_counter()
-        name = await asyncio.to_thread(
-            lambda: submission.digest
-        )  # hashing a test suite of many megabytes takes a while
+        name = await asyncio.to_thread(lambda: submission.digest)  # hashing many megabytes of tests takes a while
         with self._lock:
             known = self._verdicts.get(name)
             work = known or self._join(name, submission)
@@ -91,7 +89,6 @@ class JudgePool:
         return replace(judgement, seconds=time.perf_counter() - started)
 
     async def run(self, language: str, source: str, stdin: str, limits: Limits) -> Execution:
-        """Run a program once and return everything it wrote."""
         submission = Submission(language, source, TestSuite((IoTest(stdin, ""),), limits))
         work = Work(language, lambda worker: self._execute(worker, submission), _failed_execution)
         self._worker_pool.put(work)

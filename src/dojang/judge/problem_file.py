@@ -121,17 +121,13 @@ def read_problem(text: str, which: Which = "private") -> TestSuite:
         raise _unreadable(problem_errors(error)) from None
     except (ValueError, RecursionError) as error:
         raise _unreadable([f"not valid JSON: {error}"]) from None
-    tests = tuple(
-        test for entry in problem.chosen(which) for test in (_expanded(entry) if isinstance(entry, Calls) else (entry,))
-    )
+    tests: tuple[IoTest | CallTest, ...] = ()
+    for entry in problem.chosen(which):
+        tests += tuple(call.test(entry.function) for call in entry.calls) if isinstance(entry, Calls) else (entry,)
     if not tests:
         kind = "no tests" if which == "all" else f"no {which} tests"
         raise DataError(f"The problem file has {kind}; add some, or choose others of private, public and all.")
     return TestSuite(tests, problem.limits, problem.checker)
-
-
-def _expanded(entry: Calls) -> tuple[CallTest, ...]:
-    return tuple(call.test(entry.function) for call in entry.calls)
 
 
 def _unreadable(problems: list[str]) -> DataError:

@@ -32,7 +32,6 @@ def report(judgement: Judgement, suite: TestSuite, printed: str | None, width: i
 
 
 def words(outcome: Outcome) -> str:
-    """The outcome in words."""
     return outcome.replace("_", " ")
 
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from signal import Signals
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from dojang.judge.execution import Execution
-from dojang.judge.json_schema import parse
 from dojang.programs import Limits, TestResult
 from dojang.types import Outcome
 
-__all__ = ["RunCodeRequest", "parse_run_code", "run_code_reply", "sandbox_error"]
+__all__ = ["RunCodeRequest", "run_code_reply", "sandbox_error"]
 
 UNLIMITED_MB = 2048
 """Memory limit for requests without one."""
@@ -60,13 +59,6 @@ class RunCodeRequest:
             return f"language {self.language!r} is not supported; this judge runs {', '.join(languages)}"
         asked = [name for name in ("files", "fetch_files", "args") if getattr(self, name)]
         return f"{' and '.join(asked)} not supported by this judge; send an empty value" if asked else ""
-
-
-REQUEST = TypeAdapter(RunCodeRequest)
-
-
-def parse_run_code(data: bytes | str) -> RunCodeRequest:
-    return parse(REQUEST, data)
 
 
 def sandbox_error(message: str) -> bytes:

@@ -72,20 +72,16 @@ def _cpp(name: str, outcome: Outcome, meaning: str, suite: TestSuite, source: st
     return Check(name, "cpp17", outcome, meaning, suite, source)
 
 
-def _python_escape(
-    name: str, meaning: str, body: str, suite: TestSuite = BLOCKED, outcome: Outcome = ACCEPTED
-) -> Check:
+def _python_escape(name: str, meaning: str, body: str, suite: TestSuite = BLOCKED) -> Check:
     """`body` defines escaped(), which may also raise an OSError."""
     source = f"{body}\ntry:\n    print('escaped' if escaped() else 'blocked')\nexcept OSError:\n    print('blocked')\n"
-    return Check(name, "python3", outcome, meaning, suite, source, escape=True, killed=True)
+    return Check(name, "python3", ACCEPTED, meaning, suite, source, escape=True, killed=True)
 
 
-def _cpp_escape(
-    name: str, meaning: str, attempt: str, suite: TestSuite = BLOCKED, outcome: Outcome = ACCEPTED
-) -> Check:
+def _cpp_escape(name: str, meaning: str, attempt: str) -> Check:
     """`attempt` is an expression that is true if it succeeds."""
     source = f'{CPP_HEADERS}\nint main() {{ puts(({attempt}) ? "escaped" : "blocked"); }}\n'
-    return Check(name, "cpp17", outcome, meaning, suite, source, escape=True, killed=True)
+    return Check(name, "cpp17", ACCEPTED, meaning, BLOCKED, source, escape=True, killed=True)
 
 
 def _including(name: str, source: str) -> Check:

@@ -16,9 +16,9 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from starlette.applications import Starlette
@@ -30,9 +30,9 @@ from starlette.routing import Route
 from dojang.core.errors import ConfigError
 from dojang.judge.admission import AdmissionControl, QueueFull, ServiceMetrics
 from dojang.judge.execution import Execution, Runner
-from dojang.judge.json_schema import SchemaError, dump_judgement, parse_request, parse_test_suite
+from dojang.judge.json_schema import JudgeRequest, SchemaError, dump, parse
 from dojang.judge.languages import check_language
-from dojang.judge.sandbox_fusion import RunCodeRequest, parse_run_code, run_code_reply, sandbox_error
+from dojang.judge.sandbox_fusion import RunCodeRequest, run_code_reply, sandbox_error
 from dojang.programs import Isolation, Judgement, Submission, TestSuite
 from dojang.protocols import Judge
 from dojang.types import Outcome
@@ -82,23 +82,15 @@ class ServiceOptions:
         return self.slots or min(self.queue, 4 * self.workers if self.workers else self.queue)
 
 
+@dataclass(eq=False)
 class Refusal(Exception):
     """An error reply to a request."""
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        detail: str,
-        headers: Mapping[str, str] | None = None,
-        problems: Sequence[str] = (),
-    ) -> None:
-        super().__init__(code)
-        self.status = status
-        self.code = code
-        self.detail = detail
-        self.headers = dict(headers or {})
-        self.problems = list(problems)
+    status: int
+    code: str
+    detail: str
+    headers: dict[str, str] = field(default_factory=dict)
+    problems: Sequence[str] = ()
 
 
 class SuiteCache:
@@ -150,7 +142,7 @@ class Service:
     async def put_test_suite(self, request: Request) -> Response:
         digest = request.path_params["digest"]
         body = await self._body(request)
-        suite = _read(parse_test_suite, body)
+        suite = _read(TestSuite, body)
         if suite.digest != digest:
             raise Refusal(422, "wrong_digest", f"the test suite's digest is {suite.digest}; store it under that one")
         self._suites.put(digest, suite, len(body))
@@ -158,7 +150,7 @@ class Service:
 
     async def judge(self, request: Request) -> Response:
         started = time.monotonic()
-        asked = _read(parse_request, await self._body(request))
+        asked = _read(JudgeRequest, await self._body(request))
         suite = asked.test_suite if asked.test_suite_digest is None else self._suites.get(asked.test_suite_digest)
         if suite is None:
             raise Refusal(
@@ -174,11 +166,11 @@ class Service:
         self._metrics.count_judged(asked.language, judgement.outcome, judgement.isolation, started)
         if judgement.outcome is Outcome.JUDGE_ERROR and self.admission.draining:
             raise self._closing()  # interrupted by the shutdown; another service can judge it
-        return Response(dump_judgement(judgement), media_type="application/json")
+        return Response(dump(judgement), media_type="application/json")
 
     async def run_code(self, request: Request) -> Response:
         started = time.monotonic()
-        asked = _read(parse_run_code, await self._body(request))
+        asked = _read(RunCodeRequest, await self._body(request))
         problem = asked.unsupported(self._options.languages)
         if not hasattr(self._judge, "run"):
             problem = "this judge only judges against tests; use /v1/judge"
@@ -295,9 +287,9 @@ def make_app(judge: Judge, options: ServiceOptions) -> Starlette:
     return app
 
 
-def _read(parser: Callable[[bytes], T], body: bytes) -> T:
+def _read(kind: type[T], body: bytes) -> T:
     try:
-        return parser(body)
+        return parse(kind, body)
     except SchemaError as error:
         raise Refusal(422, "invalid", str(error), problems=error.problems) from None
 
@@ -332,7 +324,7 @@ def _refused(refusal: Refusal) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    return _refused(Refusal(error.status_code, code, error.detail, error.headers))
+    return _refused(Refusal(error.status_code, code, error.detail, dict(error.headers or {})))
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:

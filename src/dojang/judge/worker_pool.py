@@ -42,7 +42,6 @@ class WorkerPool:
         self._closed = False
 
     def put(self, work: Work) -> None:
-        """Queue the work."""
         with self._ready:
             if self._closed:
                 work.done.set_result(work.give_up("the judge is closed"))

@@ -103,7 +103,6 @@ class Gguf:
         return found
 
     def tensor(self, name: str) -> Floats:
-        """Returns the decoded tensor `name`."""
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
         from gguf.quants import dequantize
 

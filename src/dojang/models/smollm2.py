@@ -52,7 +52,6 @@ _PARTIAL = ".partial-"
 
 
 def to_stderr(line: str) -> None:
-    """Prints a line to standard error."""
     sys.stderr.write(f"{line}\n")
 
 

@@ -1,6 +1,7 @@
 """Tasks: grade a completion of a problem (Problem + text -> Verdict) and compute its reward.
 
 section                base class of task settings: what a task needs (a judge, worker processes)
+base                   base classes of tasks: problems by split, reward functions
 answer_line            one number on a line with ####: GSM8K, arithmetic
 answers                reads and compares that number
 maths                  numbers and formulas, compared by math-verify
@@ -21,7 +22,7 @@ reward_signatures      adapters for reward functions of TRL and veRL
 gsm8k_post             reward functions of the AWS post on GSM8K
 worker_pool            worker processes with time limits
 worker_process         main loop of a worker process
-splits                 problems by split; checks of reward functions
+splits                 checks of a task on some problems, before a run
 mutation               mutated programs, for audits
 trivial_programs       trivial programs, for audits
 wrong_answers          wrong answers, for audits

@@ -4,16 +4,15 @@ The outcome says whether the answer is correct; the reward is the weighted sum o
 computed independently, so accuracy does not depend on the choice of rewards.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from dojang.tasks.answers import answer_line, is_correct, read_number
+from dojang.tasks.base import RewardedTask
 from dojang.tasks.reward_settings import RewardedTaskConfig, Weighted
-from dojang.tasks.rewards import BUILT_IN, RewardFailure, WeightedRewards, columns_of
-from dojang.tasks.splits import problems_of
+from dojang.tasks.rewards import BUILT_IN
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["AnswerLineConfig", "AnswerLineTask"]
@@ -29,50 +28,21 @@ class AnswerLineConfig(RewardedTaskConfig):
     pattern, or a custom package.module:function (docs/rewards.md)."""
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "AnswerLineTask":
-        """Creates the task."""
         return AnswerLineTask(self, problems)
 
 
-class AnswerLineTask:
+class AnswerLineTask(RewardedTask):
     """Grades by the number on the answer line."""
-
-    def __init__(self, config: AnswerLineConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
-        self._problems = problems
-        self._rewards = WeightedRewards(config.rewards, timeout_s=config.timeout_s, columns=columns_of(problems))
-
-    def problems(self, split: str) -> Sequence[Problem]:
-        return problems_of(self._problems, split)
-
-    async def check_rewards(self, problem: Problem) -> None:
-        """Tries the reward functions on a problem; raises ConfigError if one cannot be called."""
-        await self._rewards.check(problem)
 
     def extract(self, problem: Problem, text: str) -> str | None:
         return answer_line(text)
 
     async def grade(self, problem: Problem, text: str) -> Verdict:
-        started = time.perf_counter()
         try:
-            outcome, detail = _outcome(problem, text)
-            score = await self._rewards.score(problem, text)
-            if not score.parts:
-                raise RewardFailure("no reward function applies to it")
-        except (RewardFailure, ValueError) as failure:
-            return Verdict(
-                Outcome.JUDGE_ERROR,
-                None,
-                detail=f"{problem.id}: {failure}",
-                seconds=time.perf_counter() - started,
-            )
-        return Verdict(
-            outcome,
-            score.total,
-            passed=int(outcome is Outcome.ACCEPTED),
-            parts=score.parts,
-            terms=score.terms,
-            detail=detail,
-            seconds=time.perf_counter() - started,
-        )
+            outcome = _outcome(problem, text)
+        except ValueError as error:  # the reference is no number
+            return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {error}")
+        return await self._rewards.verdict(problem, text, lambda total: outcome)
 
 
 def _outcome(problem: Problem, text: str) -> tuple[Outcome, str]:

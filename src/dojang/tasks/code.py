@@ -28,7 +28,6 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from dojang.core.errors import DataError
 from dojang.core.section import complaints
 from dojang.programs import (
     CallTest,
@@ -43,18 +42,15 @@ from dojang.programs import (
     sampled,
 )
 from dojang.protocols import Judge
+from dojang.tasks.base import RewardedTask, check_usable
 from dojang.tasks.extract import SPELLINGS, extract_code
 from dojang.tasks.reward_settings import RewardedTaskConfig
-from dojang.tasks.rewards import WeightedRewards, columns_of
-from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["CodeConfig", "CodeReference", "CodeTask", "JudgeInput", "make_judge_input", "read_reference"]
 
 NO_PROGRAM = -1.0
 NOT_COMPILED = -0.5
-SHOWN = 5
-"""Maximum number of unusable problems that an error names."""
 
 _SHAPES: Mapping[str, Callable[[float], float]] = {
     "fraction": float,
@@ -123,62 +119,47 @@ class JudgeInput:
     test_suite: TestSuite
 
 
-class CodeTask:
+class CodeTask(RewardedTask):
     """Grades programs with the judge."""
 
     def __init__(self, config: CodeConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> None:
+        super().__init__(config, problems)
         self._config = config
-        self._problems = problems
         self._judge = judge
         self._shape = _SHAPES[config.reward_shape]
         self._stop = Stop.FAILURE if config.reward_shape in _FULL_SCORE else Stop.TIME_LIMIT
         # Built once, because a TestSuite caches its digest, and parsing all tests for each completion is slow.
         self._judge_inputs = _make_judge_inputs(config, problems)
-        self._rewards = WeightedRewards(
-            config.rewards, timeout_s=config.timeout_s, built_in={}, columns=columns_of(problems)
-        )
 
     @property
     def languages(self) -> frozenset[str]:
-        """Languages of all problems."""
         return frozenset(each.language for each in self._judge_inputs.values())
-
-    def problems(self, split: str) -> Sequence[Problem]:
-        return problems_of(self._problems, split)
-
-    async def check_rewards(self, problem: Problem) -> None:
-        """Tries the reward functions on a problem; raises ConfigError if one cannot be called."""
-        await self._rewards.check(problem)
 
     def extract(self, problem: Problem, text: str) -> str | None:
         return extract_code(text, self._judge_inputs[problem.id].language)
 
-    async def grade(self, problem: Problem, text: str) -> Verdict:
-        return await self._rewards.add_to(await self._judged(problem, text), problem, text)
-
-    async def _judged(self, problem: Problem, text: str) -> Verdict:
+    async def _own_verdict(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
         try:
             judge_input = self._judge_inputs.get(problem.id) or make_judge_input(self._config, problem)
         except ValueError as error:
             return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {error}")
         program = extract_code(text, judge_input.language)
+        total = len(judge_input.test_suite.tests)
         if program is None:
             reward = 0.0 if self._config.reward_shape == "binary" else NO_PROGRAM
             return Verdict(
                 Outcome.NO_ANSWER,
                 reward,
-                total=len(judge_input.test_suite.tests),
+                total=total,
                 parts={"fraction": 0.0},
                 terms={"fraction": (1.0, reward)},
                 detail=f"no finished block of {judge_input.language} code",
                 seconds=time.perf_counter() - started,
             )
         source = _joined(judge_input.prefix, program)
-        judgement = await self._judge.judge(
-            Submission(judge_input.language, source, judge_input.test_suite, self._stop)
-        )
-        return self._verdict(problem, judgement, len(judge_input.test_suite.tests))
+        submission = Submission(judge_input.language, source, judge_input.test_suite, self._stop)
+        return self._verdict(problem, await self._judge.judge(submission), total)
 
     def function(self, problem: Problem) -> str | None:
         """Returns the function that the tests call; "" for tests with input and output text, None if not unique."""
@@ -234,10 +215,7 @@ def _make_judge_inputs(config: CodeConfig, problems: Mapping[str, Sequence[Probl
                 raise ValueError("another problem with other tests has the same id")
         except ValueError as error:
             wrong.append(f"{problem.id}: {error}")
-    if wrong:
-        many = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
-        more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
-        raise DataError("\n  ".join([f"{many} cannot be judged:", *wrong[:SHOWN], *more]))
+    check_usable(wrong)
     return judge_inputs
 
 

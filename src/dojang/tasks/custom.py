@@ -25,6 +25,5 @@ class CustomTaskConfig(TaskSection):
     """Keyword arguments for the class."""
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> Task:
-        """Creates the user's task."""
         task: Task = make_object(self.make_with, "task.make_with", problems, **self.options)
         return task

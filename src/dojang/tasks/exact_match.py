@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from dojang.tasks.base import SplitTask
 from dojang.tasks.section import TaskSection
-from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["ExactMatchConfig", "ExactMatchTask"]
@@ -15,23 +15,12 @@ class ExactMatchConfig(TaskSection):
 
     name: Literal["exact_match"] = "exact_match"
 
-    def part_names(self) -> list[str]:
-        """Returns no names: the reward has no parts."""
-        return []
-
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "ExactMatchTask":
-        """Creates the task."""
         return ExactMatchTask(problems)
 
 
-class ExactMatchTask:
+class ExactMatchTask(SplitTask):
     """Grades by exact match, with reward 1 or 0."""
-
-    def __init__(self, problems: Mapping[str, Sequence[Problem]]) -> None:
-        self._problems = problems
-
-    def problems(self, split: str) -> Sequence[Problem]:
-        return problems_of(self._problems, split)
 
     def extract(self, problem: Problem, text: str) -> str | None:
         return text.strip() or None

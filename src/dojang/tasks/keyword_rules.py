@@ -9,7 +9,6 @@ Rules are in the recipe (for all problems) or in the reference of a problem, und
 weighted share of satisfied rules, minus the weight of forbidden terms, at least 0.
 """
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -125,12 +124,11 @@ class Checklist:
 
     @property
     def names(self) -> list[str]:
-        """Names of all rules, in order."""
         return [
-            *(_name(each) for each, _ in self._terms),
-            *(_group_name(each) for each, _ in self._groups),
+            *(term.any_of[0] for term, _ in self._terms),
+            *(" + ".join(spellings[0] for spellings in group.all_of) for group, _ in self._groups),
             *self._ideas,
-            *(f"not {_name(each)}" for each, _ in self._forbidden),
+            *(f"not {term.any_of[0]}" for term, _ in self._forbidden),
         ]
 
     def check(self, text: str) -> list[RuleResult]:
@@ -140,22 +138,10 @@ class Checklist:
 
     def _results(self, text: str, deadline: float) -> Iterator[tuple[float, bool, bool]]:
         for term, pattern in self._terms:
-            yield term.weight, _has(pattern, text), False
+            yield term.weight, bool(pattern.search(text)), False
         for group, patterns in self._groups:
             yield group.weight, occur_together(text, patterns, group.within), False
         for idea in self._ideas.values():
             yield idea.weight, self._reading.matches_any(text, idea.phrasings, deadline), False
         for term, pattern in self._forbidden:
-            yield term.weight, not _has(pattern, text), True
-
-
-def _has(pattern: re.Pattern[str], text: str) -> bool:
-    return pattern.search(text) is not None
-
-
-def _name(term: Term) -> str:
-    return term.any_of[0]
-
-
-def _group_name(group: TermGroup) -> str:
-    return " + ".join(spellings[0] for spellings in group.all_of)
+            yield term.weight, not pattern.search(text), True

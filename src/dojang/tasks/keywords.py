@@ -19,19 +19,14 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dojang.core.errors import DataError
+from dojang.tasks.base import SHOWN, RewardedTask, check_usable
 from dojang.tasks.extract import final_answer
 from dojang.tasks.keyword_rules import Checklist, RuleResult, Rules, read_rules
 from dojang.tasks.phrases import TextMatcher
 from dojang.tasks.reward_settings import RewardedTaskConfig, labels
-from dojang.tasks.rewards import WeightedRewards, columns_of
-from dojang.tasks.splits import problems_of
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["KeywordsConfig", "KeywordsTask"]
-
-SHOWN = 5
-"""Maximum number of unusable problems in an error, and of rules in a verdict's detail."""
 
 
 class KeywordsConfig(Rules, RewardedTaskConfig):
@@ -56,7 +51,6 @@ class KeywordsConfig(Rules, RewardedTaskConfig):
         return self
 
     def part_names(self) -> list[str]:
-        """Names of the terms of the reward."""
         own = [*self.checklist().names, *self.own_parts] if self.reward_shape == "fraction" else ["accepted"]
         return [*own, *labels(self.rewards).values()]
 
@@ -69,36 +63,20 @@ class KeywordsConfig(Rules, RewardedTaskConfig):
         return Checklist(self, self.reading())
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "KeywordsTask":
-        """Creates the task."""
         return KeywordsTask(self, problems)
 
 
-class KeywordsTask:
+class KeywordsTask(RewardedTask):
     """Grades texts by rules."""
 
     def __init__(self, config: KeywordsConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
-        self._config, self._problems = config, problems
+        super().__init__(config, problems)
+        self._config = config
         self._reading, self._common = config.reading(), config.checklist()
-        self._rewards = WeightedRewards(
-            config.rewards, timeout_s=config.timeout_s, built_in={}, columns=columns_of(problems)
-        )
-        wrong = [why for split in problems.values() for problem in split if (why := self._unfit(problem))]
-        if wrong:
-            more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
-            raise DataError("\n  ".join([f"{len(wrong)} problems cannot be judged:", *wrong[:SHOWN], *more]))
-
-    def problems(self, split: str) -> Sequence[Problem]:
-        return problems_of(self._problems, split)
-
-    async def check_rewards(self, problem: Problem) -> None:
-        """Tries the reward functions on a problem; raises ConfigError if one cannot be called."""
-        await self._rewards.check(problem)
+        check_usable([why for split in problems.values() for problem in split if (why := self._unfit(problem))])
 
     def extract(self, problem: Problem, text: str) -> str | None:
         return final_answer(text)
-
-    async def grade(self, problem: Problem, text: str) -> Verdict:
-        return await self._rewards.add_to(await self._read(problem, text), problem, text)
 
     def _own(self, problem: Problem) -> Checklist:
         """Returns the rules of the problem. Raises ValueError if neither it nor the recipe has rules."""
@@ -117,7 +95,7 @@ class KeywordsTask:
             return f"{problem.id}: {error}"
         return ""
 
-    async def _read(self, problem: Problem, text: str) -> Verdict:
+    async def _own_verdict(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
         try:
             # In a thread, because a pattern may be slow.

@@ -25,7 +25,6 @@ _BOX = re.compile(r"\\boxed\s*\{")
 
 
 def verifier() -> Callable[[Any], dict[str, Any]]:
-    """Returns a function that compares answers."""
     logging.disable(logging.CRITICAL)
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 

@@ -13,10 +13,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dojang.core.errors import ConfigError
+from dojang.tasks.base import RewardedTask
 from dojang.tasks.math_verify_process import last_box
 from dojang.tasks.reward_settings import RewardedTaskConfig
-from dojang.tasks.rewards import WeightedRewards, columns_of
-from dojang.tasks.splits import problems_of
 from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
 from dojang.types import Outcome, Problem, Verdict
 
@@ -43,36 +42,23 @@ class MathsConfig(RewardedTaskConfig):
         return self.workers
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "MathsTask":
-        """Creates the task."""
         if find_spec("math_verify") is None:
             raise ConfigError("task.name=maths needs math-verify: pip install 'dojang[maths]'")
         return MathsTask(self, problems)
 
 
-class MathsTask:
+class MathsTask(RewardedTask):
     """Grades by symbolic comparison in worker processes."""
 
     def __init__(self, config: MathsConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
-        self._config, self._problems = config, problems
+        super().__init__(config, problems)
+        self._config = config
         self._workers = WorkerPool("dojang.tasks.math_verify_process", count=config.workers, timeout_s=config.timeout_s)
-        self._rewards = WeightedRewards(
-            config.rewards, timeout_s=config.timeout_s, built_in={}, columns=columns_of(problems)
-        )
-
-    def problems(self, split: str) -> Sequence[Problem]:
-        return problems_of(self._problems, split)
-
-    async def check_rewards(self, problem: Problem) -> None:
-        """Tries the reward functions on a problem; raises ConfigError if one cannot be called."""
-        await self._rewards.check(problem)
 
     def extract(self, problem: Problem, text: str) -> str | None:
         return last_box(text)
 
-    async def grade(self, problem: Problem, text: str) -> Verdict:
-        return await self._rewards.add_to(await self._compare(problem, text), problem, text)
-
-    async def _compare(self, problem: Problem, text: str) -> Verdict:
+    async def _own_verdict(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
         try:
             found = await self._workers.ask({"gold": str(problem.reference), "text": text})

@@ -13,17 +13,9 @@ from typing import Any
 
 __all__ = ["different_value", "mutants", "parsed"]
 
+_OPPOSITES = ((ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot))
 _NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
+    one: other for pair in _OPPOSITES for one, other in (pair, pair[::-1])
 }
 _SWAPPED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,

@@ -38,7 +38,6 @@ class TextMatcher:
     timeout_s: float = 10.0
 
     def normalize(self, text: str) -> str:
-        """Normalizes the text for matching."""
         return "".join(unicodedata.normalize("NFKC", piece) for piece in _PIECE.findall(text)).translate(_PLAIN)
 
     def term(self, spellings: Sequence[str]) -> re.Pattern[str]:
@@ -64,7 +63,6 @@ class TextMatcher:
 
 
 def occur_together(text: str, terms: Sequence[re.Pattern[str]], within: Within) -> bool:
-    """Returns whether all terms occur together."""
     if within == "text":
         return all(term.search(text) for term in terms)
     if within == "sentence":

@@ -14,8 +14,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dojang.core.errors import ConfigError
+from dojang.tasks.base import SplitTask
 from dojang.tasks.section import TaskSection
-from dojang.tasks.splits import problems_of
 from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
 from dojang.types import Outcome, Problem, Verdict
 
@@ -28,37 +28,30 @@ class ReasoningGymTaskConfig(TaskSection):
     """reasoning-gym: the puzzle's generator scores the answer."""
 
     grades_on_nodes: ClassVar[bool] = True
+    own_parts: ClassVar[tuple[str, ...]] = ("score",)
     name: Literal["reasoning_gym"] = "reasoning_gym"
     timeout_s: float = Field(default=10.0, gt=0)
     """Time limit in seconds for scoring one answer, after which its process is killed."""
     workers: int = Field(default=0, ge=0, le=1024)
     """Number of worker processes; 0: one per core."""
 
-    def part_names(self) -> list[str]:
-        """Names of the terms of the reward."""
-        return ["score"]
-
     def worker_processes(self) -> int | None:
         return self.workers
 
     def make(self, problems: Mapping[str, Sequence[Problem]]) -> "ReasoningGymTask":
-        """Creates the task."""
         if find_spec("reasoning_gym") is None:
             raise ConfigError("task.name=reasoning_gym needs reasoning-gym: pip install 'dojang[reasoning-gym]'")
         return ReasoningGymTask(self, problems)
 
 
-class ReasoningGymTask:
+class ReasoningGymTask(SplitTask):
     """Grades with reasoning-gym in worker processes."""
 
     def __init__(self, config: ReasoningGymTaskConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
-        self._problems = problems
+        super().__init__(problems)
         self._workers = WorkerPool(
             "dojang.tasks.reasoning_gym_process", count=config.workers, timeout_s=config.timeout_s
         )
-
-    def problems(self, split: str) -> Sequence[Problem]:
-        return problems_of(self._problems, split)
 
     def extract(self, problem: Problem, text: str) -> str | None:
         found = _ANSWER.findall(text)

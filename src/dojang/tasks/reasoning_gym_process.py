@@ -19,7 +19,6 @@ __all__ = ["scorer"]
 
 
 def scorer() -> Callable[[Any], dict[str, Any]]:
-    """Returns a function that scores answers."""
     from reasoning_gym.factory import create_dataset
     from reasoning_gym.utils import extract_answer
 

@@ -167,12 +167,10 @@ def check_names(rewards: Mapping[str, Kind], built_in: Sequence[str] = (), taken
 
 
 class RewardedTaskConfig(TaskSection):
-    """Base of tasks whose reward has weighted reward functions, alone or beside the task's own parts."""
+    """Settings of tasks with reward functions, which may add to the task's own reward."""
 
-    own_parts: ClassVar[tuple[str, ...]] = ()
-    """Names of the task's own parts of the reward."""
     built_in: ClassVar[tuple[str, ...]] = ()
-    """Names of the reward functions that the task has built in."""
+    """Built-in reward functions that `rewards` may name."""
     rewards: Weighted = Field(default_factory=dict)
     """Additional reward functions and their weights: a length, a pattern, or a custom package.module:function
     (docs/rewards.md)."""
@@ -186,12 +184,10 @@ class RewardedTaskConfig(TaskSection):
         return rewards
 
     def part_names(self) -> list[str]:
-        """Names of the terms of the reward."""
         return [*self.own_parts, *labels(self.rewards).values()]
 
 
 def weight_of(kind: Kind) -> float:
-    """Returns the weight."""
     return kind if isinstance(kind, int | float) else kind.weight
 
 

@@ -116,17 +116,14 @@ def _accepted(
     `offered`."""
     kinds = inspect.Parameter
     parameters = signature.parameters.values()
-    lacking = (
-        []
-        if offered is None
-        else [
-            each.name
-            for each in parameters
-            if each.default is each.empty
-            and each.kind not in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)
-            and (each.name not in offered or each.kind is kinds.POSITIONAL_ONLY)
-        ]
-    )
+    lacking = [
+        each.name
+        for each in parameters
+        if offered is not None
+        and each.default is each.empty
+        and each.kind not in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)
+        and (each.name not in offered or each.kind is kinds.POSITIONAL_ONLY)
+    ]
     if offered is not None and lacking:
         raise ConfigError(
             f"reward {name!r} has {library}'s signature {signature}, but no value is available for "
@@ -166,7 +163,6 @@ def _taken(given: Mapping[str, object], accepted: frozenset[str] | None) -> dict
 
 
 def _own_info(problem: Problem) -> Mapping[str, object]:
-    """Returns the row's extra_info."""
     info = problem.columns.get("extra_info")
     return info if isinstance(info, Mapping) else {}
 

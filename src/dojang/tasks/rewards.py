@@ -20,7 +20,7 @@ import math
 import reprlib
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import SupportsFloat
@@ -42,7 +42,7 @@ from dojang.tasks.reward_settings import (
 from dojang.tasks.reward_signatures import FORMS, NOT_APPLICABLE, Completions, Reward, adapt_reward, sample_completions
 from dojang.types import Outcome, Problem, Verdict, plain_prompt
 
-__all__ = ["BUILT_IN", "RewardFailure", "Score", "WeightedRewards", "columns_of"]
+__all__ = ["BUILT_IN", "RewardFailure", "Score", "WeightedRewards"]
 
 THREADS = 16
 """Maximum number of custom functions running at a time; with more, a correct one might miss its deadline."""
@@ -70,12 +70,6 @@ class _Entry:
     """None until one of `forms` is chosen."""
     trusted: bool = False
     forms: Mapping[Completions, Reward] = field(default_factory=dict)
-
-
-def columns_of(problems: Mapping[str, Sequence[Problem]]) -> tuple[str, ...] | None:
-    """Returns the names of columns that all problems have; None without problems."""
-    names = [problem.columns.keys() for split in problems.values() for problem in split]
-    return tuple(name for name in names[0] if all(name in each for each in names)) if names else None
 
 
 class WeightedRewards:
@@ -153,6 +147,27 @@ class WeightedRewards:
             messages = list(dict.fromkeys(map(str, failures)))
             raise RewardFailure("; ".join(messages)[:1000]) from failures[0]
         return replace(entry, function=entry.forms[max(ranked)[-1]])
+
+    async def verdict(self, problem: Problem, text: str, outcome: Callable[[float], tuple[Outcome, str]]) -> Verdict:
+        """Verdict with these rewards alone. `outcome` returns the outcome and the detail for their weighted sum."""
+        started = time.perf_counter()
+        try:
+            score = await self.score(problem, text)
+            if not score.parts:
+                raise RewardFailure("no reward function applies to it")
+        except RewardFailure as failure:
+            seconds = time.perf_counter() - started
+            return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {failure}", seconds=seconds)
+        found, detail = outcome(score.total)
+        return Verdict(
+            found,
+            score.total,
+            passed=int(found is Outcome.ACCEPTED),
+            parts=score.parts,
+            terms=score.terms,
+            detail=detail,
+            seconds=time.perf_counter() - started,
+        )
 
     async def add_to(self, verdict: Verdict, problem: Problem, text: str) -> Verdict:
         """Adds these rewards to the verdict; returns a JUDGE_ERROR if one cannot be computed."""
@@ -249,27 +264,11 @@ async def _in_daemon_thread(function: Reward, problem: Problem, text: str) -> ob
     return value
 
 
-def _format(problem: Problem, text: str) -> float:
-    return float(follows_format(text))
-
-
-def _correct(problem: Problem, text: str) -> float:
-    return float(is_correct(text, problem.reference))
-
-
-def _post_format(problem: Problem, text: str) -> float:
-    return float(post_format(text))
-
-
-def _post_correct(problem: Problem, text: str) -> float:
-    return float(post_correct(text, problem.reference))
-
-
 BUILT_IN: Mapping[str, Reward] = {
-    "format": _format,
-    "correct": _correct,
-    "gsm8k_post_format": _post_format,
-    "gsm8k_post_correct": _post_correct,
+    "format": lambda problem, text: float(follows_format(text)),
+    "correct": lambda problem, text: float(is_correct(text, problem.reference)),
+    "gsm8k_post_format": lambda problem, text: float(post_format(text)),
+    "gsm8k_post_correct": lambda problem, text: float(post_correct(text, problem.reference)),
 }
 
 

@@ -17,6 +17,13 @@ class TaskSection(Section):
     grades_with_problems: ClassVar[bool] = False
     """Whether grading on other nodes needs all problems there."""
 
+    own_parts: ClassVar[tuple[str, ...]] = ()
+    """Names of the terms of the task's own reward."""
+
+    def part_names(self) -> list[str]:
+        """Names of the terms of the reward."""
+        return list(self.own_parts)
+
     def worker_processes(self) -> int | None:
         """Number of worker processes that grade answers, 0 for one per core; None if the task has none."""
         return None

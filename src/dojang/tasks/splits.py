@@ -1,4 +1,4 @@
-"""Problems by split, and checks of a task's rewards."""
+"""Checks of a task and its rewards on some problems, before a run."""
 
 import inspect
 import reprlib
@@ -12,7 +12,7 @@ from dojang.tasks.reward_settings import unknown_parts
 from dojang.tasks.reward_signatures import sample_completions
 from dojang.types import Outcome, Problem, Verdict
 
-__all__ = ["check_custom", "check_gradable", "check_parts", "check_rewards", "problems_of"]
+__all__ = ["check_custom", "check_gradable", "check_parts", "check_rewards"]
 
 
 @runtime_checkable
@@ -21,13 +21,6 @@ class ChecksRewards(Protocol):
 
     async def check_rewards(self, problem: Problem) -> None:
         """Call the reward functions on example completions of a problem; ConfigError if one fails."""
-
-
-def problems_of(problems: Mapping[str, Sequence[Problem]], split: str) -> Sequence[Problem]:
-    """Returns the problems of a split. Raises DataError if the split is missing."""
-    if split not in problems:
-        raise DataError(f"the data has no split {split!r}; splits: {', '.join(map(repr, problems)) or 'none'}")
-    return problems[split]
 
 
 async def check_rewards(task: Task, problems: Mapping[str, Sequence[Problem]]) -> None:

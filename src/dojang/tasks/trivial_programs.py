@@ -59,16 +59,12 @@ def _printing(constant: str | None) -> Iterator[TrivialProgram]:
         source = f"import sys\nsys.stdout.write({constant!r})\n"
         yield TrivialProgram(f"always prints {_short(constant)}", source, lambda _: constant)
     yield TrivialProgram("echoes its input", "import sys\nsys.stdout.write(sys.stdin.read())\n", lambda given: given)
-    yield TrivialProgram(
-        "prints the first word of its input",
-        "import sys\nsys.stdout.write(' '.join(sys.stdin.read().split()[:1]))\n",
-        lambda given: " ".join(given.split()[:1]),
-    )
-    yield TrivialProgram(
-        "prints the last word of its input",
-        "import sys\nsys.stdout.write(' '.join(sys.stdin.read().split()[-1:]))\n",
-        lambda given: " ".join(given.split()[-1:]),
-    )
+    for word, cut in (("first", slice(1)), ("last", slice(-1, None))):
+        yield TrivialProgram(
+            f"prints the {word} word of its input",
+            f"import sys\nsys.stdout.write(' '.join(sys.stdin.read().split()[{cut}]))\n",
+            lambda given, cut=cut: " ".join(given.split()[cut]),  # type: ignore[misc]
+        )
 
 
 def _returning(names: Sequence[str], expected: Sequence[str]) -> Iterator[TrivialProgram]:

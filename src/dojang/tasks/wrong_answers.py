@@ -21,8 +21,6 @@ _DIGITS = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")
 
 
 def wrong_answers(answer: str) -> Iterator[str]:
-    """Yields wrong answers."""
-
     plain = answer.replace(",", "").strip().lstrip("$")
     if _PLAIN.fullmatch(plain):
         value = read_number(plain)

@@ -109,7 +109,6 @@ class _TestedReply:
 
 
 def ask_tester(config: CoderTesterConfig, task: ProgramTask, problem: Problem, answer: str) -> tuple[Message, ...]:
-    """Returns the prompt of the tester."""
     function = task.function(problem)
     assert function is not None, "problems whose tests are of no known kind were refused"
     return make_tester_prompt(problem, answer, count=config.cases, function=function, strip=config.strip_examples)

@@ -32,8 +32,6 @@ async def grade_all(task: Task, problem: Problem, texts: Iterable[str]) -> Mappi
 
 
 async def grade_with_retries(task: Task, problem: Problem, text: str) -> Verdict:
-    """Returns the verdict of one completion."""
-
     def failed(why: str) -> Verdict:
         return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {why}")
 

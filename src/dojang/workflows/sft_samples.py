@@ -1,7 +1,5 @@
 """SFT samples: rows of a prompt and a completion, rendered by the chat template. Nothing is sampled."""
 
-from collections.abc import Sequence
-
 from dojang.core.errors import DataError
 from dojang.types import Completion, Group, Outcome, Problem, Sample, Verdict
 from dojang.workflows.chat_renderer import ChatRenderer
@@ -33,12 +31,9 @@ class SftWorkflow:
 def completion_of(problem: Problem, column: str) -> str:
     text = problem.columns.get(column)
     if not isinstance(text, str) or not text.strip():
+        known = ", ".join(list(problem.columns)[:12]) or "no columns"
         raise DataError(
-            f"{problem.id}: its row has no completion in the column {column!r}, but {_names(list(problem.columns))}; "
+            f"{problem.id}: its row has no completion in the column {column!r}, but {known}; "
             "set algo.completion to the column that has it"
         )
     return text
-
-
-def _names(columns: Sequence[str]) -> str:
-    return ", ".join(columns[:12]) or "no columns"

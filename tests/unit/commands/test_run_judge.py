@@ -16,7 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dojang.judge.json_schema import parse_judgement
+from dojang.judge.json_schema import parse
+from dojang.programs import Judgement
 from dojang.types import Outcome
 
 RIGHT = "print(sum(map(int, input().split())))"
@@ -74,11 +75,11 @@ def test_a_right_program(judge: Any) -> None:
 def test_the_judgement_as_json(judge: Any) -> None:
     result = judge("a.py", RIGHT, PROBLEM, "--json", "--tests", "all")
     assert result.returncode == 0
-    judgement = parse_judgement(result.stdout)
+    judgement = parse(Judgement, result.stdout)
     assert (judgement.outcome, judgement.passed, judgement.total) == (Outcome.ACCEPTED, 3, 3)
     result = judge("a.py", "print(3)", PROBLEM, "--json")
     assert result.returncode == 1
-    assert parse_judgement(result.stdout).passed == 1
+    assert parse(Judgement, result.stdout).passed == 1
 
 
 def test_a_wrong_program_is_shown_where_it_goes_wrong(judge: Any) -> None:
@@ -202,7 +203,7 @@ def test_a_judge_that_cannot_judge_ends_with_an_exit_code_of_its_own(judge: Any)
     broken = {**PROBLEM, "checker": {"name": "program", "language": "python3", "source": "raise SystemExit(7)"}}
     result = judge("a.py", RIGHT, broken, "--json")
     assert result.returncode == 8
-    assert parse_judgement(result.stdout).outcome is Outcome.JUDGE_ERROR
+    assert parse(Judgement, result.stdout).outcome is Outcome.JUDGE_ERROR
     assert "could not be judged: " in result.stderr
     assert "the checker failed (exit code 7)" in result.stderr
 
@@ -308,7 +309,7 @@ def test_serving_until_told_to_stop() -> None:
             assert health["isolation"] in said
             suite = {"tests": [{"input": "1 2", "output": "3"}]}
             reply = client.post("/v1/judge", json={"language": "python3", "source": RIGHT, "test_suite": suite})
-            assert parse_judgement(reply.content).outcome is Outcome.ACCEPTED
+            assert parse(Judgement, reply.content).outcome is Outcome.ACCEPTED
             reply = client.post("/run_code", json={"language": "python", "code": RIGHT, "stdin": "1 2"})
             assert (reply.json()["status"], reply.json()["run_result"]["stdout"]) == ("Success", "3\n")
             assert httpx.post(f"{address}/v1/judge", json={}).status_code == 401

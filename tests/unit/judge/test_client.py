@@ -12,7 +12,7 @@ from fake_service import PATIENCE, RunningService, service_process
 
 from dojang.core.errors import ConfigError
 from dojang.judge.client import RemoteJudge, RetryPolicy
-from dojang.judge.json_schema import dump_judgement, parse_request, parse_test_suite
+from dojang.judge.json_schema import JudgeRequest, dump, parse
 from dojang.judge.service import ServiceOptions
 from dojang.programs import IoTest, Isolation, Judgement, Limits, Submission, TestResult, TestSuite
 from dojang.types import Outcome
@@ -79,7 +79,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Handler]:
 
 
 def good() -> httpx.Response:
-    return httpx.Response(200, content=dump_judgement(ACCEPTED))
+    return httpx.Response(200, content=dump(ACCEPTED))
 
 
 def bad(status: int, code: str = "code", detail: str = "its words", **headers: str) -> httpx.Response:
@@ -149,11 +149,11 @@ def test_test_suite_is_uploaded_once_per_service(hosts: dict[str, Handler], cloc
         await asyncio.sleep(0)
         assert request.headers["Authorization"] == f"Bearer {TOKEN}"
         if request.method == "PUT":
-            suite = parse_test_suite(request.content)
+            suite = parse(TestSuite, request.content)
             assert request.url.path == f"/v1/test-suites/{suite.digest}"
             stored[suite.digest] = suite
             return httpx.Response(200)
-        digest = parse_request(request.content).test_suite_digest
+        digest = parse(JudgeRequest, request.content).test_suite_digest
         return good() if digest in stored else bad(404, "unknown_test_suite")
 
     async def many(judge: RemoteJudge, suite: TestSuite) -> None:
@@ -183,7 +183,7 @@ def test_test_suite_is_inlined_if_upload_fails(
     async def handle(request: httpx.Request) -> httpx.Response:
         if request.method == "PUT":
             return httpx.Response(trouble.status_code, content=trouble.content)
-        return good() if parse_request(request.content).test_suite == SUITE else bad(404, "unknown_test_suite")
+        return good() if parse(JudgeRequest, request.content).test_suite == SUITE else bad(404, "unknown_test_suite")
 
     hosts["a"] = handle
     assert outcome(clock.judge()) is Outcome.ACCEPTED

@@ -6,18 +6,7 @@ from typing import Any
 import pytest
 
 from dojang.core.errors import DataError
-from dojang.judge.json_schema import (
-    JudgeRequest,
-    SchemaError,
-    dump_judgement,
-    dump_request,
-    dump_submission,
-    dump_test_suite,
-    parse_judgement,
-    parse_request,
-    parse_submission,
-    parse_test_suite,
-)
+from dojang.judge.json_schema import JudgeRequest, SchemaError, dump, parse
 from dojang.judge.problem_file import read_problem
 from dojang.programs import (
     CallTest,
@@ -40,7 +29,7 @@ SUITE = TestSuite(
 
 def problems(text: str) -> list[str]:
     with pytest.raises(SchemaError) as caught:
-        parse_submission(text)
+        parse(Submission, text)
     return caught.value.problems
 
 
@@ -50,14 +39,14 @@ def with_tests(*tests: Any, **suite: Any) -> str:
 
 def test_dump_and_parse_round_trip() -> None:
     submission = Submission("cpp", "int main() { return 'ä'; }", SUITE, Stop.FAILURE)
-    assert parse_submission(dump_submission(submission)) == submission
-    assert parse_test_suite(dump_test_suite(SUITE)) == SUITE
-    assert parse_test_suite(dump_test_suite(SUITE)).digest == SUITE.digest
+    assert parse(Submission, dump(submission)) == submission
+    assert parse(TestSuite, dump(SUITE)) == SUITE
+    assert parse(TestSuite, dump(SUITE)).digest == SUITE.digest
     result = TestResult(0, Outcome.RUNTIME_ERROR, 0.1, 0.2, 3.0, None, "SIGSEGV", "crashed", "out", "err")
     judgement = Judgement(Outcome.RUNTIME_ERROR, (result,), 2, Isolation.SECCOMP, "crashed", 0.5)
-    assert parse_judgement(dump_judgement(judgement)) == judgement
+    assert parse(Judgement, dump(judgement)) == judgement
     request = JudgeRequest("python", "pass", test_suite_digest="a" * 64)
-    assert parse_request(dump_request(request)) == request
+    assert parse(JudgeRequest, dump(request)) == request
 
 
 def test_every_problem_is_reported_with_its_path() -> None:
@@ -105,15 +94,15 @@ def test_problems_never_quote_the_program() -> None:
 
 def test_lone_surrogates_become_question_marks() -> None:
     submission = Submission("python", "print('\ud800')", SUITE)
-    assert parse_submission(dump_submission(submission)).source == "print('?')"
+    assert parse(Submission, dump(submission)).source == "print('?')"
     by_python = json.dumps({"language": "python", "source": "\udfff", "test_suite": {"tests": [{"code": "x"}]}})
-    assert parse_submission(by_python) == Submission("python", "?", TestSuite((CallTest("x"),)))
+    assert parse(Submission, by_python) == Submission("python", "?", TestSuite((CallTest("x"),)))
 
 
 @pytest.mark.parametrize("given", [{}, {"test_suite_digest": "a", "test_suite": {"tests": [{"code": "x"}]}}])
 def test_a_request_has_an_test_suite_or_its_digest(given: dict[str, Any]) -> None:
     with pytest.raises(SchemaError, match="either test_suite or test_suite_digest"):
-        parse_request(json.dumps({"language": "cpp", "source": "", **given}))
+        parse(JudgeRequest, json.dumps({"language": "cpp", "source": "", **given}))
 
 
 def test_a_problem_file_with_tests() -> None:

@@ -14,10 +14,10 @@ import pytest
 from fake_service import PATIENCE, FakeJudge, RunningService, request, service_process, until
 
 from dojang.core.errors import ConfigError
-from dojang.judge.json_schema import dump_test_suite, parse_judgement
+from dojang.judge.json_schema import dump, parse
 from dojang.judge.server import serve
 from dojang.judge.service import ServiceOptions, SuiteCache
-from dojang.programs import IoTest, Isolation, TestSuite
+from dojang.programs import IoTest, Isolation, Judgement, TestSuite
 from dojang.types import Outcome
 
 TOKEN = "s3cret"
@@ -69,11 +69,11 @@ def in_background(client: httpx.Client, path: str, body: bytes) -> tuple[threadi
 
 def test_judge_submission(caller: httpx.Client) -> None:
     reply = caller.post("/v1/judge", content=request("right"))
-    judgement = parse_judgement(reply.content)
+    judgement = parse(Judgement, reply.content)
     assert (judgement.outcome, judgement.passed, judgement.total) == (Outcome.ACCEPTED, 1, 1)
     assert judgement.isolation is Isolation.SECCOMP
     assert judgement.seconds > 0
-    assert parse_judgement(caller.post("/v1/judge", content=request("other")).content).outcome is Outcome.WRONG
+    assert parse(Judgement, caller.post("/v1/judge", content=request("other")).content).outcome is Outcome.WRONG
 
 
 def test_stored_test_suite_is_named_by_digest(caller: httpx.Client) -> None:
@@ -81,10 +81,10 @@ def test_stored_test_suite_is_named_by_digest(caller: httpx.Client) -> None:
     named = json.dumps({"language": "cpp", "source": "right", "test_suite_digest": suite.digest})
     reply = caller.post("/v1/judge", content=named)
     assert (reply.status_code, reply.json()["error"]) == (404, "unknown_test_suite")
-    assert caller.put(f"/v1/test-suites/{suite.digest}", content=dump_test_suite(suite)).status_code == 200
-    assert caller.put(f"/v1/test-suites/{suite.digest}", content=dump_test_suite(suite)).status_code == 200
-    assert parse_judgement(caller.post("/v1/judge", content=named).content).total == 2
-    reply = caller.put(f"/v1/test-suites/{'0' * 64}", content=dump_test_suite(suite))
+    assert caller.put(f"/v1/test-suites/{suite.digest}", content=dump(suite)).status_code == 200
+    assert caller.put(f"/v1/test-suites/{suite.digest}", content=dump(suite)).status_code == 200
+    assert parse(Judgement, caller.post("/v1/judge", content=named).content).total == 2
+    reply = caller.put(f"/v1/test-suites/{'0' * 64}", content=dump(suite))
     assert (reply.status_code, reply.json()["error"]) == (422, "wrong_digest")
 
 
@@ -136,7 +136,7 @@ def test_health_and_metrics_need_no_token(service: RunningService, client: httpx
 
 
 def test_exception_in_judge_is_judge_error(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
-    judgement = parse_judgement(client.post("/v1/judge", content=request("raise")).content)
+    judgement = parse(Judgement, client.post("/v1/judge", content=request("raise")).content)
     assert judgement.outcome is Outcome.JUDGE_ERROR
     assert judgement.detail == "the judge raised ValueError: the machinery broke"
     assert "the judge raised ValueError" in caplog.text
@@ -201,7 +201,7 @@ def test_full_queue_is_busy(service: RunningService, client: httpx.Client) -> No
     service.call(service.judge.release.set)
     for thread, replies in waiting:
         thread.join(PATIENCE)
-        assert parse_judgement(replies[0].content).outcome is Outcome.ACCEPTED
+        assert parse(Judgement, replies[0].content).outcome is Outcome.ACCEPTED
     assert client.post("/v1/judge", content=request()).status_code == 200
 
 
@@ -240,7 +240,7 @@ def test_draining_finishes_running_requests(service: RunningService, client: htt
     assert service.judge.closed == 0
     service.call(service.judge.release.set)
     thread.join(PATIENCE)
-    assert parse_judgement(replies[0].content).outcome is Outcome.ACCEPTED
+    assert parse(Judgement, replies[0].content).outcome is Outcome.ACCEPTED
     service.stop()
     assert service.judge.closed == 1
 

@@ -29,7 +29,7 @@ def model() -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def examination(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Evaluation:
+def evaluation(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Evaluation:
     return evaluate(model, tokenizer, ArithmeticConfig(test_size=64).load("test"), seed=0)
 
 
@@ -115,12 +115,12 @@ def test_greedily_it_guesses(model: PreTrainedModel, tokenizer: PreTrainedTokeni
     assert all(re.fullmatch(rf"{ANSWER}\d+", text) for text in texts)
 
 
-def test_it_is_weak(examination: Evaluation) -> None:
-    assert 0.05 < examination.right_greedy < 0.4
-    assert 0.2 < examination.right_sampled < 0.5
+def test_it_is_weak(evaluation: Evaluation) -> None:
+    assert 0.05 < evaluation.right_greedy < 0.4
+    assert 0.2 < evaluation.right_sampled < 0.5
 
 
-def test_it_is_teachable(examination: Evaluation) -> None:
-    assert 0.1 < examination.shows_work < 0.5
-    assert examination.right_when_work_is_shown > 0.8
-    assert examination.mixed_groups > 0.7
+def test_it_is_teachable(evaluation: Evaluation) -> None:
+    assert 0.1 < evaluation.skilled < 0.5
+    assert evaluation.right_when_skilled > 0.8
+    assert evaluation.mixed_groups > 0.7

@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 import dojang.models.tiny_code
 from dojang.data.tiny_programs import TinyProgramsConfig
 from dojang.models.catalogue import resolve
-from dojang.models.tiny.make import make_tokenizer
+from dojang.models.tiny.make import Evaluation, evaluate, make_tokenizer
 from dojang.models.tiny_code.corpus import draw
-from dojang.models.tiny_code.make import LETTERS, Evaluation, evaluate
+from dojang.models.tiny_code.make import LETTERS, grade
 
 SHIPPED = Path(dojang.models.tiny_code.__file__).parent
 
@@ -23,9 +23,9 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="module")
-def examination(tokenizer: PreTrainedTokenizerBase) -> Evaluation:
+def evaluation(tokenizer: PreTrainedTokenizerBase) -> Evaluation:
     model = AutoModelForCausalLM.from_pretrained(SHIPPED, dtype=torch.float32)
-    return evaluate(model, tokenizer, TinyProgramsConfig(test_size=64).load("test"), seed=0)
+    return evaluate(model, tokenizer, TinyProgramsConfig(test_size=64).load("test"), seed=0, grade=grade)
 
 
 def test_it_is_known_by_its_name_and_small() -> None:
@@ -54,12 +54,12 @@ def test_the_maker_makes_the_shipped_tokenizer(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == (SHIPPED / name).read_bytes(), name
 
 
-def test_it_is_weak(examination: Evaluation) -> None:
-    assert 0.05 < examination.right_greedy < 0.4
-    assert 0.15 < examination.right_sampled < 0.5
+def test_it_is_weak(evaluation: Evaluation) -> None:
+    assert 0.05 < evaluation.right_greedy < 0.4
+    assert 0.15 < evaluation.right_sampled < 0.5
 
 
-def test_it_is_teachable(examination: Evaluation) -> None:
-    assert 0.15 < examination.remembers < 0.5
-    assert examination.right_when_it_remembers > 0.7
-    assert examination.mixed_groups > 0.6
+def test_it_is_teachable(evaluation: Evaluation) -> None:
+    assert 0.15 < evaluation.skilled < 0.5
+    assert evaluation.right_when_skilled > 0.7
+    assert evaluation.mixed_groups > 0.6

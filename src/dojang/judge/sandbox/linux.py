@@ -128,7 +128,6 @@ def clone(flags: int) -> int:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """mount(2)."""
     texts = [ctypes.c_char_p(os.fsencode(text) if text else None) for text in (source, target, kind)]
     _call("mount", *texts, flags, ctypes.c_char_p(os.fsencode(options) if options else None))
 

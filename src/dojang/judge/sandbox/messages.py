@@ -21,7 +21,6 @@ class Closed(Exception):
 
 
 def send(channel: socket.socket, header: Mapping[str, Any], pieces: Sequence[bytes] = ()) -> None:
-    """Send one message."""
     text = json.dumps({**header, "pieces": [len(piece) for piece in pieces]}).encode()
     try:
         channel.sendall(b"".join((_LENGTHS.pack(len(text), sum(map(len, pieces))), text, *pieces)))

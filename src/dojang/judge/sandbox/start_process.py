@@ -129,7 +129,6 @@ def effective_limit(kind: int, value: int) -> tuple[int, int]:
 
 @cache
 def _ceiling(kind: int) -> int:
-    """Hard limit of this process."""
     return resource.getrlimit(kind)[1]
 
 

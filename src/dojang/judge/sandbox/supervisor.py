@@ -100,7 +100,6 @@ def _start(
     scratch: str | None,
     group: cgroups.Group | None,
 ) -> int:
-    """Fork the worker."""
     user_namespace = not scratch and os.geteuid() != 0
     flags = 0 if scratch else NAMESPACES | (linux.CLONE_NEWUSER if user_namespace else 0)
     owner = (os.geteuid(), os.getegid())

@@ -99,7 +99,6 @@ class Launch:
         self._buffers: list[object] = []
 
     def step(self, name: str, *arguments: int, copy_to: int = 0, may_fail: bool = False) -> None:
-        """Append a call."""
         padded = [*arguments, *[0] * (6 - len(arguments))]
         self._names.append(name)
         self._entries.append(_ENTRY.pack(number(name), *padded, _PENDING, copy_to, int(may_fail)))

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from random import Random
 
@@ -30,7 +31,7 @@ from dojang.data.arithmetic import ArithmeticConfig
 from dojang.models.tiny.corpus import ANSWER, Exercise, draw
 from dojang.types import Message, Problem
 
-__all__ = ["GROUP", "Evaluation", "evaluate", "make_model", "make_tokenizer", "sample"]
+__all__ = ["Evaluation", "Grade", "evaluate", "grade", "make_model", "make_tokenizer", "run", "sample"]
 
 STEPS = 600
 BATCH = 128
@@ -129,47 +130,77 @@ class Evaluation:
 
     right_greedy: float
     right_sampled: float
-    shows_work: float
-    right_when_work_is_shown: float
+    skilled: float
+    """Share of samples that use the rare skill of the corpus."""
+    right_when_skilled: float
     mixed_groups: float
     """Share of groups with correct and wrong samples: the only ones with a signal for group-relative algorithms."""
 
 
+Grade = Callable[[Problem, str], tuple[bool, bool]]
+"""Returns whether a completion is right, and whether it uses the skill."""
+
+
+def grade(problem: Problem, text: str) -> tuple[bool, bool]:
+    """Grades a sum; the skill is to show the work."""
+    return text.endswith(f"{ANSWER}{problem.reference}"), "=" in text
+
+
 def evaluate(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], seed: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    seed: int,
+    grade: Grade = grade,
 ) -> Evaluation:
     """Samples every problem once greedily, and a group at temperature 1."""
+
+    def length(problem: Problem) -> int:
+        return len(tokenizer.encode(problem.messages[0].content))
+
+    def graded(temperature: float, times: int) -> list[tuple[bool, bool]]:
+        found = []
+        for _, alike in groupby(sorted(problems, key=length), key=length):  # a batch has prompts of equal length
+            asked = [problem for problem in alike for _ in range(times)]
+            found += list(map(grade, asked, sample(model, tokenizer, asked, temperature)))
+        return found
+
     torch.manual_seed(seed)
-    repeated = [problem for problem in problems for _ in range(GROUP)]
-    greedy = _right(problems, sample(model, tokenizer, problems, temperature=0))
-    texts = sample(model, tokenizer, repeated, temperature=1)
-    drawn = _right(repeated, texts)
-    worked = [right for right, text in zip(drawn, texts, strict=True) if "=" in text]
-    groups = [sum(drawn[i : i + GROUP]) for i in range(0, len(drawn), GROUP)]
+    greedy = [right for right, _ in graded(0, 1)]
+    drawn = graded(1, GROUP)
+    right = [each for each, _ in drawn]
+    skilled = [each for each, skill in drawn if skill]
+    groups = [sum(right[start : start + GROUP]) for start in range(0, len(right), GROUP)]
     return Evaluation(
         right_greedy=_mean(greedy),
-        right_sampled=_mean(drawn),
-        shows_work=len(worked) / len(drawn),
-        right_when_work_is_shown=_mean(worked),
-        mixed_groups=_mean([0 < right < GROUP for right in groups]),
+        right_sampled=_mean(right),
+        skilled=len(skilled) / len(drawn),
+        right_when_skilled=_mean(skilled),
+        mixed_groups=_mean([0 < each < GROUP for each in groups]),
     )
 
 
-def main() -> None:
-    """Makes the model, saves it, loads it again and prints its results."""
-    parser = argparse.ArgumentParser(description="Make dojang-tiny.")
+def run(
+    name: str,
+    steps: int,
+    problems: Sequence[Problem],
+    draw: Callable[[Random], Exercise] = draw,
+    apart: Sequence[pre_tokenizers.PreTokenizer] = (),
+    grade: Grade = grade,
+) -> None:
+    """Makes a model as the command line says, saves it, loads it again and prints its results on `problems`."""
+    parser = argparse.ArgumentParser(description=f"Make {name}.")
     parser.add_argument("out", type=Path, metavar="OUT_DIR", help="where to write the model")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"batches to train on (default {STEPS})")
+    parser.add_argument("--steps", type=int, default=steps, help=f"batches to train on (default {steps})")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and corpus (default 0)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    tokenizer = make_tokenizer(options.out)
-    model = make_model(tokenizer, options.steps, options.seed)
+    tokenizer = make_tokenizer(options.out, draw, apart)
+    model = make_model(tokenizer, options.steps, options.seed, draw)
     model.bfloat16().save_pretrained(options.out)
     shipped = AutoModelForCausalLM.from_pretrained(options.out, dtype=torch.float32)  # as rounded
-    held_out = evaluate(shipped, tokenizer, ArithmeticConfig().load("test"), options.seed)
-    for name, value in asdict(held_out).items():
-        sys.stdout.write(f"{name.replace('_', ' '):<26}{value:6.1%}\n")
+    for key, value in asdict(evaluate(shipped, tokenizer, problems, options.seed, grade)).items():
+        sys.stdout.write(f"{key.replace('_', ' '):<26}{value:6.1%}\n")
 
 
 def _architecture(tokenizer: PreTrainedTokenizerBase) -> LlamaConfig:
@@ -213,13 +244,9 @@ def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> 
     return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
 
 
-def _right(problems: Sequence[Problem], texts: Sequence[str]) -> list[bool]:
-    return [text.endswith(f"{ANSWER}{p.reference}") for p, text in zip(problems, texts, strict=True)]
-
-
 def _mean(values: Sequence[bool]) -> float:
     return sum(values) / max(len(values), 1)
 
 
 if __name__ == "__main__":
-    main()
+    run("dojang-tiny", STEPS, ArithmeticConfig().load("test"))
