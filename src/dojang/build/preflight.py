@@ -22,6 +22,7 @@ from dojang.core.hub import why_unreachable
 from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir
 from dojang.core.section import Requirement, Section
 from dojang.engine.architectures import Support, support
+from dojang.trainer.untrainable import why_untrainable
 
 __all__ = [
     "check_architecture",
@@ -75,11 +76,18 @@ def _runs_elsewhere(config: RunConfig) -> bool:
 
 
 def check_architecture(key: str, name: str) -> None:
-    """Raises ModelError if a model is not a causal language model, by its config.json if that is on this machine.
-    `key` is the setting that names it."""
-    found = engine_support(name)
-    if found is not None and found.engine == "none":
+    """Raises ModelError if a model is no causal language model or cannot be trained, by its config.json if that is on
+    this machine. `key` is the setting that names it."""
+    config = models.read_config(name)
+    if config is None:
+        return
+    if (found := support(config)).engine == "none":
         raise ModelError(f"{key}={name}: {found.message}; choose another model")
+    if reason := why_untrainable(config):
+        raise ModelError(
+            f"{key}={name}: model_type={config['model_type']!r} can be sampled from and evaluated, but not trained: "
+            f"{reason}; choose another model"
+        )
 
 
 def engine_support(name: str) -> Support | None:

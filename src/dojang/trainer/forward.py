@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from dojang.core.errors import ModelError
 from dojang.trainer.logprobs import target_logprobs
@@ -52,7 +52,7 @@ def token_logprobs(
     The temperature is the sampling temperature, so that the trained policy is the one that sampled.
     """
     decoder, head = model.get_decoder(), model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    x_ME = hidden_states(decoder, batch, compute).to(compute)
+    x_ME = (hidden_states(decoder, batch, compute) * _logits_scale(model.config)).to(compute)
     head_VE = head.weight.to(compute)
     softcap = getattr(model.config, "final_logit_softcapping", None) or 0.0
     logp_M, entropy_M = target_logprobs(
@@ -73,6 +73,11 @@ def hidden_states(decoder: PreTrainedModel, batch: MicroBatch, compute: torch.dt
         )
     found_ME: Tensor = output.last_hidden_state[0][batch.source_M]
     return found_ME
+
+
+def _logits_scale(config: PreTrainedConfig) -> float:
+    """Factor of the logits: Cohere multiplies them by logit_scale, Granite divides them by logits_scaling."""
+    return (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
 
 
 def check_packed(model: PreTrainedModel) -> None:

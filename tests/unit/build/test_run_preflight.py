@@ -49,12 +49,15 @@ def test_architecture(tmp_path: Path) -> None:
     t5 = model(tmp_path / "t5", model_type="t5", architectures=["T5Model"], is_encoder_decoder=True)
     with pytest.raises(ModelError, match=r"model.name=.*t5.*needs a causal language model"):
         preflight.check_architecture("model.name", t5)
-    other = model(tmp_path / "other", model_type="falcon", architectures=["FalconForCausalLM"])
+    other = model(tmp_path / "other", model_type="cohere", architectures=["CohereForCausalLM"])
     preflight.check_architecture("model.name", other)
     found = preflight.engine_support(other)
     assert found is not None
     assert found.engine == "generate"
     preflight.check_architecture("model.name", "dojang-tiny")
+    falcon = model(tmp_path / "falcon", model_type="falcon", architectures=["FalconForCausalLM"])
+    with pytest.raises(ModelError, match=r"falcon' can be sampled from and evaluated, but not trained: transformers"):
+        preflight.check_architecture("model.name", falcon)
     (tmp_path / "other" / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config.json cannot be read .*again"):
         preflight.check_architecture("model.name", other)

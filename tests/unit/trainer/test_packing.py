@@ -9,10 +9,10 @@ from torch import Tensor
 from transformers import (
     GptOssConfig,
     GptOssForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
+    NemotronConfig,
+    NemotronForCausalLM,
     OPTConfig,
     OPTForCausalLM,
     PreTrainedModel,
@@ -238,12 +238,12 @@ SIZES = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_atte
 @pytest.mark.parametrize(
     "model",
     [
-        lambda: GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=4.0, initializer_range=0.5)),
+        lambda: NemotronForCausalLM(NemotronConfig(**SIZES, num_key_value_heads=2, initializer_range=0.5)),
         lambda: Lfm2ForCausalLM(
             Lfm2Config(**SIZES, num_key_value_heads=2, layer_types=["conv", "full_attention"], initializer_range=0.5)
         ),
     ],
-    ids=["scores are scaled", "convolutions"],
+    ids=["packing is not passed on", "convolutions"],
 )
 def test_models_that_are_more_than_packing_knows_are_refused(model: Callable[[], PreTrainedModel]) -> None:
     torch.manual_seed(0)
