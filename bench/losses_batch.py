@@ -147,7 +147,7 @@ def advantages_of(estimator: str, batch: Batch) -> Found:
 def gae_of(batch: Batch) -> Found:
     """Advantages of every token by a critic (gamma 0.9, lambda 0.8), and returns."""
     algorithm = PpoConfig(gamma=0.9, lam=0.8).make(LONGEST)
-    samples = [sample for group in algorithm.trace(batch.groups()) for sample in group.samples]
+    samples = [sample for group in algorithm.compute_gae(batch.groups()) for sample in group.samples]
 
     def spread(streams: list[NDArray[np.floating]]) -> Tensor:
         found_BT = torch.zeros_like(batch.logp_BT)

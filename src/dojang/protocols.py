@@ -310,7 +310,7 @@ class LimitsRatios(Algorithm, Protocol):
 class TrainsCritic(Algorithm, Protocol):
     """An algorithm with a critic."""
 
-    def trace(self, groups: Sequence[Group]) -> list[Group]:
+    def compute_gae(self, groups: Sequence[Group]) -> list[Group]:
         """Generalized advantage estimation (GAE): all groups of a step with per-token advantages and returns, computed
         from their `values`."""
 
@@ -336,7 +336,7 @@ class Trainer(Protocol):
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probs of each sample's tokens under the current weights; 0 where the sample's mask is False."""
 
-    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    async def compute_values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Critic's value before each token of each sample; 0 where the mask is False. Needs a critic."""
 
     async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:

@@ -78,7 +78,7 @@ class Ppo(PolicyGradient):
         # Advantages are per token, and the critic trains on every completion.
         return replace(super().requirements, critic=True, zero_advantage=True)
 
-    def trace(self, groups: Sequence[Group]) -> list[Group]:
+    def compute_gae(self, groups: Sequence[Group]) -> list[Group]:
         found = [replace(group, samples=tuple(map(self._with_gae, group.samples))) for group in groups]
         return _whiten(found) if self.config.whiten else found
 

@@ -216,7 +216,7 @@ async def update(run: Run, groups: Sequence[Group]) -> Metrics:
         groups = await compute_old_logprobs(run, groups)
     advantage_figures: Metrics = {}
     if run.critic and groups:
-        groups = cast(TrainsCritic, run.algorithm).trace(await compute_values(run, groups))
+        groups = cast(TrainsCritic, run.algorithm).compute_gae(await compute_values(run, groups))
         advantage_figures = advantage_metrics(groups)
     metrics: dict[str, list[float]] = {}
     steps = min(run.minibatches, len(groups))
@@ -241,7 +241,8 @@ async def compute_old_logprobs(run: Run, groups: Sequence[Group]) -> list[Group]
 
 async def compute_values(run: Run, groups: Sequence[Group]) -> list[Group]:
     """Returns the groups with the critic's values, computed before the first update."""
-    values = map(float_array, await run.trainer.appraise([sample for group in groups for sample in group.samples]))
+    samples = [sample for group in groups for sample in group.samples]
+    values = map(float_array, await run.trainer.compute_values(samples))
     return [
         replace(group, samples=tuple(replace(sample, values=next(values)) for sample in group.samples))
         for group in groups

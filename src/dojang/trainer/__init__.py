@@ -3,6 +3,7 @@
 torch_trainer                         TorchTrainer: forward, backward, optimizer step, publish, save
 distributed, process_group            DistributedTrainer over the ranks of torchrun
 multi_policy_trainer                  MultiPolicyTrainer: one trainer per role
+forwarding                            ForwardingTrainer: base of trainers that forward to others
 packing, packed_attention             samples packed into rows without padding; their attention on a CPU
 flash_attention                       attention of packed samples on a GPU (FlashAttention varlen)
 forward, logprobs                     hidden states, log-probs and entropy of a micro-batch

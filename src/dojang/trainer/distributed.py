@@ -6,21 +6,19 @@ trainers communicate by collectives.
 
 import asyncio
 import signal
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from dojang.core.errors import TrainingError
 from dojang.protocols import Trainer
+from dojang.trainer.forwarding import ForwardingTrainer
 from dojang.trainer.process_group import ProcessGroup
-from dojang.types import Group, Metrics, Sample
 
 __all__ = ["DistributedTrainer", "run_worker_rank"]
 
 
-class DistributedTrainer:
+class DistributedTrainer(ForwardingTrainer):
     """The Trainer on the first rank; broadcasts its calls to the trainers on the other ranks."""
 
     def __init__(self, own: Trainer, ranks: ProcessGroup) -> None:
@@ -28,48 +26,11 @@ class DistributedTrainer:
         self._in_step = True
         """False if a call failed here, so other ranks may be inside it."""
 
-    async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
-        metrics: Metrics = await self._all("forward_backward", groups)
-        return metrics
-
-    async def optim_step(self) -> Metrics:
-        metrics: Metrics = await self._all("optim_step")
-        return metrics
-
-    async def skip_steps(self, count: int) -> None:
-        await self._all("skip_steps", count)
-
-    async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        found: list[tuple[float, ...]] = await self._all("score", samples)
-        return found
-
-    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        found: list[tuple[float, ...]] = await self._all("appraise", samples)
-        return found
-
-    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        found: list[tuple[float, ...]] = await self._all("ref_logprobs", samples)
-        return found
-
-    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        found: list[tuple[float, ...]] = await self._all("teacher_logprobs", samples)
-        return found
-
-    async def publish(self) -> int:
-        version: int = await self._all("publish")
-        return version
-
-    async def save(self, path: Path) -> None:
-        await self._all("save", path)
-
-    async def restore(self, path: Path) -> None:
-        await self._all("restore", path)
-
     async def close(self) -> None:
         if self._in_step:  # otherwise the other ranks end when this process ends
-            await self._all("close")
+            await super().close()
 
-    async def _all(self, method: str, *arguments: Any) -> Any:
+    async def _call(self, method: str, *arguments: Any) -> Any:
         self._in_step = False
         try:
             dist.broadcast_object_list([(method, arguments)], src=0, group=self._ranks.control_group)

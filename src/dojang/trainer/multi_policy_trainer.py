@@ -10,18 +10,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dojang.core.errors import TrainingError
 from dojang.protocols import Algorithm, Trainer
-from dojang.types import Group, Metrics, Sample
+from dojang.trainer.forwarding import ForwardingTrainer
+from dojang.types import Group, Metrics
 
 __all__ = ["MultiPolicyTrainer"]
 
 T = TypeVar("T")
 
 
-class MultiPolicyTrainer:
+class MultiPolicyTrainer(ForwardingTrainer):
     """A Trainer that forwards to the trainer of each role."""
 
     def __init__(self, trainers: Mapping[str, Trainer], algorithm: Algorithm, *, concurrent: bool = False) -> None:
@@ -46,18 +47,6 @@ class MultiPolicyTrainer:
 
     async def skip_steps(self, count: int) -> None:
         await self._run({role: partial(each.skip_steps, count) for role, each in self._trainers.items()})
-
-    async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._by_role("score", samples)
-
-    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._by_role("appraise", samples)
-
-    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._by_role("ref_logprobs", samples)
-
-    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._by_role("teacher_logprobs", samples)
 
     async def publish(self) -> int:
         """Publishes all models; returns the version of the first role."""
@@ -113,12 +102,13 @@ class MultiPolicyTrainer:
         except TrainingError as error:
             raise TrainingError(f"the {role}: {error}") from error
 
-    async def _by_role(self, verb: str, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        """Calls `verb` of each role's trainer with its samples; returns results in the order of all samples."""
+    async def _call(self, method: str, *arguments: Any) -> list[tuple[float, ...]]:
+        """The methods that take samples: each role's trainer gets its own; results are in the order of all samples."""
+        (samples,) = arguments
         places = {role: [at for at, sample in enumerate(samples) if sample.role == role] for role in self._trainers}
         told = await self._run(
             {
-                role: partial(getattr(self._trainers[role], verb), [samples[at] for at in own])
+                role: partial(getattr(self._trainers[role], method), [samples[at] for at in own])
                 for role, own in places.items()
                 if own
             }

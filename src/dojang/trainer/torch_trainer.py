@@ -186,7 +186,7 @@ class TorchTrainer:
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return self._per_token(samples, lambda batch: self._policy(batch)[0])
 
-    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    async def compute_values(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         assert self._critic is not None, "called only with a critic"
         return self._per_token(samples, self._critic.values)
 

@@ -106,11 +106,11 @@ def oracle(groups: Sequence[Group], gamma: float, lam: float) -> Array:
 def test_a_trace_has_advantages_and_returns_where_tokens_were_chosen(
     groups: list[Group], gamma: float, lam: float
 ) -> None:
-    traced = PpoConfig(gamma=gamma, lam=lam, whiten=False).make(max_tokens=64).trace(groups)
+    estimated = PpoConfig(gamma=gamma, lam=lam, whiten=False).make(max_tokens=64).compute_gae(groups)
     expected = oracle(groups, gamma, lam)
-    assert_same(everything(traced, "advantages"), expected, tolerance=1e-9)
-    assert_same(everything(traced, "returns"), expected + everything(groups, "values"), tolerance=1e-9)
-    for before, after in zip(groups, traced, strict=True):
+    assert_same(everything(estimated, "advantages"), expected, tolerance=1e-9)
+    assert_same(everything(estimated, "returns"), expected + everything(groups, "values"), tolerance=1e-9)
+    for before, after in zip(groups, estimated, strict=True):
         for old, new in zip(before.samples, after.samples, strict=True):
             assert replace(new, advantages=(), returns=()) == old
             for stream in (new.advantages, new.returns):
@@ -118,31 +118,31 @@ def test_a_trace_has_advantages_and_returns_where_tokens_were_chosen(
 
 
 def test_without_discount_the_return_of_every_token_is_the_reward(groups: list[Group]) -> None:
-    for group in PpoConfig().make(max_tokens=64).trace(groups):
+    for group in PpoConfig().make(max_tokens=64).compute_gae(groups):
         for sample in group.samples:
             assert chosen(sample, sample.returns) == pytest.approx([sample.reward] * sample.response_length)
 
 
 def test_advantages_are_whitened_over_the_tokens_of_the_batch_and_returns_are_not(groups: list[Group]) -> None:
-    plain, white = (PpoConfig(lam=0.9, whiten=each).make(max_tokens=64).trace(groups) for each in (False, True))
+    plain, white = (PpoConfig(lam=0.9, whiten=each).make(max_tokens=64).compute_gae(groups) for each in (False, True))
     raw = everything(plain, "advantages")
     assert_same(everything(white, "advantages"), (raw - raw.mean()) / (raw.std(ddof=1) + 1e-8), tolerance=1e-9)
     assert_same(everything(white, "returns"), everything(plain, "returns"))
-    alone = PpoConfig(lam=0.9).make(max_tokens=64).trace(groups[:1])
+    alone = PpoConfig(lam=0.9).make(max_tokens=64).compute_gae(groups[:1])
     assert not np.allclose(everything(alone, "advantages"), everything(white[:1], "advantages"))
 
 
 def test_where_all_advantages_are_alike_none_is_left(make_group: Callable[..., Group]) -> None:
     groups = [make_group((0.7, 0.7), values=(0.0,) * 5), make_group((0.7,), values=(0.0,) * 5)]
-    traced = PpoConfig().make(max_tokens=64).trace(groups)
-    assert not everything(traced, "advantages").any()
-    assert everything(traced, "returns").tolist() == [0.7] * 6
+    estimated = PpoConfig().make(max_tokens=64).compute_gae(groups)
+    assert not everything(estimated, "advantages").any()
+    assert everything(estimated, "returns").tolist() == [0.7] * 6
 
 
 def test_an_answer_without_tokens_is_left_as_it_is(make_group: Callable[..., Group]) -> None:
-    (group,) = PpoConfig().make(max_tokens=64).trace([make_group((1.0,), answer=(), values=(0.0,) * 3)])
+    (group,) = PpoConfig().make(max_tokens=64).compute_gae([make_group((1.0,), answer=(), values=(0.0,) * 3)])
     assert [*group.samples[0].advantages] == [*group.samples[0].returns] == [0.0] * 3
-    assert PpoConfig().make(max_tokens=64).trace([]) == []
+    assert PpoConfig().make(max_tokens=64).compute_gae([]) == []
 
 
 def test_length_counts_even_if_all_rewards_are_alike(make_sample: MakeSample, problem: Problem) -> None:
@@ -154,16 +154,16 @@ def test_length_counts_even_if_all_rewards_are_alike(make_sample: MakeSample, pr
     (group,) = (
         PpoConfig(overlong_buffer_fraction=0.4, overlong_penalty=0.5, whiten=False)
         .make(max_tokens=10)
-        .trace([Group(problem, 0, samples)])
+        .compute_gae([Group(problem, 0, samples)])
     )
     assert [sample.returns[-1] for sample in group.samples] == pytest.approx([1.0, 0.75, 0.5])
 
 
-def test_an_unjudged_sample_cannot_be_traced(make_group: Callable[..., Group], make_sample: MakeSample) -> None:
+def test_an_unjudged_sample_has_no_gae(make_group: Callable[..., Group], make_sample: MakeSample) -> None:
     group = make_group((1.0,), values=(0.0,) * 5)
     unjudged = make_sample(verdict=Verdict(Outcome.JUDGE_ERROR, None, detail="lost"), values=(0.0,) * 5)
     with pytest.raises(ValueError, match="must not be trained on"):
-        PpoConfig().make(max_tokens=64).trace([replace(group, samples=(*group.samples, unjudged))])
+        PpoConfig().make(max_tokens=64).compute_gae([replace(group, samples=(*group.samples, unjudged))])
 
 
 def test_a_sample_is_recorded_beside_the_whole_step(make_group: Callable[..., Group]) -> None:
@@ -208,7 +208,7 @@ MASK = np.random.default_rng(1).random((4, 9)) < 0.7
 MASK[3] = False
 
 
-def appraised(seed: int = 0) -> tuple[Array, Array, Array]:
+def value_batch(seed: int = 0) -> tuple[Array, Array, Array]:
     """Values, what they were, and returns."""
     rng = np.random.default_rng(seed)
     old = rng.normal(0, 1, MASK.shape)
@@ -238,7 +238,7 @@ def value_loss(value: Array, old: Array, wanted: Array, clip: float) -> tuple[Ar
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("clip", [0.0, CLIP])
 def test_the_value_loss_and_its_gradient_agree_with_the_oracle(seed: int, clip: float) -> None:
-    value, old, wanted = appraised(seed)
+    value, old, wanted = value_batch(seed)
     loss, gradient, figures = value_loss(value, old, wanted, clip)
     assert_same(loss, value_oracle(value, old, wanted, clip))
     assert_near(gradient, numeric_gradient(lambda at: float(value_oracle(at, old, wanted, clip).sum()), value))
@@ -270,7 +270,7 @@ def test_single_values_by_hand(value: float, loss: float, gradient: float) -> No
 @pytest.mark.parametrize("where", range(3))
 @pytest.mark.parametrize("clip", [0.0, CLIP])
 def test_values_outside_the_mask_contribute_nothing(garbage: float, where: int, clip: float) -> None:
-    clean = appraised()
+    clean = value_batch()
     dirty = [np.where(MASK, each, garbage) if at == where else each for at, each in enumerate(clean)]
     expected, found = value_loss(*clean, clip), value_loss(dirty[0], dirty[1], dirty[2], clip)
     np.testing.assert_array_equal(found[0], expected[0])

@@ -60,8 +60,8 @@ def test_a_critic_gets_the_penalty_of_each_token(group: Group) -> None:
     algorithm = PpoConfig(kl_in_reward=0.1, whiten=False).make(9)
     (found,), _ = algorithm.penalise([group], LOGPROBS, REFERENCE)
     values = (0.0, 0.3, 0.2, 0.1)
-    (traced,) = algorithm.trace([replace(found, samples=(replace(found.samples[0], values=values),))])
+    (estimated,) = algorithm.compute_gae([replace(found, samples=(replace(found.samples[0], values=values),))])
     rewards = (-0.1 * expected("kl")[0, 1:]).tolist()
     rewards[-1] += 1.0
     returns = list(accumulate(reversed(rewards)))[::-1]  # gamma = lam = 1
-    assert traced.samples[0].returns[1:] == pytest.approx(returns)
+    assert estimated.samples[0].returns[1:] == pytest.approx(returns)

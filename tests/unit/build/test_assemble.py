@@ -69,7 +69,7 @@ class Algorithm(Incomplete):
 
 class Critical(Algorithm):
     requirements = Requirements(critic=True)
-    trace = None
+    compute_gae = None
 """
 
 

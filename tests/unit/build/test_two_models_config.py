@@ -47,7 +47,7 @@ def lengthy(split):
 class Critical:
     loss_aggregation, max_resample_rounds = "tokens", 0
     requirements = Requirements(critic=True)
-    advantages = limit = loss = trace = value_loss = None
+    advantages = limit = loss = compute_gae = value_loss = None
 """
 
 

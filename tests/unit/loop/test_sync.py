@@ -941,13 +941,13 @@ def test_the_critic_is_asked_just_before_it_learns(make_run: Callable[..., Run])
     """What waits knows nothing of it; what is learned from knows what it thought before the first of two updates."""
     run = make_run(script=None, grade=by_parity, algo=PpoConfig(), steps=4, minibatches=2, lag=1)
     events: list[tuple[str, int]] = []
-    appraise, forward_backward = run.trainer.appraise, run.trainer.forward_backward
+    compute_values, forward_backward = run.trainer.compute_values, run.trainer.forward_backward
 
-    async def appraised(samples: Sequence[Sample]) -> list[tuple[float, ...]]:
+    async def compute_values_logged(samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         assert isinstance(run.trainer, TorchTrainer)
         assert not any(sample.values.size or sample.advantages.size or sample.returns.size for sample in samples)
-        events.append(("appraise", run.trainer._version))
-        return await appraise(samples)
+        events.append(("compute_values", run.trainer._version))
+        return await compute_values(samples)
 
     async def learned(groups: Sequence[Group]) -> Metrics:
         assert isinstance(run.trainer, TorchTrainer)
@@ -955,11 +955,11 @@ def test_the_critic_is_asked_just_before_it_learns(make_run: Callable[..., Run])
         events.append(("learn", run.trainer._version))
         return await forward_backward(groups)
 
-    run.trainer.appraise = appraised  # type: ignore[method-assign]
+    run.trainer.compute_values = compute_values_logged  # type: ignore[method-assign]
     run.trainer.forward_backward = learned  # type: ignore[method-assign]
     state = play(run)
     assert events == [
-        (what, at + more) for at in (0, 2, 4) for what, more in (("appraise", 0), ("learn", 0), ("learn", 1))
+        (what, at + more) for at in (0, 2, 4) for what, more in (("compute_values", 0), ("learn", 0), ("learn", 1))
     ]
     assert not any(each.values.size for batch in state.pending for group in batch for each in group.samples)
     assert load(dump(state.pending), run.problem) == state.pending

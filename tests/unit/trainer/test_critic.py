@@ -36,15 +36,15 @@ class Pair:
 
         return asyncio.run(both())
 
-    def trace(self, groups: Sequence[Group]) -> list[Group]:
+    def compute_gae(self, groups: Sequence[Group]) -> list[Group]:
         """With what the critic says of them now."""
         samples = [sample for group in groups for sample in group.samples]
-        values = iter(asyncio.run(self.trainer.appraise(samples)))
+        values = iter(asyncio.run(self.trainer.compute_values(samples)))
         told = [
             replace(group, samples=tuple(replace(each, values=next(values)) for each in group.samples))
             for group in groups
         ]
-        return self.trainer._algorithm.trace(told)
+        return self.trainer._algorithm.compute_gae(told)
 
     def policy_weights(self) -> dict[str, Tensor]:
         return {name: each.detach().clone() for name, each in self.model.named_parameters()}
@@ -145,7 +145,7 @@ def gradient(critic: Critic) -> list[Tensor]:
 
 def test_at_first_it_expects_nothing(make: Make, groups: list[Group]) -> None:
     samples = all_samples(groups)
-    assert asyncio.run(make().trainer.appraise(samples)) == [(0.0,) * len(sample.tokens) for sample in samples]
+    assert asyncio.run(make().trainer.compute_values(samples)) == [(0.0,) * len(sample.tokens) for sample in samples]
 
 
 @pytest.mark.parametrize("max_tokens_per_microbatch", [1, 16, 8192])
@@ -153,7 +153,7 @@ def test_values_are_those_of_each_sample_alone(make: Make, groups: list[Group], 
     pair = make(skewed=True, max_tokens_per_microbatch=max_tokens_per_microbatch)
     assert pair.critic is not None
     samples = all_samples(groups)
-    for sample, found in zip(samples, asyncio.run(pair.trainer.appraise(samples)), strict=True):
+    for sample, found in zip(samples, asyncio.run(pair.trainer.compute_values(samples)), strict=True):
         assert chosen(sample, found) == pytest.approx(alone(pair.critic, sample).tolist(), abs=1e-9)
         assert not any(each for each, mine in zip(found, sample.mask, strict=True) if not mine)
     assert gradient(pair.critic) == []
@@ -163,7 +163,7 @@ def test_a_value_is_said_before_its_token_is_known(make: Make, groups: list[Grou
     pair = make(skewed=True)
     sample = groups[0].samples[0]
     other = replace(sample, tokens=(*sample.tokens[:4], sample.tokens[4] + 1, *sample.tokens[5:]))
-    first, second = (chosen(sample, each) for each in asyncio.run(pair.trainer.appraise([sample, other])))
+    first, second = (chosen(sample, each) for each in asyncio.run(pair.trainer.compute_values([sample, other])))
     assert first[:2] == pytest.approx(second[:2], abs=1e-12)
     assert first[2] != pytest.approx(second[2], abs=1e-6)
 
@@ -184,7 +184,7 @@ def value_loss(critic: Critic, groups: Sequence[Group]) -> Tensor:
 @pytest.fixture
 def moved(make: Make, groups: list[Group]) -> list[Group]:
     """Traced by a critic with other weights, so that some values have left the clip."""
-    return make(skewed=True, seed=1).trace(groups)
+    return make(skewed=True, seed=1).compute_gae(groups)
 
 
 @pytest.mark.numerical
@@ -235,7 +235,7 @@ def test_where_all_returns_are_alike_there_is_nothing_to_explain(make: Make, gro
     pair = make()
     alike = [
         replace(group, samples=tuple(replace(each, returns=(0.3,) * len(each.tokens)) for each in group.samples))
-        for group in pair.trace(groups)
+        for group in pair.compute_gae(groups)
     ]
     assert "critic/vf_explained_var" not in pair.step(alike)
 
@@ -275,12 +275,12 @@ def test_the_first_step_is_adamw_with_a_clipped_gradient(make: Make, moved: list
 def test_it_learns_which_answers_are_rewarded(make: Make, groups: list[Group]) -> None:
     """Before their first token the answers of a group are all alike to it; that much it cannot explain."""
     pair = make(critic=CriticConfig(lr=3e-3, warmup_steps=99))
-    found = [pair.step(pair.trace(groups)) for _ in range(60)]
+    found = [pair.step(pair.compute_gae(groups)) for _ in range(60)]
     assert found[0]["critic/vf_explained_var"] == pytest.approx(0.0, abs=1e-9)
     assert found[-1]["critic/vf_explained_var"] > 0.5
     assert found[-1]["critic/vf_loss"] < found[0]["critic/vf_loss"] / 10
     for sample, values in zip(
-        all_samples(groups), asyncio.run(pair.trainer.appraise(all_samples(groups))), strict=True
+        all_samples(groups), asyncio.run(pair.trainer.compute_values(all_samples(groups))), strict=True
     ):
         assert chosen(sample, values)[1:] == pytest.approx([sample.reward] * (sample.response_length - 1), abs=0.2)
 
@@ -288,12 +288,12 @@ def test_it_learns_which_answers_are_rewarded(make: Make, groups: list[Group]) -
 def test_while_it_warms_up_the_policy_waits(make: Make, groups: list[Group]) -> None:
     pair = make(critic=CriticConfig(lr=1e-2, warmup_steps=2), weight_decay=0.1, warmup_steps=3)
     policy, critic = pair.policy_weights(), pair.critic_weights()
-    waiting = [pair.step(pair.trace(groups)) for _ in range(2)]
+    waiting = [pair.step(pair.compute_gae(groups)) for _ in range(2)]
     torch.testing.assert_close(pair.policy_weights(), policy, rtol=0, atol=0)
     assert all(not torch.equal(value, critic[name]) for name, value in pair.critic_weights().items())
     assert all(each["actor/grad_norm"] == 0.0 and "actor/loss" not in each for each in waiting)
     assert asyncio.run(pair.trainer.publish()) == 2
-    learning = pair.step(pair.trace(groups))
+    learning = pair.step(pair.compute_gae(groups))
     assert learning["actor/grad_norm"] > 0
     assert learning["actor/lr"] == pytest.approx(1e-2 / 4)  # its own warm-up begins only now
     assert all(not torch.equal(value, policy[name]) for name, value in pair.policy_weights().items())
@@ -317,10 +317,12 @@ def test_half_precision_is_for_the_arithmetic_only(make: Make, groups: list[Grou
     assert plain.critic is not None
     assert half.critic is not None
     half.critic._value_model._compute = torch.bfloat16
-    found = [torch.tensor(sum(asyncio.run(each.trainer.appraise(all_samples(groups))), ())) for each in (plain, half)]
+    found = [
+        torch.tensor(sum(asyncio.run(each.trainer.compute_values(all_samples(groups))), ())) for each in (plain, half)
+    ]
     assert not torch.equal(found[0], found[1])
     torch.testing.assert_close(found[0], found[1], rtol=0.1, atol=0.1)
-    half.step(half.trace(groups))
+    half.step(half.compute_gae(groups))
     assert {each.dtype for each in half.critic._value_model.parameters()} == {torch.float32}
 
 
@@ -350,27 +352,27 @@ def test_a_restored_pair_goes_on_bit_by_bit(
 ) -> None:
     settings = {"dtype": dtype, "weight_decay": 0.01, "critic": CriticConfig(lr=3e-3, warmup_steps=1)}
     pair = make(**settings)
-    pair.step(pair.trace(groups))
-    pair.step(pair.trace(groups[:1]))
+    pair.step(pair.compute_gae(groups))
+    pair.step(pair.compute_gae(groups[:1]))
     asyncio.run(pair.trainer.save(tmp_path))
-    metrics = [pair.step(pair.trace(some)) for some in (groups[1:], groups)]
+    metrics = [pair.step(pair.compute_gae(some)) for some in (groups[1:], groups)]
     other = make(**settings, seed=5, skewed=True)  # starts from other weights, which must not matter
     asyncio.run(other.trainer.restore(tmp_path))
-    assert [other.step(other.trace(some)) for some in (groups[1:], groups)] == metrics
+    assert [other.step(other.compute_gae(some)) for some in (groups[1:], groups)] == metrics
     torch.testing.assert_close(other.critic_weights(), pair.critic_weights(), rtol=0, atol=0)
     torch.testing.assert_close(other.policy_weights(), pair.policy_weights(), rtol=0, atol=0)
 
 
 def test_a_resumed_run_may_have_another_rate(make: Make, groups: list[Group], tmp_path: Path) -> None:
     pair = make(critic=CriticConfig(lr=1e-2))
-    pair.step(pair.trace(groups))
+    pair.step(pair.compute_gae(groups))
     asyncio.run(pair.trainer.save(tmp_path))
     moves = []
     for rate in (1e-2, 1e-4):
         other = make(critic=CriticConfig(lr=rate))
         asyncio.run(other.trainer.restore(tmp_path))
         before = other.critic_weights()
-        other.step(other.trace(groups))
+        other.step(other.compute_gae(groups))
         moves.append(sum(float((each - before[name]).abs().sum()) for name, each in other.critic_weights().items()))
     assert moves[1] == pytest.approx(moves[0] / 100, rel=1e-6)
 
@@ -381,7 +383,7 @@ def test_a_damaged_critic_is_a_sentence_and_changes_nothing(
     make: Make, groups: list[Group], tmp_path: Path, file: str, damage: str
 ) -> None:
     pair = make()
-    pair.step(pair.trace(groups))
+    pair.step(pair.compute_gae(groups))
     asyncio.run(pair.trainer.save(tmp_path))
     path = tmp_path / "critic" / file
     if not file:

@@ -133,7 +133,7 @@ def play(case: str, ranks: ProcessGroup) -> dict[str, Any]:
     if trainer._reference is not None:
         scores += asyncio.run(trainer.ref_logprobs(samples))
     if trainer._critic is not None:
-        scores += asyncio.run(trainer.appraise(samples))
+        scores += asyncio.run(trainer.compute_values(samples))
     return {"metrics": found, "weights": weights(trainer), "scores": scores}
 
 

@@ -87,11 +87,11 @@ def test_a_model_without_a_limit_takes_any_prompt(tokenizer: PreTrainedTokenizer
 
 
 def test_a_template_gets_its_variables(tokenizer: PreTrainedTokenizerBase) -> None:
-    thinker = copy.deepcopy(tokenizer)
-    thinker.chat_template = "{{ messages[0].content }}{% if think is defined and not think %} at once{% endif %}"
-    plain = ChatRenderer(thinker, context=None, max_tokens=1).render(CHAT[:1])
-    told = ChatRenderer(thinker, context=None, max_tokens=1, variables={"think": False}).render(CHAT[:1])
-    assert thinker.decode(told) == f"{thinker.decode(plain)} at once"
+    thinking = copy.deepcopy(tokenizer)
+    thinking.chat_template = "{{ messages[0].content }}{% if think is defined and not think %} at once{% endif %}"
+    plain = ChatRenderer(thinking, context=None, max_tokens=1).render(CHAT[:1])
+    told = ChatRenderer(thinking, context=None, max_tokens=1, variables={"think": False}).render(CHAT[:1])
+    assert thinking.decode(told) == f"{thinking.decode(plain)} at once"
 
 
 def test_how_a_template_is_filled_in_is_no_variable_of_it(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -18,7 +18,7 @@ from dojang.cluster.ray.object_store import put_weights
 from dojang.cluster.ray.placement import Placement, release
 from dojang.core.errors import DojangError, RanksLost
 from dojang.protocols import Trainer, WeightStore
-from dojang.types import Group, Metrics, Sample
+from dojang.trainer.forwarding import ForwardingTrainer
 
 __all__ = ["Rank", "RayTrainer", "set_rank_environment"]
 
@@ -36,47 +36,23 @@ def set_rank_environment(rank: int, world: int, address: tuple[str, int]) -> Non
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
 
 
-class Rank(FileTransfer):
+class Rank(FileTransfer, ForwardingTrainer):
     """One rank of the trainer, inside its actor."""
 
     def __init__(self, trainer: Trainer, weights: WeightStore) -> None:
         super().__init__()
         self._trainer, self._weights = trainer, weights
 
-    async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
-        return await self._trainer.forward_backward(groups)
-
-    async def optim_step(self) -> Metrics:
-        return await self._trainer.optim_step()
-
-    async def skip_steps(self, count: int) -> None:
-        await self._trainer.skip_steps(count)
-
-    async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._trainer.score(samples)
-
-    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._trainer.appraise(samples)
-
-    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._trainer.ref_logprobs(samples)
-
-    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        return await self._trainer.teacher_logprobs(samples)
-
-    async def publish(self, first: bool) -> tuple[int, list[Any]]:
+    async def publish_and_put(self, first: bool) -> tuple[int, list[Any]]:
         """Version, and the object reference of the weights if this is the first rank."""
         version = await self._trainer.publish()
         return version, [put_weights(self._weights.fetch(version))] if first else []
 
-    async def save(self, path: Path) -> None:
-        await self._trainer.save(path)
-
-    async def restore(self, path: Path) -> None:
-        await self._trainer.restore(path)
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        return await getattr(self._trainer, method)(*arguments)
 
 
-class RayTrainer:
+class RayTrainer(ForwardingTrainer):
     """A Trainer that forwards to Ranks in actors."""
 
     def __init__(
@@ -102,43 +78,15 @@ class RayTrainer:
                 raise RanksLost(f"a trainer ended during its start ({error})") from error
             raise
 
-    async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
-        metrics: Metrics = await self._all("forward_backward", ray.put(groups))
-        return metrics
-
-    async def optim_step(self) -> Metrics:
-        metrics: Metrics = await self._all("optim_step")
-        return metrics
-
-    async def skip_steps(self, count: int) -> None:
-        await self._all("skip_steps", count)
-
-    async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        found: list[tuple[float, ...]] = await self._all("score", ray.put(samples))
-        return found
-
-    async def appraise(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        found: list[tuple[float, ...]] = await self._all("appraise", ray.put(samples))
-        return found
-
-    async def ref_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        found: list[tuple[float, ...]] = await self._all("ref_logprobs", ray.put(samples))
-        return found
-
-    async def teacher_logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        found: list[tuple[float, ...]] = await self._all("teacher_logprobs", ray.put(samples))
-        return found
-
     async def publish(self) -> int:
-        calls = (each.call("publish", at == 0) for at, each in enumerate(self._ranks))
+        calls = (each.call("publish_and_put", at == 0) for at, each in enumerate(self._ranks))
         version, references = (await self._gather(calls))[0]
         await self._watch_for_loss(self._on_publish(version, references[0], self._ranks[0]))
         return int(version)
 
     async def save(self, path: Path) -> None:
         if await self._share_directory(path):
-            await self._all("save", path)
-            return
+            return await super().save(path)
         folders = await self._gather(each.call("make_folder") for each in self._ranks)
         await self._each("save", folders)
         for each, folder in zip(self._ranks, folders, strict=True):
@@ -146,8 +94,7 @@ class RayTrainer:
 
     async def restore(self, path: Path) -> None:
         if await self._share_directory(path):
-            await self._all("restore", path)
-            return
+            return await super().restore(path)
         folders = await self._gather(each.call("make_folder") for each in self._ranks)
         await self._watch_for_loss(send_folder(path, list(zip(self._ranks, folders, strict=True))))
         await self._each("restore", folders)
@@ -156,8 +103,9 @@ class RayTrainer:
     async def close(self) -> None:
         self._kill()
 
-    async def _all(self, method: str, *arguments: Any) -> Any:
-        return (await self._gather(each.call(method, *arguments) for each in self._ranks))[0]
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        sent = [ray.put(each) for each in arguments]  # samples are large: stored once, not once per rank
+        return (await self._gather(each.call(method, *sent) for each in self._ranks))[0]
 
     async def _each(self, method: str, folders: Sequence[Path]) -> None:
         """Calls a method on every rank with the rank's own folder."""
