@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -100,26 +101,20 @@ class TorchEngineConfig(StartedEngineSection):
         found = support(model.config.to_dict())
         if found.engine == "none":
             raise ModelError(f"{parts.source}: {found.message}")
+        engine: Callable[..., RolloutEngine] = partial(
+            TorchEngine,
+            kv_cache_gb=self.kv_cache_gb,
+            alone=parts.alone,
+            prefill_chunk_tokens=self.prefill_chunk_tokens,
+        )
         if found.engine == "generate":
             warnings.warn(f"{parts.source}: {found.message}", RuntimeWarning, stacklevel=2)
-            return GenerateEngine(
-                model,
-                parts.tokenizer,
-                parts.weights,
-                max_num_seqs=self.max_num_seqs,
-                context=parts.context,
-                threads=self.threads or parts.threads,
-                dtype=parts.dtype,
-                float32_head=parts.float32_head,
-            )
-        return TorchEngine(  # it copies the weights
+            engine = GenerateEngine
+        return engine(  # it copies the weights
             model,
             parts.tokenizer,
             parts.weights,
             max_num_seqs=self.max_num_seqs,
-            kv_cache_gb=self.kv_cache_gb,
-            alone=parts.alone,
-            prefill_chunk_tokens=self.prefill_chunk_tokens,
             context=parts.context,
             threads=self.threads or parts.threads,
             dtype=parts.dtype,

@@ -13,27 +13,30 @@ from dojang.protocols import RolloutEngine
 
 __all__ = ["RemoteEngineConfig", "VllmEngineConfig"]
 
-_WeightSync = Literal["full", "delta"]
+
+class _WeightSyncSection(EngineSection):
+    """Settings of an engine that gets weights by files."""
+
+    weight_sync: Literal["full", "delta"] = "full"
+    """Weight sync after each step: full sends all weights, delta the changed values and a checksum. If the checksum
+    differs, and at first, all weights are sent."""
+
+    def takes_deltas(self) -> bool:
+        return self.weight_sync == "delta"
 
 
-class VllmEngineConfig(StartedEngineSection):
+class VllmEngineConfig(_WeightSyncSection, StartedEngineSection):
     """vLLM on this machine, or as Ray actors (docs/engines.md)."""
 
     name: Literal["vllm"] = "vllm"
     tensor_parallel_size: int = Field(default=1, ge=1)
     """Number of GPUs per engine (tensor parallelism), for models too large for one GPU."""
-    weight_sync: _WeightSync = "full"
-    """Weight sync after each step: full sends all weights, delta the changed values and a checksum. If the checksum
-    differs, and at first, all weights are sent."""
 
     def required_packages(self) -> Iterator[Requirement]:
         yield Requirement("rollout.engine.name=vllm", ("vllm",), "vllm")
 
     def gpus(self) -> int:
         return self.tensor_parallel_size
-
-    def takes_deltas(self) -> bool:
-        return self.weight_sync == "delta"
 
     def make(self, parts: EngineParts) -> RolloutEngine:
         from dojang.inference.vllm import VllmEngine
@@ -52,7 +55,7 @@ class VllmEngineConfig(StartedEngineSection):
         )
 
 
-class RemoteEngineConfig(EngineSection):
+class RemoteEngineConfig(_WeightSyncSection):
     """Servers started with `vllm serve` (docs/engines.md)."""
 
     external: ClassVar[bool] = True
@@ -64,12 +67,6 @@ class RemoteEngineConfig(EngineSection):
     weights_dir: str = ""
     """Folder for new weights that this machine and the servers see under the same path; without it the servers must
     be on this machine."""
-    weight_sync: _WeightSync = "full"
-    """Weight sync after each step: full sends all weights, delta the changed values and a checksum. If the checksum
-    differs, and at first, all weights are sent."""
-
-    def takes_deltas(self) -> bool:
-        return self.weight_sync == "delta"
 
     def make(self, parts: EngineParts) -> RolloutEngine:
         from dojang.inference.engine_pool import EnginePool
