@@ -167,7 +167,6 @@ class DeltaReceiver:
 
     def __init__(self, engine: RolloutEngine, close: bool) -> None:
         self._engine, self._close, self._fresh = engine, close, True
-        self.capabilities = getattr(engine, "capabilities", None)
         self._first = asyncio.Lock()
 
     async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:

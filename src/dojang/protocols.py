@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # the protocols are read by code that must not load torch
 __all__ = [
     "Algorithm",
     "Changes",
-    "EngineCapabilities",
     "EngineState",
     "Factors",
     "Judge",
@@ -27,7 +26,6 @@ __all__ = [
     "LossAggregation",
     "MultiNodeJudge",
     "Patch",
-    "Pause",
     "ProgramTask",
     "Renderer",
     "Requirements",
@@ -108,26 +106,6 @@ class RolloutEngine(Protocol):
         """Stop. Pending requests fail."""
 
 
-Pause = Literal["abort", "wait", "keep", "recompute"]
-"""How running sequences are treated by a pause. abort: return them unfinished. wait: let them finish. keep: continue
-afterwards with their KV cache. recompute: continue afterwards with a KV cache computed by the new weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCapabilities:
-    """Optional features of an engine. A feature it lacks raises NotImplementedError."""
-
-    pauses: frozenset[Pause]
-    resumes: bool
-    """Whether an aborted completion can be continued where it stopped."""
-    patches: bool
-    """Whether a weight update may change single elements of a tensor."""
-    repeats: bool
-    """Whether sampling is batch-invariant: the same tokens whatever else is being decoded."""
-    frees_memory: bool
-    """Whether `sleep` frees memory."""
-
-
 @dataclass(frozen=True, slots=True)
 class EngineState:
     """Status of an engine."""
@@ -136,7 +114,6 @@ class EngineState:
     running: int
     """Number of sequences being decoded."""
     waiting: int
-    paused: bool
     dirty: str = ""
     """Reason why the engine needs a full weight update before it can sample: an interrupted update. Empty if usable."""
 
@@ -182,20 +159,7 @@ class WeightUpdate(Protocol):
 
 
 class ServingEngine(RolloutEngine, Protocol):
-    """An engine with the controls asynchronous training needs: pause, abort, weight updates in parts, sleep."""
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        """Optional features of this engine."""
-
-    async def abort(self) -> None:
-        """End all requests now. Their callers get the tokens so far, with finish `abort`."""
-
-    async def pause(self, mode: Pause) -> None:
-        """Stop decoding; returns when nothing runs. New requests wait until `resume`."""
-
-    async def resume(self) -> None:
-        """Continue after `pause`."""
+    """An engine whose weights can be sent to it, in full or as changed elements, also while it decodes."""
 
     async def begin(self, version: int, *, base: int | None = None) -> WeightUpdate:
         """Begin an update to `version`. With `base`, only the changes since that version will be sent.
@@ -205,12 +169,6 @@ class ServingEngine(RolloutEngine, Protocol):
 
     async def checksum(self) -> str:
         """Checksum of all weights (core/checksum.py)."""
-
-    async def sleep(self) -> None:
-        """Pause and free memory. Running sequences continue after `wake`."""
-
-    async def wake(self) -> None:
-        """Allocate the memory again and continue."""
 
     async def state(self) -> EngineState:
         """Status of the engine. Raises if the engine cannot be reached."""

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Metrics = Mapping[str, float]
-Finish = Literal["stop", "length", "abort"]
+Finish = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,11 +54,9 @@ def test_openai_completions_give_the_same_samples(kit: Served) -> None:
 
 def test_an_openai_server_can_do_nothing_but_draw(kit: Served) -> None:
     async def manage(engine: RemoteEngine) -> None:
-        assert not engine.capabilities.pauses
-        assert not engine.capabilities.patches
-        for verb in (lambda: engine.load(7), engine.abort, engine.sleep, lambda: engine.pause("keep"), engine.resume):
+        for verb in (engine.load, engine.begin):
             with pytest.raises(NotImplementedError):
-                await verb()
+                await verb(7)
         assert len(await engine.generate(PROMPT, 1, WARM)) == 1
         assert (await engine.state()).running == 0
 
@@ -105,16 +103,16 @@ def test_a_server_that_was_restarted_is_noticed(kit: Served) -> None:
     assert [each.version for each in run(kit.remote(), restart)] == [3]
 
 
-def test_a_pause_gets_through_when_all_connections_are_taken(kit: Served) -> None:
-    async def crowd(engine: RemoteEngine) -> list[Completion]:
+def test_an_update_gets_through_when_all_connections_are_taken(kit: Served) -> None:
+    async def crowd(engine: RemoteEngine) -> None:
         await engine.load(0)
         asked = asyncio.create_task(engine.generate(PROMPT, 6, LONG))
         await asyncio.sleep(0.5)
-        await asyncio.wait_for(engine.pause("abort"), 30)
-        await engine.resume()
-        return await asked
+        await asyncio.wait_for(engine.load(7), 30)
+        assert not asked.done()
+        asked.cancel()
 
-    assert {each.finish for each in run(kit.remote(connections=2), crowd)} == {"abort"}
+    run(kit.remote(connections=2), crowd)
 
 
 def test_an_engine_that_is_closed_fails_what_is_under_way(kit: Served) -> None:

@@ -1,7 +1,7 @@
 """The built-in inference engine: prompts -> completions with log-probs and the policy version of every token.
 
 config          settings: the base class of engine sections, and TorchEngineConfig
-torch_engine    TorchEngine: requests, pauses and weight updates, around a background thread
+torch_engine    TorchEngine: requests and weight updates, around a background thread
 generate_engine  GenerateEngine: slow, on transformers' generate, for other models
 scheduler       continuous batching: prefill, decode, preemption
 sequence        a request and the sequences of its samples

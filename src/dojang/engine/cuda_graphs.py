@@ -107,14 +107,11 @@ class CudaGraphRunner:
 
         return wait
 
-    def release(self) -> None:
-        self._graphs.clear()
-        self._pool = self._captured_keys = None
-
     def _graph(self, rows: int, *, samples: bool) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         # The KV cache may have grown: graphs hold its addresses.
         if self._captured_keys is None or self._captured_keys() is not self._cache.keys_LSKTD:
-            self.release()
+            self._graphs.clear()
+            self._pool = None
             self._captured_keys = ref(
                 self._cache.keys_LSKTD
             )  # weak, so that the old cache is freed before the new one is allocated

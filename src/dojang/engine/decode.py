@@ -61,9 +61,6 @@ class DecodeRunner(Protocol):
     def continue_decoding(self, kept: Sequence[int], inputs: StepInputs) -> Callable[[], SampledTokens]:
         """Start further steps for these of the same slots, from tokens not yet collected."""
 
-    def release(self) -> None:
-        """Free all memory held between steps."""
-
 
 class EagerRunner:
     """One step at a time, on any device."""
@@ -88,9 +85,6 @@ class EagerRunner:
 
     def continue_decoding(self, kept: Sequence[int], inputs: StepInputs) -> Callable[[], SampledTokens]:
         raise NotImplementedError
-
-    def release(self) -> None:
-        return None
 
 
 def sample(logits_NV: Tensor, inputs: StepInputs) -> SampledTokens:

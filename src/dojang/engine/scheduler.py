@@ -16,7 +16,7 @@ The scheduler knows no threads and no clock; `torch_engine.py` does. Call it in 
 from collections import abc, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -108,24 +108,10 @@ class Scheduler:
         """Queue the samples of a request."""
         max_tokens = min(request.sampling.max_tokens, self.context - len(request.prompt))
         for index in range(request.n):
-            past = request.resume.get(index)
-            if past and (past.finish != "abort" or len(past.tokens) >= max_tokens):
-                request.finished[index] = replace(past, finish="length") if past.finish == "abort" else past
-                continue
-            tokens = request.prompt + (past.tokens if past else ())
-            prefix = self._prefixes.setdefault(tokens, Prefix(tokens))
+            prefix = self._prefixes.setdefault(request.prompt, Prefix(request.prompt))
             self._waiting.append(Sequence.of(request, index, prefix, max_tokens))
-        if len(request.finished) == request.n:
+        if not request.n:
             request.deliver(request)
-
-    def abort(self, requests: Collection[Request]) -> None:
-        """Finish all samples of these requests at their current token and deliver them."""
-        self._sync()
-        others, self._waiting = self._waiting, deque(seq for seq in self._waiting if seq.request not in requests)
-        for seq in (each for each in others if each.request in requests):
-            self._finish(seq, "abort")
-        self._finish_slots({slot: "abort" for slot, seq in enumerate(self._running) if seq.request in requests})
-        self._release_if_idle()
 
     def drop(self, requests: Collection[Request]) -> None:
         """Remove cancelled requests without delivering them."""
@@ -148,11 +134,6 @@ class Scheduler:
         self.version = version
         self._clear_prefixes()
 
-    def recompute(self) -> None:
-        """Preempt all running sequences, so that the current weights prefill them again."""
-        self._sync()
-        self._preempt(0)
-
     def _clear_prefixes(self) -> None:
         """Drop all prefilled results, also of finished requests: their prefixes may still be referenced."""
         for prefix in list(self._prefixes.values()):
@@ -165,13 +146,6 @@ class Scheduler:
             tokens = seq.request.prompt + tuple(seq.tokens)
             seq.prefix = self._prefixes.setdefault(tokens, Prefix(tokens))
             self._waiting.appendleft(seq)
-
-    def sleep(self) -> None:
-        """Free the KV cache. Running sequences are prefilled again afterwards."""
-        self.recompute()
-        self._clear_prefixes()
-        self._cache.release()
-        self._runner.release()
 
     def step(self) -> None:
         """Prefill a chunk and decode for all running sequences; on out of memory, preempt half of them."""
@@ -349,8 +323,7 @@ class Scheduler:
         for (seq, slot, tokens, logps, plains), (count, finish) in zip(updates, stops, strict=True):
             seq.tokens += tokens[:count]
             seq.logprobs += logps[:count]
-            if seq.plain_logprobs is not None:
-                seq.plain_logprobs += plains[:count]
+            seq.plain_logprobs += plains[:count]
             seq.note_version(self.version, count)
             if finish:
                 finished[slot] = finish
@@ -371,7 +344,7 @@ class Scheduler:
             text=self._stop_criteria.text(seq.tokens, request.sampling.stop),
             finish=finish,
             version=seq.spans[0].version if seq.spans else self.version,
-            plain_logprobs=tuple(seq.plain_logprobs or ()),
+            plain_logprobs=tuple(seq.plain_logprobs),
             spans=tuple(seq.spans),
         )
         if len(request.finished) == request.n:

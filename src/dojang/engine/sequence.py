@@ -1,6 +1,6 @@
 """Requests, and one sequence for each of their samples."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,8 +21,6 @@ class Request:
     sampling: Sampling
     deliver: Callable[["Request"], None]
     """Called when the last sample has finished."""
-    resume: Mapping[int, Completion] = field(default_factory=dict)
-    """Earlier completions by sample index. Aborted ones continue from their last token."""
     finished: dict[int, Completion] = field(default_factory=dict)
 
     @property
@@ -39,11 +37,11 @@ class Sequence:
     prefix: Prefix
     uniforms: np.ndarray[tuple[int], np.dtype[np.float64]]
     """One uniform random number for every token the sample may have."""
-    tokens: list[int]
-    logprobs: list[float]
-    plain_logprobs: list[float] | None
-    """Log-probs at temperature 1; None if the resumed part came from an engine without them."""
-    spans: list[Span]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    plain_logprobs: list[float] = field(default_factory=list)
+    """Log-probs at temperature 1."""
+    spans: list[Span] = field(default_factory=list)
 
     @property
     def length(self) -> int:
@@ -63,32 +61,10 @@ class Sequence:
 
     @classmethod
     def of(cls, request: Request, index: int, prefix: Prefix, max_tokens: int) -> "Sequence":
-        """Create sample `index` of a request, starting from the aborted completion to resume, if any."""
-        past = request.resume.get(index)
+        """Create sample `index` of a request."""
         sampling = request.sampling
-        return cls(
-            request=request,
-            index=index,
-            prefix=prefix,
-            uniforms=uniforms(sampling.seed, sampling.prompt_index, index, max_tokens),
-            tokens=list(past.tokens) if past else [],
-            logprobs=list(past.logprobs) if past else [],
-            plain_logprobs=_plain_logprobs(past),
-            spans=_spans(past) if past else [],
-        )
+        return cls(request, index, prefix, uniforms(sampling.seed, sampling.prompt_index, index, max_tokens))
 
     def next_uniforms(self, start: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Random numbers of `count` tokens, beginning `start` tokens after the last one; fewer near the limit."""
         return self.uniforms[len(self.tokens) + start : len(self.tokens) + start + count]
-
-
-def _plain_logprobs(past: Completion | None) -> list[float] | None:
-    if past is None or len(past.plain_logprobs) == len(past.tokens):
-        return list(past.plain_logprobs) if past else []
-    return None
-
-
-def _spans(past: Completion) -> list[Span]:
-    if past.spans or not past.tokens:
-        return list(past.spans)
-    return [Span(past.version, 0, len(past.tokens))]

@@ -10,7 +10,7 @@ floating-point rounding.
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,19 +28,12 @@ from dojang.engine.sequence import Request
 from dojang.engine.stop_criteria import StopCriteria, end_tokens
 from dojang.engine.validate import check_clean, check_request
 from dojang.engine.weight_update import StagedUpdate, apply_update, send_and_commit
-from dojang.protocols import EngineCapabilities, EngineState, Pause, WeightStore
+from dojang.protocols import EngineState, WeightStore
 from dojang.types import Completion, Sampling
 
 __all__ = ["TorchEngine"]
 
 T = TypeVar("T")
-_CAPABILITIES = EngineCapabilities(
-    pauses=frozenset(("abort", "wait", "keep", "recompute")),
-    resumes=True,
-    patches=True,
-    repeats=True,
-    frees_memory=True,
-)
 
 
 @dataclass(eq=False)
@@ -73,8 +66,6 @@ class _Pending:
 
 class TorchEngine:
     """A ServingEngine with its own copy of the weights, updated from a weight store or by a sender."""
-
-    capabilities = _CAPABILITIES
 
     def __init__(
         self,
@@ -115,24 +106,16 @@ class TorchEngine:
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._new: list[tuple[Request, _Pending]] = []
         self._pending: dict[Request, _Pending] = {}
-        self._held_back: list[Request] | None = None
-        """Requests that arrived during a pause with mode "wait"; None outside of one."""
-        self._drained: list[Callable[[BaseException | None], None]] = []
-        """Callbacks of pauses with mode "wait", called when all requests have finished, or with an error."""
-        self._paused = False
-        self._recompute = False
         self._closed = False
         self._update: StagedUpdate | None = None
         self._dirty = ""
         self._thread: threading.Thread | None = None
 
-    async def generate(
-        self, prompt: Sequence[int], n: int, sampling: Sampling, *, resume: Mapping[int, Completion] | None = None
-    ) -> list[Completion]:
-        self._check(prompt, sampling, resume or {})
+    async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
+        self._check(prompt, sampling)
         loop = asyncio.get_running_loop()
         pending = _Pending(loop)
-        request = Request(tuple(prompt), n, sampling, pending.give, resume or {})
+        request = Request(tuple(prompt), n, sampling, pending.give)
         if not self._new:
             loop.call_soon(self._submit)
         self._new.append((request, pending))
@@ -185,49 +168,7 @@ class TorchEngine:
         if self._closed:
             raise RuntimeError("the engine is closed")
         scheduler = self._scheduler
-        return EngineState(scheduler.version, scheduler.running, scheduler.waiting, self._paused, self._dirty)
-
-    async def abort(self) -> None:
-        """Finish all requests at their current token; their completions are marked as aborted."""
-        await self._run_in_thread(self._abort)
-
-    async def pause(self, mode: Pause) -> None:
-        """Stop after the current step; with mode "wait", after all requests so far have finished."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def settle(error: BaseException | None = None) -> None:
-            _resolve(loop, done, None, error)
-
-        def begin() -> None:
-            if mode == "abort":
-                self._abort()
-            if mode == "wait" and self._scheduler.busy:
-                self._paused = False
-                self._held_back = self._held_back or []
-                self._drained.append(settle)
-            else:
-                self._paused, self._recompute = True, mode == "recompute"
-                settle()
-
-        await self._run_in_thread(begin)
-        await done
-
-    async def resume(self) -> None:
-        """Continue after a pause."""
-        await self._run_in_thread(self._resume)
-
-    async def sleep(self) -> None:
-        """Pause and free the KV cache; `wake` allocates it again."""
-
-        def free_memory() -> None:
-            self._paused = True
-            self._scheduler.sleep()
-
-        await self._run_in_thread(free_memory)
-
-    async def wake(self) -> None:
-        await self.resume()
+        return EngineState(scheduler.version, scheduler.running, scheduler.waiting, self._dirty)
 
     async def close(self) -> None:
         self._closed = True
@@ -235,12 +176,11 @@ class TorchEngine:
             self._inbox.put(lambda: None)
             await asyncio.to_thread(self._thread.join)
 
-    def _check(self, prompt: Sequence[int], sampling: Sampling, resume: Mapping[int, Completion]) -> None:
+    def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
         if self._closed:
             raise RuntimeError("the engine is closed")
         check_clean(self._dirty)
-        past = (token for each in resume.values() for token in each.tokens)
-        check_request(prompt, sampling, self._scheduler.context, self._vocabulary, past)
+        check_request(prompt, sampling, self._scheduler.context, self._vocabulary)
         self._scheduler.check(len(prompt) + sampling.max_tokens)
 
     async def _run_in_thread(self, command: Callable[[], T]) -> T:
@@ -287,15 +227,11 @@ class TorchEngine:
             self._run_commands()
             if self._closed:
                 break
-            if self._scheduler.busy and not self._paused:
+            if self._scheduler.busy:
                 try:
                     self._scheduler.step()
                 except Exception as error:
                     self._fail(error)
-            if self._drained and not self._scheduler.busy:
-                self._paused = True
-                self._notify_drained(None)
-        self._notify_drained(RuntimeError("the engine is closed"))
         for pending in self._pending.values():
             pending.cancel()
         with suppress(Empty):
@@ -303,16 +239,11 @@ class TorchEngine:
                 self._inbox.get(block=False)()  # they fail with "the engine is closed"
 
     def _run_commands(self) -> None:
-        """Run all posted commands; block for the next one when idle or paused."""
+        """Run all posted commands; block for the next one when idle."""
         with suppress(Empty):
-            self._inbox.get(block=self._paused or not self._scheduler.busy)()
+            self._inbox.get(block=not self._scheduler.busy)()
             while not self._closed:
                 self._inbox.get(block=False)()
-
-    def _notify_drained(self, error: BaseException | None) -> None:
-        waiting, self._drained = self._drained, []
-        for settle in waiting:
-            settle(error)
 
     def _apply_update(self, update: StagedUpdate, expected: str | None) -> None:
         if update.base is not None and update.base != self._scheduler.version:
@@ -337,42 +268,17 @@ class TorchEngine:
 
         request.deliver = give
         self._pending[request] = pending
-        if self._held_back is not None and not self._dirty:
-            self._held_back.append(request)
-        else:
-            self._enqueue(request)
-
-    def _enqueue(self, request: Request) -> None:
         try:
             check_clean(self._dirty)
             self._scheduler.add(request)
         except Exception as error:
-            pending = self._pending[request]
             self._drop(request)
             pending.fail(error)
 
     def _drop(self, *requests: Request) -> None:
         for request in requests:
             self._pending.pop(request, None)
-            if self._held_back is not None and request in self._held_back:
-                self._held_back.remove(request)
         self._scheduler.drop(set(requests))
-
-    def _abort(self) -> None:
-        held, self._held_back = self._held_back, None if self._held_back is None else []
-        for request in held or []:
-            self._enqueue(request)
-        self._scheduler.abort(set(self._pending))
-
-    def _resume(self) -> None:
-        self._paused = False
-        if self._recompute:
-            self._scheduler.recompute()
-            self._recompute = False
-        self._notify_drained(RuntimeError("the engine was resumed before all requests had finished"))
-        held, self._held_back = self._held_back or [], None
-        for request in held:
-            self._enqueue(request)
 
     def _fail(self, error: Exception) -> None:
         """Fail all pending requests and drop their sequences: after an error their state is unknown."""

@@ -3,7 +3,7 @@
 config          settings of the engines vllm and remote
 vllm            VllmEngine: vLLM in this process
 remote          RemoteEngine: `vllm serve` or an OpenAI-compatible server
-vllm_base       base of both: requests, pauses and weight updates
+vllm_base       base of both: requests and weight updates
 vllm_protocol   sampling parameters to vLLM, outputs from vLLM
 http_client     HTTP connections with timeouts and retries
 engine_pool     EnginePool: several replicas as one engine

@@ -55,7 +55,7 @@ class Server:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeouts = timeouts
         self.long_requests = asyncio.Semaphore(connections)
-        """Limits long requests; short ones, such as a pause, must get through while all of these wait."""
+        """Limits long requests; short ones (a weight update's) must get through while all of these wait."""
         self._free: list[httpx.AsyncClient] = []
         self._verify = httpx.create_ssl_context() if parsed.scheme == "https" else False
 

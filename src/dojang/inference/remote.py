@@ -17,21 +17,13 @@ from dojang.core.errors import ConfigError
 from dojang.inference.http_client import RequestRejected, Server, Timeouts
 from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
 from dojang.inference.vllm_protocol import BROKEN, VllmOutput, version_of
-from dojang.protocols import EngineCapabilities, WeightStore
+from dojang.protocols import WeightStore
 from dojang.weight_sync.weight_files import DeltaWeightFiles, WeightFiles
 
 __all__ = ["RemoteEngine"]
 
 logger = logging.getLogger(__name__)
 
-_ALL = EngineCapabilities(
-    pauses=frozenset(("abort", "wait", "keep", "recompute")),
-    resumes=True,
-    patches=True,
-    repeats=False,
-    frees_memory=False,
-)
-_SAMPLING_ONLY = EngineCapabilities(pauses=frozenset(), resumes=True, patches=False, repeats=False, frees_memory=False)
 _PROBE = {"temperature": 2.0, "top_k": 1, "max_tokens": 4, "seed": 0, "ignore_eos": True, "logprobs": 0}
 """Sampling parameters with only one possible token, whatever the model's logits."""
 
@@ -58,7 +50,7 @@ class RemoteEngine(VllmBaseEngine):
         connection = _VllmServer(server) if api == "vllm" else _OpenAiServer(server)
         files = (DeltaWeightFiles if weight_sync == "delta" else WeightFiles)(folder)
         super().__init__(connection, files, tokenizer, weights)
-        self.capabilities = _ALL if api == "vllm" else _SAMPLING_ONLY
+        self.accepts_weights = api == "vllm"
 
 
 class _OpenAiServer:
@@ -123,16 +115,7 @@ class _OpenAiServer:
     async def resume(self) -> None:
         raise _unable()
 
-    async def forget(self) -> None:
-        raise _unable()
-
     async def update(self, info: Mapping[str, Any], label: str) -> None:
-        raise _unable()
-
-    async def sleep(self) -> None:
-        raise _unable()
-
-    async def wake(self) -> None:
         raise _unable()
 
     async def close(self) -> None:
@@ -190,21 +173,12 @@ class _VllmServer(_OpenAiServer):
     async def resume(self) -> None:
         await self._manage("POST", "/resume")
 
-    async def forget(self) -> None:
-        await self._manage("POST", "/reset_prefix_cache?reset_running_requests=true")
-
     async def update(self, info: Mapping[str, Any], label: str) -> None:
         await self._manage("POST", "/init_weight_transfer_engine", {"init_info": {}})
         await self._manage("POST", "/update_weight_version", {"new_version": BROKEN})
         await self._server.ask("POST", "/start_weight_update")
         await self._server.ask("POST", "/update_weights", {"update_info": dict(info)})
         await self._server.ask("POST", "/finish_weight_update", {"weight_version": label})
-
-    async def sleep(self) -> None:
-        await self._manage("POST", "/sleep?level=1&mode=keep")
-
-    async def wake(self) -> None:
-        await self._manage("POST", "/wake_up")
 
     async def state(self) -> int | None:
         await self._server.check()

@@ -28,7 +28,7 @@ from dojang.engine.kv_cache import default_kv_cache_bytes
 from dojang.engine.kv_cache_size import UTILIZATION
 from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
 from dojang.inference.vllm_protocol import VllmOutput, version_of
-from dojang.protocols import EngineCapabilities, WeightStore
+from dojang.protocols import WeightStore
 from dojang.weight_sync.delta_receiver import DeltaReceiver
 from dojang.weight_sync.weight_files import DeltaWeightFiles, WeightFiles
 
@@ -73,13 +73,6 @@ class VllmEngine(VllmBaseEngine):
         )
         whole = WeightFiles(None, files, tied=_is_tied(Path(model)))
         super().__init__(connection, DeltaWeightFiles(None) if weight_sync == "delta" else whole, tokenizer, weights)
-        self.capabilities = EngineCapabilities(
-            pauses=frozenset(("abort", "wait", "keep", "recompute")),
-            resumes=True,
-            patches=True,
-            repeats=False,
-            frees_memory=bool(options.get("enable_sleep_mode")),
-        )
 
 
 def _is_tied(folder: Path) -> bool:
@@ -179,9 +172,6 @@ class _InProcessVllm:
     async def resume(self) -> None:
         await self._do(self._llm.resume_generation())
 
-    async def forget(self) -> None:
-        await self._do(self._llm.reset_prefix_cache(reset_running_requests=True))
-
     async def update(self, info: Mapping[str, Any], label: str) -> None:
         await self._do(self._update(info, label))
 
@@ -192,12 +182,6 @@ class _InProcessVllm:
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(dict(info)))
         await self._llm.finish_weight_update(label)
-
-    async def sleep(self) -> None:
-        await self._do(self._llm.sleep(level=1, mode="keep"))
-
-    async def wake(self) -> None:
-        await self._do(self._llm.wake_up())
 
     async def state(self) -> int:
         await self._do(self._llm.check_health())

@@ -41,9 +41,6 @@ class LookaheadRunner:
         self._texts = [self._texts[at] for at in kept]
         return self._begun(inputs)
 
-    def release(self) -> None:
-        assert not self.unseen
-
     def _begun(self, inputs: StepInputs) -> Callable[[], SampledTokens]:
         drawn = [self._once(StepInputs(inputs.samplings, uniform_N[None])) for uniform_N in inputs.uniform_RN]
         self.unseen += 1

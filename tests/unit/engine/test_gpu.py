@@ -165,7 +165,7 @@ def test_truncation_and_bias_beside_plain_requests(tokenizer: PreTrainedTokenize
     assert {each.tokens for each in biased} == {(33,) * 9}
 
 
-def test_weight_update_while_decoding_and_sleep(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_weight_update_while_decoding(tokenizer: PreTrainedTokenizerBase) -> None:
     words = len(tokenizer)
     weights = MemoryWeights(torch.float32)
     weights.publish(1, dict(made("llama", words, torch.float32, seed=1).named_parameters()))
@@ -177,11 +177,6 @@ def test_weight_update_while_decoding_and_sleep(tokenizer: PreTrainedTokenizerBa
         while not (await engine.state()).running:
             await asyncio.sleep(0.001)
         await engine.load(1)
-        before, slots = torch.cuda.memory_allocated(), engine._scheduler._cache
-        kept = 2 * slots.keys_LSKTD.nbytes
-        await engine.sleep()
-        assert torch.cuda.memory_allocated() <= before - kept < before
-        await engine.wake()
         first = await asked
         second = await engine.generate((7, 8, 9), 2, WARM)
         await engine.close()

@@ -1,8 +1,9 @@
-"""TorchEngine: abort, pause, weight updates while decoding, memory."""
+"""TorchEngine: weight updates while decoding, cancelled requests, memory."""
 
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -16,7 +17,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.core.errors import ModelError
 from dojang.engine.decoder import Attend
 from dojang.engine.torch_engine import TorchEngine
-from dojang.protocols import Pause
 from dojang.types import Completion, Sampling, Span
 from dojang.weight_sync.in_memory import MemoryWeights
 
@@ -55,90 +55,13 @@ async def under_way(engine: TorchEngine, tokens: int = 5) -> None:
         await asyncio.sleep(0.001)
 
 
+async def step_ended(engine: TorchEngine) -> None:
+    """Until the step that delivered the last completion has ended."""
+    await engine._run_in_thread(lambda: None)
+
+
 def alone(make: Make, prompt: tuple[int, ...], n: int, sampling: Sampling, **options: int) -> list[Completion]:
     return run(make(**options), lambda engine: engine.generate(prompt, n, sampling))
-
-
-def test_aborted_samples_are_delivered_and_can_resume(make: Make) -> None:
-    whole = alone(make, PROMPT, 3, HOT)
-
-    async def abort(engine: TorchEngine) -> list[Completion]:
-        asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
-        await under_way(engine)
-        await engine.abort()
-        return await asked
-
-    parts = run(make(), abort)
-    assert {part.finish for part in parts} == {"abort"}
-    for part, complete in zip(parts, whole, strict=True):
-        assert part.tokens == complete.tokens[: len(part.tokens)]
-    again = run(make(), lambda engine: engine.generate(PROMPT, 3, HOT, resume=dict(enumerate(parts))))
-    assert [each.tokens for each in again] == [each.tokens for each in whole]
-    for one, other in zip(again, whole, strict=True):
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-10)
-        assert one.finish == other.finish
-
-
-def test_waiting_requests_are_aborted_too(make: Make) -> None:
-    async def abort(engine: TorchEngine) -> list[list[Completion]]:
-        asked = [asyncio.create_task(engine.generate(PROMPT, 3, replace(HOT, prompt_index=at))) for at in range(4)]
-        await under_way(engine)
-        await engine.abort()
-        return await asyncio.gather(*asked)
-
-    groups = run(make(max_num_seqs=4), abort)
-    assert {each.finish for group in groups for each in group} == {"abort"}
-    assert groups[-1][-1].tokens == ()
-
-
-@pytest.mark.parametrize("mode", ["keep", "recompute"])
-def test_pause_does_not_change_tokens(make: Make, mode: Pause) -> None:
-    async def pause(engine: TorchEngine) -> list[Completion]:
-        asked = asyncio.create_task(engine.generate(PROMPT, 12, HOT))
-        await under_way(engine)
-        await engine.pause(mode)
-        before = [len(seq.tokens) for seq in engine._scheduler._running]
-        await asyncio.sleep(0.05)
-        assert [len(seq.tokens) for seq in engine._scheduler._running] == before
-        late = asyncio.create_task(engine.generate(PROMPT, 1, replace(HOT, prompt_index=1)))
-        await asyncio.sleep(0.02)
-        assert not late.done()
-        await engine.resume()
-        return await asked + await late
-
-    expected = alone(make, PROMPT, 12, HOT) + alone(make, PROMPT, 1, replace(HOT, prompt_index=1))
-    assert [each.tokens for each in run(make(), pause)] == [each.tokens for each in expected]
-
-
-def test_pause_wait_lets_requests_finish(make: Make) -> None:
-    async def pause(engine: TorchEngine) -> tuple[list[Completion], list[Completion]]:
-        asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
-        await under_way(engine)
-        pausing = asyncio.create_task(engine.pause("wait"))
-        await asyncio.sleep(0)
-        late = asyncio.create_task(engine.generate(PROMPT, 1, HOT))
-        await pausing
-        first = await asked
-        await asyncio.sleep(0.02)
-        assert not late.done()
-        await engine.resume()
-        return first, await late
-
-    first, late = run(make(), pause)
-    assert [each.tokens for each in first] == [each.tokens for each in alone(make, PROMPT, 3, HOT)]
-    assert len(late) == 1
-
-
-def test_pause_abort(make: Make) -> None:
-    async def pause(engine: TorchEngine) -> list[Completion]:
-        asked = asyncio.create_task(engine.generate(PROMPT, 3, HOT))
-        await under_way(engine)
-        await engine.pause("abort")
-        parts = await asked
-        await engine.resume()
-        return parts
-
-    assert {each.finish for each in run(make(), pause)} == {"abort"}
 
 
 def test_tokens_record_their_weight_version(make: Make, micro_model: Callable[..., PreTrainedModel]) -> None:
@@ -158,26 +81,6 @@ def test_tokens_record_their_weight_version(make: Make, micro_model: Callable[..
         assert mine.tokens != old.tokens
 
 
-def test_recompute_prefills_with_the_new_weights(make: Make, micro_model: Callable[..., PreTrainedModel]) -> None:
-    """Then what follows is what the new weights would have written after the same words."""
-
-    async def swap(engine: TorchEngine) -> list[Completion]:
-        asked = asyncio.create_task(engine.generate(PROMPT, 1, HOT))
-        await under_way(engine)
-        await engine.pause("recompute")
-        await engine.load(7)
-        await engine.resume()
-        return await asked
-
-    [mine] = run(make(), swap)
-    cut = mine.spans[0].end
-    with torch.no_grad():
-        text = torch.tensor([PROMPT + mine.tokens])
-        logits = micro_model(torch.float64, seed=7)(input_ids=text).logits[0, len(PROMPT) - 1 : -1]
-    expected = (logits / HOT.temperature).log_softmax(-1).gather(-1, torch.tensor(mine.tokens)[:, None])[:, 0]
-    assert mine.logprobs[cut:] == pytest.approx(expected[cut:].tolist(), abs=1e-10)
-
-
 def test_prefixes_of_old_weights_are_prefilled_again(make: Make) -> None:
     """Samples that wait for a slot while the weights change begin with the new ones."""
 
@@ -193,30 +96,14 @@ def test_prefixes_of_old_weights_are_prefilled_again(make: Make) -> None:
     assert last.tokens == new.tokens
 
 
-def test_sleep_frees_memory_and_keeps_requests(make: Make) -> None:
-    async def doze(engine: TorchEngine) -> list[Completion]:
-        asked = asyncio.create_task(engine.generate(PROMPT, 12, HOT))
-        await under_way(engine)
-        await engine.sleep()
-        assert engine._scheduler._cache.keys_LSKTD.numel() == 0
-        await engine.wake()
-        return await asked
-
-    expected = alone(make, PROMPT, 12, HOT)
-    assert [each.tokens for each in run(make(), doze)] == [each.tokens for each in expected]
-
-
-@pytest.mark.parametrize("ending", ["done", "one token", "aborted", "cancelled"])
+@pytest.mark.parametrize("ending", ["done", "one token", "cancelled"])
 def test_idle_engine_frees_the_kv_cache(make: Make, ending: str) -> None:
     async def play(engine: TorchEngine) -> None:
         sampling = replace(HOT, max_tokens=1 if ending == "one token" else 400 if ending != "done" else 8)
         asked = asyncio.ensure_future(engine.generate(PROMPT, 2, sampling))
-        if ending in ("aborted", "cancelled"):
+        if ending == "cancelled":
             while not engine._scheduler.running:
                 await asyncio.sleep(0)
-        if ending == "aborted":
-            await engine.abort()
-        if ending == "cancelled":
             asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         for _ in range(500):
@@ -263,7 +150,7 @@ def test_prompt_as_long_as_the_context_is_rejected(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("max_num_seqs", "lookahead"), [(1, False), (7, False), (7, True), (64, False), (64, True)])
-def test_ragged_requests_with_aborts_and_updates_match_single_requests(
+def test_ragged_requests_with_cancels_and_updates_match_single_requests(
     make: Make,
     weights: MemoryWeights,
     micro_model: Callable[..., PreTrainedModel],
@@ -294,29 +181,23 @@ def test_ragged_requests_with_aborts_and_updates_match_single_requests(
     ]
 
     async def storm(engine: TorchEngine) -> list[list[Completion]]:
-        some = asyncio.Semaphore(256)  # at a time: whatever is asked is aborted again and again
-
         async def ask(at: int) -> list[Completion]:
-            done: dict[int, Completion] = {}
-            prompt, n, sampling = asks[at]
             await asyncio.sleep(random.random() * 0.003 * len(asks))
-            async with some:
-                while len(done) < n or any(each.finish == "abort" for each in done.values()):
-                    done = dict(enumerate(await engine.generate(prompt, n, sampling, resume=done)))
-            return [done[index] for index in range(n)]
+            if random.random() < 0.3:
+                with suppress(TimeoutError):  # cancelled, and asked again
+                    return await asyncio.wait_for(engine.generate(*asks[at]), random.random() * 0.05)
+            return await engine.generate(*asks[at])
 
         async def disturb() -> None:
             for version in range(1, len(asks) // 5):
                 await asyncio.sleep(random.random() * 0.02)
-                if random.random() < 0.3:
-                    await engine.abort()
                 weights.publish(version, same)
                 await engine.load(version)
 
         disturbance = asyncio.create_task(disturb())
         results = await asyncio.gather(*(ask(at) for at in range(len(asks))))
         await disturbance
-        await engine.resume()  # the step that delivered the last has ended then
+        await step_ended(engine)
         assert not engine._scheduler.busy
         assert not engine._pending
         return results
@@ -338,7 +219,7 @@ def test_ragged_requests_with_aborts_and_updates_match_single_requests(
     assert not lookahead or (isinstance(runner, LookaheadRunner) and runner.went_on and not runner.unseen)
 
 
-@pytest.mark.parametrize("change", ["load", "abort", "sleep", "drop"])
+@pytest.mark.parametrize("change", ["load", "drop"])
 def test_steps_in_flight_are_collected_before_any_change(make: Make, change: str) -> None:
     engine = make(lookahead=True)
     runner = engine._scheduler._runner
@@ -350,13 +231,8 @@ def test_steps_in_flight_are_collected_before_any_change(make: Make, change: str
         await under_way(engine, 10)
         if change == "load":
             await engine.load(7)
-        elif change == "drop":
-            other.cancel()
         else:
-            await getattr(engine, change)()
-        drawn = await other if change == "abort" else []
-        assert all(len(each.tokens) % 3 == 1 for each in drawn if each.finish == "abort")  # the first, and whole looks
-        await engine.resume()
+            other.cancel()
         return await asked
 
     drawn = run(engine, disturb)
@@ -365,7 +241,6 @@ def test_steps_in_flight_are_collected_before_any_change(make: Make, change: str
         kept = min(len(mine.tokens), len(theirs.tokens)) if change != "load" else mine.spans[0].end
         assert kept >= 10
         assert mine.tokens[:kept] == theirs.tokens[:kept]
-        assert change == "abort" or mine.finish != "abort"
     assert not runner.unseen
     assert runner.went_on
 
@@ -378,7 +253,7 @@ def test_nothing_is_in_flight_after_the_last_sequence_stops_early(make: Make) ->
 
     async def play(engine: TorchEngine) -> list[Completion]:
         drawn = await engine.generate(PROMPT, 1, replace(HOT, stop_tokens=(token,)))
-        await engine.resume()  # the step that delivered it has ended then
+        await step_ended(engine)
         assert runner.went_on
         assert not runner.unseen
         return drawn

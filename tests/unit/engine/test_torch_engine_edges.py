@@ -1,4 +1,4 @@
-"""TorchEngine edge cases: overlapping pauses, failed updates, unusual requests, close."""
+"""TorchEngine edge cases: failed updates, unusual requests, close."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.core.errors import ModelError
 from dojang.engine.torch_engine import TorchEngine
-from dojang.protocols import Pause
 from dojang.types import Completion, Sampling
 from dojang.weight_sync.in_memory import MemoryWeights
 
@@ -37,89 +36,6 @@ async def begun(engine: TorchEngine, sampling: Sampling = HOT) -> "asyncio.Task[
     while not (await engine.state()).running:
         await asyncio.sleep(0.001)
     return task
-
-
-async def waiting(engine: TorchEngine) -> "asyncio.Task[None]":
-    """Start a pause with mode "wait"."""
-    task = asyncio.create_task(engine.pause("wait"))
-    while engine._held_back is None:
-        await asyncio.sleep(0.001)
-    return task
-
-
-@pytest.mark.parametrize("how", ["abort", "cancel", "broken update", "end"])
-def test_pause_wait_returns_however_requests_end(make: Make, how: str) -> None:
-    async def play(engine: TorchEngine) -> None:
-        under_way = await begun(engine)
-        pause = await waiting(engine)
-        if how == "abort":
-            await engine.abort()
-        elif how == "cancel":
-            under_way.cancel()
-        elif how == "broken update":
-            update = await engine.begin(1, base=0)
-            with pytest.raises(ValueError, match="checksum is"):
-                await update.commit("0" * 16)
-        await pause
-        assert (await engine.state()).paused
-        await asyncio.gather(under_way, return_exceptions=True)
-
-    run(make(), play)
-
-
-def test_two_pause_waits_lose_no_request(make: Make) -> None:
-    async def play(engine: TorchEngine) -> list[Completion]:
-        await begun(engine)
-        first = await waiting(engine)
-        late = asyncio.create_task(engine.generate(PROMPT, 1, WARM))
-        while not engine._held_back:
-            await asyncio.sleep(0.001)
-        second = asyncio.create_task(engine.pause("wait"))
-        await asyncio.gather(first, second)
-        assert not late.done()
-        await engine.resume()
-        return await late
-
-    assert len(run(make(), play)) == 1
-
-
-def test_resume_fails_a_pause_wait(make: Make) -> None:
-    async def play(engine: TorchEngine) -> None:
-        under_way = await begun(engine)
-        pause = await waiting(engine)
-        await engine.resume()
-        with pytest.raises(RuntimeError, match="resumed before all requests had finished"):
-            await pause
-        await under_way
-        await engine.generate(PROMPT, 1, WARM)
-        assert not (await engine.state()).paused
-
-    run(make(), play)
-
-
-@pytest.mark.parametrize("first", ["keep", "recompute"])
-def test_pause_wait_after_a_pause_lets_requests_finish(make: Make, first: Pause) -> None:
-    async def play(engine: TorchEngine) -> list[Completion]:
-        under_way = await begun(engine)
-        await engine.pause(first)
-        await engine.pause("wait")
-        assert under_way.done()
-        return await under_way
-
-    assert {each.finish for each in run(make(), play)} <= {"length", "stop"}
-
-
-def test_abort_includes_requests_held_back_by_a_pause(make: Make) -> None:
-    async def play(engine: TorchEngine) -> list[Completion]:
-        await begun(engine)
-        await waiting(engine)
-        late = asyncio.create_task(engine.generate(PROMPT, 2, WARM))
-        while not engine._held_back:
-            await asyncio.sleep(0.001)
-        await engine.abort()
-        return await late
-
-    assert [(each.tokens, each.finish) for each in run(make(), play)] == [((), "abort")] * 2
 
 
 def test_request_after_a_failed_update_samples_nothing(make: Make) -> None:
@@ -171,28 +87,6 @@ def test_prefixes_of_old_weights_are_cleared_while_referenced(make: Make) -> Non
     assert [each.tokens for each in run(make(), play)] == [each.tokens for each in run(make(), fresh)]
 
 
-def test_samples_of_another_engine_can_be_resumed(make: Make) -> None:
-    [whole] = run(make(), lambda engine: engine.generate(PROMPT, 1, WARM))
-    part = Completion(whole.tokens[:3], whole.logprobs[:3], "", "abort", 0)
-    [again] = run(make(), lambda engine: engine.generate(PROMPT, 1, WARM, resume={0: part}))
-    assert again.tokens == whole.tokens
-    assert again.plain_logprobs == ()
-
-
-@pytest.mark.parametrize("most", [1, 3])
-def test_resumed_samples_at_max_tokens_finish(make: Make, most: int) -> None:
-    part = Completion((30, 31, 32), (-1.0, -1.0, -1.0), "", "abort", 0)
-    sampling = replace(WARM, max_tokens=most)
-    [done] = run(make(), lambda engine: engine.generate(PROMPT, 1, sampling, resume={0: part}))
-    assert (done.tokens, done.finish) == ((30, 31, 32), "length")
-
-
-def test_resumed_samples_that_fill_the_context_finish(make: Make) -> None:
-    part = Completion((30,) * 505, (-1.0,) * 505, "", "abort", 0)
-    [done] = run(make(), lambda engine: engine.generate(PROMPT, 1, replace(WARM, max_tokens=600), resume={0: part}))
-    assert done.finish == "length"
-
-
 def test_request_that_never_fits_is_rejected_alone(make: Make) -> None:
     async def play(engine: TorchEngine) -> int:
         under_way = await begun(engine, replace(HOT, max_tokens=50))
@@ -215,7 +109,6 @@ def test_close_resolves_all_requests(make: Make) -> None:
         asked = [
             asyncio.create_task(engine.generate(PROMPT, 1, WARM)),
             asyncio.create_task(engine.checksum()),
-            asyncio.create_task(engine.pause("wait")),
         ]
         await asyncio.sleep(0)
         await engine.close()

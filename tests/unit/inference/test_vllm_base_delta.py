@@ -15,14 +15,13 @@ from dojang.core.checksum import checksum
 from dojang.inference.engine_pool import EnginePool
 from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
 from dojang.inference.vllm_protocol import VllmOutput
-from dojang.protocols import EngineCapabilities, Patch
+from dojang.protocols import Patch
 from dojang.types import Sampling
 from dojang.weight_sync.delta_receiver import DeltaReceiver
 from dojang.weight_sync.delta_store import DeltaWeights
 from dojang.weight_sync.weight_files import DeltaWeightFiles
 
 T = TypeVar("T")
-ALL = EngineCapabilities(frozenset(("abort", "wait", "keep", "recompute")), True, True, False, False)
 EMBEDDING = 4000
 
 
@@ -48,8 +47,6 @@ class Vllm:
 
     async def resume(self) -> None: ...
 
-    async def forget(self) -> None: ...
-
     async def update(self, info: Mapping[str, Any], label: str) -> None:
         path = Path(info["path"])
         self.sizes.append(path.stat().st_size)
@@ -61,10 +58,6 @@ class Vllm:
             raise RuntimeError(f"vLLM failed: {error}") from error
         self.holds = {name: each.clone() for name, each in found.items()}
         self.version = int(label)
-
-    async def sleep(self) -> None: ...
-
-    async def wake(self) -> None: ...
 
     async def state(self) -> int | None:
         return self.version
@@ -83,9 +76,7 @@ class World:
         self.publish(0)
 
     def beside(self, connection: Vllm, tokenizer: PreTrainedTokenizerBase) -> VllmBaseEngine:
-        engine = VllmBaseEngine(connection, DeltaWeightFiles(self.folder), tokenizer, self.store)
-        engine.capabilities = ALL
-        return engine
+        return VllmBaseEngine(connection, DeltaWeightFiles(self.folder), tokenizer, self.store)
 
     def publish(self, version: int) -> None:
         self.weights["embedding"][version] = version + 2.0

@@ -1,4 +1,4 @@
-"""Overlapping pauses and updates of vLLM engines, over a fake connection that records its calls."""
+"""Requests and updates of vLLM engines at the same time, over a fake connection that records its calls."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +11,11 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
 from dojang.inference.vllm_protocol import VllmOutput
-from dojang.protocols import EngineCapabilities
 from dojang.types import Sampling
 from dojang.weight_sync.in_memory import MemoryWeights
 from dojang.weight_sync.weight_files import WeightFiles
 
 SAMPLING = Sampling(1.0, 4)
-ALL = EngineCapabilities(frozenset(("abort", "wait", "keep", "recompute")), True, True, False, False)
 
 
 class Noted:
@@ -49,16 +47,10 @@ class Noted:
         self.notes.append("resume")
         self.running.set()
 
-    async def forget(self) -> None: ...
-
     async def update(self, info: Mapping[str, str], label: str) -> None:
         self.notes.append("begin")
         await asyncio.sleep(0.05)
         self.notes.append(f"end {'running' if self.running.is_set() else 'paused'}")
-
-    async def sleep(self) -> None: ...
-
-    async def wake(self) -> None: ...
 
     async def state(self) -> int | None:
         return 0
@@ -72,25 +64,9 @@ def make(tokenizer: PreTrainedTokenizerBase) -> Callable[[], tuple[VllmBaseEngin
         weights = MemoryWeights(torch.float32)
         weights.publish(7, {"a": torch.ones(2)})
         connection = Noted()
-        engine = VllmBaseEngine(connection, WeightFiles(None), tokenizer, weights)
-        engine.capabilities = ALL
-        return engine, connection
+        return VllmBaseEngine(connection, WeightFiles(None), tokenizer, weights), connection
 
     return one
-
-
-def test_resuming_waits_for_an_update(make: Callable[[], tuple[VllmBaseEngine, Noted]]) -> None:
-    async def play() -> list[str]:
-        engine, connection = make()
-        load = asyncio.create_task(engine.load(7))
-        while "begin" not in connection.notes:
-            await asyncio.sleep(0.001)
-        await engine.resume()
-        await load
-        await engine.close()
-        return connection.notes
-
-    assert asyncio.run(play()) == ["pause", "begin", "end paused", "resume", "resume"]
 
 
 def test_requests_during_an_update_wait_and_get_a_new_salt(
@@ -112,26 +88,6 @@ def test_requests_during_an_update_wait_and_get_a_new_salt(
     notes, before, after = asyncio.run(play())
     assert before != after
     assert notes[-1] == f"draw {after} running"
-
-
-def test_resume_fails_a_pause_wait(make: Callable[[], tuple[VllmBaseEngine, Noted]]) -> None:
-    async def play() -> None:
-        engine, connection = make()
-        asked = asyncio.create_task(engine.generate((1, 2), 1, SAMPLING))
-        while not (await engine.state()).running:
-            await asyncio.sleep(0.001)
-        pause = asyncio.create_task(engine.pause("wait"))
-        await asyncio.sleep(0.02)
-        await engine.resume()
-        with pytest.raises(RuntimeError, match="resumed before all requests had finished"):
-            await pause
-        connection.release.set()
-        await asyncio.wait_for(asked, 5)
-        await asyncio.wait_for(engine.generate((1, 2), 1, SAMPLING), 5)
-        assert "pause" not in connection.notes
-        await engine.close()
-
-    asyncio.run(play())
 
 
 def test_failed_load_does_not_block_the_next(make: Callable[[], tuple[VllmBaseEngine, Noted]]) -> None:
