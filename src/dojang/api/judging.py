@@ -43,12 +43,18 @@ def judge_program(
         raise ConfigError(f"the program is a {type(code).__name__}, not text")
     if not isinstance(tests, Sequence | Mapping) or isinstance(tests, str):
         raise ConfigError(f"tests={tests!r:.80} is neither a list of tests nor a problem with tests; see docs/judge.md")
+    _check_kind("limits", limits, Mapping)
+    _check_kind("checker", checker, str | Mapping)
     problem: dict[str, Any] = dict(tests) if isinstance(tests, Mapping) else {"tests": [_test(each) for each in tests]}
     if limits is not None:
         problem["limits"] = dict(limits)
     if checker is not None:
         problem["checker"] = {"name": checker} if isinstance(checker, str) else dict(checker)
-    suite = read_problem(json.dumps(problem), "all")
+    try:
+        written = json.dumps(problem)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"the tests cannot be written as JSON: {error}") from None
+    suite = read_problem(written, "all")
     submission = Submission(
         OTHER_NAMES.get(language, language), code, suite, Stop.FAILURE if stop_at_failure else Stop.NEVER
     )
@@ -67,6 +73,8 @@ def grade(
     Problem, a row with an `answer`, or the reference answer alone. Programs (`code`) are in the `language` of the
     reference, else of the task, by default python3.
     """
+    if not isinstance(text, str):
+        raise ConfigError(f"the completion is a {type(text).__name__}, not text")
     (verdict,) = _grader(task, judge).verdicts([(_problem(problem), text)])
     if verdict.outcome is Outcome.JUDGE_ERROR:
         raise JudgeError(f"the completion could not be graded: {verdict.detail}")
@@ -82,6 +90,11 @@ def _test(test: Test) -> dict[str, Any]:
     return {"input": given, "output": wanted}
 
 
+def _check_kind(argument: str, value: object, kind: Any) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(f"{argument}={value!r:.80} is a {type(value).__name__}; see docs/judge.md for its form")
+
+
 def _problem(problem: object) -> Problem:
     if isinstance(problem, Problem):
         return problem
@@ -93,12 +106,16 @@ def _problem(problem: object) -> Problem:
 
 def _grader(task: Described, judge: Mapping[str, Any] | JudgeConfig | None) -> Grader:
     """Returns a grader that earlier calls with the same settings have started."""
+    _check_kind("judge", judge, Mapping | JudgeConfig)
     judging = judge.model_dump(mode="json") if isinstance(judge, JudgeConfig) else dict(judge or {})
     if isinstance(task, Section):
         task = task.model_dump(mode="json")
     if not isinstance(task, str | Mapping):
         return Grader(task, judging)
-    return _shared(json.dumps(task, sort_keys=True), json.dumps(judging, sort_keys=True))
+    try:
+        return _shared(json.dumps(task, sort_keys=True), json.dumps(judging, sort_keys=True))
+    except TypeError as error:  # not JSON
+        raise ConfigError(f"the task or the judge's settings cannot be used: {error}") from None
 
 
 @cache

@@ -3,7 +3,7 @@
 import copy
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from hashlib import sha256
@@ -93,14 +93,17 @@ def _check_complete(tree: Mapping[str, Any], overrides: Sequence[str], caller: s
             )
     if isinstance(overrides, str):
         raise ConfigError(f"overrides={overrides!r} is text; give a list, such as [{overrides!r}]")
+    if not isinstance(overrides, Sequence) or not all(isinstance(each, str) for each in overrides):
+        raise ConfigError(f"overrides={overrides!r:.80} is not a list of texts; give a list, such as ['train.lr=1e-5']")
 
 
 def data_tree(dataset: Dataset, test: Dataset | None = None) -> dict[str, Any]:
     """Returns the `data` section of a dataset. Rows in memory are written to the cache: a resumed run needs them."""
-    if isinstance(dataset, Mapping) and "name" in dataset:
-        return dict(dataset)
-    if isinstance(dataset, str) and dataset in GRADED_BY:
-        return {"name": dataset}
+    named = {"name": dataset} if isinstance(dataset, str) and dataset in GRADED_BY else dataset
+    if isinstance(named, Mapping) and "name" in named:
+        if test is not None:
+            raise ConfigError(f"eval_dataset cannot be used: the dataset {named['name']} has its own held-out problems")
+        return dict(named)
     tree: dict[str, Any] = {"name": "files"}
     if isinstance(dataset, str | Path):
         _check_name(str(dataset))
@@ -143,7 +146,7 @@ def rewards_tree(
 ) -> dict[str, float]:
     """Returns the `task.rewards` of reward functions."""
     listed = listed_functions(functions)
-    if weights is not None and not isinstance(weights, Sequence):
+    if weights is not None and (not isinstance(weights, Sequence) or isinstance(weights, str)):
         raise ConfigError(f"reward_weights={weights!r} is not a list; give one weight for each reward function")
     if weights is not None and len(weights) != len(listed):
         raise ConfigError(f"{len(listed)} reward_funcs but {len(weights)} reward_weights; give one weight for each")
@@ -155,6 +158,8 @@ def rewards_tree(
 
 def listed_functions(functions: RewardFunction | Sequence[RewardFunction]) -> list[RewardFunction]:
     """Returns one or several reward functions as a list. Raises ConfigError unless each is a function or a name."""
+    if not isinstance(functions, str | Iterable) and not callable(functions):
+        raise ConfigError(f"reward_funcs={functions!r:.80} is neither a function nor a list of functions")
     listed = [functions] if isinstance(functions, str) or callable(functions) else list(functions)
     if not listed:
         raise ConfigError("reward_funcs is empty; give at least one function")
@@ -205,8 +210,8 @@ def _write(rows: Sequence[Mapping[str, Any]], argument: str) -> Path:
 def _line(position: str, row: Mapping[str, Any]) -> str:
     for column, value in row.items():
         try:
-            json.dumps(value, default=_text)
-        except (TypeError, ValueError) as error:
+            json.dumps(value, ensure_ascii=False, default=_text).encode()
+        except (TypeError, ValueError) as error:  # also an unpaired surrogate
             raise ConfigError(
                 f"{position}: JSON cannot hold the column {column!r} ({error}); convert it to text or numbers"
             ) from None

@@ -68,7 +68,10 @@ def _row(row: object, position: str) -> dict[str, Any]:
     for column in row:
         if not isinstance(column, str):
             raise DataError(f"{position}: the column name {column!r} is a {_kind(column)}, not text")
-    return {str(column): _plain(value) for column, value in row.items()}
+    try:
+        return {str(column): _plain(value) for column, value in row.items()}
+    except RecursionError:
+        raise DataError(f"{position} contains itself, or is nested too deeply") from None
 
 
 def _plain(value: Any) -> Any:

@@ -39,7 +39,7 @@ def same(got, expected):
 
 """
 EXPLANATION = (
-    "A problem file is a JSON object with `tests`, or with `public` and `private` tests, or with a `function` and "
+    "A problem is a JSON object with `tests`, or with `public` and `private` tests, or with a `function` and "
     '`calls`; a test is {"input": ..., "output": ...} or {"code": ..., "function": ...}. Correct it and try again.'
 )
 
@@ -126,13 +126,13 @@ def read_problem(text: str, which: Which = "private") -> TestSuite:
         tests += tuple(call.test(entry.function) for call in entry.calls) if isinstance(entry, Calls) else (entry,)
     if not tests:
         kind = "no tests" if which == "all" else f"no {which} tests"
-        raise DataError(f"The problem file has {kind}; add some, or choose others of private, public and all.")
+        raise DataError(f"The problem has {kind}; add some, or choose others of private, public and all.")
     return TestSuite(tests, problem.limits, problem.checker)
 
 
 def _unreadable(problems: list[str]) -> DataError:
     listed = "".join(f"\n  - {each}" for each in problems)
-    return DataError(f"The problem file cannot be used:{listed}\n{EXPLANATION}")
+    return DataError(f"The problem cannot be used:{listed}\n{EXPLANATION}")
 
 
 def _refuse(constant: str) -> NoReturn:

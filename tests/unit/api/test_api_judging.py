@@ -65,6 +65,15 @@ def test_wrong_arguments_are_refused() -> None:
         dojang.judge_program(ADD, [("1 2", "3", "4")])  # type: ignore[list-item]
     with pytest.raises(DataError, match="cpu_s"):
         dojang.judge_program(ADD, [("1 2", "3")], limits={"cpu_s": -1})
+    with pytest.raises(ConfigError, match="the tests cannot be written as JSON"):
+        dojang.judge_program(ADD, [{"input": b"", "output": ""}])
+    for wrong in ({"limits": 3}, {"checker": 3}, {"judge": "http://judge"}):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))}=.* is a (int|str); see docs/judge.md"):
+            dojang.judge_program(ADD, [("1 2", "3")], **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the completion is a NoneType, not text"):
+        dojang.grade("answer_line", "1", None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="set is not JSON serializable"):
+        dojang.grade({"name": "maths", "workers": {1}}, "1", "1")
 
 
 def test_completions_are_graded_by_a_task() -> None:

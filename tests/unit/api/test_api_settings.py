@@ -12,6 +12,8 @@ from dojang.api.settings import data_tree, make_config, rewards_tree
 from dojang.core.errors import ConfigError, DataError
 from dojang.core.section import load_object
 
+SELF: dict[str, Any] = {"prompt": "x"}
+SELF["inner"] = SELF
 ROWS = [{"prompt": f"{a}?", "answer": a} for a in range(30)]
 
 
@@ -118,6 +120,7 @@ def test_a_function_of_another_process_is_explained() -> None:
         ([polite], 1.0, "reward_weights=1.0 is not a list"),
         ([polite, polite], None, "twice"),
         ([7], None, "neither a function nor a text"),
+        ([polite], "1", "reward_weights='1' is not a list"),
     ],
 )
 def test_wrong_reward_functions_are_refused(functions: Any, weights: Any, words: str) -> None:
@@ -168,6 +171,12 @@ def test_reward_functions_join_the_task_that_is_named() -> None:
         ({"model": "dojang-tiny", "dataset": ROWS, "trian": {"lr": 1}}, "trian: no such key; did you mean train"),
         ({"model": "dojang-tiny", "dataset": ROWS, "train": {"lr": "fast"}}, "train.lr"),
         ({"model": "dojang-tiny", "dataset": [1, 2]}, "row 0 of the dataset is a int"),
+        ({"model": "dojang-tiny", "dataset": [{"prompt": "\ud800"}]}, "row 0 of the dataset: JSON cannot hold the col"),
+        ({"model": "dojang-tiny", "dataset": [SELF]}, "row 0 of the dataset contains itself"),
+        ({"model": "dojang-tiny", "dataset": ROWS, "overrides": [3]}, "is not a list of texts"),
+        ({"model": "dojang-tiny", "dataset": ROWS, "overrides": {"train.lr": 1}}, "is not a list of texts"),
+        ({"model": "dojang-tiny", "dataset": ROWS, "reward_funcs": 3}, "neither a function nor a list of functions"),
+        ({"model": "dojang-tiny", "dataset": "arithmetic", "eval_dataset": ROWS}, "has its own held-out problems"),
     ],
 )
 def test_wrong_arguments_say_what_to_do(arguments: dict[str, Any], words: str) -> None:
