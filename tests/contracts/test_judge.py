@@ -114,7 +114,7 @@ def test_limits_calls_and_early_stops_arrive(judge: Judge) -> None:
     run(both())
 
 
-@pytest.mark.parametrize("test_suite", [SUMS, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("suite", [SUMS, LARGE], ids=["small", "large"])
 def test_many_at_once_each_get_their_own(judge: Judge, suite: TestSuite) -> None:
     sources = [RIGHT + f"# {number}" if number % 3 else f"print('no {number}')" for number in range(30)]
 
