@@ -6,7 +6,7 @@ from typing import Any
 
 from dojang.api.blocking import run_coroutine
 from dojang.api.result import RunResult
-from dojang.api.settings import Dataset, RewardFunction, data_tree, make_config, model_of
+from dojang.api.settings import Dataset, RewardFunction, check_whole, data_tree, make_config, model_of
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.core.progress import ProgressBars
@@ -50,8 +50,9 @@ def evaluate(
         resume: go on with an evaluation that was interrupted in `output`.
         sections: further sections of a recipe, such as model={"device": "cpu"} or rollout={...}.
     """
-    if problems is not None and problems < 1:
-        raise ConfigError(f"problems={problems} must be at least 1; leave it out to evaluate all")
+    check_whole("samples", samples)
+    if problems is not None:
+        check_whole("problems", problems)
     if resume and output is None:
         raise ConfigError("resume=True needs output, the directory of the evaluation to go on with")
     data, source = _data(model, dataset)

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from dojang.api.blocking import run_coroutine
-from dojang.api.settings import make_config, model_of
+from dojang.api.settings import check_whole, make_config, model_of
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
+from dojang.data.messages import to_messages
 from dojang.types import Completion, Message, Sampling
 
 __all__ = ["sample"]
@@ -26,7 +27,7 @@ def sample(
     top_p: float = 1.0,
     top_k: int = 0,
     seed: int = 0,
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] = (),
     **sections: Any,
 ) -> list[list[Completion]]:
     """Samples n completions of every prompt, and returns them in the order of the prompts.
@@ -36,8 +37,8 @@ def sample(
     rollout={...} for another engine.
     """
     conversations = [_messages(each) for each in _listed(prompts)]
-    if n < 1:
-        raise ConfigError(f"n={n} must be at least 1")
+    check_whole("n", n)
+    check_whole("seed", seed, 0)
     config = make_config(
         None,
         model={"name": str(model_of(model)), **sections.pop("model", {})},
@@ -47,7 +48,8 @@ def sample(
         **sections,
     )
     try:
-        sampling = Sampling(temperature, max_tokens, seed, 0, tuple(stop), (), top_k, top_p)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        sampling = Sampling(temperature, max_tokens, seed, 0, stops, (), top_k, top_p)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return run_coroutine(lambda: _sample(config, conversations, n, sampling))
@@ -80,11 +82,13 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
 
 
 def _messages(prompt: Any) -> tuple[Message, ...]:
-    if isinstance(prompt, str):
-        return (Message("user", prompt),)
     try:
-        return tuple(each if isinstance(each, Message) else Message(each["role"], each["content"]) for each in prompt)
-    except (TypeError, KeyError) as error:
+        listed = [Message("user", prompt)] if isinstance(prompt, str) else prompt
+        found = tuple(each if isinstance(each, Message) else to_messages([each])[0] for each in listed)
+        for each in found:
+            each.content.encode()  # raises for an unpaired surrogate, which no tokenizer accepts
+        return found
+    except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{prompt!r:.80} is neither text nor a list of messages {{role, content}} ({type(error).__name__}: {error})"
         ) from None

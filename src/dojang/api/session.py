@@ -108,8 +108,8 @@ class Session:
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         """Accumulates the gradient of the algorithm's loss over these groups. Returns metrics of the loss."""
-        if not groups:
-            raise ConfigError("groups is empty: there is nothing to compute a gradient of")
+        if isinstance(groups, Group) or not groups or not all(isinstance(each, Group) for each in groups):
+            raise ConfigError("groups must be a list of dojang.Group, such as session.sample() returns, and not empty")
         return await self._opened.trainer.forward_backward(groups)
 
     async def optim_step(self) -> Metrics:

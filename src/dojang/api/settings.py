@@ -25,6 +25,7 @@ __all__ = [
     "Dataset",
     "RewardFunction",
     "Source",
+    "check_whole",
     "data_tree",
     "listed_functions",
     "make_config",
@@ -134,8 +135,16 @@ def _check_name(dataset: str) -> None:
     )
 
 
+def check_whole(argument: str, value: object, least: int = 1) -> None:
+    """Raises ConfigError unless an argument is a whole number of at least `least` that fits 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
+        raise ConfigError(f"{argument}={value!r:.80} must be a whole number of at least {least}")
+
+
 def model_of(model: str | Path) -> str | Path:
     """Returns the best, else the last, checkpoint of a run directory; any other model as it is."""
+    if not isinstance(model, str | Path):
+        raise ConfigError(f"model={model!r:.80} is neither a name nor a path of a model")
     if not RunDir(Path(model)).config.exists():
         return model
     return RunResult(Path(model)).best_model or model

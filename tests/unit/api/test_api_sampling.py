@@ -32,7 +32,12 @@ def test_samples_come_in_order_and_repeat_with_the_seed() -> None:
     [
         ([7], {}, "neither text nor a list of messages"),
         (None, {}, "prompts=None is neither text nor a list"),
-        ("x", {"n": 0}, "n=0 must be at least 1"),
+        ("\ud800", {}, "surrogates not allowed"),
+        ([{"role": "robot", "content": "x"}], {}, "a message needs a role"),
+        ([{"role": "user", "content": None}], {}, "a message needs a role"),
+        ("x", {"n": 0}, "n=0 must be a whole number of at least 1"),
+        ("x", {"n": "2"}, "n='2' must be a whole number"),
+        ("x", {"seed": 2**70}, "seed=.* must be a whole number of at least 0"),
         ("x", {"temperature": -1.0}, "temperature=-1.0 must be 0 or more"),
         ("x" * 3000, {}, "too long|longer|context"),
     ],
@@ -40,6 +45,23 @@ def test_samples_come_in_order_and_repeat_with_the_seed() -> None:
 def test_wrong_prompts_and_options_are_refused(prompts: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         dojang.sample("dojang-tiny", prompts, **options)
+
+
+def test_other_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ConfigError, match="model=None is neither a name nor a path"):
+        dojang.sample(None, "x")  # type: ignore[arg-type]
+    for wrong in ({"samples": "x"}, {"problems": 0}, {"problems": 1.5}):
+        with pytest.raises(ConfigError, match="must be a whole number of at least 1"):
+            dojang.evaluate("dojang-tiny", dataset=ROWS, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_stop_string_may_be_given_alone() -> None:
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
+    ((plain,),) = dojang.sample("dojang-tiny", "What is 11 + 22?", **options)
+    stop = plain.text[2:5]
+    assert dojang.sample("dojang-tiny", "What is 11 + 22?", stop=stop, **options) == dojang.sample(
+        "dojang-tiny", "What is 11 + 22?", stop=[stop], **options
+    )
 
 
 def test_rows_are_evaluated_where_an_event_loop_runs(tmp_path: Path) -> None:
