@@ -27,9 +27,8 @@ from dojang.core.paths import cache_root, check_vacant, claim
 from dojang.core.progress import ProgressBars
 from dojang.data.prepare_rows import KnownAnswers
 from dojang.protocols import Judge
-from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig, make_judge_input
-from dojang.tasks.maths import MathsConfig
+from dojang.tasks.section import AuditableSection
 
 __all__ = ["DISAGREES", "AuditOptions", "audit"]
 
@@ -166,10 +165,8 @@ async def _auditor(
             await config.judge.check(judge, language)
         return ProgramAudit(task, judge, settings), 2 * (config.judge.workers or cores)
     problems = {"audit": [item.problem for item in items]}
-    if isinstance(task, MathsConfig):
-        return AnswerAudit(task.make(problems), "maths", task.timeout_s, settings), task.workers or cores
-    assert isinstance(task, AnswerLineConfig)
-    return AnswerAudit(task.make(problems), "answer_line", task.timeout_s, settings), cores
+    assert isinstance(task, AuditableSection), "open_source refuses others"
+    return AnswerAudit(task.make(problems), task, settings), task.worker_processes() or cores
 
 
 def _languages(task: CodeConfig, items: Sequence[Item]) -> set[str]:

@@ -14,6 +14,7 @@ from dojang.data.prepare_rows import Dataset, KnownAnswers, Unusable, make_probl
 from dojang.data.prepared import PreparedConfig
 from dojang.data.readers import File, find
 from dojang.data.subsets import choose
+from dojang.tasks.section import AuditableSection
 from dojang.types import Problem
 
 __all__ = ["SPLITS", "Item", "Source", "open_source"]
@@ -131,7 +132,7 @@ def _config(name: str, data: dict[str, Any], task: Mapping[str, str], settings: 
             raise ConfigError(f"{each!r}: settings of an audit begin with data., task. or judge.")
     tree = {"model": {"name": "dojang-tiny"}, "data": data, "task": dict(task)}
     config = resolve(name, tree, settings)
-    if config.task.name in ("custom", "keywords"):
+    if not (config.task.runs_programs or isinstance(config.task, AuditableSection)):
         raise ConfigError(
             f"task.name={config.task.name} cannot be audited, since the form of its answers is unknown; "
             "code, maths and answer_line can"

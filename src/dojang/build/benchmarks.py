@@ -9,7 +9,6 @@ from pydantic import TypeAdapter
 from dojang.config.eval_config import GRADED_BY, BenchmarkConfig, EvalConfig, SamplingConfig, Task
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, DataError
-from dojang.data.prepared import PreparedConfig
 from dojang.types import Problem
 from dojang.workflows.single_turn import SingleTurnConfig
 
@@ -74,7 +73,7 @@ def _load(config: RunConfig, name: str, benchmark: BenchmarkConfig, sources: set
 
 def _fitting_task(config: RunConfig, benchmark: BenchmarkConfig) -> Task:
     """Task that grades the dataset, with the settings of the run's task if that is of the same kind."""
-    data = benchmark.data
-    found = {"name": data.task_name("test")} if isinstance(data, PreparedConfig) else GRADED_BY[data.name]
+    name = benchmark.data.task_name("test")
+    found = {"name": name} if name else GRADED_BY[benchmark.data.name]
     own = config.task.model_dump() if config.task.name == found["name"] else {}
     return _TASK.validate_python({**own, **found}).for_benchmark()

@@ -16,18 +16,18 @@ from pydantic import TypeAdapter, ValidationError
 from dojang.config.run_config import Task as AnyTask
 from dojang.core.errors import ConfigError, JudgeError
 from dojang.core.paths import cache_root
-from dojang.core.section import Section, complaints
+from dojang.core.section import complaints
 from dojang.judge.config import JudgeConfig
 from dojang.programs import Judgement, Submission
 from dojang.protocols import Judge, Task
-from dojang.tasks.code import CodeConfig
+from dojang.tasks.section import TaskSection
 from dojang.types import Problem, Verdict
 from dojang.workflows.grade_with_retries import grade_with_retries
 
 __all__ = ["Described", "Grader"]
 
 T = TypeVar("T")
-Described = str | Mapping[str, Any] | Section | Task
+Described = str | Mapping[str, Any] | TaskSection | Task
 """A task: its name, its section of a recipe, or a Task object."""
 
 
@@ -39,7 +39,7 @@ class Grader:
         self._described: Any = task
         if isinstance(task, str | Mapping):
             self._described = _validated(AnyTask, {"name": task} if isinstance(task, str) else task, "task")
-        elif isinstance(task, type) or not hasattr(task, "make" if isinstance(task, Section) else "grade"):
+        elif isinstance(task, type) or not (isinstance(task, TaskSection) or hasattr(task, "grade")):
             raise ConfigError(
                 f"{task!r:.80} is not a task: give a task's name, its section of a recipe, or an object with `grade`"
             )
@@ -92,12 +92,10 @@ class Grader:
             self._process, self._made = 0, self._make()
 
     def _make(self) -> tuple[Task, Judge | None]:
-        if isinstance(self._described, CodeConfig):
-            judge = self._judging.make(cache_root())
-            return self._described.make({}, judge), judge
-        if isinstance(self._described, Section):
-            return self._described.make({}), None  # type: ignore[attr-defined]
-        return self._described, None
+        if not isinstance(self._described, TaskSection):
+            return self._described, None
+        judge = self._judging.make(cache_root()) if self._described.runs_programs else None
+        return self._described.make({}, judge), judge
 
     def _start(self) -> None:
         if self._process:  # threads do not survive a fork

@@ -27,7 +27,7 @@ from dojang.core.paths import cache_root
 from dojang.core.section import complaints
 from dojang.loop.checkpoint_ranking import check_source
 from dojang.protocols import Algorithm, Judge, MultiNodeJudge, Task
-from dojang.tasks.code import CodeConfig, CodeTask
+from dojang.tasks.code import CodeTask
 from dojang.tasks.splits import check_custom, check_gradable, check_parts, check_rewards
 from dojang.types import Message, Problem
 from dojang.workflows.chat_renderer import ChatRenderer
@@ -182,8 +182,9 @@ def make_algorithms(config: RunConfig) -> dict[str, Algorithm]:
     return found
 
 
-def _check_cases(task: CodeTask, problems: Sequence[Problem]) -> None:
+def _check_cases(task: Task, problems: Sequence[Problem]) -> None:
     """Raises DataError if a tester cannot write tests of the problems' kind."""
+    assert isinstance(task, CodeTask), "RunConfig refuses other tasks"
     if unlike := [problem.id for problem in problems if task.function(problem) is None]:
         raise DataError(
             f"{len(unlike)} problems, such as {unlike[0]}, have tests that are neither input and output text nor calls "
@@ -236,7 +237,7 @@ async def _benchmark_task(benchmark: Loaded, judge: Judge) -> Task:
     are judged on the cluster for any task."""
     config, problems = benchmark.config, {"train": (), "test": benchmark.problems}
     with naming(benchmark.name):
-        if isinstance(config.task, CodeConfig):
+        if config.task.runs_programs:
             return await checked_task(config, problems, judge)
         await check_rewards(task := config.task.make(problems), problems)
         await check_gradable(task, problems, config.task.name, config.health.max_judge_errors)
@@ -245,24 +246,20 @@ async def _benchmark_task(benchmark: Loaded, judge: Judge) -> Task:
 
 async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
     """Builds a task and checks its rewards, and that the judge supports the languages of its problems."""
-    if not isinstance(config.task, CodeConfig):
-        local_task = config.task.make(problems)
-        if config.task.name == "custom":
-            await check_custom(local_task, problems, config.task.make_with)
-        await check_rewards(local_task, problems)
-        await check_gradable(local_task, problems, config.task.name, config.health.max_judge_errors)
-        if config.task.name == "custom" and config.algo.name != "custom":
-            await check_parts(local_task, problems, config.algo.reward_weights)
-        if not isinstance(judge, MultiNodeJudge):
-            return local_task
-        from dojang.build.ray_judges import distribute_task
-
-        return await distribute_task(local_task, config, judge)
     task = config.task.make(problems, judge)
+    if config.task.name == "custom":
+        await check_custom(task, problems, config.task.make_with)
     await check_rewards(task, problems)
     await check_gradable(task, problems, config.task.name, config.health.max_judge_errors)
-    for language in sorted(task.languages):
-        await config.judge.check(judge, language)
+    if config.task.name == "custom" and config.algo.name != "custom":
+        await check_parts(task, problems, config.algo.reward_weights)
+    if config.task.runs_programs:
+        for language in sorted(getattr(task, "languages", ())):
+            await config.judge.check(judge, language)
     if config.workflow.name == "coder_tester":
         _check_cases(task, problems["train"])
-    return task
+    if not isinstance(judge, MultiNodeJudge):
+        return task
+    from dojang.build.ray_judges import distribute_task
+
+    return await distribute_task(task, config, judge)

@@ -45,6 +45,6 @@ def make_judge_actor(config: RunConfig, concurrency: int, problems: Problems) ->
     """Builds the judge inside its actor; it works on `concurrency` submissions at a time."""
     judge = config.judge.model_copy(update={"workers": concurrency, "url": []}).make(cache_root())
     task = config.task.with_workers(concurrency)
-    if task.name == "code" or not task.grades_on_nodes:
+    if not task.grades_on_nodes:
         return JudgeActor(judge, None)
     return JudgeActor(judge, task.make(problems))

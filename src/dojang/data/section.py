@@ -58,6 +58,10 @@ class DataSection(Section):
         """Name of the split for evaluations during training."""
         return "test"
 
+    def task_name(self, split: str) -> str:
+        """Name of the task that grades a split, if its rows say so; else empty."""
+        return ""
+
     def read(self, split: str) -> list[Problem]:
         """Returns all problems of a split, in a fixed order."""
         raise NotImplementedError

@@ -7,15 +7,13 @@ judge works, not that it accepts a right program.
 
 import asyncio
 import statistics
-from ast import literal_eval
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dojang import models
 from dojang.audit.answers import AnswerAudit
-from dojang.audit.findings import Audited, AuditSettings, GradedAnswer
-from dojang.audit.grading import add_grading_findings
+from dojang.audit.findings import Audited, AuditSettings
 from dojang.audit.programs import ProgramAudit
 from dojang.config.run_config import RunConfig
 from dojang.core.error_list import SeveralErrors
@@ -24,13 +22,10 @@ from dojang.data.prepare_rows import KnownAnswers
 from dojang.planning.advice import Finding
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Lengths
-from dojang.protocols import Task, TooLong
-from dojang.tasks.answer_line import AnswerLineConfig
+from dojang.protocols import TooLong
 from dojang.tasks.code import CodeConfig
-from dojang.tasks.maths import MathsConfig
-from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
+from dojang.tasks.section import AuditableSection
 from dojang.types import Message
-from dojang.workflows.grade_with_retries import grade_with_retries
 
 if TYPE_CHECKING:
     from dojang.build.assemble import Prepared
@@ -178,27 +173,10 @@ def _auditor(config: RunConfig, prepared: "Prepared") -> tuple[_Try | None, str]
         programs = ProgramAudit(task, prepared.judge, _QUICK)
         said = "the rows have tests but no solutions; a trivial program was judged"
         return lambda each: programs.audit(each, KnownAnswers()), said
-    if isinstance(task, AnswerLineConfig | MathsConfig):
-        answers = AnswerAudit(prepared.task, task.name, task.timeout_s, _QUICK)
+    if isinstance(task, AuditableSection):
+        answers = AnswerAudit(prepared.task, task, _QUICK)
         return lambda each: answers.audit(each, KnownAnswers()), "their own answers get full marks, others do not"
-    if isinstance(task, ReasoningGymTaskConfig):
-        limit_s, asked = task.timeout_s, prepared.task
-        return lambda each: _puzzle(each, asked, limit_s), "their own answers get full marks, an empty one does not"
     return None, f"task.name={task.name} cannot be checked: its answers are unknown here"
-
-
-async def _puzzle(audited: Audited, task: Task, limit_s: float) -> None:
-    """Grades the generator's answer, and an empty one. Some puzzles have several answers and name none."""
-    reference = audited.problem.reference
-    answer = literal_eval(reference["entry"]).get("answer") if isinstance(reference, dict) else None
-    if answer is not None:
-        right = f"<answer>{answer}</answer>"
-        audited.answers.append(GradedAnswer("known-good", await grade_with_retries(task, audited.problem, right)))
-    wrong = GradedAnswer("perturbed", await grade_with_retries(task, audited.problem, "<answer></answer>"))
-    audited.answers.append(wrong)
-    if wrong.full:
-        audited.find("accepts_wrong", "no answer at all")
-    add_grading_findings(audited, _QUICK, limit_s)
 
 
 def _judged(audited: Sequence[Audited], said: str) -> Iterable[Finding]:

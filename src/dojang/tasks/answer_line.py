@@ -9,10 +9,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from dojang.protocols import Judge
 from dojang.tasks.answers import answer_line, is_correct, read_number
 from dojang.tasks.base import RewardedTask
 from dojang.tasks.reward_settings import RewardedTaskConfig, Weighted
 from dojang.tasks.rewards import BUILT_IN
+from dojang.tasks.wrong_answers import right_and_wrong
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["AnswerLineConfig", "AnswerLineTask"]
@@ -27,7 +29,10 @@ class AnswerLineConfig(RewardedTaskConfig):
     """Reward functions and their weights: `format`, `correct`, `gsm8k_post_format`, `gsm8k_post_correct`, a length, a
     pattern, or a custom package.module:function (docs/rewards.md)."""
 
-    def make(self, problems: Mapping[str, Sequence[Problem]]) -> "AnswerLineTask":
+    def right_and_wrong(self, problem: Problem) -> tuple[list[str], list[str]]:
+        return right_and_wrong(str(problem.reference), lambda answer: f"#### The final answer is {answer}")
+
+    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> "AnswerLineTask":
         return AnswerLineTask(self, problems)
 
 

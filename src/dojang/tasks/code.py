@@ -89,8 +89,9 @@ class CodeConfig(RewardedTaskConfig):
         """Copy that runs all tests."""
         return self.model_copy(update={"max_tests": None})
 
-    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> "CodeTask":
+    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> "CodeTask":
         """Creates the task; the caller closes the judge."""
+        assert judge is not None, "runs_programs says that it needs one"
         return CodeTask(self, problems, judge)
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from dojang.core.section import make_object
-from dojang.protocols import Task
+from dojang.protocols import Judge, Task
 from dojang.tasks.section import TaskSection
 from dojang.types import Problem
 
@@ -24,6 +24,6 @@ class CustomTaskConfig(TaskSection):
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the class."""
 
-    def make(self, problems: Mapping[str, Sequence[Problem]]) -> Task:
+    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> Task:
         task: Task = make_object(self.make_with, "task.make_with", problems, **self.options)
         return task

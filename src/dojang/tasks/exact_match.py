@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from dojang.protocols import Judge
 from dojang.tasks.base import SplitTask
 from dojang.tasks.section import TaskSection
 from dojang.types import Outcome, Problem, Verdict
@@ -15,7 +16,7 @@ class ExactMatchConfig(TaskSection):
 
     name: Literal["exact_match"] = "exact_match"
 
-    def make(self, problems: Mapping[str, Sequence[Problem]]) -> "ExactMatchTask":
+    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> "ExactMatchTask":
         return ExactMatchTask(problems)
 
 

@@ -19,6 +19,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dojang.protocols import Judge
 from dojang.tasks.base import SHOWN, RewardedTask, check_usable
 from dojang.tasks.extract import final_answer
 from dojang.tasks.keyword_rules import Checklist, RuleResult, Rules, read_rules
@@ -62,7 +63,7 @@ class KeywordsConfig(Rules, RewardedTaskConfig):
         """Compiles the recipe's rules."""
         return Checklist(self, self.reading())
 
-    def make(self, problems: Mapping[str, Sequence[Problem]]) -> "KeywordsTask":
+    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> "KeywordsTask":
         return KeywordsTask(self, problems)
 
 

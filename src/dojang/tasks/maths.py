@@ -13,10 +13,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dojang.core.errors import ConfigError
+from dojang.protocols import Judge
 from dojang.tasks.base import RewardedTask
 from dojang.tasks.math_verify_process import last_box
 from dojang.tasks.reward_settings import RewardedTaskConfig
 from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
+from dojang.tasks.wrong_answers import right_and_wrong
 from dojang.types import Outcome, Problem, Verdict
 
 __all__ = ["MathsConfig", "MathsTask"]
@@ -41,7 +43,10 @@ class MathsConfig(RewardedTaskConfig):
     def worker_processes(self) -> int | None:
         return self.workers
 
-    def make(self, problems: Mapping[str, Sequence[Problem]]) -> "MathsTask":
+    def right_and_wrong(self, problem: Problem) -> tuple[list[str], list[str]]:
+        return right_and_wrong(str(problem.reference), lambda answer: f"\\boxed{{{answer}}}")
+
+    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> "MathsTask":
         if find_spec("math_verify") is None:
             raise ConfigError("task.name=maths needs math-verify: pip install 'dojang[maths]'")
         return MathsTask(self, problems)

@@ -7,6 +7,7 @@ the generator hangs or raises                 JUDGE_ERROR: no reward
 
 import re
 import time
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import ClassVar, Literal
@@ -14,6 +15,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dojang.core.errors import ConfigError
+from dojang.protocols import Judge
 from dojang.tasks.base import SplitTask
 from dojang.tasks.section import TaskSection
 from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
@@ -38,7 +40,13 @@ class ReasoningGymTaskConfig(TaskSection):
     def worker_processes(self) -> int | None:
         return self.workers
 
-    def make(self, problems: Mapping[str, Sequence[Problem]]) -> "ReasoningGymTask":
+    def right_and_wrong(self, problem: Problem) -> tuple[list[str], list[str]]:
+        """The generator's answer, and an empty one: some puzzles have several answers and name none."""
+        reference = problem.reference
+        answer = literal_eval(reference["entry"]).get("answer") if isinstance(reference, Mapping) else None
+        return [] if answer is None else [f"<answer>{answer}</answer>"], ["<answer></answer>"]
+
+    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> "ReasoningGymTask":
         if find_spec("reasoning_gym") is None:
             raise ConfigError("task.name=reasoning_gym needs reasoning-gym: pip install 'dojang[reasoning-gym]'")
         return ReasoningGymTask(self, problems)

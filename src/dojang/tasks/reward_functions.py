@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from dojang.protocols import Judge
 from dojang.tasks.base import RewardedTask
 from dojang.tasks.reward_settings import RewardedTaskConfig, Weighted, weight_of
 from dojang.tasks.rewards import BUILT_IN
@@ -31,7 +32,7 @@ class RewardFunctionsConfig(RewardedTaskConfig):
             return self.accept_at
         return sum(weight for weight in map(weight_of, self.rewards.values()) if weight > 0)
 
-    def make(self, problems: Mapping[str, Sequence[Problem]]) -> "RewardFunctionsTask":
+    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> "RewardFunctionsTask":
         return RewardFunctionsTask(self, problems)
 
 

@@ -1,17 +1,31 @@
 """Base class of the `task` section: what a task needs from the run that uses it."""
 
-from typing import ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from dojang.core.section import Section
+from dojang.protocols import Judge, Task
+from dojang.types import Problem
 
-__all__ = ["TaskSection"]
+__all__ = ["AuditableSection", "TaskSection"]
+
+
+@runtime_checkable
+class AuditableSection(Protocol):
+    """A TaskSection that writes completions with a right or a wrong answer, for audits and plans."""
+
+    @property
+    def timeout_s(self) -> float: ...
+
+    def right_and_wrong(self, problem: Problem) -> tuple[Sequence[str], Sequence[str]]:
+        """Completions that must get full marks, and completions that must not."""
 
 
 class TaskSection(Section):
     """Settings of a task. Class attributes and methods state what builders and the planner need to know of it."""
 
     runs_programs: ClassVar[bool] = False
-    """Whether answers are programs, so that `make` takes a judge."""
+    """Whether answers are programs, so that `make` needs a judge."""
     grades_on_nodes: ClassVar[bool] = False
     """Whether grading is slow or runs user code, so that a Ray cluster spreads it over its nodes."""
     grades_with_problems: ClassVar[bool] = False
@@ -23,6 +37,11 @@ class TaskSection(Section):
     def part_names(self) -> list[str]:
         """Names of the terms of the reward."""
         return list(self.own_parts)
+
+    def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> Task:
+        """Creates the task of problems by split. The caller closes the judge, which only a task that runs programs
+        uses."""
+        raise NotImplementedError
 
     def worker_processes(self) -> int | None:
         """Number of worker processes that grade answers, 0 for one per core; None if the task has none."""

@@ -1,23 +1,23 @@
-"""Formats answers for a task, and makes wrong ones.
+"""Completions with right and wrong answers to a problem.
 
 A number becomes its successor, its negative or its tenfold. In a formula one number is changed; without a number, 1 is
 added. Not covered: a formula whose value does not change; check accepted ones by hand.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from dojang.tasks.answers import read_number
 
-__all__ = ["FORMS", "wrong_answers"]
+__all__ = ["right_and_wrong", "wrong_answers"]
 
-FORMS: Mapping[str, Callable[[str], str]] = {
-    "maths": lambda answer: f"\\boxed{{{answer}}}",
-    "answer_line": lambda answer: f"#### The final answer is {answer}",
-}
-"""Task name -> format of an answer."""
 _PLAIN = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _DIGITS = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")
+
+
+def right_and_wrong(reference: str, form: Callable[[str], str]) -> tuple[list[str], list[str]]:
+    """Completions with the right answer and with wrong ones or none; `form` writes an answer as a completion."""
+    return [form(reference)], [*map(form, wrong_answers(reference)), form(""), ""]
 
 
 def wrong_answers(answer: str) -> Iterator[str]:

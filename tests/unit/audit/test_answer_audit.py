@@ -9,6 +9,7 @@ from dojang.audit.answers import AnswerAudit
 from dojang.audit.findings import Audited, AuditSettings
 from dojang.data.prepare_rows import KnownAnswers
 from dojang.tasks.answer_line import AnswerLineConfig
+from dojang.tasks.maths import MathsConfig
 from dojang.types import Outcome, Problem, Verdict
 
 
@@ -30,7 +31,7 @@ class FakeTask:
 
 def audit(task: FakeTask, known: KnownAnswers | None = None, reference: str = "18") -> Audited:
     audited = Audited(problem(reference), "train")
-    asyncio.run(AnswerAudit(task, "maths", 5.0, AuditSettings()).audit(audited, known or KnownAnswers()))
+    asyncio.run(AnswerAudit(task, MathsConfig(), AuditSettings()).audit(audited, known or KnownAnswers()))
     return audited
 
 
@@ -72,6 +73,6 @@ def test_answer_line_accepts_its_references() -> None:
     for reference in ("18", "1,080", "-0.5", "0", "$3"):
         audited = Audited(problem(reference), "test")
         task = AnswerLineConfig().make({"audit": [audited.problem]})
-        asyncio.run(AnswerAudit(task, "answer_line", 10.0, AuditSettings()).audit(audited, KnownAnswers()))
+        asyncio.run(AnswerAudit(task, AnswerLineConfig(), AuditSettings()).audit(audited, KnownAnswers()))
         assert audited.findings == []
         assert audited.answers[0].verdict.reward == 1.5

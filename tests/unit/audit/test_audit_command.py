@@ -195,6 +195,7 @@ def test_audits_custom_rows(tmp_path: Path) -> None:
         (["arithmetic", "--task", "custom", "task.make=a:b"], ConfigError, "no such key"),
         (["arithmetic", "--task", "custom", "task.make_with=a:b"], ConfigError, "custom cannot be audited"),
         (["arithmetic", "--task", "keywords", "task.required=[a]"], ConfigError, "keywords cannot be audited"),
+        (["arithmetic", "--task", "exact_match"], ConfigError, "exact_match cannot be audited"),
         (["arithmetic", "--against", "mbpp"], ConfigError, "give --against mbpp=PLACE"),
         (["."], DataError, "has no rows of problems"),
     ],

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dojang.audit.findings import Audited
+from dojang.audit.answers import AnswerAudit
+from dojang.audit.findings import Audited, AuditSettings
 from dojang.commands import app
 from dojang.core.errors import ConfigError, DojangError
-from dojang.planning import checks
+from dojang.data.prepare_rows import KnownAnswers
 from dojang.planning.instances import find_instance
 from dojang.planning.shapes import find_shape
 from dojang.tasks import answer_line
+from dojang.tasks.reasoning_gym import ReasoningGymTaskConfig
 from dojang.types import Message, Outcome, Problem, Verdict
 
 
@@ -71,7 +73,8 @@ def test_puzzles_are_tried_with_their_own_answers(accepted: str, names: set[str]
 
     reference = {"generator": "chain_sum", "settings": {}, "entry": "{'answer': '7', 'metadata': (1, 2)}"}
     audited = Audited(Problem("puzzle/1", "reasoning_gym", (Message("user", "3 + 4?"),), reference), "train")
-    asyncio.run(checks._puzzle(audited, Task(), 10.0))  # type: ignore[arg-type]
+    audit = AnswerAudit(Task(), ReasoningGymTaskConfig(), AuditSettings(repeats=1))  # type: ignore[arg-type]
+    asyncio.run(audit.audit(audited, KnownAnswers()))
     assert audited.names == names
 
 

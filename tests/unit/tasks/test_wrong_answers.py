@@ -2,7 +2,10 @@
 
 import pytest
 
-from dojang.tasks.wrong_answers import FORMS, wrong_answers
+from dojang.tasks.answer_line import AnswerLineConfig
+from dojang.tasks.maths import MathsConfig
+from dojang.tasks.wrong_answers import wrong_answers
+from dojang.types import Message, Problem
 
 
 @pytest.mark.parametrize(
@@ -27,5 +30,9 @@ def test_long_number() -> None:
 
 
 def test_forms() -> None:
-    assert FORMS["maths"]("1") == "\\boxed{1}"
-    assert FORMS["answer_line"]("1") == "#### The final answer is 1"
+    problem = Problem("sum/1", "sums", (Message("user", "0 + 1?"),), "1")
+    assert MathsConfig().right_and_wrong(problem)[0] == ["\\boxed{1}"]
+    right, wrong = AnswerLineConfig().right_and_wrong(problem)
+    assert right == ["#### The final answer is 1"]
+    assert wrong[0] == "#### The final answer is 2"
+    assert wrong[-2:] == ["#### The final answer is ", ""]

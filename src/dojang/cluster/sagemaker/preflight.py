@@ -28,7 +28,6 @@ from dojang.planning.instances import INSTANCES, Instance
 from dojang.planning.layout import make_layout
 from dojang.planning.shapes import Shape, find_shape
 from dojang.planning.tokens_per_step import Lengths
-from dojang.tasks.code import CodeConfig
 from dojang.types import Problem
 
 __all__ = ["Preflight", "gpus_of", "preflight"]
@@ -194,7 +193,7 @@ def _only_in_job(settings: Mapping[str, object], found: Preflight) -> bool:
 
 def _read_tests(config: RunConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
     """Raises DataError if the tests of a problem cannot be read."""
-    if isinstance(config.task, CodeConfig):
+    if config.task.runs_programs:
         judge = config.judge.make(cache_root())
         config.task.make(problems, judge)
         asyncio.run(judge.close())
