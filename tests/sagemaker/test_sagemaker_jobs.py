@@ -188,7 +188,7 @@ def test_what_a_container_needs_is_uploaded(amazon: Any, data: Path, tmp_path: P
     assert json.loads(told["job.json"]) == {
         "recipe": "it's mine.yaml",
         "overrides": ["model.chat_template_kwargs={note: it's}"],
-        "places": {"data.path": "data"},
+        "channels": {"data.path": "data"},
     }
     script = uploaded(amazon, places["sm_drivers"])["sm_train.sh"].decode()
     inside = "python3 -m dojang launch entry-point runtime.name=ray runtime.trainers=4 runtime.engines=4"
@@ -303,7 +303,7 @@ def job(amazon: Any) -> Callable[..., str]:
 
 def test_a_failed_job_says_why(amazon: Any, job: Callable[..., str]) -> None:
     name = job(training_job_status="Failed", failure_reason="AlgorithmError: rewards cannot teach")
-    with pytest.raises(DojangError, match=f"{name} failed: AlgorithmError: rewards cannot teach; launched again"):
+    with pytest.raises(DojangError, match=f"{name} failed: AlgorithmError: rewards cannot teach; launch it again"):
         follow(amazon, name)
 
 
@@ -357,7 +357,7 @@ def test_logs_of_all_hosts_are_told_once_and_to_the_end(amazon: Any, job: Callab
             write("algo-1", "step 3")
             moto.sagemaker_backends[ACCOUNT][REGION].training_jobs[name].training_job_status = "Completed"
 
-    assert follow(amazon, name, poll=0.01, say=say) == 0
+    assert follow(amazon, name, poll=0.01, log=say) == 0
     told = [line for line in said if line.startswith("algo-")]
     assert sorted(told) == ["algo-1  step 1", "algo-1  step 2", "algo-1  step 3", "algo-2  here too"]
     assert any(line.startswith("checkpoints  s3://") for line in said)
@@ -393,7 +393,7 @@ def test_what_is_logged_late_is_told_and_a_throttled_question_is_asked_again(
     clients = {"logs": logs, "sagemaker": sagemaker_client}
     monkeypatch.setattr("dojang.cluster.sagemaker.follow.time", SimpleNamespace(sleep=sleep))
     session = SimpleNamespace(region_name=REGION, client=clients.__getitem__)
-    assert follow(session, name, poll=0.01, say=said.append) == 0
+    assert follow(session, name, poll=0.01, log=said.append) == 0
     assert [line for line in said if line.startswith("algo-")] == ["algo-1  step 1", "algo-1  last words"]
     assert said[0].startswith("AWS does not answer")
     assert not any("cannot read" in line for line in said)
@@ -408,7 +408,7 @@ def test_ctrl_c_leaves_the_job_alone(amazon: Any, job: Callable[..., str]) -> No
         if len(said) == 1:
             raise KeyboardInterrupt
 
-    assert follow(amazon, name, poll=0.01, say=say) == 130
+    assert follow(amazon, name, poll=0.01, log=say) == 130
     assert f"{name} goes on" in said[-1]
     assert f"dojang launch follow {name} --region {REGION}" in said[-1]
     assert moto.sagemaker_backends[ACCOUNT][REGION].training_jobs[name].training_job_status == "InProgress"
