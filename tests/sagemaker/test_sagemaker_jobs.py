@@ -409,6 +409,6 @@ def test_ctrl_c_leaves_the_job_alone(amazon: Any, job: Callable[..., str]) -> No
             raise KeyboardInterrupt
 
     assert follow(amazon, name, poll=0.01, log=say) == 130
-    assert f"{name} goes on" in said[-1]
+    assert f"{name} is still running" in said[-1]
     assert f"dojang launch follow {name} --region {REGION}" in said[-1]
     assert moto.sagemaker_backends[ACCOUNT][REGION].training_jobs[name].training_job_status == "InProgress"
