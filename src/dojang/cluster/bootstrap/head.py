@@ -1,4 +1,7 @@
-"""The head: starts Ray, waits for the workers, runs the command, and sends them its result."""
+"""The head: starts Ray, waits for the workers, runs the command, and sends them its result.
+
+While the command runs, signals are forwarded to it, lost hosts are logged, and it is stopped if Ray ends.
+"""
 
 import os
 import signal
@@ -14,9 +17,9 @@ from dojang.cluster.bootstrap.options import JobResult, Options
 from dojang.cluster.bootstrap.prometheus_config import write_scrape_config
 from dojang.cluster.bootstrap.ray_node import RayNode, head_command, ray_environment
 from dojang.cluster.bootstrap.rendezvous import Rendezvous
-from dojang.cluster.bootstrap.run_command import RunningCommand
 from dojang.cluster.bootstrap.sagemaker_env import failure_file
 from dojang.cluster.bootstrap.stop_signals import Stop
+from dojang.cluster.bootstrap.supervised_process import SupervisedProcess
 from dojang.cluster.bootstrap.topology import Topology
 from dojang.cluster.bootstrap.wait_for_nodes import NodeWait
 from dojang.core.errors import ClusterError, DojangError, Interrupted
@@ -24,6 +27,7 @@ from dojang.core.errors import ClusterError, DojangError, Interrupted
 __all__ = ["run_head"]
 
 _PORT = 6379
+_TICK = 0.2
 _REASON = 1024  # SageMaker shows at most this many characters of a failure
 
 
@@ -53,7 +57,7 @@ def run_head(
     return end
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Job:
     """State of the head once Ray is starting."""
 
@@ -64,11 +68,16 @@ class _Job:
     rendezvous: Rendezvous
     node: RayNode
     environment: dict[str, str]
+    kill_at: float = float("inf")
+    """When to kill the command, if it has not ended by then."""
+    ray_ended: bool = False
 
     def wait_for_nodes(self, deadline: float) -> None:
         ray, options = self.environment["RAY_ADDRESS"], self.options
-        node_wait = NodeWait(self.topology.head, ray, self.rendezvous, self.node, self.stop, self.log)
-        addresses = node_wait.wait(self.environment, options.timeout, deadline)
+        node_wait = NodeWait(
+            self.topology.head, ray, self.rendezvous, self.node, self.stop, self.log, options.timeout, deadline
+        )
+        addresses = node_wait.wait(self.environment)
         self.log(f"all {len(addresses)} hosts joined; Ray runs at {ray}")
         if options.prometheus:
             try:
@@ -77,12 +86,36 @@ class _Job:
                 self.log(f"{options.prometheus} cannot be written: {error.strerror}; continuing without it")
 
     def run(self, command: Sequence[str]) -> JobResult:
-        running = RunningCommand(self.rendezvous, self.node, self.stop, self.log, self.options.grace)
-        code = running.run(command, self.environment)
+        with SupervisedProcess(command, self.environment) as process:
+            code = self._wait_for(process)
         if code == 0 and self.options.wait_shutdown:
             self.log(f"done; the cluster stays up for {self.options.wait_shutdown:g} s (--wait-shutdown)")
-            running.keep_up(self.options.wait_shutdown)
+            until = time.monotonic() + self.options.wait_shutdown
+            while time.monotonic() < until and self.stop.since is None and self.node.running:
+                self.rendezvous.report_lost_hosts()
+                self.stop.wait(_TICK)
         return JobResult(code, _failure_text(self.topology, command, code) if code else "")
+
+    def _wait_for(self, process: SupervisedProcess) -> int:
+        grace = self.options.grace
+        while (code := process.poll()) is None:
+            for number in self.stop.take():
+                self.log(f"{signal.Signals(number).name}: forwarded to the command, which has {grace:g} s to end")
+                self._signal(process, number)
+            if not self.ray_ended and not self.node.running:  # without Ray the command would wait for ever
+                self.ray_ended = True
+                self.log(f"Ray ended on this host; stopping the command. Ray's last output: {self.node.last_output()}")
+                self._signal(process, signal.SIGTERM)
+            self.rendezvous.report_lost_hosts()
+            if time.monotonic() > self.kill_at:
+                self.log(f"the command did not end within {grace:g} s after the signal; killing it")
+                return process.kill()
+            time.sleep(_TICK)
+        return code
+
+    def _signal(self, process: SupervisedProcess, number: int) -> None:
+        process.signal(number)
+        self.kill_at = min(self.kill_at, time.monotonic() + self.options.grace)
 
 
 def _failure_text(topology: Topology, command: Sequence[str], code: int) -> str:

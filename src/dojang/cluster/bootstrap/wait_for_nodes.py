@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 
 from dojang.cluster.bootstrap.node_check import NodeCheck
 from dojang.cluster.bootstrap.ray_node import RayNode
@@ -16,47 +17,43 @@ __all__ = ["NodeWait"]
 _TICK = 0.2
 
 
+@dataclass(frozen=True)
 class NodeWait:
     """Waits on the head for the nodes of all hosts."""
 
-    def __init__(
-        self, head: str, ray: str, rendezvous: Rendezvous, node: RayNode, stop: Stop, log: Callable[[str], None]
-    ) -> None:
-        self._head, self._ray, self._rendezvous, self._node, self._stop, self._log = (
-            head,
-            ray,
-            rendezvous,
-            node,
-            stop,
-            log,
-        )
-        self._timeout, self._deadline = 0.0, 0.0
+    head: str
+    ray: str
+    rendezvous: Rendezvous
+    node: RayNode
+    stop: Stop
+    log: Callable[[str], None]
+    timeout: float
+    deadline: float
 
-    def wait(self, environment: Mapping[str, str], timeout: float, deadline: float) -> dict[str, str]:
+    def wait(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Returns the address of every host. Raises ClusterError with the missing hosts at the deadline."""
-        self._timeout, self._deadline = timeout, deadline
         self._until(self._listens, dict)
-        with closing(NodeCheck(self._ray, environment)) as node_check:
+        with closing(NodeCheck(self.ray, environment)) as node_check:
             # An open port is not enough: Ray on a worker gives up if the head's own node is not registered soon.
-            self._until(lambda: self._head in node_check.alive(), node_check.alive)
-            self._rendezvous.announce(self._ray)
+            self._until(lambda: self.head in node_check.alive(), node_check.alive)
+            self.rendezvous.announce(self.ray)
             self._until(lambda: not self._missing(node_check.alive()), node_check.alive)
             alive = node_check.alive()  # may include nodes from outside the job
-            return {name: alive[name] for name in (self._head, *self._rendezvous.expected) if name in alive}
+            return {name: alive[name] for name in (self.head, *self.rendezvous.expected) if name in alive}
 
     def _until(self, done: Callable[[], bool], alive: Callable[[], dict[str, str]]) -> None:
         while not done():
-            if self._stop.wait(_TICK):
+            if self.stop.wait(_TICK):
                 raise Interrupted("told to stop before all hosts had joined; the command was not started")
-            if output := self._node.restart_if_ended():
-                self._log(f"Ray ended and was restarted; its last output: {output}")
-            for name, reason in self._rendezvous.left().items():
+            if output := self.node.restart_if_ended():
+                self.log(f"Ray ended and was restarted; its last output: {output}")
+            for name, reason in self.rendezvous.left().items():
                 raise ClusterError(f"{name} gave up: {reason}")
-            if time.monotonic() > self._deadline:
-                raise ClusterError(f"after {self._timeout:g} s: {self._missing_text(self._missing(alive()))}")
+            if time.monotonic() > self.deadline:
+                raise ClusterError(f"after {self.timeout:g} s: {self._missing_text(self._missing(alive()))}")
 
     def _listens(self) -> bool:
-        host, _, port = self._ray.rpartition(":")
+        host, _, port = self.ray.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=1).close()
         except OSError:
@@ -65,9 +62,9 @@ class NodeWait:
 
     def _missing(self, alive: Mapping[str, str]) -> dict[str, str]:
         """Missing hosts, each with how far it got."""
-        joined, away = self._rendezvous.addresses(), self._rendezvous.not_connected()
+        joined, away = self.rendezvous.addresses(), self.rendezvous.not_connected()
         missing = {}
-        for name in (self._head, *self._rendezvous.expected):
+        for name in (self.head, *self.rendezvous.expected):
             if name in away:
                 gone = f"joined ({joined[name]}), but no longer answers" if name in joined else ""
                 missing[name] = gone or "has not connected to the head"
@@ -78,7 +75,7 @@ class NodeWait:
     def _missing_text(self, missing: Mapping[str, str]) -> str:
         each = "; ".join(f"{name} {why}" for name, why in missing.items())
         return (
-            f"{len(missing)} of {len(self._rendezvous.expected) + 1} hosts are missing: {each}. "
+            f"{len(missing)} of {len(self.rendezvous.expected) + 1} hosts are missing: {each}. "
             "Each host must run the same command and reach the head on the ports of Ray "
-            f"({self._ray}) and of the rendezvous ({self._rendezvous.port}); --timeout allows more time"
+            f"({self.ray}) and of the rendezvous ({self.rendezvous.port}); --timeout allows more time"
         )

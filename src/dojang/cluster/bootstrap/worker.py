@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from dojang.cluster.bootstrap.head_connection import HeadConnection
 from dojang.cluster.bootstrap.messages import job_secret
@@ -34,29 +35,30 @@ def run_worker(topology: Topology, options: Options, stop: Stop, log: Callable[[
     return end
 
 
+@dataclass
 class _Worker:
     """A worker host and its Ray node."""
 
-    def __init__(
-        self, name: str, head: HeadConnection, options: Options, environment: dict[str, str], log: Callable[[str], None]
-    ) -> None:
-        self._name = name
-        self._head, self._options, self._environment, self._log = head, options, environment, log
-        self._node: RayNode | None = None
+    name: str
+    head: HeadConnection
+    options: Options
+    environment: dict[str, str]
+    log: Callable[[str], None]
+    node: RayNode | None = None
 
     def serve(self, stop: Stop) -> JobResult:
         asked = False
         while True:
-            if self._head.ended:
-                return self._head.ended
-            if self._head.lost:
-                return JobResult(ClusterError.exit_code, self._head.lost)
+            if self.head.ended:
+                return self.head.ended
+            if self.head.lost:
+                return JobResult(ClusterError.exit_code, self.head.lost)
             if stop.since is not None:
-                if not self._head.ray or time.monotonic() - stop.since > self._options.grace:
+                if not self.head.ray or time.monotonic() - stop.since > self.options.grace:
                     return JobResult(Interrupted.exit_code, "told to stop")
                 if not asked:
                     asked = True
-                    self._tell(f"told to stop; leaving within {self._options.grace:g} s")
+                    self._tell(f"told to stop; leaving within {self.options.grace:g} s")
             try:
                 self._ensure_ray()
             except ClusterError as error:
@@ -64,20 +66,20 @@ class _Worker:
             time.sleep(_TICK)
 
     def stop(self) -> None:
-        if self._node:
-            self._node.close()
-            self._node = None
+        if self.node:
+            self.node.close()
+            self.node = None
 
     def _ensure_ray(self) -> None:
         """Starts Ray once the head has; restarts it if it ends: Ray gives up a node that was cut off for a while."""
-        if not self._head.ray or not self._head.connected:
+        if not self.head.ray or not self.head.connected:
             return
-        if not self._node:
-            command = worker_command(self._name, self._head.address, self._head.ray, self._options)
-            self._node = RayNode(self._name, command, self._environment)
-        elif output := self._node.restart_if_ended():
+        if not self.node:
+            command = worker_command(self.name, self.head.address, self.head.ray, self.options)
+            self.node = RayNode(self.name, command, self.environment)
+        elif output := self.node.restart_if_ended():
             self._tell(f"Ray ended and was restarted; its last output: {output}")
 
     def _tell(self, text: str) -> None:
-        self._log(text)
-        self._head.note(text)
+        self.log(text)
+        self.head.note(text)

@@ -46,7 +46,7 @@ def test_workers_start_ray_after_the_head_s_node_is_registered(monkeypatch: pyte
     node: Any = SimpleNamespace(restart_if_ended=lambda: "")
     stop: Any = SimpleNamespace(wait=lambda seconds: None)
     with socket.create_server(("127.0.0.1", 0)) as ray:
-        waiting = NodeWait("one", f"127.0.0.1:{ray.getsockname()[1]}", rendezvous, node, stop, events.append)
-        found = waiting.wait({}, 5, time.monotonic() + 5)
+        address, deadline = f"127.0.0.1:{ray.getsockname()[1]}", time.monotonic() + 5
+        found = NodeWait("one", address, rendezvous, node, stop, events.append, 5, deadline).wait({})
     assert found == {"one": "10.0.0.1", "two": "10.0.0.2"}
     assert events == ["no node", "no node", "announced"]
