@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 from rich.text import Text
 
+from dojang.commands.cli_judge import RunOptions, ServeOptions
 from dojang.core.errors import ConfigError, DataError, Interrupted, JudgeError
 from dojang.core.paths import cache_root
 from dojang.judge.host_capabilities import REMEDIES
@@ -48,66 +49,46 @@ TABLE = "{:8}{:10}{:32}{}"
 STYLES = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 
 
-def run(
-    file: str,
-    problem: Path,
-    *,
-    language_name: str,
-    tests: Which,
-    isolation: str,
-    packages: Sequence[str],
-    stop: str,
-    as_json: bool,
-) -> int:
+def run(file: str, problem: Path, options: RunOptions) -> int:
     """Judges one program, prints the judgement and returns the exit code."""
-    chosen = _language(file, language_name)
-    suite = _suite(problem, tests)
-    submission = Submission(chosen, _source(file), suite, Stop(stop))
-    judgement, printed = _waiting_for(_judged(_pool(isolation, packages), submission))
+    name = _language(file, options.language)
+    suite = _suite(problem, options.tests.value)
+    submission = Submission(name, _source(file), suite, Stop(options.stop))
+    judgement, printed = _waiting_for(_judged(_pool(options.isolation, options.packages), submission))
     console = _console()
-    if as_json:
+    if options.as_json:
         sys.stdout.write(dump(judgement).decode() + "\n")
     if judgement.outcome is Outcome.JUDGE_ERROR:
         raise JudgeError(f"{file} could not be judged: {judgement.detail}")
-    if not as_json:
+    if not options.as_json:
         _print(console, report(judgement, suite, printed, min(max(console.width, 50), 160) - 10))
     return 0 if judgement.outcome is Outcome.ACCEPTED else NOT_ACCEPTED
 
 
-def serve(
-    *,
-    host: str,
-    port: int,
-    workers: int,
-    queue: int,
-    isolation: str,
-    python: str,
-    packages: Sequence[str],
-    token_env: str,
-) -> None:
+def serve(chosen: ServeOptions) -> None:
     """Serves the judge over HTTP until told to stop."""
     from dojang.judge.service import ServiceOptions
 
-    token = os.environ.get(token_env)
-    pool = _pool(isolation, packages, workers, python)
+    token = os.environ.get(chosen.token_env)
+    pool = _pool(chosen.isolation, chosen.packages, chosen.workers, chosen.python)
     level, languages = _waiting_for(asyncio.to_thread(_isolation_and_languages, pool))
     options = ServiceOptions(
         token=token,
-        queue=queue,
+        queue=chosen.queue,
         workers=pool.workers,
         isolation=level,
         languages=(*languages, *(name for name, ours in OTHER_NAMES.items() if ours in languages)),
     )
     try:
-        _waiting_for(_served(pool, options, host, port, languages))
+        _waiting_for(_served(pool, options, chosen.host, chosen.port, languages))
     except ConfigError as error:
         if token is None and "token" in str(error):
-            raise ConfigError(f"{error} (the token is read from the environment variable {token_env})") from None
+            raise ConfigError(f"{error} (the token is read from the environment variable {chosen.token_env})") from None
         raise
     _console().print("closed", highlight=False)
 
 
-def selftest_command(*, isolation: str, packages: Sequence[str], as_json: bool) -> None:
+def selftest_command(*, isolation: str, packages: str, as_json: bool) -> None:
     """Tests the judge of this machine. Raises JudgeError if a check fails."""
     pool = _pool(isolation, packages)
     console = _console()
@@ -262,8 +243,10 @@ def _decoded(name: str, data: bytes) -> str:
         raise DataError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}; save it as UTF-8") from None
 
 
-def _pool(isolation: str, packages: Sequence[str], workers: int = 0, python: str = "") -> JudgePool:
-    return JudgePool(cache=cache_root(), workers=workers, isolation=isolation, python=python, packages=packages)
+def _pool(isolation: str, packages: str, workers: int = 0, python: str = "") -> JudgePool:
+    """Makes the judge; `packages` are separated by commas."""
+    names = tuple(name.strip() for name in packages.split(",") if name.strip())
+    return JudgePool(cache=cache_root(), workers=workers, isolation=isolation, python=python, packages=names)
 
 
 def _waiting_for(work: Coroutine[Any, Any, T]) -> T:

@@ -1,6 +1,6 @@
 """Settings of evaluations: the held-out split and further benchmarks; the unions of datasets and tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -60,28 +60,24 @@ GRADED_BY: Mapping[str, Mapping[str, str]] = {
 """Task that grades a dataset, if that follows from its name."""
 
 
-def disagreements(data: Data, task: Task, prefix: str = "") -> list[str]:
+def disagreements(data: Data, task: Task, prefix: str = "") -> Iterator[str]:
     """Errors if the task cannot grade the data; `prefix` is the section of both."""
-    wrong = []
     if data.name == "prompt_completion" and task.name == "answer_line":
-        wrong.append(
+        yield (
             f"{prefix}data.name=prompt_completion has whole completions as references; set "
             f"{prefix}task.name=exact_match"
         )
     if data.name in ("functions", "tiny_programs") and task.name == "answer_line":
-        wrong.append(
+        yield (
             f"{prefix}data.name={data.name} asks for programs, which only running them can grade; set "
             f"{prefix}task.name=code"
         )
     if data.name == "reasoning_gym" and task.name not in ("reasoning_gym", "custom"):
-        wrong.append(
+        yield (
             f"{prefix}data.name=reasoning_gym has puzzles that only it can grade; set {prefix}task.name=reasoning_gym"
         )
     if task.name == "reasoning_gym" and data.name not in ("reasoning_gym", "custom"):
-        wrong.append(
-            f"{prefix}task.name=reasoning_gym grades its own puzzles, not those of {prefix}data.name={data.name}"
-        )
-    return wrong
+        yield (f"{prefix}task.name=reasoning_gym grades its own puzzles, not those of {prefix}data.name={data.name}")
 
 
 class SamplingConfig(Section):
@@ -98,23 +94,21 @@ class SamplingConfig(Section):
     min_p: float = Field(default=0.0, ge=0, le=1)
     """Min-p sampling: sample from tokens with at least this fraction of the highest probability; 0 disables it."""
 
-    def sampling_disagreements(self, prefix: str = "") -> list[str]:
+    def sampling_disagreements(self, prefix: str = "") -> Iterator[str]:
         """Errors if greedy decoding makes other settings meaningless; `prefix` is their section."""
-        wrong = list[str]()
         if self.temperature > 0:
-            return wrong
+            return
         if self.samples > 1:
-            wrong.append(
+            yield (
                 f"{prefix}samples={self.samples} greedy answers would all be the same; set {prefix}temperature above 0 "
                 f"or {prefix}samples=1"
             )
         for key, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
             if (value := getattr(self, key)) != off:
-                wrong.append(
+                yield (
                     f"{prefix}{key}={value:g} has no effect on greedy answers; set {prefix}temperature above 0 or "
                     f"leave {prefix}{key} out"
                 )
-        return wrong
 
 
 class BenchmarkConfig(SamplingConfig):
@@ -139,7 +133,7 @@ class BenchmarkConfig(SamplingConfig):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        wrong = [] if self.task is None else disagreements(self.data, self.task)
+        wrong = [] if self.task is None else list(disagreements(self.data, self.task))
         if self.task is None and self.data.name not in (*GRADED_BY, "prepared"):
             wrong.append(f"task must be given: no task is known for data.name={self.data.name}")
         wrong += self.sampling_disagreements()

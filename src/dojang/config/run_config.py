@@ -7,6 +7,7 @@ union is a registry: its members are the choices of `name`.
 import math
 import types
 import typing
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -163,84 +164,81 @@ class RunConfig(Section):
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return RunConfig.model_validate({**given, "steps": steps, "epochs": None})
 
-    def _training_agrees(self) -> list[str]:
-        train, wrong = self.train, list[str]()
+    def _training_agrees(self) -> Iterator[str]:
+        train = self.train
         if train.lora is not None and train.lora.base_bits == 4 and self.model.dtype == "float64":
-            wrong.append("train.lora.base_bits=4 does not support model.dtype=float64; use float32 or bfloat16")
+            yield "train.lora.base_bits=4 does not support model.dtype=float64; use float32 or bfloat16"
         if self.algo.name == "custom":
-            return wrong
+            return
         own = self.distillation is not None and self.distillation.teacher == "reference"
         needs_reference = self.algo.kl_coef > 0 or self.algo.kl_in_reward > 0 or own
         if "reference" in train.offload and not (needs_reference and train.needs_reference_model):
-            wrong.append(
+            yield (
                 "train.offload has reference, but the run has no reference model: it needs algo.kl_coef or "
                 "algo.kl_in_reward above 0, and with train.lora the reference is the model without adapters"
             )
         if self.algo.kl_in_reward and self.distillation is not None and not self.distillation.reward_coef:
-            wrong.append(
+            yield (
                 f"algo.kl_in_reward={self.algo.kl_in_reward:g} has no effect if rewards are not used "
                 "(distillation.reward_coef=0); set distillation.reward_coef above 0, or use algo.kl_coef instead"
             )
         if self.algo.name != "ppo" and train.critic != CriticConfig():
-            wrong.append(f"train.critic needs an algorithm with a critic (algo.name=ppo); {self.algo.name} has none")
-        return wrong
+            yield f"train.critic needs an algorithm with a critic (algo.name=ppo); {self.algo.name} has none"
 
-    def _engine_agrees(self) -> list[str]:
-        rollout, engine, wrong = self.rollout, self.rollout.engine, list[str]()
+    def _engine_agrees(self) -> Iterator[str]:
+        rollout, engine = self.rollout, self.rollout.engine
         if self.model.head_dtype == "float32" and not engine.float32_head:
-            wrong.append(
+            yield (
                 f"model.head_dtype=float32 is for rollout.engine.name=torch: logits of {engine.name} would still be "
                 "rounded, and differ from the trainer's; leave it out, or use the engine torch"
             )
         if self.model.head_dtype == "float32" and self.model.dtype == "float64":
-            wrong.append("model.head_dtype=float32 is less precise than model.dtype=float64; leave it out")
+            yield "model.head_dtype=float32 is less precise than model.dtype=float64; leave it out"
         for role, each in self.roles().items():
             longest, key = each.rollout.max_tokens, "tester" if role == "tester" else "rollout"
             if rollout.max_model_len is not None and longest >= rollout.max_model_len:
-                wrong.append(
+                yield (
                     f"{key}.max_tokens={longest} leaves no space for a prompt within rollout.max_model_len="
                     f"{rollout.max_model_len}; lower the first or raise the second"
                 )
-        return wrong
 
-    def _models_agree(self) -> list[str]:
+    def _models_agree(self) -> Iterator[str]:
         """Checks that a second model goes with a workflow for two models, on programs."""
         if self.workflow.name != "coder_tester":
-            return [] if self.tester is None else ["tester is a second model: only workflow.name=coder_tester uses it"]
-        wrong = []
+            if self.tester is not None:
+                yield "tester is a second model: only workflow.name=coder_tester uses it"
+            return
         if self.tester is None:
-            wrong.append("workflow.name=coder_tester needs a second model: set tester.model")
+            yield "workflow.name=coder_tester needs a second model: set tester.model"
         elif self.rollout.engine.external != bool(self.tester.url):
-            wrong.append(
+            yield (
                 f"rollout.engine.name={self.rollout.engine.name} and tester.url={self.tester.url} do not go "
                 "together; with the engine remote the tester needs its own servers, and the others take none"
             )
         if self.task.name != "code":
-            wrong.append(f"workflow.name=coder_tester needs programs (task.name=code), not {self.task.name}")
+            yield f"workflow.name=coder_tester needs programs (task.name=code), not {self.task.name}"
         if self.algo.name == "ppo":
-            wrong.append("workflow.name=coder_tester supports no critic, so algo.name=ppo cannot be used")
-        return wrong
+            yield "workflow.name=coder_tester supports no critic, so algo.name=ppo cannot be used"
 
-    def _runtime_agrees(self) -> list[str]:
-        tester, train, wrong = self.tester, self.train, list[str]()
+    def _runtime_agrees(self) -> Iterator[str]:
+        tester, train = self.tester, self.train
         if not isinstance(self.runtime, RayConfig):
             for key in ("engines", "trainers") if tester else ():
                 if (count := getattr(tester, key)) is not None:
-                    wrong.append(f"tester.{key}={count} is a number of Ray processes; set runtime.name=ray")
-            return wrong
+                    yield f"tester.{key}={count} is a number of Ray processes; set runtime.name=ray"
+            return
         for key, trainers in (("runtime", self.runtime.trainers), ("tester", tester.trainers if tester else None)):
             if trainers is not None and trainers % train.sequence_parallel:
-                wrong.append(
+                yield (
                     f"{key}.trainers={trainers} must be a multiple of train.sequence_parallel={train.sequence_parallel}"
                 )
             if trainers is not None and trainers > 1 and train.one_process:
-                wrong.append(f"{key}.trainers={trainers}: {train.one_process}")
+                yield f"{key}.trainers={trainers}: {train.one_process}"
         if (size := self.rollout.engine.gpus()) > 1 and self.runtime.gpus is not None and 0 < self.runtime.gpus < 1:
-            wrong.append(
+            yield (
                 f"rollout.engine.tensor_parallel_size={size} needs whole GPUs, but "
                 f"runtime.gpus={self.runtime.gpus:g} gives an engine a fraction of one; leave runtime.gpus out"
             )
-        return wrong
 
     @model_validator(mode="after")
     def _default_trainers(self) -> Self:
@@ -276,7 +274,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        wrong = self._models_agree() + self._engine_agrees() + self._runtime_agrees()
+        wrong = [*self._models_agree(), *self._engine_agrees(), *self._runtime_agrees()]
         wrong += self.eval.sampling_disagreements("eval.")
         if self.train.minibatches > self.rollout.prompts_per_step:
             wrong.append(
@@ -284,7 +282,7 @@ class RunConfig(Section):
                 f"{self.rollout.prompts_per_step}); lower train.minibatches or raise rollout.prompts_per_step"
             )
         wrong += disagreements(self.data, self.task)
-        wrong += self._parts_agree() + self._maxrl_agrees() + self._training_agrees() + self._length_agrees()
+        wrong += [*self._parts_agree(), *self._maxrl_agrees(), *self._training_agrees(), *self._length_agrees()]
         kind = (self.algo.name, self.workflow.name)
         wrong += distillation_disagreements(self.distillation, *kind, self.rollout, self.train)
         if self.algo.name != "custom" and self.algo.name != "sft" and self.algo.needs_group:
@@ -294,21 +292,22 @@ class RunConfig(Section):
             raise ValueError("\n".join(wrong))
         return self
 
-    def _parts_agree(self) -> list[str]:
+    def _parts_agree(self) -> Iterator[str]:
         """Checks algo.reward_weights; those of a custom task are checked when the task is built."""
         if self.algo.name == "custom" or not self.algo.reward_weights or self.task.name == "custom":
-            return []
+            return
         known = {*self.task.part_names(), *(TESTER_PARTS if self.workflow.name == "coder_tester" else ())}
         unknown = self.algo.reward_weights.keys() - known - {"overlong"}
-        return [unknown_parts(unknown, known)] if unknown else []
+        if unknown:
+            yield unknown_parts(unknown, known)
 
-    def _maxrl_agrees(self) -> list[str]:
+    def _maxrl_agrees(self) -> Iterator[str]:
         """Checks that the task has no negative rewards, which maxrl does not define; others fail during the run."""
         if self.algo.name == "custom" or self.algo.advantage != "maxrl":
-            return []
-        wrong, needs = list[str](), "but algo.advantage=maxrl is defined for rewards of 0 and more"
+            return
+        needs = "but algo.advantage=maxrl is defined for rewards of 0 and more"
         if self.task.name == "code" and self.task.reward_shape != "binary":
-            wrong.append(
+            yield (
                 f"task.reward_shape={self.task.reward_shape} gives -1 without a program, {needs}; set "
                 f"task.reward_shape=binary"
             )
@@ -316,37 +315,36 @@ class RunConfig(Section):
         if self.task.name == "maths":
             weights |= {"correct": self.task.correct, "boxed": self.task.boxed}
         if negative := [name for name, weight in weights.items() if weight < 0]:
-            wrong.append(f"the weight of {', '.join(negative)} in the task's rewards is negative, {needs}")
-        return wrong
+            yield f"the weight of {', '.join(negative)} in the task's rewards is negative, {needs}"
 
-    def _uncorrected_lag(self) -> str:
-        return (
-            f"loop.stale_updates={self.loop.stale_updates} trains on old rollouts, but with algo.old_logprobs=trainer "
-            f"(algo.name={self.algo.name}) importance ratios use log-probs computed just before the update, so nothing "
-            "corrects for the lag; set algo.old_logprobs=behaviour, or add algo.corrections=[{name: token_tis}]"
-        )
-
-    def _length_agrees(self) -> list[str]:
-        wrong = list[str]()
+    def _length_agrees(self) -> Iterator[str]:
         if self.epochs is not None:  # the rest is checked once the number of steps is known
             if "steps" in self.model_fields_set:
-                wrong.append(f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out")
-            return wrong
-        if self.loop.stale_updates and self.algo.name != "custom" and self.algo.old_logprobs == "trainer":
+                yield f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out"
+            return
+        if (
+            self.loop.stale_updates
+            and self.algo.name != "custom"
+            and self.algo.old_logprobs == "trainer"
             # opsm keeps samples with a positive advantage, and most others, unchanged
-            corrects = any(each.name != "opsm" for each in self.algo.corrections)
-            wrong += [] if corrects else [self._uncorrected_lag()]
+            and all(each.name == "opsm" for each in self.algo.corrections)
+        ):
+            yield (
+                f"loop.stale_updates={self.loop.stale_updates} trains on old rollouts, but with "
+                f"algo.old_logprobs=trainer (algo.name={self.algo.name}) importance ratios use log-probs computed just "
+                "before the update, so nothing corrects for the lag; set algo.old_logprobs=behaviour, or add "
+                "algo.corrections=[{name: token_tis}]"
+            )
         stale, rest = divmod(self.loop.stale_updates, self.train.steps_per_batch)
         if rest or stale >= self.steps:
-            wrong.append(
+            yield (
                 f"loop.stale_updates={self.loop.stale_updates} must be a multiple of train.minibatches="
                 f"{self.train.minibatches}{_epochs(self.train)} and leave some of steps={self.steps} for updates: "
                 f"{stale} of them only sample"
             )
         updates = self.steps * self.train.steps_per_batch - self.loop.stale_updates
         if self.train.critic.warmup_steps >= max(1, updates):
-            wrong.append(
+            yield (
                 f"train.critic.warmup_steps={self.train.critic.warmup_steps} leaves none of the run's {updates} "
                 "optimizer steps for the policy; lower it or raise steps"
             )
-        return wrong

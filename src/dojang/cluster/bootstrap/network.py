@@ -16,16 +16,11 @@ from pathlib import Path
 from dojang.cluster.bootstrap.stop_signals import Stop
 from dojang.core.errors import ClusterError, Interrupted
 
-__all__ = ["free_port", "network_settings", "own_address", "resolve"]
+__all__ = ["free_port", "network_settings", "own_address"]
 
 _SIOCGIFADDR = 0x8915
 _NETWORKS = Path("/sys/class/net")
 _DEVICES = Path("/sys/class/infiniband")
-
-
-def resolve(host: str) -> str:
-    """IPv4 address of a host. Raises OSError if it has none."""
-    return socket.gethostbyname(host)
 
 
 def own_address(this_host: str, peers: Sequence[str], interface: str, deadline: float, stop: Stop) -> str:
@@ -49,7 +44,7 @@ def _candidates(this_host: str, peers: Sequence[str], interface: str) -> Iterato
     with suppress(OSError):
         yield _address_of(interface)
     with suppress(OSError):
-        yield resolve(this_host)
+        yield socket.gethostbyname(this_host)
     with suppress(OSError):
         yield _address_towards(peers)
 
@@ -67,7 +62,7 @@ def _address_towards(peers: Sequence[str]) -> str:
     for peer in peers:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
-                probe.connect((resolve(peer), 9))
+                probe.connect((socket.gethostbyname(peer), 9))
             except OSError:
                 continue
             return str(probe.getsockname()[0])

@@ -65,8 +65,7 @@ class Rendezvous:
         """Sends Ray's address to all workers, including those that join later."""
         with self._lock:
             self._ray = ray
-            conns = self._conns()
-        self._tell(conns, {"ray": ray})
+        self._broadcast({"ray": ray})
 
     def not_connected(self) -> list[str]:
         """Names of the workers that are not connected now."""
@@ -92,16 +91,14 @@ class Rendezvous:
                 if not host.lost and since is not None and now - since > self._reconnect:
                     host.lost = True
                     lost.append(name)
-            connected = len(self._conns())
         for name in lost:
-            self._log(f"{name} is lost; continuing with {connected + 1} of {len(self._hosts) + 1} hosts")
+            self._log(f"{name} is lost; continuing with {len(self._connected()) + 1} of {len(self._hosts) + 1} hosts")
 
     def end(self, code: int, text: str, seconds: float = 15.0) -> None:
         """Sends the job's result to all workers, including those that reconnect late; waits until they have left."""
         with self._lock:
             self._end = {"end": code, "text": text}
-            conns = self._conns()
-        self._tell(conns, self._end)
+        self._broadcast(self._end)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with self._lock:
@@ -118,16 +115,15 @@ class Rendezvous:
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        with self._lock:
-            conns = self._conns()
-        for conn in conns:
+        for conn in self._connected():
             conn.close()
 
-    def _conns(self) -> list[JsonConnection]:
-        return [host.conn for host in self._hosts.values() if host.conn]
+    def _connected(self) -> list[JsonConnection]:
+        with self._lock:
+            return [host.conn for host in self._hosts.values() if host.conn]
 
-    def _tell(self, conns: Iterable[JsonConnection], message: dict[str, object]) -> None:
-        for conn in conns:
+    def _broadcast(self, message: dict[str, object]) -> None:
+        for conn in self._connected():
             with suppress(ConnectionLost):  # its reader thread notices as well
                 conn.send(message)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dojang import __version__
-from dojang.cluster.sagemaker.options import Options
+from dojang.cluster.sagemaker.options import InstanceGroup, Options
 from dojang.cluster.sagemaker.payload import CHANNEL, ROOT, Payload, local_paths
 from dojang.cluster.sagemaker.preflight import Preflight, gpus_of, preflight
 from dojang.config import recipe as recipes
@@ -20,7 +20,7 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.planning.gpu_split import split_gpus
 
-__all__ = ["InstanceGroup", "Job", "masked", "plan"]
+__all__ = ["Job", "masked", "plan"]
 
 FORWARDED = (
     *("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TAGS"),
@@ -40,15 +40,6 @@ _CHANNEL = re.compile(r"[A-Za-z0-9_]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile("TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceGroup:
-    """Instances of one type."""
-
-    name: str
-    type: str
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

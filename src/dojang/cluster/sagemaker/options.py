@@ -1,4 +1,4 @@
-"""Options of `dojang launch sagemaker`."""
+"""Options of `dojang launch sagemaker`, and the instances they name."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-__all__ = ["Options", "Profile", "Region"]
+__all__ = ["InstanceGroup", "Options", "Profile", "Region"]
 
 Region = Annotated[str, Option(help="AWS region. Default: from the environment or the profile.")]
 Profile = Annotated[str, Option(help="Profile of the AWS configuration.")]
@@ -81,3 +81,12 @@ class Options:
     name: Annotated[str, Option(help="Prefix of the job's name. Default: the recipe's name.")] = ""
     region: Region = ""
     profile: Profile = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """Instances of one type."""
+
+    name: str
+    type: str
+    count: int

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from dojang import models
 from dojang.build.benchmarks import NameTaken, load_benchmarks
 from dojang.cluster.runtime_config import RayConfig
+from dojang.cluster.sagemaker.options import InstanceGroup
 from dojang.cluster.sagemaker.payload import ROOT
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, DataError, DojangError
@@ -40,15 +40,6 @@ _PROMPT_TOKENS = 512
 """Assumed prompt length in tokens if the data are not on this machine."""
 
 
-class Machines(Protocol):
-    """Instances of one type."""
-
-    @property
-    def type(self) -> str: ...
-    @property
-    def count(self) -> int: ...
-
-
 @dataclass(slots=True)
 class Preflight:
     """Result of the checks."""
@@ -59,7 +50,7 @@ class Preflight:
     """Choices, warnings, and checks that were skipped."""
 
 
-def gpus_of(groups: Sequence[Machines]) -> int | None:
+def gpus_of(groups: Sequence[InstanceGroup]) -> int | None:
     """Number of GPUs of all instances; None if an instance type is not in the plan's table."""
     found = [_known(group) for group in groups]
     if any(instance is None for instance in found):
@@ -68,7 +59,7 @@ def gpus_of(groups: Sequence[Machines]) -> int | None:
 
 
 def preflight(
-    config: RunConfig, groups: Sequence[Machines], source: Path | None, environment: Mapping[str, str]
+    config: RunConfig, groups: Sequence[InstanceGroup], source: Path | None, environment: Mapping[str, str]
 ) -> Preflight:
     """Checks a job; in `config` the paths of local inputs are those of this machine, `environment` is the job's."""
     found = Preflight()
@@ -82,7 +73,7 @@ def preflight(
     return found
 
 
-def _known(group: Machines) -> Instance | None:
+def _known(group: InstanceGroup) -> Instance | None:
     return INSTANCES.get(group.type.removeprefix("ml."))
 
 
@@ -212,7 +203,7 @@ def _importable(source: Path | None) -> Iterator[None]:
 
 def _instances(
     config: RunConfig,
-    groups: Sequence[Machines],
+    groups: Sequence[InstanceGroup],
     shapes: Mapping[str, Shape],
     problems: Sequence[Problem],
     found: Preflight,
@@ -267,7 +258,7 @@ def _without_gpus(config: RunConfig) -> Iterator[str]:
         yield "runtime.gpus=0"
 
 
-def _combine(groups: Sequence[Machines]) -> tuple[Instance, int]:
+def _combine(groups: Sequence[InstanceGroup]) -> tuple[Instance, int]:
     """Combines the instances for trainers and engines into one kind and its count. Of several GPU types the largest
     counts: a model that does not fit it fits none."""
     all_groups = [(instance, group) for group in groups if (instance := _known(group))]

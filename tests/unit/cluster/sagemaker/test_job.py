@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dojang.cluster.sagemaker.job import InstanceGroup, Job, masked, plan
-from dojang.cluster.sagemaker.options import Options
+from dojang.cluster.sagemaker.job import Job, masked, plan
+from dojang.cluster.sagemaker.options import InstanceGroup, Options
 from dojang.core.errors import ConfigError
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
