@@ -109,5 +109,5 @@ def test_a_server_that_keeps_something_else_is_sent_all(
     with caplog.at_level(logging.WARNING, "dojang"):
         figures = run(make(True), False, play)
     assert [each["weights/whole"] for each in figures] == [1.0, 0.0]
-    assert "weights of version 32 are sent whole" in caplog.text
-    assert "kept are none" in caplog.text
+    assert "sending the full weights of version 32 instead of a delta" in caplog.text
+    assert "held are none" in caplog.text
