@@ -27,7 +27,7 @@ done > $$(echo $(1)/lib/python*/site-packages)/base.pth
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all test-ci test-prometheus test-ray test-sagemaker test-trl test-vllm prometheus check bench docs clean
+.PHONY: help install quickstart test test-all check-ci test-ci test-prometheus test-ray test-sagemaker test-trl test-vllm prometheus check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -123,8 +123,12 @@ $(READY_SAGEMAKER): $(READY_RAY) tests/sagemaker/requirements.txt
 	$(VENV_SAGEMAKER)/bin/python -m pip install --quiet --requirement tests/sagemaker/requirements.txt --editable '.[ray,sagemaker]'
 	@touch $@
 
-test-ci: $(READY_RAY)  ## run a few tests with Ray, for CI
-	$(VENV_RAY)/bin/python -m pytest tests/on_ray/test_lost_judges.py tests/on_ray/test_ray_judge.py
+# The environment beside the checks: mypy keeps one core busy, pip mostly the other.
+check-ci:  ## run `make check`, and set up the environments of test-ci meanwhile
+	$(MAKE) --jobs=2 --output-sync=target check $(READY_SAGEMAKER)
+
+test-ci: $(READY_SAGEMAKER)  ## run a few tests with Ray and with moto in Amazon's place, for CI
+	$(VENV_SAGEMAKER)/bin/python -m pytest tests/on_ray/test_lost_judges.py tests/on_ray/test_ray_judge.py tests/sagemaker/test_sagemaker_jobs.py
 
 check: $(READY)  ## lint, types, import rules
 	$(BIN)/ruff check .
