@@ -1,8 +1,8 @@
 """Sizes of a model from its config.json alone, without weights or torch: every family that the torch engine computes.
 
 The number of parameters is a formula over engine/architectures.py. Building the model on torch's meta device would need
-none, but takes 22 s of CPU time on a Neoverse N1, of which 11 s load transformers' model classes, and the checks of
-`dojang launch sagemaker` must load neither torch nor transformers. A test compares the formula with such models.
+none, but loading transformers' model classes takes seconds, and the checks of `dojang launch sagemaker` must load
+neither torch nor transformers. A test compares the formula with such models.
 
 A table has the models of shipped recipes, for machines without the hub.
 """
