@@ -29,7 +29,7 @@ class _Pair:
 
     @property
     def difference(self) -> Difference:
-        first, second = ([(answer.right, answer.attempts) for answer in each] for each in self.answers)
+        first, second = ([(answer.right, answer.samples) for answer in each] for each in self.answers)
         return paired(first, second)
 
 

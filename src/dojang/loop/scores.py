@@ -55,7 +55,7 @@ class Answered:
 
     id: str
     tier: str
-    attempts: int
+    samples: int
     """Judged samples."""
     right: int
     reward: float
@@ -65,7 +65,7 @@ class Answered:
 
     @property
     def accuracy(self) -> float:
-        return self.right / self.attempts
+        return self.right / self.samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,8 @@ class Scores:
 
     def pass_at(self, k: int) -> Estimate | None:
         """pass@k over the problems with at least k judged samples; None if there are none."""
-        enough = [each for each in self.answers if each.attempts >= k]
-        return Estimate.of(enough, lambda each: pass_at_k(each.attempts, each.right, k)) if enough else None
+        enough = [each for each in self.answers if each.samples >= k]
+        return Estimate.of(enough, lambda each: pass_at_k(each.samples, each.right, k)) if enough else None
 
     @property
     def tiers(self) -> dict[str, Estimate]:

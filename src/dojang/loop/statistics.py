@@ -65,11 +65,11 @@ class Difference:
     problems: int
 
 
-def pass_at_k(attempts: int, right: int, k: int) -> float:
+def pass_at_k(samples: int, right: int, k: int) -> float:
     """Unbiased pass@k of one problem; raises ValueError with fewer than k samples."""
-    if not 0 <= right <= attempts or not 1 <= k <= attempts:
-        raise ValueError(f"pass@{k} is undefined for {right} right of {attempts} samples")
-    return 1 - math.comb(attempts - right, k) / math.comb(attempts, k)
+    if not 0 <= right <= samples or not 1 <= k <= samples:
+        raise ValueError(f"pass@{k} is undefined for {right} right of {samples} samples")
+    return 1 - math.comb(samples - right, k) / math.comb(samples, k)
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -129,8 +129,8 @@ def _whole_gaps(first: Sequence[Counts], second: Sequence[Counts], seed: int) ->
 
 def _thinned(counts: Counts, size: int, draw: np.random.Generator) -> int:
     """Right samples among `size` of them chosen at random."""
-    right, attempts = counts
-    return right if attempts == size else int(draw.hypergeometric(right, attempts - right, size))
+    right, samples = counts
+    return right if samples == size else int(draw.hypergeometric(right, samples - right, size))
 
 
 def _share(counts: Counts) -> float:

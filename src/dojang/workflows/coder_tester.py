@@ -174,8 +174,8 @@ class CoderTester:
             for each in await self._coder.engine.generate(prompt, self._group_size, sampling)
         ]
 
-    async def _grade(self, problem: Problem, attempts: Sequence[_Reply]) -> Mapping[str, Verdict]:
-        return await grade_all(self._task, problem, (reply.text for reply in attempts))
+    async def _grade(self, problem: Problem, replies: Sequence[_Reply]) -> Mapping[str, Verdict]:
+        return await grade_all(self._task, problem, (reply.text for reply in replies))
 
     async def _ask_tester(self, problem: Problem, prompt_index: int, firsts: Sequence[_Reply]) -> list[_Reply | None]:
         prompts = [ask_tester(self._config, self._task, problem, reply.text) for reply in firsts]

@@ -55,7 +55,7 @@ def test_output_files(sampled: Path) -> None:
     assert isinstance(answers, list)
     assert isinstance(accuracy, dict)
     assert isinstance(chances, dict)
-    assert [each["attempts"] for each in answers] == [4] * 30
+    assert [each["samples"] for each in answers] == [4] * 30
     assert accuracy["value"] == pytest.approx(sum(each["right"] for each in answers) / 120)
     assert chances["1"]["value"] == pytest.approx(accuracy["value"])
     assert chances["1"]["value"] < chances["2"]["value"] < chances["4"]["value"]
@@ -87,7 +87,7 @@ def with_shots(folder: Path, found: dict[str, Any], model: str, trained_from: st
         {
             "data": "gsm8k",
             "shots": shots,
-            "answers": [{**found["answers"][0], "id": str(at), "attempts": 1, "right": at < right} for at in range(50)],
+            "answers": [{**found["answers"][0], "id": str(at), "samples": 1, "right": at < right} for at in range(50)],
         }
         for shots, right in zip((0, 2, 8), rights, strict=True)
     ]

@@ -12,13 +12,13 @@ from dojang.loop.exact_statistics import clopper_pearson
 from dojang.loop.statistics import BOOTSTRAP, CLOPPER_PEARSON, bootstrap, compare, interval, pass_at_k
 
 
-@pytest.mark.parametrize("attempts", [1, 2, 5, 8])
-def test_pass_at_k_is_the_share_of_draws_with_a_right_one(attempts: int) -> None:
-    for right in range(attempts + 1):
-        answers = [place < right for place in range(attempts)]
-        for k in range(1, attempts + 1):
+@pytest.mark.parametrize("samples", [1, 2, 5, 8])
+def test_pass_at_k_is_the_share_of_draws_with_a_right_one(samples: int) -> None:
+    for right in range(samples + 1):
+        answers = [place < right for place in range(samples)]
+        for k in range(1, samples + 1):
             draws = [any(drawn) for drawn in combinations(answers, k)]
-            assert pass_at_k(attempts, right, k) == pytest.approx(np.mean(draws), abs=1e-12)
+            assert pass_at_k(samples, right, k) == pytest.approx(np.mean(draws), abs=1e-12)
 
 
 def test_pass_at_k_has_no_bias() -> None:
@@ -31,10 +31,10 @@ def test_pass_at_k_of_many_attempts_is_a_number() -> None:
     assert pass_at_k(10_000, 3, 5_000) == pytest.approx(0.875, abs=1e-3)
 
 
-@pytest.mark.parametrize(("attempts", "right", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0), (3, 1, 4)])
-def test_what_is_no_pass_at_k(attempts: int, right: int, k: int) -> None:
+@pytest.mark.parametrize(("samples", "right", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0), (3, 1, 4)])
+def test_what_is_no_pass_at_k(samples: int, right: int, k: int) -> None:
     with pytest.raises(ValueError, match=f"pass@{k}"):
-        pass_at_k(attempts, right, k)
+        pass_at_k(samples, right, k)
 
 
 def test_the_interval_of_a_mean_is_that_of_draws_with_replacement() -> None:
