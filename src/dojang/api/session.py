@@ -124,6 +124,8 @@ class Session:
 
     async def logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Computes the trainer's log-probs of each sample's tokens; 0 for prompt tokens."""
+        if isinstance(samples, Sample) or not all(isinstance(each, Sample) for each in samples):
+            raise ConfigError("samples must be a list of dojang.Sample, such as those of a group")
         return await self._opened.trainer.score(samples)
 
     async def evaluate(self, problems: Sequence[Problem] | None = None) -> float:

@@ -57,6 +57,14 @@ def test_a_session_outside_its_block_is_refused() -> None:
         asyncio.run(session.optim_step())
 
 
+def test_wrong_arguments_are_refused() -> None:
+    session = dojang.Session("quickstart")
+    with pytest.raises(ConfigError, match="groups must be a list of dojang.Group"):
+        asyncio.run(session.forward_backward([]))
+    with pytest.raises(ConfigError, match="samples must be a list of dojang.Sample"):
+        asyncio.run(session.logprobs([1]))  # type: ignore[list-item]
+
+
 def test_a_session_in_a_plain_block_is_explained() -> None:
     with pytest.raises(ConfigError, match="use `async with`"), dojang.Session("quickstart"):
         pass
