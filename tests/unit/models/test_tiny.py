@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 import dojang.models.tiny
 from dojang.data.arithmetic import ArithmeticConfig, is_held_out
-from dojang.models.tiny.corpus import ANSWER, draw
-from dojang.models.tiny.make import Evaluation, evaluate, make_model, make_tokenizer, sample
+from make_tiny_model import Evaluation, evaluate, make_model, make_tokenizer, sample
+from tiny_corpus import ANSWER, draw
 
 SHIPPED = Path(dojang.models.tiny.__file__).parent
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")

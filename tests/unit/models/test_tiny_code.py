@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 import dojang.models.tiny_code
 from dojang.data.tiny_programs import TinyProgramsConfig
 from dojang.models.catalogue import resolve
-from dojang.models.tiny.make import Evaluation, evaluate, make_tokenizer
-from dojang.models.tiny_code.corpus import draw
-from dojang.models.tiny_code.make import LETTERS, grade
+from make_tiny_code_model import LETTERS, grade
+from make_tiny_model import Evaluation, evaluate, make_tokenizer
+from tiny_code_corpus import draw
 
 SHIPPED = Path(dojang.models.tiny_code.__file__).parent
 

@@ -1,5 +1,1 @@
-"""dojang-tiny, the pretrained model of the quickstart, shipped with the package.
-
-corpus   generates its pretraining corpus
-make     pretrains it; the other files are the result
-"""
+"""dojang-tiny, the pretrained model of the quickstart, in the package. scripts/make_tiny_model.py makes it."""

@@ -1,5 +1,1 @@
-"""dojang-tiny-code, the pretrained model of the quickstart that writes programs, shipped with the package.
-
-corpus   generates its pretraining corpus
-make     pretrains it; the other files are the result
-"""
+"""dojang-tiny-code, the pretrained model of quickstart-code. scripts/make_tiny_code_model.py makes it."""

@@ -1,15 +1,15 @@
-"""Makes dojang-tiny-code: `python -m dojang.models.tiny_code.make OUT_DIR [--steps N] [--seed S]`.
+"""Makes dojang-tiny-code: `python scripts/make_tiny_code_model.py OUT_DIR [--steps N] [--seed S]`.
 
-The same small Llama as dojang-tiny (models/tiny/make.py), trained from scratch on `corpus.py`, then evaluated on
-held-out problems. Programs are not run here: one is correct if it equals a careful beginner's.
+The same small Llama as dojang-tiny (make_tiny_model.py), trained from scratch on `tiny_code_corpus.py`, then evaluated
+on held-out problems. Programs are not run here: one is correct if it equals a careful beginner's.
 """
 
 from tokenizers import Regex, pre_tokenizers
 
 from dojang.data.tiny_programs import Formula, TinyProgramsConfig, question
-from dojang.models.tiny.make import run
-from dojang.models.tiny_code.corpus import draw, program
 from dojang.types import Problem
+from make_tiny_model import run
+from tiny_code_corpus import draw, program
 
 __all__ = ["LETTERS", "grade"]
 

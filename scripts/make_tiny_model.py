@@ -1,6 +1,6 @@
-"""Makes dojang-tiny: `python -m dojang.models.tiny.make OUT_DIR [--steps N] [--seed S]`.
+"""Makes dojang-tiny: `python scripts/make_tiny_model.py OUT_DIR [--steps N] [--seed S]`.
 
-A small Llama and a byte-level BPE tokenizer, trained from scratch on `corpus.py` in about two minutes on one
+A small Llama and a byte-level BPE tokenizer, trained from scratch on `tiny_corpus.py` in about two minutes on one
 CPU core, then evaluated on held-out problems. The same seed gives the same bytes on the same torch build and kind
 of machine; elsewhere the weights are equal up to rounding, and the tokenizer is the same everywhere.
 """
@@ -28,8 +28,8 @@ from transformers import (
 )
 
 from dojang.data.arithmetic import ArithmeticConfig
-from dojang.models.tiny.corpus import ANSWER, Exercise, draw
 from dojang.types import Message, Problem
+from tiny_corpus import ANSWER, Exercise, draw
 
 __all__ = ["Evaluation", "Grade", "evaluate", "grade", "make_model", "make_tokenizer", "run", "sample"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from random import Random
 
 from dojang.data.tiny_programs import Formula, formula, is_held_out, question
-from dojang.models.tiny.corpus import Exercise
+from tiny_corpus import Exercise
 
 __all__ = ["draw", "program"]
 
