@@ -3,6 +3,7 @@
 PYTHON ?= python3
 # pip would compile every module of every package, most of the time of an installation; Python compiles what it imports.
 export PIP_COMPILE := 0
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 # Stamps: an environment is made anew when what it is made from changes.

@@ -21,15 +21,15 @@ HERE = Path(__file__).parent
 RECIPE = [
     *(
         "quickstart",
-        "steps=5",
+        "steps=3",
         "rollout.prompts_per_step=4",
         "rollout.group_size=4",
-        "eval.every=5",
-        "eval.problems=16",
+        "eval.every=3",
+        "eval.problems=4",
     ),
     *("algo.kl_coef=0.001", "algo.entropy.coef=0.001", "task.rewards.slow_reward:patient=0.1"),
     "distillation={teacher: policy, hint: 'The answer is {reference}.'}",
-    *("eval.benchmarks.sums.data.name=arithmetic", "eval.benchmarks.sums.every=5", "eval.benchmarks.sums.problems=8"),
+    *("eval.benchmarks.sums.data.name=arithmetic", "eval.benchmarks.sums.every=3", "eval.benchmarks.sums.problems=4"),
 ]
 NOT_IN_THIS_RUN = {
     *("Corrections", "Second moment", "Weight sync", "Full weight syncs"),

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 HERE = Path(__file__).parent
 FILES = ("engine/test_decoder.py", "engine/test_cpu_ops.py", "engine/test_sampler.py", "trainer/test_critic.py")
@@ -21,7 +22,7 @@ FILES += ("trainer/test_logprobs.py", "trainer/test_packing.py", "trainer/test_t
 # Flags of /proc/cpuinfo that a set needs, and what the libraries and the compiler call it.
 SETS = {
     "sse4": ("sse4_2", {"ATEN": "default", "ONEDNN": "SSE41", "MKL": "SSE4_2", "march": "x86-64-v2"}, 1),
-    "avx2": ("avx2", {"ATEN": "avx2", "ONEDNN": "AVX2", "MKL": "AVX2", "march": "x86-64-v3"}, 2),
+    "avx2": ("avx2", {"ATEN": "avx2", "ONEDNN": "AVX2", "MKL": "AVX2", "march": "x86-64-v3"}, 3),
     "avx512": ("avx512vl", {"ATEN": "avx512", "ONEDNN": "AVX512_CORE", "MKL": "AVX512", "march": "x86-64-v4"}, 3),
 }
 
@@ -53,6 +54,8 @@ def forced(name: str, folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_numerical_tests_pass_with(name: str, tmp_path: Path) -> None:
+    if torch.backends.cpu.get_cpu_capability() == name.upper():
+        pytest.skip(f"{name} is what this processor uses anyway: the tests themselves run with it")
     environment = {**os.environ, **forced(name, tmp_path)}
     command = [sys.executable, "-m", "pytest", "-q", "-m", "numerical", "-p", "no:cacheprovider"]
     files = [str(HERE / each) for each in FILES]

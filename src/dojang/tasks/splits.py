@@ -1,5 +1,6 @@
 """Checks of a task and its rewards on some problems, before a run."""
 
+import asyncio
 import inspect
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,7 +84,7 @@ async def check_gradable(
     most = TRIED_CUSTOM if name == "custom" else TRIED
     for split, every in problems.items():
         tried = every[:: max(1, len(every) // most)][:most]
-        reasons = [why for problem in tried if (why := await _ungradable(task, problem))]
+        reasons = [why for why in await asyncio.gather(*(_ungradable(task, problem) for problem in tried)) if why]
         if len(reasons) > max_judge_errors * len(tried):
             remedy = (
                 "correct the rows or the rewards; for answers of another kind set task.name to exact_match, maths, "

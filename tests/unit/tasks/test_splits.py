@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dojang.core.errors import ConfigError
-from dojang.tasks.splits import check_custom
+from dojang.tasks.splits import TRIED, check_custom, check_gradable
 from dojang.types import Message, Outcome, Problem, Verdict
 
 PROBLEMS: Mapping[str, Sequence[Problem]] = {"train": [Problem("p/1", "p", (Message("user", "1 + 1?"),), "2")]}
@@ -51,3 +51,18 @@ def test_a_custom_task_that_cannot_grade_is_refused(found: Any, words: str) -> N
 def test_a_custom_task_that_can_grade_is_accepted() -> None:
     asyncio.run(check_custom(task(good), PROBLEMS, "mine:T"))
     asyncio.run(check_custom(task(raises), PROBLEMS, "mine:T"))  # perhaps only on empty answers
+
+
+def test_slow_rewards_are_tried_all_at_once() -> None:
+    problems = {"train": [Problem(f"p/{at}", "p", (Message("user", "1 + 1?"),), "2") for at in range(TRIED)]}
+
+    async def check() -> None:
+        all_started = asyncio.Barrier(TRIED)
+
+        async def waits(problem: Problem, text: str) -> Verdict:
+            await all_started.wait()
+            return Verdict(Outcome.WRONG, 0.0)
+
+        await asyncio.wait_for(check_gradable(task(waits), problems, "exact_match", 0.0), 30)
+
+    asyncio.run(check())

@@ -20,7 +20,7 @@ from dojang.trainer.ulysses import check_heads
 from error_bounds import CLOSE, EQUAL
 
 SCRIPT = Path(__file__).with_name("train_as_rank.py")
-SEQUENCES = {2: (1, 2), 4: (1, 2, 4)}
+SEQUENCES = {2: (1, 2), 4: (2, 4)}  # four ranks without sequence parallelism do what two do
 
 
 @pytest.fixture(scope="module")

@@ -159,7 +159,7 @@ def resumed(path: Path, ranks: ProcessGroup) -> dict[str, Any]:
 def main(folder: Path) -> None:
     world = int(os.environ["WORLD_SIZE"])
     found: dict[str, Any] = {}
-    for sequence in (1, 2, 4)[: world.bit_length()]:
+    for sequence in (world // 2, world):
         ranks = join_process_group(torch.device("cpu"), sequence)
         for case in CASES:
             found[f"{case}, {sequence}"] = play(case, ranks)
