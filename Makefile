@@ -58,7 +58,7 @@ wait $$second; second=$$?; cat $(VENV)/second.log; exit $$((first + second))
 endef
 
 test: $(READY)  ## run the tests of all parts, in about ten minutes on two cores
-	$(call two_lots,-m "not slow" tests/architecture tests/contracts tests/golden tests/unit/[a-h]*,-m "not slow" tests/unit/[i-z]*)
+	$(call two_lots,-m "not slow" tests/architecture tests/contracts tests/unit/[a-h]*,-m "not slow" tests/unit/[i-z]* tests/golden)
 
 test-all: $(READY)  ## run all tests that need no other environment: also slow ones, whole runs, resuming, the corpus of programs
 	$(call two_lots,--ignore=tests/unit,tests/unit)
