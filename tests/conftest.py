@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,3 +136,13 @@ def _sample(
         "verdict": Verdict(chosen, reward),
     }
     return Sample(**{**values, **fields})
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers_stay() -> Iterator[None]:
+    """Restores signal handlers: a command ends with signals ignored, also one that a test runs in this process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)

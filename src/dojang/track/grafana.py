@@ -1,4 +1,4 @@
-"""Grafana dashboard of a run, generated from the metric registry: one dashboard row and panel for each of its own.
+"""Grafana dashboard of a run. Rows and panels come from the metric registry (registry.ROWS), in its order.
 
 Built as plain dictionaries in Grafana's JSON model (version 8 and later), without a library. The dashboard reads
 metrics that Prometheus scraped from the exporters of runs.
