@@ -26,6 +26,7 @@ __all__ = [
     "CheckerName",
     "IoTest",
     "Isolation",
+    "JudgeInput",
     "Judgement",
     "Limits",
     "Stop",
@@ -190,6 +191,16 @@ class TestSuite:
     def digest(self) -> str:
         """Hash of the contents."""
         return _digest(repr((self.limits, self.checker)), *chain.from_iterable(map(_parts, self.tests)))
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeInput:
+    """A problem in the form that the judge takes."""
+
+    language: str
+    prefix: str
+    """Code put before the program."""
+    test_suite: TestSuite
 
 
 @dataclass(frozen=True, slots=True)

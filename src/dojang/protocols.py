@@ -54,6 +54,7 @@ class Task(Protocol):
         """Grade a completion. An infrastructure failure is a JUDGE_ERROR verdict, not an exception."""
 
 
+@runtime_checkable
 class ProgramTask(Task, Protocol):
     """A Task whose completions are programs. It can also run them on tests that are not the problem's."""
 

@@ -27,8 +27,7 @@ from dojang.core.paths import cache_root, check_vacant, claim
 from dojang.core.progress import ProgressBars
 from dojang.data.prepare_rows import KnownAnswers
 from dojang.protocols import Judge
-from dojang.tasks.code import CodeConfig, make_judge_input
-from dojang.tasks.section import AuditableSection
+from dojang.tasks.section import AuditableSection, TaskSection
 
 __all__ = ["DISAGREES", "AuditOptions", "audit"]
 
@@ -160,7 +159,7 @@ async def _auditor(
     """Returns the auditor for the task, and the number of problems to audit at a time."""
     cores = len(os.sched_getaffinity(0))
     task = config.task
-    if isinstance(task, CodeConfig):
+    if task.runs_programs:
         for language in sorted({*_languages(task, items), "python3"}):
             await config.judge.check(judge, language)
         return ProgramAudit(task, judge, settings), 2 * (config.judge.workers or cores)
@@ -169,13 +168,13 @@ async def _auditor(
     return AnswerAudit(task.make(problems), task, settings), task.worker_processes() or cores
 
 
-def _languages(task: CodeConfig, items: Sequence[Item]) -> set[str]:
+def _languages(task: TaskSection, items: Sequence[Item]) -> set[str]:
     """Returns the languages of problems with known programs; the audit reports unusable problems later."""
     found = set()
     for item in items:
         if item.known.good or item.known.bad:
             try:
-                found.add(make_judge_input(task, item.problem).language)
+                found.add(task.judge_input(item.problem).language)
             except ValueError:
                 continue
     return found

@@ -11,10 +11,11 @@ from dojang.audit.findings import Audited, AuditSettings, GradedAnswer
 from dojang.audit.grading import RecordingJudge, add_grading_findings
 from dojang.audit.test_suites import statement_findings, test_suite_findings, trivial_pass_rates
 from dojang.data.prepare_rows import KnownAnswers
-from dojang.programs import Isolation, Judgement, Stop, Submission, TestSuite
+from dojang.programs import Isolation, JudgeInput, Judgement, Stop, Submission, TestSuite
 from dojang.protocols import Judge, Task
-from dojang.tasks.code import CodeConfig, JudgeInput, make_judge_input, read_reference
+from dojang.tasks.code import read_reference
 from dojang.tasks.mutation import mutants
+from dojang.tasks.section import TaskSection
 from dojang.tasks.trivial_programs import TrivialProgram
 from dojang.types import Outcome, Verdict
 from dojang.workflows.grade_with_retries import grade_with_retries, judge_with_retries
@@ -28,13 +29,13 @@ _LEAST_S, _SLOWER = 1.0, 5.0
 class ProgramAudit:
     """Audits problems; several may run concurrently."""
 
-    def __init__(self, config: CodeConfig, judge: Judge, settings: AuditSettings) -> None:
+    def __init__(self, config: TaskSection, judge: Judge, settings: AuditSettings) -> None:
         self._config, self._judge, self._settings = config, judge, settings
 
     async def audit(self, audited: Audited, known: KnownAnswers) -> None:
         """Judges programs and adds findings."""
         try:
-            judge_input = make_judge_input(self._config, audited.problem)
+            judge_input = self._config.judge_input(audited.problem)
             reference = read_reference(audited.problem.reference)
         except ValueError as error:
             audited.find("unusable", str(error))
@@ -49,7 +50,7 @@ class _Session:
     """Grades the answers to one problem, one after the other."""
 
     def __init__(
-        self, audited: Audited, judge_input: JudgeInput, config: CodeConfig, judge: Judge, settings: AuditSettings
+        self, audited: Audited, judge_input: JudgeInput, config: TaskSection, judge: Judge, settings: AuditSettings
     ) -> None:
         self._audited, self._judge_input, self._settings = audited, judge_input, settings
         self._recorder = RecordingJudge(judge)

@@ -109,7 +109,7 @@ def _prepared(folder: Path, place: str, settings: Sequence[str], task: str) -> S
     ]
     if place:
         items = list(_with_known(items, place))
-    return Source(str(folder), items, config, "code" if config.task.name == "code" else "math", folder)
+    return Source(str(folder), items, config, _ability(config), folder)
 
 
 def _own(name: str, place: str, settings: Sequence[str], task: str) -> Source:
@@ -123,7 +123,11 @@ def _own(name: str, place: str, settings: Sequence[str], task: str) -> Source:
         for split in ("train", "test")
         for number, problem in enumerate(config.data.load(split))
     ]
-    return Source(name, items, config, "code" if config.task.name == "code" else "math")
+    return Source(name, items, config, _ability(config))
+
+
+def _ability(config: RunConfig) -> str:
+    return "code" if config.task.runs_programs else "math"
 
 
 def _config(name: str, data: dict[str, Any], task: Mapping[str, str], settings: Sequence[str]) -> RunConfig:

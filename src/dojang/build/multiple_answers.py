@@ -14,7 +14,8 @@ from dojang.data.overlap import statement
 from dojang.data.statement_rules import suspicions
 from dojang.judge.checkers import compare
 from dojang.programs import CallTest, Checker, IoTest, encoded
-from dojang.tasks.code import CodeConfig, make_judge_input, read_reference
+from dojang.tasks.code import read_reference
+from dojang.tasks.section import TaskSection
 from dojang.types import Problem
 
 __all__ = ["contradiction", "has_multiple_answers", "leave_out", "stated"]
@@ -24,7 +25,7 @@ def leave_out(config: RunConfig, problems: Sequence[Problem]) -> Sequence[Proble
     """Drops suspected training problems if data.filter_multiple_answers is set. Raises DataError if none is left."""
     if not config.data.filter_multiple_answers:
         return problems
-    if not isinstance(config.task, CodeConfig):
+    if not config.task.runs_programs:
         raise ConfigError(
             f"data.filter_multiple_answers=true needs tests of programs, which task.name={config.task.name} does "
             "not have; leave it out, or use task.name=code"
@@ -38,10 +39,10 @@ def leave_out(config: RunConfig, problems: Sequence[Problem]) -> Sequence[Proble
     return kept
 
 
-def has_multiple_answers(config: CodeConfig, problem: Problem) -> bool:
+def has_multiple_answers(config: TaskSection, problem: Problem) -> bool:
     """Reports whether the problem is suspected; False if it cannot be judged at all, which another check reports."""
     try:
-        checker = make_judge_input(config, problem).test_suite.checker
+        checker = config.judge_input(problem).test_suite.checker
         reference = read_reference(problem.reference)
     except ValueError:
         return False

@@ -27,7 +27,6 @@ from dojang.core.paths import cache_root
 from dojang.core.section import complaints
 from dojang.loop.checkpoint_ranking import check_source
 from dojang.protocols import Algorithm, Judge, MultiNodeJudge, Task
-from dojang.tasks.code import CodeTask
 from dojang.tasks.splits import check_custom, check_gradable, check_parts, check_rewards
 from dojang.types import Message, Problem
 from dojang.workflows.chat_renderer import ChatRenderer
@@ -182,16 +181,6 @@ def make_algorithms(config: RunConfig) -> dict[str, Algorithm]:
     return found
 
 
-def _check_cases(task: Task, problems: Sequence[Problem]) -> None:
-    """Raises DataError if a tester cannot write tests of the problems' kind."""
-    assert isinstance(task, CodeTask), "RunConfig refuses other tasks"
-    if unlike := [problem.id for problem in problems if task.function(problem) is None]:
-        raise DataError(
-            f"{len(unlike)} problems, such as {unlike[0]}, have tests that are neither input and output text nor calls "
-            "of one named function; workflow.name=coder_tester cannot have a tester write more of these"
-        )
-
-
 def _load_data(config: RunConfig, errors: ErrorList) -> dict[str, Sequence[Problem]]:
     """Loads both splits, apart from those that cannot be loaded."""
     found: dict[str, Sequence[Problem]] = {}
@@ -256,8 +245,7 @@ async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Proble
     if config.task.runs_programs:
         for language in sorted(getattr(task, "languages", ())):
             await config.judge.check(judge, language)
-    if config.workflow.name == "coder_tester":
-        _check_cases(task, problems["train"])
+    config.workflow.check_problems(task, problems.get("train", ()))
     if not isinstance(judge, MultiNodeJudge):
         return task
     from dojang.build.ray_judges import distribute_task

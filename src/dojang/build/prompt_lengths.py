@@ -15,10 +15,8 @@ from dojang.build.multiple_answers import leave_out
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import DataError
 from dojang.protocols import Task, TooLong
-from dojang.tasks.code import CodeTask
 from dojang.types import Message, Problem
 from dojang.workflows.chat_renderer import ChatRenderer
-from dojang.workflows.coder_tester import CoderTesterConfig, ask_tester
 
 __all__ = [
     "Fitting",
@@ -75,7 +73,7 @@ def measure(config: RunConfig, task: Task, train: Sequence[Problem], *, dry: boo
             tokenizer, settings = load_tokenizer(source)
             key = "tester.max_tokens" if role == "tester" else "rollout.max_tokens"
             renderers[role] = tokenizer, make_renderer(each, tokenizer, settings, key)
-            asked.append((renderers[role][1], _prompt_of(config, task, role)))
+            asked.append((renderers[role][1], partial(config.workflow.first_prompt, role, task)))
             sized.append((each, tokenizer, settings))
     fitting = keep_fitting(config, "train", train, asked)
     leading = next(iter(config.roles()))  # the others are only sampled in training
@@ -104,19 +102,6 @@ def fit_benchmarks(benchmarks: Sequence[Loaded], renderer: ChatRenderer | None) 
     found = [held_out(each.config, each.problems, renderer, each.name) for each in benchmarks]
     fitting = [replace(each, problems=fit.problems) for each, fit in zip(benchmarks, found, strict=True)]
     return fitting, {each.name: fit.dropped for each, fit in zip(benchmarks, found, strict=True) if fit.dropped}
-
-
-def _prompt_of(config: RunConfig, task: Task, role: str) -> Callable[[Problem], Sequence[Message]]:
-    """The first prompt of a role for a problem."""
-    if role != "tester":
-        return lambda problem: problem.messages
-    assert isinstance(config.workflow, CoderTesterConfig)
-    assert isinstance(task, CodeTask)
-    return partial(_tester_prompt, config.workflow, task)
-
-
-def _tester_prompt(workflow: CoderTesterConfig, task: CodeTask, problem: Problem) -> Sequence[Message]:
-    return ask_tester(workflow, task, problem, "")
 
 
 def keep_fitting(config: RunConfig, split: str, problems: Sequence[Problem], asked: Sequence[Asked]) -> Fitting:

@@ -7,10 +7,11 @@ from dojang.core.errors import ConfigError
 from dojang.protocols import Algorithm
 from dojang.types import Sampling
 
-__all__ = ["RETRY_STREAM", "TESTER_STREAM", "check_truncation", "eval_sampling", "train_sampling"]
+__all__ = ["check_truncation", "eval_sampling", "train_sampling"]
 
-EVAL_STREAM, TESTER_STREAM, RETRY_STREAM = 2**32, 2**33, 2**34
-"""Offsets added to the seed, which is smaller: evaluation, the tester and second tries use separate random streams."""
+EVAL_STREAM = 2**32
+"""Offset added to the seed, which is smaller: evaluation uses a separate random stream, as do roles and turns of a
+workflow (workflows/coder_tester.py)."""
 
 _BY_SEQUENCE = ("geometric", "opsm")
 

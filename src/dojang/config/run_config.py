@@ -42,7 +42,7 @@ from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.reward_settings import unknown_parts, weight_of
 from dojang.track.config import TrackConfig
 from dojang.trainer.config import CriticConfig, TrainConfig
-from dojang.workflows.coder_tester import TESTER_PARTS, CoderTesterConfig, TesterConfig
+from dojang.workflows.coder_tester import CoderTesterConfig, TesterConfig
 from dojang.workflows.single_turn import SingleTurnConfig
 
 __all__ = ["Data", "ModelConfig", "RunConfig", "Task", "sections"]
@@ -296,7 +296,7 @@ class RunConfig(Section):
         """Checks algo.reward_weights; those of a custom task are checked when the task is built."""
         if self.algo.name == "custom" or not self.algo.reward_weights or self.task.name == "custom":
             return
-        known = {*self.task.part_names(), *(TESTER_PARTS if self.workflow.name == "coder_tester" else ())}
+        known = {*self.task.part_names(), *self.workflow.own_parts}
         unknown = self.algo.reward_weights.keys() - known - {"overlong"}
         if unknown:
             yield unknown_parts(unknown, known)

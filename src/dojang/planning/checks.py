@@ -23,7 +23,6 @@ from dojang.planning.advice import Finding
 from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Lengths
 from dojang.protocols import TooLong
-from dojang.tasks.code import CodeConfig
 from dojang.tasks.section import AuditableSection
 from dojang.types import Message
 
@@ -169,7 +168,7 @@ async def _rewards(config: RunConfig, prepared: "Prepared", tried: int) -> list[
 def _auditor(config: RunConfig, prepared: "Prepared") -> tuple[_Try | None, str]:
     """Function that audits a problem, and a description of its known answers."""
     task = config.task
-    if isinstance(task, CodeConfig):
+    if task.runs_programs:
         programs = ProgramAudit(task, prepared.judge, _QUICK)
         said = "the rows have tests but no solutions; a trivial program was judged"
         return lambda each: programs.audit(each, KnownAnswers()), said

@@ -34,6 +34,7 @@ from dojang.programs import (
     Checker,
     IoTest,
     Isolation,
+    JudgeInput,
     Judgement,
     Limits,
     Stop,
@@ -47,7 +48,7 @@ from dojang.tasks.extract import SPELLINGS, extract_code
 from dojang.tasks.reward_settings import RewardedTaskConfig
 from dojang.types import Outcome, Problem, Verdict
 
-__all__ = ["CodeConfig", "CodeReference", "CodeTask", "JudgeInput", "make_judge_input", "read_reference"]
+__all__ = ["CodeConfig", "CodeReference", "CodeTask", "read_reference"]
 
 NO_PROGRAM = -1.0
 NOT_COMPILED = -0.5
@@ -94,6 +95,29 @@ class CodeConfig(RewardedTaskConfig):
         assert judge is not None, "runs_programs says that it needs one"
         return CodeTask(self, problems, judge)
 
+    def judge_input(self, problem: Problem) -> JudgeInput:
+        """Builds the judge input of a problem. Raises ValueError if the problem cannot be judged."""
+        reference = read_reference(problem.reference)
+        language = reference.language or self.language
+        if language not in SPELLINGS:
+            raise ValueError(f"the reference's language {language!r} is not one of {', '.join(SPELLINGS)}")
+        tests = {
+            "private": reference.private,
+            "public": reference.public,
+            "all": (*reference.public, *reference.private),
+        }[self.tests]
+        if not tests:
+            raise ValueError(
+                f"no tests for task.tests={self.tests}; it has {len(reference.public)} public and "
+                f"{len(reference.private)} private ones"
+            )
+        if language != "python3" and any(isinstance(test, CallTest) for test in tests):
+            raise ValueError(
+                f"its tests call Python functions, but programs are in {language}; use task.language=python3"
+            )
+        chosen = sampled(tests, self.max_tests or len(tests), _seed(self.test_seed, problem.id))
+        return JudgeInput(language, reference.prefix, TestSuite(chosen, reference.limits, _checker(self, reference)))
+
 
 @dataclass(frozen=True)
 class CodeReference:
@@ -109,15 +133,6 @@ class CodeReference:
     """Language of the problem; None: task.language."""
     prefix: str = ""
     """Code put before the program: imports and definitions from the statement that an answer need not repeat."""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeInput:
-    """A problem in the form that the judge takes."""
-
-    language: str
-    prefix: str
-    test_suite: TestSuite
 
 
 class CodeTask(RewardedTask):
@@ -142,7 +157,7 @@ class CodeTask(RewardedTask):
     async def _own_verdict(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
         try:
-            judge_input = self._judge_inputs.get(problem.id) or make_judge_input(self._config, problem)
+            judge_input = self._judge_inputs.get(problem.id) or self._config.judge_input(problem)
         except ValueError as error:
             return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {error}")
         program = extract_code(text, judge_input.language)
@@ -211,35 +226,13 @@ def _make_judge_inputs(config: CodeConfig, problems: Mapping[str, Sequence[Probl
     wrong: list[str] = []
     for problem in (problem for split in problems.values() for problem in split):
         try:
-            made = make_judge_input(config, problem)
+            made = config.judge_input(problem)
             if judge_inputs.setdefault(problem.id, made) != made:
                 raise ValueError("another problem with other tests has the same id")
         except ValueError as error:
             wrong.append(f"{problem.id}: {error}")
     check_usable(wrong)
     return judge_inputs
-
-
-def make_judge_input(config: CodeConfig, problem: Problem) -> JudgeInput:
-    """Builds the judge input of a problem. Raises ValueError if the problem cannot be judged."""
-    reference = read_reference(problem.reference)
-    language = reference.language or config.language
-    if language not in SPELLINGS:
-        raise ValueError(f"the reference's language {language!r} is not one of {', '.join(SPELLINGS)}")
-    tests = {
-        "private": reference.private,
-        "public": reference.public,
-        "all": (*reference.public, *reference.private),
-    }[config.tests]
-    if not tests:
-        raise ValueError(
-            f"no tests for task.tests={config.tests}; it has {len(reference.public)} public and "
-            f"{len(reference.private)} private ones"
-        )
-    if language != "python3" and any(isinstance(test, CallTest) for test in tests):
-        raise ValueError(f"its tests call Python functions, but programs are in {language}; use task.language=python3")
-    chosen = sampled(tests, config.max_tests or len(tests), _seed(config.test_seed, problem.id))
-    return JudgeInput(language, reference.prefix, TestSuite(chosen, reference.limits, _checker(config, reference)))
 
 
 def _checker(config: CodeConfig, reference: CodeReference) -> Checker:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from dojang.core.section import Section
+from dojang.programs import JudgeInput
 from dojang.protocols import Judge, Task
 from dojang.types import Problem
 
@@ -25,7 +26,7 @@ class TaskSection(Section):
     """Settings of a task. Class attributes and methods state what builders and the planner need to know of it."""
 
     runs_programs: ClassVar[bool] = False
-    """Whether answers are programs, so that `make` needs a judge."""
+    """Whether answers are programs: `make` needs a judge, and `judge_input` states the tests."""
     grades_on_nodes: ClassVar[bool] = False
     """Whether grading is slow or runs user code, so that a Ray cluster spreads it over its nodes."""
     grades_with_problems: ClassVar[bool] = False
@@ -41,6 +42,10 @@ class TaskSection(Section):
     def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> Task:
         """Creates the task of problems by split. The caller closes the judge, which only a task that runs programs
         uses."""
+        raise NotImplementedError
+
+    def judge_input(self, problem: Problem) -> JudgeInput:
+        """Tests of a problem, of a task that runs programs. Raises ValueError if the problem cannot be judged."""
         raise NotImplementedError
 
     def worker_processes(self) -> int | None:

@@ -6,6 +6,7 @@ Workflows
   sft_samples.py         supervised fine-tuning: the completion of the data row, nothing is sampled
 
 Parts of them
+  section.py             base class of the `workflow` section: makes a workflow, states what its roles are asked
   chat_renderer.py       messages -> prompt tokens, with the chat template; context length check
   grade_with_retries.py  verdicts of a task or judge, with retries after judge errors
   batched_turns.py       barrier that batches the turns of concurrent conversations, for reproducible sampling

@@ -24,28 +24,33 @@ program has no verdict are excluded from training. A conversation that exceeds a
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from dojang.core.errors import DataError
 from dojang.core.section import Section
 from dojang.programs import Isolation, Judgement
-from dojang.protocols import ProgramTask, Renderer, RolloutEngine, TooLong
-from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, Sampling, Verdict
+from dojang.protocols import ProgramTask, Task, TooLong
+from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, Verdict
 from dojang.workflows.batched_turns import TurnBarrier
 from dojang.workflows.grade_with_retries import grade_all, judge_with_retries, make_group
+from dojang.workflows.section import RolloutPolicy, WorkflowSection
 from dojang.workflows.test_cases import Case, InvalidCases, feedback, make_tester_prompt, parse_cases
 
-__all__ = ["TESTER_PARTS", "CoderTester", "CoderTesterConfig", "RolloutPolicy", "TesterConfig", "ask_tester"]
+__all__ = ["TESTER_PARTS", "CoderTester", "CoderTesterConfig", "TesterConfig", "ask_tester"]
 
 TESTER_PARTS = ("valid", "tells")
 """Names of the terms of the tester's reward: cases are valid; cases also give the right verdict."""
+_TESTER_STREAM, _RETRY_STREAM = 2**33, 2**34
+"""Offsets added to the seed, so that the tester and second turns use separate random streams."""
 _ACCEPTED, _JUDGE_ERROR = Outcome.ACCEPTED, Outcome.JUDGE_ERROR
 
 
-class CoderTesterConfig(Section):
+class CoderTesterConfig(WorkflowSection):
     """Settings of the coder-tester workflow, in which both models train."""
 
+    own_parts: ClassVar[tuple[str, ...]] = TESTER_PARTS
     name: Literal["coder_tester"] = "coder_tester"
     cases: int = Field(default=2, ge=1)
     """Test cases that the tester must write, no more and no fewer."""
@@ -53,6 +58,39 @@ class CoderTesterConfig(Section):
     """Whether the coder tries once more, told of the cases, if its program failed one and is wrong."""
     strip_examples: bool = True
     """Whether the examples are left out of the task that the tester sees, which it could copy."""
+
+    def make(self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int) -> "CoderTester":
+        coder, tester = policies["coder"], policies["tester"]
+        return CoderTester(
+            self,
+            _program_task(task),
+            coder=coder,
+            retry_policy=_on_stream(coder, _RETRY_STREAM, coder.sampling.stop),
+            tester=_on_stream(tester, _TESTER_STREAM, stop=()),
+            group_size=group_size,
+        )
+
+    def first_prompt(self, role: str, task: Task, problem: Problem) -> Sequence[Message]:
+        return problem.messages if role == "coder" else ask_tester(self, _program_task(task), problem, "")
+
+    def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
+        """Raises DataError if a tester cannot write tests of the problems' kind."""
+        programs = _program_task(task)
+        if unlike := [problem.id for problem in problems if programs.function(problem) is None]:
+            raise DataError(
+                f"{len(unlike)} problems, such as {unlike[0]}, have tests that are neither input and output text nor "
+                "calls of one named function; workflow.name=coder_tester cannot have a tester write more of these"
+            )
+
+
+def _program_task(task: Task) -> ProgramTask:
+    assert isinstance(task, ProgramTask), "RunConfig refuses other tasks"
+    return task
+
+
+def _on_stream(policy: RolloutPolicy, offset: int, stop: tuple[str, ...]) -> RolloutPolicy:
+    """Copy of a policy with another random stream."""
+    return replace(policy, sampling=replace(policy.sampling, seed=policy.sampling.seed + offset, stop=stop))
 
 
 class TesterConfig(Section):
@@ -72,15 +110,6 @@ class TesterConfig(Section):
     """Number of engines of the tester on a Ray cluster; runtime.engines if not given."""
     trainers: int | None = Field(default=None, ge=1)
     """Number of trainers of the tester on a Ray cluster; runtime.trainers if not given."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutPolicy:
-    """A policy to sample from: engine, prompt renderer and sampling parameters."""
-
-    engine: RolloutEngine
-    renderer: Renderer
-    sampling: Sampling
 
 
 @dataclass(frozen=True, slots=True)

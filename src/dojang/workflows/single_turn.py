@@ -3,21 +3,26 @@
 A sample without a verdict (grade_with_retries.py) is excluded from its group and from training, and counted.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from dojang.core.section import Section
 from dojang.protocols import Renderer, RolloutEngine, Task
 from dojang.types import Group, Problem, Sample, Sampling
 from dojang.workflows.grade_with_retries import grade_all, make_group
+from dojang.workflows.section import RolloutPolicy, WorkflowSection
 
 __all__ = ["SingleTurn", "SingleTurnConfig"]
 
 
-class SingleTurnConfig(Section):
+class SingleTurnConfig(WorkflowSection):
     """Settings of the single-turn workflow: one model, one turn."""
 
     name: Literal["single_turn"] = "single_turn"
+
+    def make(self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int) -> "SingleTurn":
+        (policy,) = policies.values()
+        return SingleTurn(policy.engine, task, policy.renderer, group_size=group_size, sampling=policy.sampling)
 
 
 class SingleTurn:

@@ -21,7 +21,7 @@ from dojang.programs import (
     fold,
 )
 from dojang.protocols import Judge, ProgramTask, Task
-from dojang.tasks.code import CodeConfig, CodeReference, CodeTask, make_judge_input
+from dojang.tasks.code import CodeConfig, CodeReference, CodeTask
 from dojang.types import Message, Outcome, Problem, Verdict
 
 SHAPES = ("fraction", "all_or_nothing", "fraction_power", "binary")
@@ -236,7 +236,7 @@ def test_task_checker_replaces_all_but_checker_programs() -> None:
         (program, "contest", "program"),
     ):
         reference = {"private": tests, **({"checker": own} if own else {})}
-        checker = make_judge_input(CodeConfig(checker=chosen), make_problem(reference=reference)).test_suite.checker
+        checker = CodeConfig(checker=chosen).judge_input(make_problem(reference=reference)).test_suite.checker
         assert checker.name == name
         assert checker.tolerance == (own or {}).get("tolerance", 1e-6)
     with pytest.raises(ValidationError, match="checker"):

@@ -1,0 +1,38 @@
+"""Base class of the `workflow` section: makes a workflow, and states what its roles are asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dojang.core.section import Section
+from dojang.protocols import Renderer, RolloutEngine, Task, Workflow
+from dojang.types import Message, Problem, Sampling
+
+__all__ = ["RolloutPolicy", "WorkflowSection"]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPolicy:
+    """A policy to sample from: engine, prompt renderer and sampling parameters."""
+
+    engine: RolloutEngine
+    renderer: Renderer
+    sampling: Sampling
+
+
+class WorkflowSection(Section):
+    """Settings of a workflow."""
+
+    own_parts: ClassVar[tuple[str, ...]] = ()
+    """Names of the terms of rewards that the workflow gives, besides those of the task."""
+
+    def make(self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int) -> Workflow:
+        """Creates the workflow with the policy of each role."""
+        raise NotImplementedError
+
+    def first_prompt(self, role: str, task: Task, problem: Problem) -> Sequence[Message]:
+        """First prompt of a role for a problem."""
+        return problem.messages
+
+    def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
+        """Raises DataError if the workflow cannot be used with the training problems."""
