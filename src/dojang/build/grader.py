@@ -11,12 +11,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
-from dojang.config.run_config import Task as AnyTask
+from dojang.config.recipe import read_section
 from dojang.core.errors import ConfigError, JudgeError
 from dojang.core.paths import cache_root
-from dojang.core.section import complaints
 from dojang.judge.config import JudgeConfig
 from dojang.programs import Judgement, Submission
 from dojang.protocols import Judge, Task
@@ -38,12 +35,12 @@ class Grader:
         """Raises ConfigError if the task is unknown. `judge` is a recipe's section, for tasks that run programs."""
         self._described: Any = task
         if isinstance(task, str | Mapping):
-            self._described = _validated(AnyTask, {"name": task} if isinstance(task, str) else task, "task")
+            self._described = read_section("task", {"name": task} if isinstance(task, str) else dict(task))
         elif isinstance(task, type) or not (isinstance(task, TaskSection) or hasattr(task, "grade")):
             raise ConfigError(
                 f"{task!r:.80} is not a task: give a task's name, its section of a recipe, or an object with `grade`"
             )
-        self._judging: JudgeConfig = _validated(JudgeConfig, {} if judge is None else judge, "judge")
+        self._judging: JudgeConfig = read_section("judge", {} if judge is None else judge)
         self.name = str(getattr(self._described, "name", type(self._described).__name__))
         self._lock = threading.Lock()
         self._process = 0
@@ -115,10 +112,3 @@ async def _cancel_others() -> None:
     for each in others:
         each.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-
-
-def _validated(kind: Any, tree: Any, what: str) -> Any:
-    try:
-        return TypeAdapter(kind).validate_python(dict(tree) if isinstance(tree, Mapping) else tree)
-    except ValidationError as error:
-        raise ConfigError(f"{what}: {'; '.join(complaints(error))}") from None

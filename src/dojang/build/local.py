@@ -17,6 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 from dojang import models
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, ModelError
+from dojang.engine.architectures import max_length, support
 from dojang.engine.config import EngineParts
 from dojang.protocols import Algorithm, RolloutEngine, WeightStore
 from dojang.trainer.critic import Critic
@@ -28,7 +29,7 @@ from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.trainer.ulysses import attention_heads, check_heads
 from dojang.weight_sync.delta_store import DeltaWeights
 from dojang.weight_sync.in_memory import MemoryWeights
-from dojang.workflows.chat_renderer import ChatRenderer
+from dojang.workflows.chat_renderer import LEAVE_OUT, ChatRenderer
 
 __all__ = [
     "LocalPolicy",
@@ -108,6 +109,8 @@ def context_length(config: RunConfig, settings: PreTrainedConfig) -> int | None:
     Raises ConfigError if rollout.max_model_len exceeds the model's.
     """
     own: int | None = getattr(settings, "max_position_embeddings", None)
+    if config.rollout.engine.copies_trainer and support(found := settings.to_dict()).engine == "torch":
+        own = max_length(found)
     wanted = config.rollout.max_model_len
     if wanted is not None and own is not None and wanted > own:
         raise ConfigError(
@@ -122,14 +125,17 @@ def make_renderer(
     tokenizer: PreTrainedTokenizerBase,
     settings: PreTrainedConfig,
     key: str = "rollout.max_tokens",
+    remedy: str = LEAVE_OUT,
 ) -> ChatRenderer:
-    """Builds the prompt renderer of a model. `key` is the setting of the completion length, for error messages."""
+    """Builds the prompt renderer of a model. For error messages, `key` is the setting of the completion length and
+    `remedy` what to do about overlong prompts."""
     return ChatRenderer(
         tokenizer,
         context=context_length(config, settings),
         max_tokens=config.rollout.max_tokens,
         variables=config.model.chat_template_kwargs,
         key=key,
+        remedy=remedy,
         limit="the model's context" if config.rollout.max_model_len is None else "rollout.max_model_len",
     )
 
@@ -215,7 +221,7 @@ def check_model(config: RunConfig) -> None:
     """Raises ConfigError if a local model lacks the modules of train.lora, or if its attention heads cannot be divided
     among sequence parallel ranks or tensor parallel GPUs."""
     source, size = models.local(config.model.name), config.rollout.engine.gpus()
-    check_modules(source, config.train.lora)
+    check_modules(models.read_config(config.model.name), config.train.lora)
     if source is None or max(config.train.sequence_parallel, size) == 1:
         return
     settings = AutoConfig.from_pretrained(source).get_text_config()

@@ -8,20 +8,21 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from dojang.config.key_docs import keys as all_keys
 from dojang.config.overrides import annotation_at, apply_overrides, element_of, remove, tag_of
 from dojang.config.renamed_keys import RENAMED
-from dojang.config.run_config import RunConfig, sections
+from dojang.config.run_config import RunConfig, Task, sections
 from dojang.core.errors import ConfigError
 from dojang.core.section import flatten
+from dojang.judge.config import JudgeConfig
 
-__all__ = ["differences", "listing", "load", "read", "resolve", "shipped", "to_tree", "to_yaml"]
+__all__ = ["differences", "listing", "load", "read", "read_section", "resolve", "shipped", "to_tree", "to_yaml"]
 
 
 def shipped() -> list[str]:
@@ -75,6 +76,15 @@ def differences(saved: RunConfig, wanted: RunConfig) -> dict[str, tuple[Any, Any
     return {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
 
 
+def read_section(key: Literal["task", "judge"], tree: Any) -> Any:
+    """Validates one section of a recipe."""
+    kind: Any = Task if key == "task" else JudgeConfig
+    try:
+        return TypeAdapter(kind).validate_python(tree)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_mistakes(error, key))) from None
+
+
 def _read(recipe: str) -> str:
     if recipe in shipped():
         return _text(recipe)
@@ -124,8 +134,11 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _mistakes(error: ValidationError) -> list[str]:
-    return list(dict.fromkeys(line for detail in error.errors() for line in _explain(detail)))
+def _mistakes(error: ValidationError, *section: str) -> list[str]:
+    """Explains the errors of a configuration, or of one section of it."""
+    for detail in (found := error.errors()):
+        detail["loc"] = (*section, *detail["loc"])
+    return list(dict.fromkeys(line for detail in found for line in _explain(detail)))
 
 
 def _hidden_mistakes(tree: dict[str, Any], error: ValidationError) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["FAMILIES", "Family", "Support", "support"]
+__all__ = ["FAMILIES", "Family", "Support", "max_length", "support"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +176,27 @@ def _unsupported(config: Mapping[str, Any], family: Family, classes: list[str]) 
     return [what for found, what in checks if found]
 
 
+def max_length(config: Mapping[str, Any]) -> int | None:
+    """Longest sequence that the torch engine computes; None if config.json has no limit.
+
+    LongRoPE has two sets of frequencies, and longer sequences use the second from their first token on: tokens decoded
+    before would have needed it too, so only the first set is used.
+    """
+    lengths = [config.get("max_position_embeddings")]
+    if "longrope" in _rope_types(config):
+        key = "original_max_position_embeddings"
+        lengths += [each[key] for each in _ropes(config) if each.get(key)] or [config.get(key)]
+    return min((int(each) for each in lengths if each), default=None)
+
+
 def _rope_types(config: Mapping[str, Any]) -> list[str]:
-    """Kinds of rotary embedding, under the key of transformers 5 (rope_parameters) or the older one (rope_scaling)."""
-    found = [each for key in ("rope_parameters", "rope_scaling") if isinstance(each := config.get(key), Mapping)]
-    found += [inner for each in found for inner in each.values() if isinstance(inner, Mapping)]
-    kinds = [each.get("rope_type") or each.get("type") or "default" for each in found]
+    """Kinds of rotary embedding."""
+    kinds = [each.get("rope_type") or each.get("type") or "default" for each in _ropes(config)]
     return ["longrope" if kind == "su" else str(kind) for kind in kinds]
+
+
+def _ropes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Settings of rotary embeddings, under the key of transformers 5 (rope_parameters) or the older one
+    (rope_scaling)."""
+    found = [each for key in ("rope_parameters", "rope_scaling") if isinstance(each := config.get(key), Mapping)]
+    return found + [inner for each in found for inner in each.values() if isinstance(inner, Mapping)]

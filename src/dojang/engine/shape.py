@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dojang.core.errors import ModelError
-from dojang.engine.architectures import FAMILIES, support
+from dojang.engine.architectures import FAMILIES, max_length, support
 
 __all__ = ["Shape"]
 
@@ -29,12 +29,14 @@ class Shape:
 
     @classmethod
     def of(cls, config: Any) -> "Shape":
-        found = support(config.to_dict())
+        settings = config.to_dict()
+        found = support(settings)
         if found.engine != "torch":
             raise ModelError(found.message)
         family = FAMILIES[config.model_type]
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        context = _context(config)
+        context = max_length(settings)
+        assert context is not None, "models of these families have a limit"
         return cls(
             layers=config.num_hidden_layers,
             heads=config.num_attention_heads,
@@ -54,13 +56,3 @@ def _windows(config: Any) -> list[int]:
     if kind == "by_layer_type":
         return [window if each == "sliding_attention" else 0 for each in config.layer_types]
     return [window if kind == "all" else 0] * config.num_hidden_layers
-
-
-def _context(config: Any) -> int:
-    """Longest sequence. LongRoPE has two sets of frequencies, and longer sequences use the second from their first
-    token on: tokens decoded before would have needed it too, so only the first set is used."""
-    context: int = config.max_position_embeddings
-    rope = config.rope_parameters
-    if rope.get("rope_type") == "longrope":
-        context = min(context, rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
-    return context

@@ -81,7 +81,7 @@ class Evaluator:
     ) -> list[list[Completion]]:
         """Samples n completions of each prompt."""
         await self._load()
-        renderer = make_renderer(config, self._tokenizer, self._settings)
+        renderer = make_renderer(config, self._tokenizer, self._settings, "max_tokens", "shorten the prompt")
         rendered = [renderer.render(each) for each in prompts]  # all before the first one runs: one may be too long
         return await asyncio.gather(
             *(

@@ -48,7 +48,7 @@ def _plan(recipe: str, overrides: Sequence[str], asked: PlanOptions) -> Report:
     for role, each in config.roles().items():
         try:
             models.check(each.model.name)
-            shapes[role] = find_shape(each.model.name)
+            shapes[role] = find_shape(each.model.name, torch_engine=each.rollout.engine.copies_trainer)
             found = engine_support(each.model.name)
             if found is not None and found.engine == "generate" and each.rollout.engine.copies_trainer:
                 findings.append(Finding("warning", "engine", f"{found.message}; times are not estimated for it"))

@@ -8,12 +8,12 @@ A table has the models of shipped recipes, for machines without the hub.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dojang import models
 from dojang.core.errors import ModelError
-from dojang.engine.architectures import FAMILIES, Family, support
+from dojang.engine.architectures import FAMILIES, Family, max_length, support
 
 __all__ = ["KNOWN", "Shape", "find_shape", "shape_of"]
 
@@ -153,9 +153,9 @@ KNOWN: Mapping[str, Shape] = {
 """Shapes by the names in recipes."""
 
 
-def find_shape(name: str) -> tuple[Shape | None, str]:
-    """Shape of a model and its source; None and the reason if it is unknown. Raises ModelError if there is no such
-    model."""
+def find_shape(name: str, *, torch_engine: bool = False) -> tuple[Shape | None, str]:
+    """Shape of a model and its source; None and the reason if it is unknown. `torch_engine`: its context is that of the
+    torch engine. Raises ModelError if there is no such model."""
     try:
         config = models.read_config(name)
     except ModelError:
@@ -164,7 +164,9 @@ def find_shape(name: str) -> tuple[Shape | None, str]:
         config = None
     if config is not None:
         try:
-            return shape_of(config), "its config.json"
+            shape = shape_of(config)
+            context = (max_length(config) if torch_engine else None) or shape.context
+            return replace(shape, context=context), "its config.json"
         except ModelError as error:
             return None, str(error)
     if name in KNOWN:

@@ -16,8 +16,10 @@ from dojang.core.errors import ConfigError
 from dojang.protocols import TooLong
 from dojang.types import Message, plain_prompt
 
-__all__ = ["ChatRenderer"]
+__all__ = ["LEAVE_OUT", "ChatRenderer"]
 
+LEAVE_OUT = "use a shorter prompt (fewer data.shots), or leave such prompts out with data.filter_overlong_prompts=true"
+"""Remedy for overlong prompts of a dataset."""
 NONE: Mapping[str, Any] = MappingProxyType({})
 _BATCH = 1024
 """Number of prompts per tokenizer call."""
@@ -39,9 +41,10 @@ class ChatRenderer:
         variables: Mapping[str, Any] = NONE,
         key: str = "rollout.max_tokens",
         limit: str = "the model's context",
+        remedy: str = LEAVE_OUT,
     ) -> None:
-        """`variables` are passed to the chat template. For error messages, `key` is the setting of `max_tokens` and
-        `limit` describes the source of `context`."""
+        """`variables` are passed to the chat template. For error messages, `key` is the setting of `max_tokens`,
+        `limit` describes the source of `context`, and `remedy` says what to do about overlong prompts."""
         reserved = inspect.signature(tokenizer.apply_chat_template).parameters.keys() - {"tools", "documents"}
         if taken := sorted(reserved & variables.keys()):
             raise ConfigError(
@@ -54,14 +57,14 @@ class ChatRenderer:
         self._variables = variables
         self._key = key
         self._limit = limit
+        self._remedy = remedy
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         tokens = self._tokens(messages)
         if self._context is not None and len(tokens) + self._max_tokens > self._context:
             raise TooLong(
                 f"a prompt of {len(tokens)} tokens and {self._key}={self._max_tokens} do not fit {self._limit} "
-                f"of {self._context} tokens; lower {self._key} or use a shorter prompt (fewer data.shots), or leave "
-                "such prompts out with data.filter_overlong_prompts=true"
+                f"of {self._context} tokens; lower {self._key} or {self._remedy}"
             )
         return tokens
 

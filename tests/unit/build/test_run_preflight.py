@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+import tiny_models
 from dojang import models
 from dojang.build import preflight
+from dojang.build.local import check_model, context_length
 from dojang.config import recipe as recipes
 from dojang.core.error_list import ErrorList, MissingPackage, SeveralErrors
-from dojang.core.errors import DojangError, ModelError, RunDirError
+from dojang.core.errors import ConfigError, DojangError, ModelError, RunDirError
 from dojang.core.run_dir import RunDir
 
 
@@ -61,6 +63,23 @@ def test_architecture(tmp_path: Path) -> None:
     (tmp_path / "other" / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config.json cannot be read .*again"):
         preflight.check_architecture("model.name", other)
+
+
+@pytest.mark.filterwarnings("ignore:The following .* keys did not match")
+def test_adapters_on_all_projections_of_a_mixture_of_experts_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    name = model(tmp_path / "moe", **tiny_models.MODELS["qwen3_moe"]().config.to_dict())
+    with pytest.raises(ConfigError, match=r"stack of experts.*set train.lora.target_modules=\[q_proj"):
+        check_model(recipes.load("quickstart", [f"model.name={name}", "train.lora={}"]))
+    check_model(recipes.load("quickstart", [f"model.name={name}", "train.lora.target_modules=[q_proj]"]))
+
+
+def test_context_of_longrope_depends_on_the_engine() -> None:
+    settings = tiny_models.MODELS["phi3 with longrope"]().config  # 64 tokens with the first set of frequencies
+    config = recipes.load("quickstart", ["rollout.max_tokens=16"])
+    assert context_length(config, settings) == 64
+    vllm = recipes.load("quickstart", ["rollout.max_tokens=16", "rollout.engine=vllm"])
+    assert context_length(vllm, settings) == settings.max_position_embeddings > 64
 
 
 def test_weight_files_that_are_missing(tmp_path: Path) -> None:

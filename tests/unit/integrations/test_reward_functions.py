@@ -191,14 +191,14 @@ def test_keywords_and_custom_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("task", "judge", "said"),
     [
-        ("mahts", None, "task: Input tag 'mahts' found using 'name' does not match any of the expected tags.*'maths'"),
-        ({"name": "maths", "boxd": 1}, None, "task: maths.boxd: Extra inputs"),
-        ({}, None, "task: "),
+        ("mahts", None, "task.name: 'mahts' is not one of answer_line, .*; did you mean maths?"),
+        ({"name": "maths", "boxd": 1}, None, "task.boxd: no such key; did you mean task.boxed?"),
+        ({}, None, "task.name: must be given: one of answer_line, "),
         (None, None, "None is not a task: give a task's name"),
         (["maths"], None, "is not a task"),
         (Recorder, None, "is not a task"),
-        ("code", {"worker": 1}, "judge: worker: Extra inputs"),
-        ("code", "http://judge", "judge: Input should be a valid dictionary"),
+        ("code", {"worker": 1}, "judge.worker: no such key; did you mean judge.workers?"),
+        ("code", "http://judge", "judge: input should be a valid dictionary.*, but it is 'http://judge'"),
     ],
 )
 def test_invalid_task_is_refused(task: Any, judge: Any, said: str) -> None:

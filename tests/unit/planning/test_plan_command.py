@@ -158,6 +158,18 @@ def test_a_directory_says_its_own_shape(tmp_path: Path) -> None:
     assert by == "its config.json"
 
 
+def test_context_of_longrope_is_the_original_one_for_the_torch_engine(tmp_path: Path) -> None:
+    config = {"model_type": "phi3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config |= {"intermediate_size": 96, "vocab_size": 100, "max_position_embeddings": 131072}
+    config |= {"original_max_position_embeddings": 4096, "rope_scaling": {"type": "su"}}  # as in Phi-3-mini-128k
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    for torch_engine, context in ((True, 4096), (False, 131072)):
+        shape, _ = find_shape(str(tmp_path), torch_engine=torch_engine)
+        assert shape is not None
+        assert shape.context == context
+
+
 @pytest.mark.parametrize("arguments", [["--instance", "p4de.24xlarg"], ["--price", "3"]])
 def test_options_that_make_no_sense_are_refused(arguments: list[str]) -> None:
     with pytest.raises(DojangError, match=r"did you mean p4de|--price needs"):

@@ -129,7 +129,7 @@ def _models(config: RunConfig, found: Preflight) -> dict[str, Shape]:
             continue
         try:
             models.check(name)
-            shape, _ = find_shape(name)
+            shape, _ = find_shape(name, torch_engine=each.rollout.engine.copies_trainer)
         except DojangError as error:
             short = "model" if role != "tester" else setting
             found.wrong.append(f"{setting}: {error}; or give --input {short}=FOLDER, or =s3://...")
