@@ -10,7 +10,7 @@ statistics            pass@k, confidence intervals, paired comparison of two mod
 exact_statistics      Clopper-Pearson interval, paired permutation test
 checkpoint_ranking    ranks checkpoints by a metric
 run_state             run state saved in a checkpoint
-pending_groups        rollouts that wait for their update, saved in a checkpoint
+group_codec           groups as bytes: in checkpoints, in the rollout journal, from rollout workers
 health_check          stops a run whose rewards carry no signal
 parity_check          compares log-probs of engine and trainer before a run
 metrics               metrics of a training step

@@ -8,14 +8,14 @@ from typing import Any
 
 from dojang.core.errors import RunDirError
 from dojang.core.run_dir import ACCURACY, write_atomic
+from dojang.loop.group_codec import Batches, decode_batches, encode_batches
 from dojang.loop.health_check import HealthCheck
-from dojang.loop.pending_groups import Batches, dump, load
 from dojang.types import Metrics, Problem
 
 __all__ = ["State", "load_figures", "load_state", "write_state"]
 
 FILE = "state.json"
-PENDING = "pending.json"
+PENDING = "pending.groups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def write_state(path: Path, state: State, health: HealthCheck) -> None:
     saved = {**figures, "health": health.state()}
     write_atomic(path / FILE, json.dumps(saved, default=float).encode())  # metrics may be numpy numbers
     if state.pending:
-        write_atomic(path / PENDING, dump(state.pending))
+        write_atomic(path / PENDING, encode_batches(state.pending))
 
 
 def load_state(path: Path, health: HealthCheck, problem: Callable[[int], Problem]) -> State:
@@ -60,7 +60,7 @@ def load_state(path: Path, health: HealthCheck, problem: Callable[[int], Problem
         saved["figures"] = _figures(saved)
         scores = _by_step(saved.pop("scores"))
         benchmarks = {name: _by_step(found) for name, found in saved.pop("benchmarks", {}).items()}
-        waiting = load((path / PENDING).read_bytes(), problem) if (path / PENDING).exists() else ()
+        waiting = decode_batches((path / PENDING).read_bytes(), problem) if (path / PENDING).exists() else ()
         return State(**saved, scores=scores, benchmarks=benchmarks, pending=waiting)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunDirError(f"checkpoint {path} cannot be read ({error!r}); delete it to fall back") from error

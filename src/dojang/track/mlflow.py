@@ -34,7 +34,7 @@ KEY = "dojang.key"
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 METRICS_AT_A_TIME, PARAMS_AT_A_TIME, LONGEST_PARAM, LONGEST_NAME = 1000, 100, 6000, 250
 """MLflow's limits."""
-NOT_THE_MODEL = {"optimizer", "critic", "state.json", "pending.json", "files.json"}
+NOT_THE_MODEL = {"optimizer", "critic", "state.json", "pending.groups", "files.json"}
 """Files of a checkpoint that only serve to resume."""
 _ARN = re.compile(r"arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:\d{12}:mlflow-(tracking-server|app)/[\w.-]+")
 

@@ -37,7 +37,7 @@ def run(tmp_path: Path, micro_model: Callable[..., PreTrainedModel], tokenizer: 
             micro_model(seed=step).save_pretrained(path)
             tokenizer.save_pretrained(path)
             torch.save({"version": step}, path / "optimizer.pt")
-            for name in ("state.json", "pending.json"):
+            for name in ("state.json", "pending.groups"):
                 (path / name).write_text("{}")
     run.run.write_text("{}")
     run.point("best", 5)
