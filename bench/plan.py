@@ -38,7 +38,7 @@ from dojang.planning.this_machine import this_machine
 from dojang.planning.tokens_per_step import Lengths
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Sampling
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from machine import Row, arguments, report
 from shapes import LLAMA_20M, LLAMA_TINY, QWEN25_05B, SMOLLM2_135M, fast_dtype, random
 from train_update import Case
@@ -175,7 +175,7 @@ def _update(case: Played, device: str) -> tuple[Callable[[], object], Callable[[
         None,
         None,  # type: ignore[arg-type]  # wanted for saving only
         GrpoConfig().make(max_tokens=10**5),
-        MemoryWeights(compute),
+        WeightVersions(compute),
         settings(case).train,
         total_updates=100,
         max_tokens=10**5,
@@ -195,7 +195,7 @@ def _decode(case: Played, device: str) -> tuple[Callable[[], object], Callable[[
     model.generation_config.eos_token_id = None
     tokenizer = AutoTokenizer.from_pretrained(models.resolve("dojang-tiny"))
     engine = TorchEngine(
-        model, tokenizer, MemoryWeights(model.dtype), max_num_seqs=case.max_num_seqs, kv_cache_gb=case.kv_cache_gb
+        model, tokenizer, WeightVersions(model.dtype), max_num_seqs=case.max_num_seqs, kv_cache_gb=case.kv_cache_gb
     )
     engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
     draw = Random(0)

@@ -29,7 +29,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Sampling
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from lengths import Ends, geometric
 from machine import Row, arguments, report
 from shapes import fast_dtype, load
@@ -81,7 +81,7 @@ def works(options: argparse.Namespace, vocabulary: int) -> list[Work]:
 
 
 def ours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_num_seqs: int) -> Callable[[Work, int], None]:
-    engine = TorchEngine(model, tokenizer, MemoryWeights(model.dtype), max_num_seqs=max_num_seqs)
+    engine = TorchEngine(model, tokenizer, WeightVersions(model.dtype), max_num_seqs=max_num_seqs)
     engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
 
     def play(work: Work, turn: int) -> None:

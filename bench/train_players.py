@@ -34,12 +34,12 @@ def play_dojang(name: str, lengths: str, clock: Clock) -> None:
     from dojang.trainer.config import TrainConfig
     from dojang.trainer.torch_trainer import TorchTrainer
     from dojang.types import Sampling
-    from dojang.weight_sync.in_memory import MemoryWeights
+    from dojang.weight_sync.versions import WeightVersions
     from shapes import fast_dtype, load
 
     compute = fast_dtype("cpu")
     model, tokenizer = load(name, torch.float32, "cpu")
-    weights = MemoryWeights(compute)
+    weights = WeightVersions(compute)
     engine = TorchEngine(model, tokenizer, weights, max_num_seqs=PROMPTS * SAMPLES, dtype=compute)
     engine._scheduler._stop_criteria.end_tokens = frozenset()  # lengths are given
     algorithm = GrpoConfig().make(max_tokens=MOST)

@@ -28,7 +28,7 @@ from dojang.algos.grpo import GrpoConfig
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from lengths import geometric
 from machine import Row
 from shapes import LLAMA_20M, LLAMA_TINY, QWEN25_05B, SMOLLM2_135M, fast_dtype, random
@@ -127,7 +127,7 @@ def dojang(model: PreTrainedModel, case: Case, groups: Sequence[Group], compute:
         None,
         None,  # type: ignore[arg-type]  # wanted for saving only
         GrpoConfig().make(max_tokens=10**5),
-        MemoryWeights(compute),
+        WeightVersions(compute),
         TrainConfig(
             lr=1e-6,
             gradient_checkpointing=case.gradient_checkpointing,

@@ -24,7 +24,7 @@ from dojang.inference.remote import RemoteEngine
 from dojang.inference.vllm import BACKEND, VllmEngine
 from dojang.protocols import Changes, RolloutEngine
 from dojang.types import Completion, Metrics, Sampling
-from dojang.weight_sync.delta_store import difference
+from dojang.weight_sync.versions import WeightVersions
 
 T = TypeVar("T")
 CONTEXT = 2048
@@ -110,7 +110,10 @@ class Versions:
         return {name: each.detach() for name, each in tiny(self.tokenizer, version).named_parameters()}
 
     def changes(self, base: int, version: int) -> Changes | None:
-        return difference(self.fetch(base), self.fetch(version))
+        store = WeightVersions(torch.float32, deltas=1)
+        for each in (base, version):
+            store.publish(each, self.fetch(each))
+        return store.changes(base, version)
 
 
 class VllmServer:

@@ -19,7 +19,7 @@ from dojang.trainer.forward import token_logprobs
 from dojang.trainer.packed_attention import use_packed_attention
 from dojang.trainer.packing import micro_batches
 from dojang.types import Completion, Sample, Sampling
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from ray_cluster import NEEDS_RAY, alone
 from tiny_models import MODELS, tiny_model
 from vllm_servers import NEEDS_VLLM, DeltaReceiver, served
@@ -50,7 +50,7 @@ def tokens_of(completions: Sequence[Completion]) -> list[tuple[int, ...]]:
 @pytest.fixture
 def torch_engine(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> MakeTorch:
     def make(dtype: torch.dtype = torch.float64, max_num_seqs: int = 64) -> TorchEngine:
-        weights = MemoryWeights(dtype)
+        weights = WeightVersions(dtype)
         weights.publish(7, dict(micro_model(dtype, seed=7).named_parameters()))
         return TorchEngine(micro_model(dtype), tokenizer, weights, max_num_seqs=max_num_seqs)
 
@@ -62,7 +62,7 @@ def generate_engine(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> Callable[[], RolloutEngine]:
     def make() -> GenerateEngine:
-        weights = MemoryWeights(torch.float64)
+        weights = WeightVersions(torch.float64)
         weights.publish(7, dict(micro_model(torch.float64, seed=7).named_parameters()))
         return GenerateEngine(micro_model(torch.float64), tokenizer, weights, max_num_seqs=8)
 
@@ -393,7 +393,7 @@ def test_every_family_samples_with_the_log_probs_of_the_trainer(
     name: str, tokenizer: PreTrainedTokenizerBase, make_sample: Callable[..., Sample]
 ) -> None:
     """After a weight update, with prompts shorter and longer than the sliding window, prefilled in chunks."""
-    trained, weights = tiny_model(name, seed=7), MemoryWeights(torch.float32)
+    trained, weights = tiny_model(name, seed=7), WeightVersions(torch.float32)
     weights.publish(7, dict(trained.named_parameters()))
     engine = TorchEngine(tiny_model(name), tokenizer, weights, max_num_seqs=4, prefill_chunk_tokens=8)
     asks = [(prompt, 2, replace(WARM, temperature=0.7, prompt_index=at)) for at, prompt in enumerate(PROMPTS)]

@@ -27,8 +27,7 @@ from dojang.trainer.quantization import load_quantised
 from dojang.trainer.teacher_model import Teacher
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.trainer.ulysses import attention_heads, check_heads
-from dojang.weight_sync.delta_store import DeltaWeights
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import DELTA_CHAIN, WeightVersions
 from dojang.workflows.chat_renderer import LEAVE_OUT, ChatRenderer
 
 __all__ = [
@@ -140,9 +139,9 @@ def make_renderer(
     )
 
 
-def make_weights(config: RunConfig, numeric: Numerics) -> MemoryWeights:
+def make_weights(config: RunConfig, numeric: Numerics) -> WeightVersions:
     """Builds the weight store between a trainer and an engine of this process, or external servers."""
-    return (DeltaWeights if config.rollout.engine.takes_deltas() else MemoryWeights)(numeric.compute)
+    return WeightVersions(numeric.compute, deltas=DELTA_CHAIN if config.rollout.engine.takes_deltas() else 0)
 
 
 class LocalPolicy:
@@ -155,7 +154,7 @@ class LocalPolicy:
         ranks: ProcessGroup,
         source: str,
         tokenizer: PreTrainedTokenizerBase,
-        weights: MemoryWeights | None = None,
+        weights: WeightVersions | None = None,
     ) -> None:
         self._config, self._numeric, self._ranks, self._source = config, numeric, ranks, source
         self.tokenizer = tokenizer

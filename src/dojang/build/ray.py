@@ -31,8 +31,7 @@ from dojang.core.errors import ConfigError
 from dojang.inference.engine_pool import EnginePool
 from dojang.protocols import Algorithm, RolloutEngine
 from dojang.trainer.process_group import join_process_group
-from dojang.weight_sync.delta_store import DeltaWeights
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 
 __all__ = ["RayPolicy", "make_rank", "make_sampler", "resolve_numerics"]
 
@@ -59,14 +58,14 @@ class RayPolicy:
         self.tokenizer = tokenizer
         self._numeric = numeric
         external = config.rollout.engine.external
-        self.weights: LatestWeights | MemoryWeights = make_weights(config, numeric) if external else LatestWeights()
+        self.weights: LatestWeights | WeightVersions = make_weights(config, numeric) if external else LatestWeights()
         self._gpus = gpus_each(self._runtime, config.model.device)
         # Before the engines: those are placed one by one around the trainers.
         self._placements = self._reserve("trainers", self._runtime.trainers, gpus=self._gpus)
 
     def make_engine(self) -> RolloutEngine:
         """Builds the inference engines: Ray actors, or a client of external servers."""
-        if isinstance(self.weights, MemoryWeights):
+        if isinstance(self.weights, WeightVersions):
             source = self._config.model.name
             return make_engine(self._config, self._numeric, source, None, self.tokenizer, self.weights)
         gpus = engine_gpus(self._gpus, self._config.rollout.engine.gpus())
@@ -106,7 +105,7 @@ def make_rank(config: RunConfig, rank: int, world: int, address: tuple[str, int]
     source = models.resolve(config.model.name)
     tokenizer, _ = load_tokenizer(source)
     # Ranks publish full weights; the driver computes deltas for remote servers.
-    policy = LocalPolicy(config, numeric, ranks, source, tokenizer, MemoryWeights(numeric.compute))
+    policy = LocalPolicy(config, numeric, ranks, source, tokenizer, WeightVersions(numeric.compute))
     return Rank(policy.make_trainer(config.algo.make(config.rollout.max_tokens)), policy.weights)
 
 
@@ -116,7 +115,7 @@ def make_sampler(config: RunConfig, *, alone: bool) -> Sampler:
     prepare_torch(numeric.device)
     source = models.resolve(config.model.name)
     tokenizer, _ = load_tokenizer(source)
-    weights = DeltaWeights(numeric.compute) if config.rollout.engine.takes_deltas() else ReceivedWeights()
+    weights = WeightVersions(numeric.compute, deltas=1) if config.rollout.engine.takes_deltas() else ReceivedWeights()
     threads = torch.get_num_threads()
     engine = make_engine(config, numeric, source, None, tokenizer, weights, alone=alone, threads=threads)
     return Sampler(engine, weights)

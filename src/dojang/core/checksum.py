@@ -21,11 +21,10 @@ _MULTIPLIER = 0x5851F42D4C957F2D  # odd, so that multiplying loses no bits
 
 def checksum(tensors: "Mapping[str, Tensor]", device: "torch.device | None" = None) -> str:
     """Checksum of named weights; computed on `device`, if given, to which they are copied chunk by chunk."""
-    sums = {name: _sum(tensor, device) for name, tensor in tensors.items()}
+    lines = [(name, f"{tensor.dtype} {tuple(tensor.shape)}", _sum(tensor, device)) for name, tensor in tensors.items()]
     digest = hashlib.blake2b(digest_size=8)
-    for name in sorted(sums):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {int(sums[name])}\n".encode())
+    for name, kind, total in sorted(lines, key=lambda line: line[0]):
+        digest.update(f"{name} {kind} {int(total)}\n".encode())
     return digest.hexdigest()
 
 

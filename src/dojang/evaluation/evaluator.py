@@ -21,7 +21,7 @@ from dojang.loop.evaluate import run_all
 from dojang.protocols import Task
 from dojang.trainer.merge_lora import merge
 from dojang.types import Completion, Group, Message, Problem, Sampling
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from dojang.workflows.single_turn import SingleTurn
 
 __all__ = ["Evaluator"]
@@ -51,7 +51,7 @@ class Evaluator:
             model = _merged(folder, source, numeric, device)
         elif here or self._publish:
             model = load_model(source, numeric.compute, device)
-        weights = MemoryWeights(numeric.compute)
+        weights = WeightVersions(numeric.compute)
         if self._publish and model is not None:
             weights.publish(1, dict(model.named_parameters()))
         self._engine = make_engine(config, numeric, source, model, self._tokenizer, weights, alone=True)

@@ -9,17 +9,84 @@ Values are new values, not differences. Nothing is compressed: that would take l
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dojang.core.checksum import bits
 from dojang.engine.weight_update import apply_patch
 from dojang.protocols import Patch
 
-__all__ = ["apply_delta", "encode", "gaps", "indices"]
+__all__ = ["Positions", "apply_delta", "changes_at", "compare", "encode", "gaps", "indices", "union"]
 
 _KINDS = (torch.uint8, torch.uint16)
+_CHUNK = 1 << 20
+"""Elements compared at a time on a CPU: they should fit its caches."""
+
+Positions = Mapping[str, Tensor | None]
+"""Gaps of the changed elements of each changed weight; None if most of its elements changed."""
+
+
+def compare(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Positions | None:
+    """Compare two versions bit by bit; None if names, shapes or dtypes differ."""
+    if before.keys() != after.keys():
+        return None
+    positions: dict[str, Tensor | None] = {}
+    for name, new in after.items():
+        old = before[name]
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            return None
+        index_N = _changed(bits(old), bits(new))
+        if index_N is None or len(index_N):
+            positions[name] = None if index_N is None else gaps(index_N).cpu()
+    return positions
+
+
+def union(chain: Sequence[Positions]) -> Positions:
+    """Return the elements that changed anywhere in a chain of versions."""
+    if len(chain) == 1:
+        return chain[0]
+    joined: dict[str, Tensor | None] = {}
+    for name in dict.fromkeys(name for each in chain for name in each):
+        some = [each[name] for each in chain if name in each]
+        index = [indices(gap_M) for gap_M in some if gap_M is not None]
+        joined[name] = gaps(torch.unique(torch.cat(index))) if len(index) == len(some) else None
+    return joined
+
+
+def changes_at(positions: Positions, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[Patch]]:
+    """Read the values at these positions: full tensors, and patches on the CPU. A weight with most elements changed is
+    sent in full, because its indices would take more than the values."""
+    tensors: dict[str, Tensor] = {}
+    patches: list[Patch] = []
+    for name, gap_M in positions.items():
+        weight = weights[name]
+        index_N = None if gap_M is None else indices(gap_M)
+        if index_N is None or 2 * len(index_N) > weight.numel():
+            tensors[name] = weight
+        else:
+            small = torch.int32 if weight.numel() < 2**31 else torch.int64
+            value_N = weight.flatten()[index_N.to(weight.device)].cpu()
+            patches.append(Patch(name, index_N.to(small), value_N))
+    return tensors, patches
+
+
+def _changed(old_N: Tensor, new_N: Tensor) -> Tensor | None:
+    """Return the indices of elements that differ; None if most do."""
+    if new_N.device.type != "cpu":
+        changed_N = old_N != new_N
+        return None if 2 * int(changed_N.count_nonzero()) > len(new_N) else changed_N.nonzero().flatten()
+    old, new = old_N.numpy(), new_N.numpy()
+    found, count = [np.zeros(0, np.int64)], 0
+    for start in range(0, len(new), _CHUNK):  # numpy finds them several times faster than torch
+        chunk = slice(start, start + _CHUNK)
+        found.append(np.flatnonzero(old[chunk] != new[chunk]) + start)
+        count += len(found[-1])
+        if 2 * count > len(new):
+            return None
+    return torch.from_numpy(np.concatenate(found))
 
 
 def encode(tensors: Mapping[str, Tensor], patches: Iterable[Patch]) -> dict[str, Tensor]:
@@ -41,7 +108,7 @@ def gaps(index_N: Tensor) -> Tensor:
     last = {kind: torch.iinfo(kind).max for kind in _KINDS}
     lengths = {kind: len(gap_N) + int((gap_N // last[kind]).sum()) for kind in _KINDS}
     kind = min(_KINDS, key=lambda kind: lengths[kind] * kind.itemsize)
-    found_M = torch.full((lengths[kind],), last[kind])
+    found_M = torch.full((lengths[kind],), last[kind], device=gap_N.device)
     found_M[(gap_N // last[kind] + 1).cumsum(0) - 1] = gap_N % last[kind]
     return found_M.to(kind)
 

@@ -13,7 +13,7 @@ from dojang.algos.grpo import GrpoConfig
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from lengths import geometric
 from shapes import LLAMA_TINY, random
 from train_plain import Plain
@@ -52,7 +52,7 @@ def test_plain_transformers_learn_what_the_trainer_learns(
         None,
         None,  # type: ignore[arg-type]
         GrpoConfig().make(max_tokens=20),
-        MemoryWeights(torch.float64),
+        WeightVersions(torch.float64),
         TrainConfig(lr=1e-2, gradient_checkpointing=gradient_checkpointing, max_tokens_per_microbatch=30),
         total_updates=10,
         max_tokens=20,

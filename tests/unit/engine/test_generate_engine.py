@@ -23,7 +23,7 @@ from dojang.engine.generate_engine import GenerateEngine
 from dojang.engine.torch_engine import TorchEngine
 from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Sampling
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 
 WARM = Sampling(temperature=0.8, max_tokens=9, seed=3)
 PROMPTS = [tuple(range(10, 10 + length)) for length in (9, 1, 17, 4)]
@@ -54,7 +54,7 @@ def run(engine: RolloutEngine, asks: Sequence[Ask]) -> list[list[Completion]]:
 def test_tokens_and_log_probs_are_those_of_the_torch_engine(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    model, weights = micro_model(), MemoryWeights(torch.float32)
+    model, weights = micro_model(), WeightVersions(torch.float32)
     samplings = [
         WARM,
         replace(WARM, top_p=0.7, top_k=20),
@@ -85,7 +85,7 @@ def test_log_probs_of_other_architectures_are_those_of_a_forward_pass(
     make: Callable[[], PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> None:
     model = make()
-    engine = GenerateEngine(model, tokenizer, MemoryWeights(torch.float32), max_num_seqs=16)
+    engine = GenerateEngine(model, tokenizer, WeightVersions(torch.float32), max_num_seqs=16)
     asks = [(prompt, 2, replace(WARM, prompt_index=at)) for at, prompt in enumerate(PROMPTS)]
     for (prompt, _, _), completions in zip(asks, run(engine, asks), strict=True):
         for each in completions:
@@ -98,7 +98,7 @@ def test_log_probs_of_other_architectures_are_those_of_a_forward_pass(
 def test_without_left_padding_prompts_of_one_length_share_a_batch(
     tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = GenerateEngine(gpt2(), tokenizer, MemoryWeights(torch.float32), max_num_seqs=16)
+    engine = GenerateEngine(gpt2(), tokenizer, WeightVersions(torch.float32), max_num_seqs=16)
     monkeypatch.setattr(engine, "_takes_padding", lambda: False)
     batches = []
     monkeypatch.setattr(engine, "_run", lambda batch, run=engine._run: (batches.append(batch), run(batch)))
@@ -110,7 +110,7 @@ def test_without_left_padding_prompts_of_one_length_share_a_batch(
 def test_a_weight_update_changes_the_policy_and_not_the_callers_model(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    model, weights = micro_model(), MemoryWeights(torch.float32)
+    model, weights = micro_model(), WeightVersions(torch.float32)
     weights.publish(6, {"model.norm.weight": torch.ones(3)})
     engine = GenerateEngine(model, tokenizer, weights, max_num_seqs=4)
 
@@ -132,7 +132,7 @@ def test_a_weight_update_changes_the_policy_and_not_the_callers_model(
 def test_a_cancelled_request_and_close_end_the_batch(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    engine = GenerateEngine(micro_model(), tokenizer, MemoryWeights(torch.float32), max_num_seqs=4)
+    engine = GenerateEngine(micro_model(), tokenizer, WeightVersions(torch.float32), max_num_seqs=4)
     endless = replace(WARM, max_tokens=400, temperature=5.0, bias=((tokenizer.eos_token_id, -1e4),))
 
     async def scenario() -> None:
@@ -152,7 +152,7 @@ def test_a_cancelled_request_and_close_end_the_batch(
 
 
 def parts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EngineParts:
-    weights = MemoryWeights(torch.float32)
+    weights = WeightVersions(torch.float32)
     return EngineParts(
         "some/model",
         lambda: model,

@@ -20,7 +20,7 @@ from transformers import (
 
 from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Completion, Sampling
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from tiny_models import tiny_model
 
 if not torch.cuda.is_available():
@@ -89,7 +89,7 @@ def test_logprobs_match_a_forward_pass(
     words = len(tokenizer)
     model = made(family, words, dtype)
     work = asks(words, 12, sampling)
-    engine = TorchEngine(model, tokenizer, MemoryWeights(dtype), max_num_seqs=16, prefill_chunk_tokens=64)
+    engine = TorchEngine(model, tokenizer, WeightVersions(dtype), max_num_seqs=16, prefill_chunk_tokens=64)
     differences = []
     for (prompt, n, _), completions in zip(work, run(engine, work), strict=True):
         assert len(completions) == n
@@ -116,7 +116,7 @@ def test_samples_do_not_depend_on_other_sequences(tokenizer: PreTrainedTokenizer
     model = made("llama", words, torch.float32)
 
     def engine(max_num_seqs: int) -> TorchEngine:
-        return TorchEngine(model, tokenizer, MemoryWeights(torch.float32), max_num_seqs=max_num_seqs)
+        return TorchEngine(model, tokenizer, WeightVersions(torch.float32), max_num_seqs=max_num_seqs)
 
     work = asks(words, 30, replace(WARM, stop=("e",)))
     together = run(engine(24), work)
@@ -132,7 +132,7 @@ def test_frequencies_are_those_of_the_model(tokenizer: PreTrainedTokenizerBase) 
     words = len(tokenizer)
     model = made("llama", words, torch.float32)
     count = 20_000
-    engine = TorchEngine(model, tokenizer, MemoryWeights(torch.float32), max_num_seqs=1024)
+    engine = TorchEngine(model, tokenizer, WeightVersions(torch.float32), max_num_seqs=1024)
     prompt = (7, 8, 9)
     # Two tokens: the first is drawn from the prompt's scores, the second by a recorded step.
     [drawn] = run(engine, [(prompt, count, Sampling(0.8, 2, seed=1))])
@@ -150,7 +150,7 @@ def test_frequencies_are_those_of_the_model(tokenizer: PreTrainedTokenizerBase) 
 def test_truncation_and_bias_beside_plain_requests(tokenizer: PreTrainedTokenizerBase) -> None:
     words = len(tokenizer)
     model = made("llama", words, torch.float32)
-    engine = TorchEngine(model, tokenizer, MemoryWeights(torch.float32), max_num_seqs=16)
+    engine = TorchEngine(model, tokenizer, WeightVersions(torch.float32), max_num_seqs=16)
     work = [
         ((7, 8), 4, replace(WARM, top_k=1)),
         ((7, 8), 4, replace(WARM, bias=((33, 1000.0),), max_tokens=9)),
@@ -158,7 +158,7 @@ def test_truncation_and_bias_beside_plain_requests(tokenizer: PreTrainedTokenize
     ]
     limited, biased, _ = run(engine, work)
     [greedy] = run(
-        TorchEngine(model, tokenizer, MemoryWeights(torch.float32), max_num_seqs=4),
+        TorchEngine(model, tokenizer, WeightVersions(torch.float32), max_num_seqs=4),
         [((7, 8), 1, replace(WARM, temperature=0.0))],
     )
     assert {each.tokens for each in limited} == {greedy[0].tokens}
@@ -167,7 +167,7 @@ def test_truncation_and_bias_beside_plain_requests(tokenizer: PreTrainedTokenize
 
 def test_weight_update_while_decoding(tokenizer: PreTrainedTokenizerBase) -> None:
     words = len(tokenizer)
-    weights = MemoryWeights(torch.float32)
+    weights = WeightVersions(torch.float32)
     weights.publish(1, dict(made("llama", words, torch.float32, seed=1).named_parameters()))
     engine = TorchEngine(made("llama", words, torch.float32), tokenizer, weights, max_num_seqs=8, kv_cache_gb=0.5)
     hot = Sampling(temperature=5.0, max_tokens=400, seed=2)
@@ -188,7 +188,7 @@ def test_weight_update_while_decoding(tokenizer: PreTrainedTokenizerBase) -> Non
         assert each.spans[-1].end == len(each.tokens)
     [fresh] = run(
         TorchEngine(
-            made("llama", words, torch.float32, seed=1), tokenizer, MemoryWeights(torch.float32), max_num_seqs=8
+            made("llama", words, torch.float32, seed=1), tokenizer, WeightVersions(torch.float32), max_num_seqs=8
         ),
         [((7, 8, 9), 2, WARM)],
     )
@@ -200,7 +200,9 @@ def test_full_context_finishes_one_sequence_only(tokenizer: PreTrainedTokenizerB
     model = made("llama", words, torch.float32)
     long = Sampling(temperature=5.0, max_tokens=5000, seed=2)
     work = [((7,) * 500, 3, long), ((8, 9), 3, replace(long, prompt_index=1))]
-    together = run(TorchEngine(model, tokenizer, MemoryWeights(torch.float32), max_num_seqs=8), work)
-    alone = [run(TorchEngine(model, tokenizer, MemoryWeights(torch.float32), max_num_seqs=8), [ask])[0] for ask in work]
+    together = run(TorchEngine(model, tokenizer, WeightVersions(torch.float32), max_num_seqs=8), work)
+    alone = [
+        run(TorchEngine(model, tokenizer, WeightVersions(torch.float32), max_num_seqs=8), [ask])[0] for ask in work
+    ]
     assert [[each.tokens for each in group] for group in together] == [[each.tokens for each in g] for g in alone]
     assert all(len(each.tokens) == 12 or each.finish == "stop" for each in together[0])

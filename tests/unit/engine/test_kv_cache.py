@@ -13,7 +13,7 @@ from dojang.engine import attention
 from dojang.engine.kv_cache import KvCache
 from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Completion, Sampling
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 
 Runs = list[tuple[slice, int]]
 
@@ -67,7 +67,7 @@ def test_ragged_sequences_in_several_slot_groups_match_single_requests(
 
     def engine(max_num_seqs: int) -> TorchEngine:
         return TorchEngine(
-            micro_model(torch.float64), tokenizer, MemoryWeights(torch.float64), max_num_seqs=max_num_seqs
+            micro_model(torch.float64), tokenizer, WeightVersions(torch.float64), max_num_seqs=max_num_seqs
         )
 
     mine = run(engine(48), together)

@@ -14,7 +14,7 @@ from dojang.engine.kv_cache_size import kv_budget
 from dojang.engine.shape import Shape
 from dojang.engine.torch_engine import TorchEngine
 from dojang.inference import vllm
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 
 GIB = 1 << 30
 
@@ -74,7 +74,7 @@ def test_the_torch_engine_passes_it_on(
     monkeypatch.setattr("dojang.engine.torch_engine.default_kv_cache_bytes", spare)
     monkeypatch.setattr(kv_cache, "default_kv_cache_bytes", spare)
     engine = TorchEngine(
-        micro_model(torch.float32), tokenizer, MemoryWeights(torch.float32), max_num_seqs=4, alone=alone
+        micro_model(torch.float32), tokenizer, WeightVersions(torch.float32), max_num_seqs=4, alone=alone
     )
     assert asked == []  # what is loaded after the engine, such as a trainer, counts too
     engine._scheduler.check(8)

@@ -18,7 +18,7 @@ from dojang.core.errors import ModelError
 from dojang.engine.decoder import Attend
 from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Completion, Sampling, Span
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 
 Make = Callable[..., TorchEngine]
 HOT = Sampling(temperature=5.0, max_tokens=60, seed=3)
@@ -29,15 +29,15 @@ STORM = int(os.environ.get("DOJANG_STORM", "150"))
 
 
 @pytest.fixture
-def weights(micro_model: Callable[..., PreTrainedModel]) -> MemoryWeights:
-    weights = MemoryWeights(torch.float64)
+def weights(micro_model: Callable[..., PreTrainedModel]) -> WeightVersions:
+    weights = WeightVersions(torch.float64)
     weights.publish(7, dict(micro_model(torch.float64, seed=7).named_parameters()))
     return weights
 
 
 @pytest.fixture
 def make(
-    micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, weights: MemoryWeights
+    micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, weights: WeightVersions
 ) -> Make:
     def one(seed: int = 0, max_num_seqs: int = 8, *, lookahead: bool = False, **options: float) -> TorchEngine:
         model = micro_model(torch.float64, seed=seed)
@@ -152,7 +152,7 @@ def test_prompt_as_long_as_the_context_is_rejected(make: Make) -> None:
 @pytest.mark.parametrize(("max_num_seqs", "lookahead"), [(1, False), (7, False), (7, True), (64, False), (64, True)])
 def test_ragged_requests_with_cancels_and_updates_match_single_requests(
     make: Make,
-    weights: MemoryWeights,
+    weights: WeightVersions,
     micro_model: Callable[..., PreTrainedModel],
     max_num_seqs: int,
     *,

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.core.errors import ModelError
 from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Completion, Sampling
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 
 Make = Callable[..., TorchEngine]
 PROMPT = tuple(range(10, 22))
@@ -24,7 +24,7 @@ HOT = Sampling(temperature=5.0, max_tokens=300, seed=3)
 @pytest.fixture
 def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> Make:
     def one(**options: float) -> TorchEngine:
-        weights = MemoryWeights(torch.float64)
+        weights = WeightVersions(torch.float64)
         weights.publish(7, dict(micro_model(torch.float64, seed=7).named_parameters()))
         return TorchEngine(micro_model(torch.float64), tokenizer, weights, max_num_seqs=4, **options)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from dojang.core.checksum import checksum
 from dojang.engine.torch_engine import TorchEngine
 from dojang.protocols import Patch
 from dojang.types import Sampling
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 
 T = TypeVar("T")
 PROMPT = tuple(range(10, 22))
@@ -21,7 +21,7 @@ WARM = Sampling(temperature=1.0, max_tokens=8, seed=3)
 
 @pytest.fixture
 def engine(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> TorchEngine:
-    weights = MemoryWeights(torch.float32)
+    weights = WeightVersions(torch.float32)
     weights.publish(3, dict(micro_model(torch.float32, seed=3).named_parameters()))
     return TorchEngine(micro_model(torch.float32), tokenizer, weights, max_num_seqs=4)
 

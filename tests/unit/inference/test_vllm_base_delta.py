@@ -18,7 +18,7 @@ from dojang.inference.vllm_protocol import VllmOutput
 from dojang.protocols import Patch
 from dojang.types import Sampling
 from dojang.weight_sync.delta_receiver import DeltaReceiver
-from dojang.weight_sync.delta_store import DeltaWeights
+from dojang.weight_sync.versions import WeightVersions
 from dojang.weight_sync.weight_files import DeltaWeightFiles
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class World:
     """A trainer's weights, and an engine that gets them."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-        self.store, self.connection, self.folder = DeltaWeights(torch.bfloat16), Vllm(), folder
+        self.store, self.connection, self.folder = WeightVersions(torch.bfloat16, deltas=1), Vllm(), folder
         embedding = torch.ones(EMBEDDING)
         self.weights = {"embedding": embedding, "head": embedding, "norm": torch.ones(8)}  # the head is tied
         self.engine = self.beside(self.connection, tokenizer)

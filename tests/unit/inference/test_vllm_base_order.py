@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang.inference.vllm_base import ModelInfo, VllmBaseEngine
 from dojang.inference.vllm_protocol import VllmOutput
 from dojang.types import Sampling
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from dojang.weight_sync.weight_files import WeightFiles
 
 SAMPLING = Sampling(1.0, 4)
@@ -61,7 +61,7 @@ class Noted:
 @pytest.fixture
 def make(tokenizer: PreTrainedTokenizerBase) -> Callable[[], tuple[VllmBaseEngine, Noted]]:
     def one() -> tuple[VllmBaseEngine, Noted]:
-        weights = MemoryWeights(torch.float32)
+        weights = WeightVersions(torch.float32)
         weights.publish(7, {"a": torch.ones(2)})
         connection = Noted()
         return VllmBaseEngine(connection, WeightFiles(None), tokenizer, weights), connection

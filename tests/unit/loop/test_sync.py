@@ -33,7 +33,7 @@ from dojang.trainer.config import CriticConfig, TrainConfig
 from dojang.trainer.critic import Critic
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Completion, Group, Message, Metrics, Outcome, Problem, Sample, Sampling, Verdict
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
 
@@ -119,7 +119,7 @@ def make_run(
         warmup: int = 0,
         ranking: CheckpointRanking = CheckpointRanking(),  # noqa: B008 -- frozen
     ) -> Run:
-        weights = MemoryWeights(torch.float64)
+        weights = WeightVersions(torch.float64)
         algorithm = (algo or GrpoConfig(max_resample_rounds=max_resample_rounds)).make(max_tokens=9)
         settings = TrainConfig(lr=1e-2, minibatches=minibatches, critic=CriticConfig(lr=1e-2, warmup_steps=warmup))
         critic = None

@@ -20,7 +20,7 @@ from dojang.trainer.lora import Adapters
 from dojang.trainer.memory import activation_bytes
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from tiny_models import MODELS
 
 DEFAULTS = {"gemma2", "gemma3_text", "smollm3", "qwen3", "llama"}
@@ -102,7 +102,7 @@ def test_a_forward_pass_of_every_family_keeps_about_what_was_planned(
         None,
         None,  # type: ignore[arg-type]  # for saving only
         GrpoConfig().make(max_tokens=300),
-        MemoryWeights(torch.float32),
+        WeightVersions(torch.float32),
         TrainConfig(max_tokens_per_microbatch=4000),
         total_updates=10,
         max_tokens=300,

@@ -26,7 +26,7 @@ from dojang.trainer.memory import NF4_BYTES, activation_bytes
 from dojang.trainer.optimizer import make_optimizer
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 
 CPU = Instance("here", 2, 24.0)
 SMALL: dict[str, Any] = {
@@ -82,7 +82,7 @@ def trainer(micro_model: Callable[..., PreTrainedModel]) -> tuple[TorchTrainer, 
         None,
         None,  # type: ignore[arg-type]  # for saving only
         GrpoConfig().make(max_tokens=9),
-        MemoryWeights(torch.float32),
+        WeightVersions(torch.float32),
         config,
         total_updates=10,
         max_tokens=9,
@@ -105,7 +105,7 @@ def test_a_trainer_keeps_what_was_planned(
     assert planned["optimizer"] == size(state)
     asyncio.run(learner.publish())
     store = learner._weights
-    assert isinstance(store, MemoryWeights)
+    assert isinstance(store, WeightVersions)
     assert planned["weight store"] == size(store.fetch(1).values())
 
 
@@ -169,7 +169,7 @@ def test_the_engine_has_the_weights_that_were_planned(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> None:
     model = micro_model(torch.float32)
-    engine = TorchEngine(model, tokenizer, MemoryWeights(torch.float32), max_num_seqs=4)
+    engine = TorchEngine(model, tokenizer, WeightVersions(torch.float32), max_num_seqs=4)
     planned = estimate(subject(shape=shaped(model)), CPU).needs.parts
     assert planned["engine weights"] == size(engine._scheduler.weights.values())
     packed = estimate(subject(shape=shaped(model)), replace(CPU, arm=True)).needs.parts
@@ -186,7 +186,7 @@ def test_a_forward_pass_keeps_about_what_was_planned(make_group: Callable[..., G
         None,
         None,  # type: ignore[arg-type]
         GrpoConfig().make(max_tokens=300),
-        MemoryWeights(torch.float32),
+        WeightVersions(torch.float32),
         TrainConfig(max_tokens_per_microbatch=4000, gradient_checkpointing=recompute),
         total_updates=10,
         max_tokens=300,

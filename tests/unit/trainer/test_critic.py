@@ -18,7 +18,7 @@ from dojang.trainer.config import CriticConfig, TrainConfig
 from dojang.trainer.critic import Critic
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Metrics, Problem, Sample
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from error_bounds import EQUAL, assert_equal, in_double
 
 CLIP = 0.2
@@ -90,7 +90,7 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
             None,
             tokenizer,
             algorithm,
-            MemoryWeights(dtype),
+            WeightVersions(dtype),
             config,
             total_updates=10,
             max_tokens=12,

@@ -18,7 +18,7 @@ from dojang.trainer.logprobs import target_logprobs
 from dojang.trainer.packed_attention import PaddedAttention, Segment
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Problem, Sample
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
@@ -91,7 +91,7 @@ def make(
         model(1).to(compute).to("cpu" if settings.get("offload") else device) if algo.kl_coef else None,
         tokenizer,
         algo.make(max_tokens=90),
-        MemoryWeights(compute),
+        WeightVersions(compute),
         TrainConfig(**{"lr": 1e-3, "max_tokens_per_microbatch": 700, **settings}),
         total_updates=10,
         max_tokens=90,

@@ -18,7 +18,7 @@ from dojang.trainer.lora import Adapters
 from dojang.trainer.quantization import load_quantised
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Problem, Sample
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from error_bounds import CLOSE
 from tiny_models import MODELS
 
@@ -28,7 +28,7 @@ LORA = LoraConfig(rank=4, alpha=8)
 SHAPES = ((3, 4), (3, 7), (6, 2), (6, 9))
 
 
-class Store(MemoryWeights):
+class Store(WeightVersions):
     """That remembers what it was sent."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def make(folder: Path, tokenizer: PreTrainedTokenizerBase) -> Callable[..., Torc
             plain,
             tokenizer,
             GrpoConfig(kl_coef=kl).make(max_tokens=9),
-            store or MemoryWeights(torch.float32),
+            store or WeightVersions(torch.float32),
             TrainConfig(lr=1e-2, lora=lora, **settings),
             total_updates=10,
             max_tokens=9,

@@ -16,21 +16,21 @@ from dojang.trainer.config import TrainConfig
 from dojang.trainer.multi_policy_trainer import MultiPolicyTrainer
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Sample
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 
 ALGORITHM = M2poConfig().make(9)
 RATES = {"coder": 1e-2, "tester": 3e-3}
 REWARDS = {"coder": (1.0, -0.5, 0.25), "tester": (-1.0, 0.5)}
-Cast = Callable[[], tuple[dict[str, TorchTrainer], dict[str, PreTrainedModel], dict[str, MemoryWeights]]]
+Cast = Callable[[], tuple[dict[str, TorchTrainer], dict[str, PreTrainedModel], dict[str, WeightVersions]]]
 
 
 @pytest.fixture
 def cast(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase) -> Cast:
     """A coder and a tester of different weights and learning rates."""
 
-    def make() -> tuple[dict[str, TorchTrainer], dict[str, PreTrainedModel], dict[str, MemoryWeights]]:
+    def make() -> tuple[dict[str, TorchTrainer], dict[str, PreTrainedModel], dict[str, WeightVersions]]:
         models = {role: micro_model(torch.float64, seed=seed) for seed, role in enumerate(RATES)}
-        stores = {role: MemoryWeights(torch.float64) for role in RATES}
+        stores = {role: WeightVersions(torch.float64) for role in RATES}
         trainers = {
             role: TorchTrainer(
                 models[role],

@@ -11,7 +11,7 @@ from dojang.algos.sft import SftConfig
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Message, Problem, Sample
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.sft_samples import SftWorkflow
 from error_bounds import assert_equal, in_double
@@ -59,7 +59,7 @@ def test_loss_and_gradient_are_those_of_cross_entropy_on_completion_tokens(
             None,
             tokenizer,
             algorithm,
-            MemoryWeights(torch.float64),
+            WeightVersions(torch.float64),
             TrainConfig(lr=1e-2, max_tokens_per_microbatch=max_tokens_per_microbatch),
             total_updates=10,
             max_tokens=8,

@@ -13,7 +13,7 @@ from dojang.trainer.config import TrainConfig
 from dojang.trainer.teacher_model import Teacher
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Problem, Sample
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from error_bounds import EQUAL, assert_equal, in_double
 
 SHAPES = ((3, 4), (1, 1), (6, 2), (2, 9))
@@ -38,7 +38,7 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
             None,
             tokenizer,
             GrpoConfig().make(max_tokens=9),
-            MemoryWeights(torch.float64),
+            WeightVersions(torch.float64),
             TrainConfig(lr=1e-2, **train),
             total_updates=10,
             max_tokens=9,

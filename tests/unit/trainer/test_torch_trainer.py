@@ -34,7 +34,7 @@ from dojang.trainer.checkpoint import read_weights, save_weights
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Metrics, Problem, Sample
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from error_bounds import EQUAL, assert_equal, in_double
 
 Make = Callable[..., tuple[TorchTrainer, PreTrainedModel]]
@@ -61,7 +61,7 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
             reference if kl else None,
             tokenizer,
             (algo or GrpoConfig(kl_coef=kl)).make(max_tokens=9),
-            MemoryWeights(dtype),
+            WeightVersions(dtype),
             TrainConfig(**{"lr": 1e-2, **settings}),
             total_updates=total,
             max_tokens=9,

@@ -15,7 +15,7 @@ from dojang.trainer.config import TrainConfig
 from dojang.trainer.optimizer import make_optimizer
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Metrics, Problem, Sample
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from error_bounds import assert_equal, in_double
 
 Make = Callable[..., tuple[TorchTrainer, PreTrainedModel]]
@@ -31,7 +31,7 @@ def make(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
             reference if algo.kl_coef else None,
             tokenizer,
             algo.make(max_tokens=9),
-            MemoryWeights(torch.float64),
+            WeightVersions(torch.float64),
             TrainConfig(**{"lr": 1e-2, "max_tokens_per_microbatch": 20, **settings}),
             total_updates=10,
             max_tokens=9,

@@ -29,7 +29,7 @@ from dojang.trainer.process_group import ProcessGroup, join_process_group
 from dojang.trainer.quantization import load_quantised
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
-from dojang.weight_sync.in_memory import MemoryWeights
+from dojang.weight_sync.versions import WeightVersions
 from error_bounds import in_double
 
 EPSILON = 1e-2
@@ -89,7 +89,7 @@ def make(algo: PolicyGradientConfig, settings: Mapping[str, Any], ranks: Process
         model(1, tied="ref_model_sync_steps" in settings) if algo.kl_coef and config.needs_reference_model else None,
         tokenizer,
         algorithm,
-        MemoryWeights(torch.float64),
+        WeightVersions(torch.float64),
         config,
         total_updates=10,
         max_tokens=12,

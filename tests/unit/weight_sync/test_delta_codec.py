@@ -9,9 +9,8 @@ from torch import Tensor
 
 from dojang.core.checksum import bits, checksum
 from dojang.protocols import Changes, Patch
-from dojang.weight_sync.delta_codec import apply_delta, encode, gaps, indices
+from dojang.weight_sync.delta_codec import apply_delta, changes_at, compare, encode, gaps, indices, union
 from dojang.weight_sync.delta_receiver import DeltaReceiver
-from dojang.weight_sync.delta_store import difference
 
 CPU = torch.device("cpu")
 
@@ -36,12 +35,12 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def found(before: dict[str, Tensor], after: dict[str, Tensor]) -> Changes:
-    changes = difference(before, after)
-    assert changes is not None
-    return changes
+    positions = compare(before, after)
+    assert positions is not None
+    return Changes(*changes_at(positions, after), checksum(after))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("share", [0.0, 0.0005, 0.01, 0.3, 0.6, 1.0])
 def test_encoded_delta_gives_the_same_bits(dtype: torch.dtype, share: float) -> None:
     before = weights(dtype)
@@ -73,9 +72,33 @@ def test_equal_values_with_other_bits_count_as_changed() -> None:
 
 def test_different_names_shapes_or_dtypes_give_no_delta() -> None:
     before = weights()
-    assert difference(before, {**before, "more": torch.ones(1)}) is None
-    assert difference(before, {**before, "norm": torch.ones(41, dtype=torch.bfloat16)}) is None
-    assert difference(before, weights(torch.float32)) is None
+    assert compare(before, {**before, "more": torch.ones(1)}) is None
+    assert compare(before, {**before, "norm": torch.ones(41, dtype=torch.bfloat16)}) is None
+    assert compare(before, weights(torch.float32)) is None
+
+
+def test_union_of_a_chain_has_every_changed_element() -> None:
+    chain = [
+        {"a": gaps(torch.tensor([1, 400])), "b": gaps(torch.tensor([7]))},
+        {"a": gaps(torch.tensor([0, 1, 70_000])), "c": None},
+        {"b": None, "c": gaps(torch.tensor([2]))},
+    ]
+    joined = union(chain)
+    assert {name: None if each is None else indices(each).tolist() for name, each in joined.items()} == {
+        "a": [0, 1, 400, 70_000],
+        "b": None,
+        "c": None,
+    }
+    assert union([]) == {}
+
+
+def test_elements_are_found_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dojang.weight_sync.delta_codec._CHUNK", 7)
+    before = {"a": torch.zeros(50)}
+    after = {"a": torch.zeros(50)}
+    after["a"][[0, 6, 7, 13, 49]] = 1.0
+    [patch] = found(before, after).patches
+    assert patch.index_N.tolist() == [0, 6, 7, 13, 49]
 
 
 @pytest.mark.parametrize(

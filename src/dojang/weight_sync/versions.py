@@ -1,0 +1,209 @@
+"""Published versions of the weights, kept for engines that load them at different times.
+
+The trainer publishes from its thread while engines fetch from others. A published version is a copy and never changes.
+With `deltas`, each version is compared bit by bit with the one before it, on the device that holds them: after a step
+with a small learning rate most elements are unchanged in bfloat16. Only the positions of changed elements are kept;
+their values are read from the version that is asked for, so a chain of deltas has the last value of each element.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from dojang.core.checksum import checksum
+from dojang.protocols import Changes, Factors
+from dojang.weight_sync.delta_codec import Positions, changes_at, compare, union
+from dojang.weight_sync.lora_merge import merge_factors
+
+__all__ = ["DELTA_CHAIN", "WeightVersions"]
+
+DELTA_CHAIN = 8
+"""Number of deltas that are kept for engines that get deltas: an engine may miss this many versions less one."""
+
+NO_FACTORS: Factors = MappingProxyType({})
+
+
+class WeightVersions:
+    """A WeightStore with the newest versions, and older ones while they are leased."""
+
+    def __init__(self, dtype: torch.dtype, keep: int = 1, *, deltas: int = 0) -> None:
+        """`keep`: number of newest versions to keep. `deltas`: number of newest versions whose changes since the
+        version before are kept; 0 compares nothing."""
+        if keep < 1 or deltas < 0:
+            raise ValueError(f"keep={keep} must be at least 1, and deltas={deltas} at least 0")
+        self._dtype, self._keep = dtype, keep
+        self._compare = bool(deltas)
+        self._versions: dict[int, _Version] = {}
+        """In the order of publication."""
+        self._deltas: deque[_Delta] = deque(maxlen=deltas)
+        """Each starts where the one before ends."""
+        self._leases: dict[int, int] = {}
+        self._lock = threading.Lock()
+        """Guards the fields above; held only for look-ups."""
+        self._publishing = threading.Lock()
+
+    def newest(self) -> int:
+        """Return the version that was published last."""
+        with self._lock:
+            if not self._versions:
+                raise LookupError("no weights have been published yet")
+            return next(reversed(self._versions))
+
+    def publish(self, version: int, tensors: Mapping[str, Tensor], factors: Factors = NO_FACTORS) -> None:
+        with self._publishing:
+            with self._lock:
+                before = next(reversed(self._versions.values()), None)
+            after = self._copy(version, tensors, factors, before)
+            positions = compare(before.weights, after.weights) if self._compare and before is not None else None
+            with self._lock:
+                known = {number for delta in self._deltas for number in (delta.base, delta.version)}
+                if version in known or positions is None:  # a number that stands for two sets of weights has no delta
+                    self._deltas.clear()
+                if before is not None and positions is not None and before.number != version:
+                    self._deltas.append(_Delta(before.number, version, positions))
+                self._versions.pop(version, None)
+                self._versions[version] = after
+                self._drop_old()
+
+    def fetch(self, version: int) -> Mapping[str, Tensor]:
+        found = dict(self._held(version).weights)
+        _wait_for_device(found)
+        return found
+
+    def changes(self, base: int, version: int) -> Changes | None:
+        with self._lock:
+            target, chain = self._versions.get(version), self._chain(base, version)
+        if target is None or chain is None:
+            return None
+        tensors, patches = changes_at(union(chain), target.weights)
+        return Changes(tensors, patches, target.checksum)
+
+    def checksum(self, version: int) -> str:
+        """Return the checksum of the weights published under `version`."""
+        return self._held(version).checksum
+
+    @contextmanager
+    def lease(self, version: int) -> Iterator[None]:
+        """Keep `version` until the end of this context. LookupError if it is not held any more."""
+        with self._lock:
+            self._find(version)
+            self._leases[version] = self._leases.get(version, 0) + 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._leases[version] -= 1
+                self._drop_old()
+
+    def held(self) -> list[int]:
+        """Return the versions that can be fetched, in the order of publication."""
+        with self._lock:
+            return list(self._versions)
+
+    def _copy(
+        self, version: int, tensors: Mapping[str, Tensor], factors: Factors, before: "_Version | None"
+    ) -> "_Version":
+        copied = {name: tensor.detach().to(self._dtype, copy=True) for name, tensor in tensors.items()}
+        base = _Base(copied)
+        if factors and before is not None:
+            base = _Base({**before.base.tensors, **copied}) if copied else before.base
+        if unknown := factors.keys() - base.tensors.keys():
+            raise LookupError(f"factors were given for {min(unknown)}, which is not a weight")
+        kept = {name: (b.detach().clone(), a.detach().clone()) for name, (b, a) in factors.items()}
+        _wait_for_device(base.tensors)
+        return _Version(version, base, kept, self._dtype)
+
+    def _chain(self, base: int, version: int) -> "list[Positions] | None":
+        """Deltas that lead from one version to another; None if one is missing."""
+        if not self._compare:
+            return None
+        if base == version:
+            return []
+        chain: list[Positions] = []
+        for delta in self._deltas:
+            if delta.base == base or chain:
+                chain.append(delta.positions)
+            if delta.version == version:
+                return chain or None
+        return None
+
+    def _held(self, version: int) -> "_Version":
+        with self._lock:
+            return self._find(version)
+
+    def _find(self, version: int) -> "_Version":
+        if version not in self._versions:
+            held = ", ".join(map(str, self._versions)) or "none"
+            raise LookupError(f"weights version {version} is not held; the store has {held}")
+        return self._versions[version]
+
+    def _drop_old(self) -> None:
+        newest = list(self._versions)[-self._keep :]
+        self._leases = {number: count for number, count in self._leases.items() if count}
+        self._versions = {
+            number: each for number, each in self._versions.items() if number in newest or number in self._leases
+        }
+
+
+@dataclass(frozen=True)
+class _Delta:
+    base: int
+    version: int
+    positions: Positions
+
+
+class _Base:
+    """Weights that LoRA factors are added to. Versions with the same ones share this object."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+
+    @cached_property
+    def checksum(self) -> str:
+        return checksum(self.tensors)
+
+
+@dataclass(frozen=True)
+class _Version:
+    number: int
+    base: _Base
+    factors: Mapping[str, tuple[Tensor, Tensor]]
+    dtype: torch.dtype
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The weights, each merged with its factors when it is read."""
+        return _Merged(self.base.tensors, self.factors, self.dtype) if self.factors else self.base.tensors
+
+    @cached_property
+    def checksum(self) -> str:
+        return checksum(self.weights) if self.factors else self.base.checksum
+
+
+class _Merged(Mapping[str, Tensor]):
+    def __init__(self, tensors: Mapping[str, Tensor], factors: Factors, dtype: torch.dtype) -> None:
+        self._tensors, self._factors, self._dtype = tensors, factors, dtype
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._factors:
+            return self._tensors[name]
+        return merge_factors(self._tensors[name], *self._factors[name], self._dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def _wait_for_device(tensors: Mapping[str, Tensor]) -> None:
+    """Wait for copies under way: another thread may read them on another CUDA stream."""
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
