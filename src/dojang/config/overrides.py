@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from dojang.config.run_config import RunConfig, sections
 from dojang.core.errors import ConfigError
 
-__all__ = ["annotation_at", "apply_overrides", "element_of", "parse_value", "remove", "tag_of"]
+__all__ = ["annotation_at", "apply_overrides", "element_of", "is_number", "parse_value", "remove", "tag_of"]
 
 _EXCLUSIVE = (("steps", "epochs"), ("train.warmup_steps", "train.warmup_ratio"))
 _TEXTS = (str, Path)
@@ -128,6 +128,12 @@ def element_of(annotation: Any) -> Any:
     inner = [each for each in typing.get_args(annotation) if each is not ...]
     held = inner[-1] if inner and typing.get_origin(annotation) in (tuple, list, dict) else None
     return typing.get_args(held)[0] if typing.get_origin(held) is typing.Annotated else held
+
+
+def is_number(annotation: Any) -> bool:
+    """Reports whether a setting of this type is a number, and never true or false."""
+    kinds = set(_alternatives(annotation))
+    return bool(kinds & {int, float}) and bool not in kinds
 
 
 def tag_of(section: type[BaseModel]) -> object:

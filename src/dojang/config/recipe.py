@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from dojang.config.key_docs import keys as all_keys
-from dojang.config.overrides import annotation_at, apply_overrides, element_of, remove, tag_of
+from dojang.config.overrides import annotation_at, apply_overrides, element_of, is_number, remove, tag_of
 from dojang.config.renamed_keys import RENAMED
 from dojang.config.run_config import RunConfig, Task, sections
 from dojang.core.errors import ConfigError
@@ -51,13 +51,16 @@ def read(recipe: str) -> dict[str, Any]:
 def resolve(recipe: str, tree: dict[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
     """Validates a tree of settings with overrides; `recipe` is the name in error messages."""
     apply_overrides(tree, overrides)
+    mistakes = list(_truth_values(tree))
     try:
-        return RunConfig.model_validate(tree)
+        config = RunConfig.model_validate(tree)
+        if not mistakes:
+            return config
     except ValidationError as error:
-        mistakes = [*_mistakes(error), *_hidden_mistakes(tree, error)]
-        listing = "\n".join(f"  - {line}" for line in mistakes)
-        count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
-        raise ConfigError(f"{count} in the configuration of {recipe!r}:\n{listing}") from None
+        mistakes += [*_mistakes(error), *_hidden_mistakes(tree, error)]
+    listing = "\n".join(f"  - {line}" for line in mistakes)
+    count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+    raise ConfigError(f"{count} in the configuration of {recipe!r}:\n{listing}")
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -96,9 +99,14 @@ def _read(recipe: str) -> str:
             raise ConfigError(f"recipe file {recipe} does not exist") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read recipe file {recipe}: {error}") from None
+    if (path / "config.yaml").is_file():
+        raise ConfigError(
+            f"{recipe} is a run directory, not a recipe; continue the run with `dojang resume {recipe}`, or start a "
+            f"new one with its settings: {path / 'config.yaml'}"
+        )
     near = [f"{recipe}.yaml"] if path.name and path.with_name(f"{path.name}.yaml").is_file() else []
     near += difflib.get_close_matches(recipe, shipped(), n=1, cutoff=0.5) or [
-        name for name in shipped() if recipe in name
+        name for name in shipped() if len(recipe) > 1 and recipe in name
     ]
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise ConfigError(
@@ -132,6 +140,13 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", each.start_mark)
             seen.append(key)
         return super().construct_mapping(node, deep)
+
+
+def _truth_values(tree: dict[str, Any]) -> Iterator[str]:
+    """Numbers that are given as true or false, which pydantic would read as 1 and 0."""
+    for key, value in flatten(tree):
+        if isinstance(value, bool) and is_number(annotation_at(key.split("."), tree)):
+            yield f"{key}: input should be a number, but it is {str(value).lower()}"
 
 
 def _mistakes(error: ValidationError, *section: str) -> list[str]:

@@ -110,7 +110,7 @@ class RunDir:
     """A run directory. Only this class knows its file names."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = Path(os.path.expanduser(path))  # a shell leaves the ~ of --run-dir=~/run as it is
         self._lock: IO[str] | None = None
 
     @property

@@ -4,16 +4,22 @@ Each package declares its section beside the code that uses it; config/run_confi
 """
 
 import importlib
+import os
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from dojang.core import in_process
 from dojang.core.errors import ConfigError
 from dojang.core.user_code import describe_exception
 
-__all__ = ["Requirement", "Section", "complaints", "flatten", "load_object", "make_object"]
+__all__ = ["LocalPath", "Requirement", "Section", "complaints", "flatten", "load_object", "make_object"]
+
+
+LocalPath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expanduser(path)))]
+"""Setting with a local path. A shell leaves the ~ of data.path=~/gsm8k as it is."""
 
 
 class Requirement(NamedTuple):

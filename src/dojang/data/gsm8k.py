@@ -22,6 +22,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dojang.core.errors import DataError
+from dojang.core.section import LocalPath
 from dojang.data.few_shot import EXEMPLARS, Exemplar, read_exemplars
 from dojang.data.rows import hash_fraction
 from dojang.data.section import DataSection
@@ -46,14 +47,14 @@ class Gsm8kConfig(DataSection):
 
     stop: ClassVar[tuple[str, ...]] = STOP
     name: Literal["gsm8k"] = "gsm8k"
-    path: Path = Path("data/gsm8k")
+    path: LocalPath = Path("data/gsm8k")
     """Path to the directory with train.jsonl and test.jsonl."""
     style: Literal["chat", "plain"] = "chat"
     """Prompt format: chat is a conversation in the model's chat template; plain is few-shot text without a template, in
     which the model continues after "Solution: Let's think step by step."."""
     shots: int = Field(default=0, ge=0)
     """Number of few-shot examples before the question: up to 8, or up to the number in data.exemplars."""
-    exemplars: Path | None = None
+    exemplars: LocalPath | None = None
     """File of few-shot examples instead of the shipped ones: rows of question and answer, such as GSM8K's. A prompt has
     the first ones, except the question itself."""
     validation: float = Field(default=0.0, ge=0, lt=1)

@@ -29,6 +29,8 @@ def hub_id(where: str) -> str:
 
 def _place(value: object) -> object:
     """Makes a local path a Path, and leaves the rest text: a Path would drop a slash of s3://."""
+    if value == "":
+        raise ValueError(f"is empty; give {ACCEPTED}")
     return value if not isinstance(value, str) or "://" in value or hub_id(value) else Path(value)
 
 

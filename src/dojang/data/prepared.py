@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dojang.core.errors import DataError
+from dojang.core.section import LocalPath
 from dojang.data.rows import from_row
 from dojang.data.section import DataSection
 from dojang.types import Problem
@@ -22,7 +23,7 @@ class PreparedConfig(DataSection):
 
     stop: ClassVar[tuple[str, ...]] = ()
     name: Literal["prepared"] = "prepared"
-    path: Path
+    path: LocalPath
     """Path to a directory with train and test, each a directory of files or one file: train.parquet, or train.jsonl."""
     tiers: tuple[str, ...] = ()
     """Tiers to keep, such as easy; empty: all. A row without a tier (in extra_info, or by the cf_rating in its ground

@@ -7,6 +7,7 @@ named as well only finds the directory: its settings are not read again.
 import copy
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from dojang.config import recipe as recipes
 from dojang.config.overrides import annotation_at, tag_of
 from dojang.config.run_config import RunConfig, sections
 from dojang.core.errors import ConfigError, DojangError, RunDirError
-from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir, write_atomic
+from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir, disk_errors, write_atomic
 
 __all__ = ["Settings", "check_directory", "choose_directory", "settings_of", "step_of", "write_settings"]
 
@@ -40,6 +41,7 @@ FIXED = {
     "loop": "the checkpoint has the rollouts that wait for their update",
 }
 """Reasons why settings cannot change, by prefix; also exceptions to RESUMABLE: they decide what a checkpoint holds."""
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")  # Path makes s3:/ of s3://
 OTHERWISE = "rewards and metrics before and after the change could not be compared"
 
 
@@ -167,8 +169,13 @@ def _check_there(directory: RunDir) -> None:
 
 
 def _check_own(directory: RunDir) -> None:
-    if directory.is_foreign():
-        raise RunDirError(f"{directory.path} is not empty and holds no run; {CHOOSE_ANOTHER}")
+    if _URL.match(str(directory.path)):
+        raise RunDirError(
+            f"{directory.path} is a URL; a run writes to a local directory. {CHOOSE_ANOTHER.capitalize()}"
+        )
+    with disk_errors(directory.path):
+        if directory.is_foreign():
+            raise RunDirError(f"{directory.path} is not empty and holds no run; {CHOOSE_ANOTHER}")
 
 
 def check_directory(directory: RunDir, config: RunConfig, *, resume: bool) -> None:

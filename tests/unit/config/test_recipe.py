@@ -54,6 +54,27 @@ def test_what_is_needed_is_asked_for(tmp_path: Path) -> None:
     assert "\n  - data.name: must be given" in message
 
 
+def test_a_truth_value_is_no_number() -> None:
+    message = complaint("quickstart", "steps=yes", "train.lr=true", "data.limit=on")
+    for key in ("steps", "train.lr", "data.limit"):
+        assert f"\n  - {key}: input should be a number, but it is true" in message
+
+
+def test_an_empty_place_is_refused() -> None:
+    assert "data.train: is empty; give a file" in complaint("quickstart", "data.name=files", "data.train=''")
+
+
+def test_a_tilde_in_a_path_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    data = recipes.load("smollm2-gsm8k", ["data.path=~/gsm8k", "data.exemplars=~/shots.jsonl"]).data
+    assert (data.path, data.exemplars) == (tmp_path / "gsm8k", tmp_path / "shots.jsonl")  # type: ignore[union-attr]
+
+
+def test_a_run_directory_is_not_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    assert f"continue the run with `dojang resume {tmp_path}`" in complaint(str(tmp_path))
+
+
 def test_a_key_of_the_default_choice_can_be_set_without_naming_it() -> None:
     config = recipes.load("quickstart", ["algo.kl_coef=0.05", "task.timeout_s=3"])
     assert (config.algo.name, config.task.name) == ("grpo", "answer_line")

@@ -181,6 +181,11 @@ def test_the_lock_can_be_taken_again_after_it_was_released(directory: RunDir) ->
     again.unlock()
 
 
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert RunDir(Path("~/run")).path == tmp_path / "run"
+
+
 def test_locking_makes_the_directory(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "not" / "yet")
     run.lock()

@@ -120,6 +120,16 @@ def test_what_holds_no_run_is_not_resumed(tmp_path: Path) -> None:
         resumed(RunDir(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("place", "words"), [("s3://bucket/run", "is a URL"), ("x" * 300, "cannot write to x+: File name too long")]
+)
+def test_a_place_that_cannot_hold_a_run_is_refused(place: str, words: str) -> None:
+    with pytest.raises(RunDirError, match=words):
+        check_directory(RunDir(Path(place)), recipes.load("quickstart"), resume=False)
+    with pytest.raises(RunDirError, match=words):
+        resumed(RunDir(Path(place)))
+
+
 def test_the_newest_run_of_a_recipe_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for number in (2, 10):
