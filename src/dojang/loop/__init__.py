@@ -10,6 +10,7 @@ statistics            pass@k, confidence intervals, paired comparison of two mod
 exact_statistics      Clopper-Pearson interval, paired permutation test
 checkpoint_ranking    ranks checkpoints by a metric
 run_state             run state saved in a checkpoint
+ledger                states of the prompts drawn: which may start, which are the next batch
 group_codec           groups as bytes: in checkpoints, in the rollout journal, from rollout workers
 health_check          stops a run whose rewards carry no signal
 parity_check          compares log-probs of engine and trainer before a run
