@@ -2,6 +2,7 @@
 
 Pool (in the trainer's process)
   pool.py               JudgePool, the judge of this machine: caches, duplicate submissions, verdicts
+  byte_cache.py         LRU cache of compiled programs and test suites
   worker_pool.py        threads and queue: one worker process per thread, lanes served in turn
   worker_handle.py      one worker process: start, send a submission, stop
   host_capabilities.py  isolation, compiler and interpreter found on this machine

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from dojang.core.errors import ConfigError
+from dojang.judge.byte_cache import ByteCache
 from dojang.judge.execution import Execution
 from dojang.judge.host_capabilities import HostCapabilities
 from dojang.judge.sandbox.cleanup import sweep
@@ -66,7 +67,7 @@ class JudgePool:
         self._set_up = False
         self._verdicts: OrderedDict[str, Judgement] = OrderedDict()
         self._pending: dict[str, _Pending] = {}
-        self._binaries = _Binaries()
+        self._binaries = ByteCache[tuple[str, str], bytes](_BINARIES)
 
     @property
     def isolation(self) -> Isolation:
@@ -165,11 +166,11 @@ class JudgePool:
     ) -> tuple[list[TestResult], list[tuple[bytes, bytes]]]:
         source = encoded(submission.source)
         key = (submission.language, submission.source)
-        binary = self._binaries.get(key)
+        binary = self._binaries.get(key) or b""
         how = self.host.launch_spec(submission.language, submission.source)
         results, made, outputs = worker.judge(how, source, binary, submission.test_suite, submission.stop, whole=whole)
         if made:
-            self._binaries.put(key, made)
+            self._binaries.put(key, made, len(made))
         return results, outputs
 
     def _judgement(
@@ -182,30 +183,6 @@ class JudgePool:
             return self.host.isolation
         except ConfigError:
             return Isolation.NONE  # nothing was run
-
-
-class _Binaries:
-    """LRU cache of compiled programs, by source."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
-        self._size = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[str, str]) -> bytes:
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key, b"")
-
-    def put(self, key: tuple[str, str], binary: bytes) -> None:
-        with self._lock:
-            if key in self._kept:
-                return
-            self._kept[key] = binary
-            self._size += len(binary)
-            while self._size > _BINARIES and self._kept:
-                self._size -= len(self._kept.popitem(last=False)[1])
 
 
 def _failed_execution(reason: str) -> Execution:

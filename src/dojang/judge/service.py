@@ -15,7 +15,6 @@ import hmac
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from starlette.routing import Route
 
 from dojang.core.errors import ConfigError
 from dojang.judge.admission import AdmissionControl, QueueFull, ServiceMetrics
+from dojang.judge.byte_cache import ByteCache
 from dojang.judge.execution import Execution, Runner
 from dojang.judge.json_schema import JudgeRequest, SchemaError, dump, parse
 from dojang.judge.languages import check_language
@@ -93,29 +93,6 @@ class Refusal(Exception):
     problems: Sequence[str] = ()
 
 
-class SuiteCache:
-    """LRU cache of test suites, by digest."""
-
-    def __init__(self, max_bytes: float) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._suites: OrderedDict[str, tuple[TestSuite, int]] = OrderedDict()
-
-    def get(self, digest: str) -> TestSuite | None:
-        if digest not in self._suites:
-            return None
-        self._suites.move_to_end(digest)
-        return self._suites[digest][0]
-
-    def put(self, digest: str, suite: TestSuite, size: int) -> None:
-        if self.get(digest) is not None:
-            return
-        self._suites[digest] = suite, size
-        self._bytes += size
-        while self._bytes > self._max_bytes and len(self._suites) > 1:
-            self._bytes -= self._suites.popitem(last=False)[1][1]
-
-
 class Service:
     """Route handlers."""
 
@@ -123,7 +100,7 @@ class Service:
         self.admission = AdmissionControl(options.queue, options.slot_count)
         self._judge = judge
         self._options = options
-        self._suites = SuiteCache(options.test_suites_mb * 2**20)
+        self._suites = ByteCache[str, TestSuite](options.test_suites_mb * 2**20)
         self._metrics = ServiceMetrics(self.admission, options.languages)
 
     async def health(self, request: Request) -> Response:

@@ -16,7 +16,7 @@ from fake_service import PATIENCE, FakeJudge, RunningService, request, service_p
 from dojang.core.errors import ConfigError
 from dojang.judge.json_schema import dump, parse
 from dojang.judge.server import serve
-from dojang.judge.service import ServiceOptions, SuiteCache
+from dojang.judge.service import ServiceOptions
 from dojang.programs import IoTest, Isolation, Judgement, TestSuite
 from dojang.types import Outcome
 
@@ -86,18 +86,6 @@ def test_stored_test_suite_is_named_by_digest(caller: httpx.Client) -> None:
     assert parse(Judgement, caller.post("/v1/judge", content=named).content).total == 2
     reply = caller.put(f"/v1/test-suites/{'0' * 64}", content=dump(suite))
     assert (reply.status_code, reply.json()["error"]) == (422, "wrong_digest")
-
-
-def test_least_recently_used_test_suites_are_evicted() -> None:
-    first, second, third = (TestSuite((IoTest(str(each), ""),)) for each in range(3))
-    suites = SuiteCache(25)
-    suites.put("a", first, 10)
-    suites.put("b", second, 10)
-    assert suites.get("a") is first
-    suites.put("c", third, 10)
-    assert (suites.get("a"), suites.get("b"), suites.get("c")) == (first, None, third)
-    suites.put("d", second, 1000)
-    assert (suites.get("a"), suites.get("d")) == (None, second)
 
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer", TOKEN, f"Basic {TOKEN}", "Bearer \xe9"])
