@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.engine.generate_engine import GenerateEngine
 from dojang.engine.torch_engine import TorchEngine
 from dojang.inference.engine_pool import EnginePool
-from dojang.inference.scripted import ScriptedEngine
 from dojang.protocols import RolloutEngine
 from dojang.trainer.forward import token_logprobs
 from dojang.trainer.packed_attention import use_packed_attention
@@ -21,6 +20,7 @@ from dojang.trainer.packing import micro_batches
 from dojang.types import Completion, Sample, Sampling
 from dojang.weight_sync.versions import WeightVersions
 from ray_cluster import NEEDS_RAY, alone
+from scripted_engine import ScriptedEngine
 from tiny_models import MODELS, tiny_model
 from vllm_servers import NEEDS_VLLM, DeltaReceiver, served
 

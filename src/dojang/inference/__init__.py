@@ -9,5 +9,4 @@ http_client     HTTP connections with timeouts and retries
 engine_pool     EnginePool: several replicas as one engine
 multi_policy    MultiPolicyEngine: engines of two policies
 teacher_server  teacher log-probs from a server, for distillation
-scripted        an engine with given completions, for tests
 """

@@ -18,7 +18,6 @@ from dojang.algos.ppo import PpoConfig
 from dojang.core.errors import ConfigError, HealthError, Interrupted, TrainingError
 from dojang.core.run_dir import RunDir
 from dojang.engine.torch_engine import TorchEngine
-from dojang.inference.scripted import ScriptedEngine
 from dojang.loop.checkpoint_ranking import CheckpointRanking
 from dojang.loop.config import HealthConfig
 from dojang.loop.evaluate import Benchmark
@@ -36,6 +35,7 @@ from dojang.types import Completion, Group, Message, Metrics, Outcome, Problem, 
 from dojang.weight_sync.versions import WeightVersions
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.single_turn import SingleTurn
+from scripted_engine import ScriptedEngine
 
 Grade = Callable[[Problem, str], Awaitable[Verdict]]
 Script = Callable[[str, int, Sampling], str]

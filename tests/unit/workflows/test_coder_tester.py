@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from dojang.inference.scripted import ScriptedEngine
 from dojang.programs import CallTest, IoTest, Isolation, Judgement, TestResult, fold
 from dojang.types import Group, Message, Outcome, Problem, Sample, Sampling, Verdict
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig
 from dojang.workflows.section import RolloutPolicy
+from scripted_engine import ScriptedEngine
 
 DOUBLE = Problem("double", "toys", (Message("user", "Double a number."),), None)
 TOKENS = 400

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from dojang.inference.scripted import ScriptedEngine
 from dojang.protocols import Workflow
 from dojang.types import Group, Outcome, Problem, Sampling, Verdict
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.grade_with_retries import GRADING_ATTEMPTS
 from dojang.workflows.single_turn import SingleTurn
+from scripted_engine import ScriptedEngine
 
 ANSWERS = ("two", "three", "2", "four")
 SAMPLING = Sampling(temperature=1.0, max_tokens=20, seed=1)

@@ -6,8 +6,6 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.types import Completion, Sampling
 
-__all__ = ["ScriptedEngine"]
-
 Script = Callable[[str, int, Sampling], str]
 
 
