@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import commands
-from dojang.build import preflight
 from dojang.build.prepare_dataset import DATASETS
 from dojang.config import recipe
+from dojang.core import section
 from dojang.core.run_dir import RunDir
 from dojang.data.prepare_rows import prepare
 from dojang.data.readers import find
@@ -134,7 +134,7 @@ def smaller(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_it_is_whole(data: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "find_spec", lambda package: True)  # vLLM and Ray are on the cluster
+    monkeypatch.setattr(section, "find_spec", lambda package: True)  # vLLM and Ray are on the cluster
     if name not in data:
         pytest.skip("math-verify is not installed")
     where = data[name]

@@ -2,7 +2,8 @@
 
 command          runs the audit and writes the report
 sources          reads the dataset and its known answers
-findings         possible findings, audit settings, graded answers
+options          options of the command
+findings         possible findings, graded answers
 answers          audits problems with a number or formula as answer
 programs         audits problems solved by a program
 test_suites      static checks of tests, without running a program

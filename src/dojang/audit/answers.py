@@ -1,7 +1,8 @@
 """Audits problems whose answer is a number or formula: the verifier must accept the reference and reject others."""
 
-from dojang.audit.findings import Audited, AuditSettings, GradedAnswer
+from dojang.audit.findings import Audited, GradedAnswer
 from dojang.audit.grading import add_grading_findings
+from dojang.audit.options import AuditSettings
 from dojang.data.prepare_rows import KnownAnswers
 from dojang.protocols import Task
 from dojang.tasks.section import AuditableSection

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Coroutine, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,8 @@ from rich.console import Console
 
 from dojang.audit.answers import AnswerAudit
 from dojang.audit.contamination import compare_with
-from dojang.audit.findings import DEFAULT_EXCLUDED, FINDINGS, Audited, AuditSettings
+from dojang.audit.findings import DEFAULT_EXCLUDED, FINDINGS, Audited
+from dojang.audit.options import AuditOptions, AuditSettings
 from dojang.audit.programs import ProgramAudit
 from dojang.audit.report import as_json, show
 from dojang.audit.sources import SPLITS, Item, Source, open_source
@@ -29,40 +30,22 @@ from dojang.data.prepare_rows import KnownAnswers
 from dojang.protocols import Judge
 from dojang.tasks.section import AuditableSection, TaskSection
 
-__all__ = ["DISAGREES", "AuditOptions", "audit"]
+__all__ = ["DISAGREES", "audit"]
 
 DISAGREES = 1
 """Exit code of --strict if verifier and data disagree."""
 _SEVERE = ("unusable", "refused", "accepts_wrong", "unjudged")
 
 
-@dataclass(frozen=True, slots=True)
-class AuditOptions:
-    """Command-line options of an audit."""
-
-    place: str = ""
-    task: str = ""
-    overrides: Sequence[str] = ()
-    split: str = ""
-    problems: int = 10**9
-    settings: AuditSettings = field(default_factory=AuditSettings)
-    against: str = ""
-    ngram: int = 13
-    overlap: float = 0.3
-    output: Path | None = None
-    keep: Path | None = None
-    exclude: Sequence[str] = DEFAULT_EXCLUDED
-    strict: bool = False
-
-
 class _Audit(Protocol):
     async def audit(self, audited: Audited, known: KnownAnswers) -> None: ...
 
 
-def audit(name: str, options: AuditOptions) -> int:
+def audit(name: str, overrides: Sequence[str], options: AuditOptions) -> int:
     """Runs the audit; returns the exit code."""
-    _check(options)
-    source = open_source(name, options.place, options.overrides, options.task)
+    excluded = options.exclude.split(",") if options.exclude else DEFAULT_EXCLUDED
+    _check(options, excluded)
+    source = open_source(name, options.place, overrides, options.task)
     items = [each for each in source.items if options.split in ("", each.split)][: options.problems]
     if not items:
         raise DataError(f"{name} has no problems{f' in the split {options.split}' if options.split else ''}")
@@ -72,7 +55,7 @@ def audit(name: str, options: AuditOptions) -> int:
     output = _claimed(name, options)
     console = Console()
     done: list[int] = []
-    if not asyncio.run(_finished(_run(source.config, items, audited, options.settings, done, console))):
+    if not asyncio.run(_finished(_run(source.config, items, audited, options, done, console))):
         _write(output, source, options, [audited[place] for place in sorted(done)], complete=False)
         raise Interrupted(f"interrupted after {len(done)} of {len(items)} problems; findings so far are in {output}")
     report = _write(output, source, options, audited, complete=True)
@@ -82,7 +65,7 @@ def audit(name: str, options: AuditOptions) -> int:
     console.print(f"written to {output}", markup=False, highlight=False, soft_wrap=True)
     if options.keep is not None:
         try:
-            kept = write_clean(source, items, audited, options.exclude, options.keep)
+            kept = write_clean(source, items, audited, excluded, options.keep)
         except OSError as error:
             raise DataError(f"{options.keep} cannot be written: {error}") from error
         said = f"{kept:,} of {len(items):,} problems kept in {options.keep}"
@@ -90,7 +73,7 @@ def audit(name: str, options: AuditOptions) -> int:
     return DISAGREES if options.strict and any(name in report["findings"] for name in _SEVERE) else 0
 
 
-def _check(options: AuditOptions) -> None:
+def _check(options: AuditOptions, excluded: Sequence[str]) -> None:
     """Validates options before reading anything."""
     for option, folder in (("--output", options.output), ("--keep", options.keep)):
         if folder is not None:
@@ -99,7 +82,7 @@ def _check(options: AuditOptions) -> None:
         raise ConfigError(f"--split {options.split} is not one of {', '.join(SPLITS)}")
     if options.keep is not None and options.problems < 10**9:
         raise ConfigError("--keep needs an audit of all problems; leave out --problems")
-    if unknown := [each for each in options.exclude if each not in FINDINGS]:
+    if unknown := [each for each in excluded if each not in FINDINGS]:
         raise ConfigError(f"--exclude {', '.join(unknown)}: findings are {', '.join(FINDINGS)}")
 
 
@@ -187,7 +170,7 @@ def _write(
         "data": source.name,
         "task": source.config.task.model_dump(mode="json"),
         "how": {
-            **asdict(options.settings),
+            **{each.name: getattr(options, each.name) for each in fields(AuditSettings)},
             **(
                 {"against": options.against, "ngram": options.ngram, "overlap": options.overlap}
                 if options.against

@@ -1,4 +1,4 @@
-"""Findings of an audit, its settings, and the record of an audited problem."""
+"""Findings of an audit, and the record of an audited problem."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from dojang.types import Outcome, Problem, Verdict
 
-__all__ = ["DEFAULT_EXCLUDED", "FINDINGS", "AuditSettings", "Audited", "Finding", "GradedAnswer"]
+__all__ = ["DEFAULT_EXCLUDED", "FINDINGS", "Audited", "Finding", "GradedAnswer"]
 
 
 class Finding(NamedTuple):
@@ -38,24 +38,6 @@ FINDINGS: Mapping[str, str] = {
 """Findings and their meaning, most severe first."""
 DEFAULT_EXCLUDED = tuple(list(FINDINGS)[:9])
 """Findings that a clean dataset excludes; the others only make a problem weaker."""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditSettings:
-    """Effort and thresholds of an audit."""
-
-    solutions: int = 3
-    """Maximum number of known-good answers, and of known-wrong answers, per problem."""
-    mutants: int = 3
-    """Number of mutated programs per problem."""
-    repeats: int = 2
-    """Number of times the same answer is judged."""
-    min_tests: int = 5
-    """Number of checks below which a problem is `few_tests`."""
-    guess: float = 0.7
-    """Share of tests from which on a trivial program makes a problem `guessable`."""
-    slow: float = 0.5
-    """Share of the time limit from which on a problem is `slow`."""
 
 
 @dataclass(frozen=True, slots=True)

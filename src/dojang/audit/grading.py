@@ -3,7 +3,8 @@
 import math
 from dataclasses import replace
 
-from dojang.audit.findings import Audited, AuditSettings, GradedAnswer
+from dojang.audit.findings import Audited, GradedAnswer
+from dojang.audit.options import AuditSettings
 from dojang.programs import Judgement, Submission
 from dojang.protocols import Judge
 

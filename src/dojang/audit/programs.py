@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import islice
 
 from dojang.audit.checker_choices import accepting_checkers
-from dojang.audit.findings import Audited, AuditSettings, GradedAnswer
+from dojang.audit.findings import Audited, GradedAnswer
 from dojang.audit.grading import RecordingJudge, add_grading_findings
+from dojang.audit.options import AuditSettings
 from dojang.audit.test_suites import statement_findings, test_suite_findings, trivial_pass_rates
 from dojang.data.prepare_rows import KnownAnswers
 from dojang.programs import Isolation, JudgeInput, Judgement, Stop, Submission, TestSuite

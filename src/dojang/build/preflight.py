@@ -11,12 +11,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 from dojang import models
 from dojang.config.run_config import RunConfig
-from dojang.core.error_list import ErrorList, MissingPackage
+from dojang.core.error_list import ErrorList
 from dojang.core.errors import ModelError, RunDirError
 from dojang.core.hub import why_unreachable
 from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir
@@ -31,7 +30,7 @@ __all__ = [
     "check_packages",
     "check_usable",
     "engine_support",
-    "missing_packages",
+    "requirements",
 ]
 
 _MASTER_BYTES = 4
@@ -43,31 +42,23 @@ _LARGEST_HEADER = 100_000_000
 
 
 def check_packages(config: RunConfig) -> None:
-    """Raises MissingPackage if a setting needs packages that are not installed."""
-    errors = ErrorList()
-    for each in missing_packages(config):
-        with errors.collect():
-            raise MissingPackage(
-                f"{each.setting} needs {' and '.join(each.packages)}, not installed here: "
-                f"pip install 'dojang[{each.extra}]'"
-            )
+    """Raises MissingPackage if settings need packages that are not installed."""
+    errors, elsewhere = ErrorList(), _runs_elsewhere(config)
+    for each in requirements(config):
+        if not elsewhere or each.packages == ("ray",):
+            with errors.collect():
+                each.check()
     errors.raise_if_any()
 
 
-def missing_packages(config: RunConfig) -> Iterator[Requirement]:
-    """Yields the requirements of settings, with the packages that are missing."""
-    elsewhere = _runs_elsewhere(config)
-    for each in _requirements(config):
-        packages = tuple(name for name in each.packages if find_spec(name) is None)
-        if packages and (packages == ("ray",) or not elsewhere):
-            yield each._replace(packages=packages)
-
-
-def _requirements(section: Section) -> Iterator[Requirement]:
+def requirements(section: Section) -> Iterator[Requirement]:
+    """Packages that settings need, of all sections."""
     yield from section.required_packages()
     for name in type(section).model_fields:
-        if isinstance(inner := getattr(section, name), Section):
-            yield from _requirements(inner)
+        inner = getattr(section, name)
+        for each in inner.values() if isinstance(inner, Mapping) else [inner]:
+            if isinstance(each, Section):
+                yield from requirements(each)
 
 
 def _runs_elsewhere(config: RunConfig) -> bool:

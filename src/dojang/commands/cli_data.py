@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from dojang.audit.options import AuditOptions
+from dojang.commands.option_group import with_options
+
 __all__ = ["data"]
 
 DATASETS = (
@@ -57,6 +60,7 @@ def data_prepare(
 
 
 @data.command("audit")
+@with_options(AuditOptions)
 def data_audit(
     name: Annotated[
         str, typer.Argument(metavar="DATA", help="Directory of prepared rows, or a dataset's name with --input.")
@@ -65,67 +69,10 @@ def data_audit(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Settings of data, task and judge, e.g. task.tests=all."),
     ] = None,
-    where: Annotated[
-        str,
-        typer.Option("--input", metavar="PATH", help="Published dataset; for prepared rows, the source of solutions."),
-    ] = "",
-    task: Annotated[
-        str, typer.Option(metavar="NAME", help="Task: code, maths or answer_line. Default: from the data.")
-    ] = "",
-    split: Annotated[str, typer.Option(metavar="NAME", help="Split: train, validation or test. Default: all.")] = "",
-    problems: Annotated[
-        int, typer.Option(min=1, help="Maximum number of problems. Default: all.", show_default=False)
-    ] = 10**9,
-    solutions: Annotated[int, typer.Option(min=0, help="Number of known-good answers to grade per problem.")] = 3,
-    mutants: Annotated[int, typer.Option(min=0, help="Number of mutated programs to judge per problem.")] = 3,
-    repeats: Annotated[int, typer.Option(min=1, help="Number of times to judge each answer.")] = 2,
-    min_tests: Annotated[int, typer.Option(min=0, help="Report problems with fewer tests than this.")] = 5,
-    guess: Annotated[
-        float, typer.Option(min=0, max=1, help="Report if a trivial program passes at least this fraction of tests.")
-    ] = 0.7,
-    slow: Annotated[
-        float, typer.Option(min=0, max=1, help="Report solutions slower than this fraction of the time limit.")
-    ] = 0.5,
-    against: Annotated[
-        str,
-        typer.Option(metavar="DATA", help="Evaluation set to check for overlap: prepared rows, or NAME=PATH."),
-    ] = "",
-    ngram: Annotated[int, typer.Option(min=2, help="Length of the compared n-grams in words.")] = 13,
-    overlap: Annotated[
-        float, typer.Option(min=0, max=1, help="Report an overlap from this fraction of n-grams.")
-    ] = 0.3,
-    output: Annotated[
-        Path | None, typer.Option(help="Directory for the report. Default: audits/NAME-N.", show_default=False)
-    ] = None,
-    keep: Annotated[
-        Path | None,
-        typer.Option(help="Write the problems without findings of --exclude to this directory.", show_default=False),
-    ] = None,
-    exclude: Annotated[
-        str,
-        typer.Option(
-            metavar="FINDING,...", help="Findings that keep a problem out of --keep. Default: listed in docs/data.md."
-        ),
-    ] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if verifier and data disagree.")] = False,
+    *,
+    options: AuditOptions,
 ) -> None:
     """Check that the verifier agrees with the data: it accepts known-good answers and rejects others."""
     from dojang.audit import command
-    from dojang.audit.findings import DEFAULT_EXCLUDED, AuditSettings
 
-    options = command.AuditOptions(
-        place=where,
-        task=task,
-        overrides=settings or [],
-        split=split,
-        problems=problems,
-        settings=AuditSettings(solutions, mutants, repeats, min_tests, guess, slow),
-        against=against,
-        ngram=ngram,
-        overlap=overlap,
-        output=output,
-        keep=keep,
-        exclude=exclude.split(",") if exclude else DEFAULT_EXCLUDED,
-        strict=strict,
-    )
-    raise typer.Exit(command.audit(name, options))
+    raise typer.Exit(command.audit(name, settings or [], options))

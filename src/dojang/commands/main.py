@@ -14,9 +14,11 @@ from dojang import __version__
 from dojang.commands.cli_data import data
 from dojang.commands.cli_judge import judge
 from dojang.commands.cli_launch import launch
-from dojang.commands.option_group import Overrides, Recipe
+from dojang.commands.option_group import Overrides, Recipe, with_options
 from dojang.core import interrupt
 from dojang.core.errors import ConfigError, DojangError, Interrupted, RunDirError
+from dojang.evaluation.options import Options as EvalOptions
+from dojang.planning.options import PlanOptions
 
 __all__ = ["app", "main"]
 
@@ -129,6 +131,7 @@ def resume(
 
 
 @app.command("eval")
+@with_options(EvalOptions)
 def evaluate(
     model: Annotated[
         str | None,
@@ -157,28 +160,7 @@ def evaluate(
             help="Recipe with the dataset, task, chat template and rollout settings. Default: the run's.",
         ),
     ] = "",
-    samples: Annotated[int, typer.Option(min=1, help="Number of samples per problem.")] = 1,
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Sampling temperature; 0 is greedy. Default: 0; 1 with several samples.", show_default=False
-        ),
-    ] = None,
     shots: Annotated[str, typer.Option(metavar="N,...", help="Numbers of few-shot examples, for gsm8k: 0,2,4,8.")] = "",
-    problems: Annotated[
-        int, typer.Option(min=1, help="Maximum number of problems of each dataset. Default: all.", show_default=False)
-    ] = 10**9,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Maximum completion length in tokens. Default: the recipe's or the run's, else 256.",
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of sampling.")] = 0,
-    device: Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="Dtype: auto, float32 or bfloat16.")] = "auto",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -197,6 +179,8 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    *,
+    options: EvalOptions,
 ) -> None:
     """Evaluate a model: accuracy, pass@k, confidence intervals, difficulty tiers, outcomes."""
     from dojang.evaluation import cases, command
@@ -206,8 +190,6 @@ def evaluate(
         return
     if model is None:
         raise ConfigError("give a MODEL and --data NAME or FILE, or --compare A B; see `dojang eval --help`")
-    chosen_temperature = temperature if temperature is not None else float(samples > 1)
-    options = cases.Options(samples, chosen_temperature, problems, max_tokens, seed, device, dtype)
     command.run(
         model,
         options,
@@ -275,41 +257,12 @@ def dashboards(
 
 
 @app.command()
-def plan(
-    recipe: Recipe,
-    overrides: Overrides = None,
-    instance: Annotated[
-        str, typer.Option(metavar="TYPE", help="Instance type, e.g. p4de.24xlarge. Default: this machine.")
-    ] = "",
-    nodes: Annotated[int, typer.Option(min=1, help="Number of instances.")] = 1,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Number of trainer processes. Default: one per GPU, or per second GPU beside inference servers.",
-            show_default=False,
-        ),
-    ] = None,
-    length: Annotated[
-        int | None,
-        typer.Option(min=1, help="Mean completion length in tokens. Default: rollout.max_tokens.", show_default=False),
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option(min=0, help="Price of an instance in USD per hour. Default: list price.", show_default=False),
-    ] = None,
-    problems: Annotated[
-        int, typer.Option(min=1, help="Number of problems whose known answers are graded as a check.")
-    ] = 8,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+@with_options(PlanOptions)
+def plan(recipe: Recipe, overrides: Overrides = None, *, options: PlanOptions) -> None:
     """Check settings, data and rewards; estimate memory, time and cost. Exits with 0 only if a run would start."""
-    from dojang.planning.command import PlanOptions
     from dojang.planning.command import plan as write
 
-    raise typer.Exit(
-        write(recipe, overrides or [], PlanOptions(instance, nodes, ranks, length, price, problems), as_json=as_json)
-    )
+    raise typer.Exit(write(recipe, overrides or [], options))
 
 
 @app.command()

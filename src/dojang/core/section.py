@@ -6,12 +6,14 @@ Each package declares its section beside the code that uses it; config/run_confi
 import importlib
 import os
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from dojang.core import in_process
+from dojang.core.error_list import MissingPackage
 from dojang.core.errors import ConfigError
 from dojang.core.user_code import describe_exception
 
@@ -32,6 +34,13 @@ class Requirement(NamedTuple):
     extra: str
     """Extra of dojang that installs them."""
 
+    def check(self) -> None:
+        """Raises MissingPackage if one is not installed on this machine."""
+        if missing := [name for name in self.packages if find_spec(name) is None]:
+            raise MissingPackage(
+                f"{self.setting} needs {' and '.join(missing)}, not installed here: pip install 'dojang[{self.extra}]'"
+            )
+
 
 class Section(BaseModel):
     """A frozen group of settings. Unknown keys are errors; attribute docstrings are the help text."""
@@ -47,6 +56,11 @@ class Section(BaseModel):
     def required_packages(self) -> Iterator[Requirement]:
         """Optional packages that these settings need; sections inside are asked themselves."""
         yield from ()
+
+    def check_packages(self) -> None:
+        """Raises MissingPackage if a package that these settings need is not installed."""
+        for each in self.required_packages():
+            each.check()
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

@@ -10,15 +10,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from dojang.core.errors import ConfigError, DataError
-from dojang.core.section import Section
+from dojang.core.errors import DataError
+from dojang.core.section import Requirement, Section
 from dojang.data.section import DataSection
 from dojang.types import Message, Problem
 
@@ -62,12 +61,14 @@ class ReasoningGymConfig(DataSection):
     timeout_s: float = Field(default=600.0, gt=0)
     """Time limit in seconds for generating the problems of a split."""
 
+    def required_packages(self) -> Iterator[Requirement]:
+        yield Requirement("data.name=reasoning_gym", ("reasoning_gym",), "reasoning-gym")
+
     def read(self, split: str) -> list[Problem]:
         """Returns the problems of the `train` or `test` split, in a fixed order."""
         if split not in ("train", "test"):
             raise DataError(f"reasoning_gym has no split {split!r}; use 'train' or 'test'")
-        if find_spec("reasoning_gym") is None:
-            raise ConfigError("data.name=reasoning_gym needs reasoning-gym: pip install 'dojang[reasoning-gym]'")
+        self.check_packages()
         test = self._made(self.seed + _APART, self.test_size)
         if split == "test":
             return self._problems(test, split)

@@ -16,10 +16,11 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.core.run_dir import LINKS, RunDir
 from dojang.data.prepared import PreparedConfig
+from dojang.evaluation.options import Options
 from dojang.protocols import Task
 from dojang.types import Problem
 
-__all__ = ["Case", "Options", "Subject", "find_subject", "make_cases", "numbers"]
+__all__ = ["Case", "Subject", "find_subject", "make_cases", "numbers"]
 
 DATASETS = tuple(sorted(GRADED_BY))
 _RUN_SETTINGS = ("max_tokens", "max_model_len")
@@ -27,19 +28,6 @@ _RUN_SETTINGS = ("max_tokens", "max_model_len")
 _MAX_TOKENS = 256
 
 Tree = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Command-line options; None: taken from the recipe or the run."""
-
-    samples: int
-    temperature: float
-    problems: int
-    max_tokens: int | None
-    seed: int
-    device: str
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +103,7 @@ def _case(
         data = {**data, "shots": shots}
     if task.get("name") == "code":
         task = {**task, "max_tests": None}  # run all tests: a program is wrong if it fails any of them
+    temperature = float(options.samples > 1) if options.temperature is None else options.temperature
     model = {"name": subject.path, "device": options.device, "dtype": options.dtype}
     template = subject.settings.get("model", {}).get("chat_template_kwargs")
     rollout = {"max_tokens": _MAX_TOKENS, **subject.settings.get("rollout", {})}
@@ -125,7 +114,7 @@ def _case(
         "judge": subject.settings.get("judge", {}),
         "rollout": {**rollout, **({"max_tokens": options.max_tokens} if options.max_tokens else {})},
         "seed": options.seed,
-        "eval": {"samples": options.samples, "temperature": options.temperature, "problems": options.problems},
+        "eval": {"samples": options.samples, "temperature": temperature, "problems": options.problems},
     }
     config = resolve(f"the evaluation on {label}", tree, overrides)
     if config.model.name != subject.path:

@@ -22,9 +22,10 @@ from dojang.core.errors import ConfigError, Interrupted
 from dojang.core.paths import check_vacant, claim, writable
 from dojang.core.progress import ProgressBars
 from dojang.core.run_dir import write_atomic
-from dojang.evaluation.cases import Case, Options, find_subject, make_cases
+from dojang.evaluation.cases import Case, find_subject, make_cases
 from dojang.evaluation.comparison import Comparison
 from dojang.evaluation.evaluate_model import SAMPLES, EvalResult, evaluate_cases, holds_evaluation
+from dojang.evaluation.options import Options
 from dojang.evaluation.report import name_of, plot_shots, report, write_csv
 
 __all__ = ["compare", "run", "write_results"]

@@ -1,6 +1,7 @@
 """`dojang plan`: checks a recipe and estimates its memory, time and cost on a machine.
 
 command.py          the command
+options.py          its options
 checks.py           checks of data, prompt lengths and rewards
 estimate.py         memory, time and cost of a configuration on machines
 advice.py           problems found, and settings that save memory

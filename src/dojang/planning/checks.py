@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from dojang import models
 from dojang.audit.answers import AnswerAudit
-from dojang.audit.findings import Audited, AuditSettings
+from dojang.audit.findings import Audited
+from dojang.audit.options import AuditSettings
 from dojang.audit.programs import ProgramAudit
 from dojang.config.run_config import RunConfig
 from dojang.core.error_list import SeveralErrors

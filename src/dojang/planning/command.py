@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dojang import models
 from dojang.build.preflight import check_packages, engine_support
@@ -14,28 +13,17 @@ from dojang.core.errors import ConfigError, DojangError
 from dojang.planning.advice import Finding, knobs, predict_problems, together
 from dojang.planning.estimate import Estimate, Subject, estimate
 from dojang.planning.instances import INSTANCES, Instance, find_instance
+from dojang.planning.options import PlanOptions
 from dojang.planning.plan_report import Report
 from dojang.planning.shapes import KNOWN, find_shape
 
 __all__ = ["PlanOptions", "plan"]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """Command-line options of a plan."""
-
-    instance: str = ""
-    nodes: int = 1
-    ranks: int | None = None
-    length: int | None = None
-    price: float | None = None
-    problems: int = 8
-
-
-def plan(recipe: str, overrides: Sequence[str], asked: PlanOptions, *, as_json: bool) -> int:
+def plan(recipe: str, overrides: Sequence[str], asked: PlanOptions) -> int:
     """Prints a plan and returns the exit code."""
     found = _plan(recipe, overrides, asked)
-    sys.stdout.write(json.dumps(found.as_json()) + "\n" if as_json else "\n".join(found.lines()) + "\n")
+    sys.stdout.write(json.dumps(found.as_json()) + "\n" if asked.as_json else "\n".join(found.lines()) + "\n")
     return found.code
 
 

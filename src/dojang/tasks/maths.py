@@ -6,13 +6,12 @@ the verifier hangs or fails, or cannot parse the reference                      
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dojang.core.errors import ConfigError
+from dojang.core.section import Requirement
 from dojang.protocols import Judge
 from dojang.tasks.base import RewardedTask
 from dojang.tasks.math_verify_process import last_box
@@ -40,6 +39,9 @@ class MathsConfig(RewardedTaskConfig):
     workers: int = Field(default=0, ge=0, le=1024)
     """Number of worker processes; 0: one per core."""
 
+    def required_packages(self) -> Iterator[Requirement]:
+        yield Requirement("task.name=maths", ("math_verify",), "maths")
+
     def worker_processes(self) -> int | None:
         return self.workers
 
@@ -47,8 +49,7 @@ class MathsConfig(RewardedTaskConfig):
         return right_and_wrong(str(problem.reference), lambda answer: f"\\boxed{{{answer}}}")
 
     def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> "MathsTask":
-        if find_spec("math_verify") is None:
-            raise ConfigError("task.name=maths needs math-verify: pip install 'dojang[maths]'")
+        self.check_packages()
         return MathsTask(self, problems)
 
 

@@ -8,13 +8,12 @@ the generator hangs or raises                 JUDGE_ERROR: no reward
 import re
 import time
 from ast import literal_eval
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dojang.core.errors import ConfigError
+from dojang.core.section import Requirement
 from dojang.protocols import Judge
 from dojang.tasks.base import SplitTask
 from dojang.tasks.section import TaskSection
@@ -37,6 +36,9 @@ class ReasoningGymTaskConfig(TaskSection):
     workers: int = Field(default=0, ge=0, le=1024)
     """Number of worker processes; 0: one per core."""
 
+    def required_packages(self) -> Iterator[Requirement]:
+        yield Requirement("task.name=reasoning_gym", ("reasoning_gym",), "reasoning-gym")
+
     def worker_processes(self) -> int | None:
         return self.workers
 
@@ -47,8 +49,7 @@ class ReasoningGymTaskConfig(TaskSection):
         return [] if answer is None else [f"<answer>{answer}</answer>"], ["<answer></answer>"]
 
     def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> "ReasoningGymTask":
-        if find_spec("reasoning_gym") is None:
-            raise ConfigError("task.name=reasoning_gym needs reasoning-gym: pip install 'dojang[reasoning-gym]'")
+        self.check_packages()
         return ReasoningGymTask(self, problems)
 
 

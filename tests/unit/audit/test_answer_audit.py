@@ -6,7 +6,8 @@ from collections.abc import Callable
 from audit_fakes import problem
 
 from dojang.audit.answers import AnswerAudit
-from dojang.audit.findings import Audited, AuditSettings
+from dojang.audit.findings import Audited
+from dojang.audit.options import AuditSettings
 from dojang.data.prepare_rows import KnownAnswers
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.maths import MathsConfig

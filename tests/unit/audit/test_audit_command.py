@@ -14,6 +14,7 @@ from audit_fakes import FakeJudge, sums
 from typer.testing import CliRunner
 
 from dojang.audit import command
+from dojang.audit.options import AuditOptions
 from dojang.commands import app
 from dojang.core.errors import ConfigError, DataError, DojangError, Interrupted
 from dojang.data.prepared import PreparedConfig
@@ -247,7 +248,7 @@ def test_concurrent_audits_write_separate_reports(tmp_path: Path, monkeypatch: p
 
     async def meanwhile(*arguments: Any) -> None:
         if not (tmp_path / "audits" / "arithmetic-2").exists():
-            await asyncio.to_thread(command._claimed, "arithmetic", command.AuditOptions())
+            await asyncio.to_thread(command._claimed, "arithmetic", AuditOptions())
         await begin(*arguments)
 
     monkeypatch.setattr(command, "_run", meanwhile)

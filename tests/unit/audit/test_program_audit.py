@@ -9,7 +9,8 @@ import pytest
 from audit_fakes import FakeJudge, problem, sums
 from rich.console import Console
 
-from dojang.audit.findings import Audited, AuditSettings
+from dojang.audit.findings import Audited
+from dojang.audit.options import AuditSettings
 from dojang.audit.programs import ProgramAudit
 from dojang.audit.report import as_json, show, summarize
 from dojang.data.prepare_rows import KnownAnswers

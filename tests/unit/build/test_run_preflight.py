@@ -11,6 +11,7 @@ from dojang import models
 from dojang.build import preflight
 from dojang.build.local import check_model, context_length
 from dojang.config import recipe as recipes
+from dojang.core import section
 from dojang.core.error_list import ErrorList, MissingPackage, SeveralErrors
 from dojang.core.errors import ConfigError, DojangError, ModelError, RunDirError
 from dojang.core.run_dir import RunDir
@@ -18,23 +19,30 @@ from dojang.core.run_dir import RunDir
 
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    monkeypatch.setattr(section, "find_spec", lambda name: None)
 
 
-def missing(*overrides: str) -> list[tuple[str, ...]]:
-    return [each.packages for each in preflight.missing_packages(recipes.load("quickstart", overrides))]
+def missing(*overrides: str) -> list[str]:
+    """Names of missing packages, of all settings."""
+    errors = ErrorList()
+    with errors.collect():
+        preflight.check_packages(recipes.load("quickstart", overrides))
+    return [str(each).split(" needs ")[1].split(", not installed")[0] for each in errors.errors]
 
 
 @pytest.mark.usefixtures("nothing_installed")
 def test_packages_that_settings_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert missing() == []
-    assert missing("train.lora={}") == [("peft",)]
-    assert missing("train.lora.base_bits=4") == [("peft", "bitsandbytes", "accelerate")]
-    assert missing("train.optimizer=adamw8bit") == [("bitsandbytes",)]
-    assert missing("rollout.engine=vllm") == [("vllm",)]
-    assert missing("runtime=ray", "train.lora={}") == [("peft",), ("ray",)]
-    assert missing("runtime={name: ray, address: 'head:6379'}", "train.lora={}") == [("ray",)]  # nodes have their own
+    assert missing("train.lora={}") == ["peft"]
+    assert missing("train.lora.base_bits=4") == ["peft and bitsandbytes and accelerate"]
+    assert missing("train.optimizer=adamw8bit") == ["bitsandbytes"]
+    assert missing("rollout.engine=vllm") == ["vllm"]
+    assert missing("runtime=ray", "train.lora={}") == ["peft", "ray"]
+    assert missing("runtime={name: ray, address: 'head:6379'}", "train.lora={}") == ["ray"]  # nodes have their own
+    benchmark = "eval.benchmarks={aime: {data: {name: prepared, path: x}, task: {name: maths}}}"
+    assert missing("task.name=maths", benchmark) == ["math_verify"]
+    assert missing(benchmark) == ["math_verify"]
     config = recipes.load("quickstart", ["train.lora={}"])
     with pytest.raises(MissingPackage, match=r"train.lora needs peft.*pip install 'dojang\[lora\]'"):
         preflight.check_packages(config)

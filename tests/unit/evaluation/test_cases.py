@@ -11,7 +11,8 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.data.prepared import PreparedConfig
-from dojang.evaluation.cases import Options, find_subject, make_cases
+from dojang.evaluation.cases import find_subject, make_cases
+from dojang.evaluation.options import Options
 from dojang.tasks.code import CodeConfig
 
 OPTIONS = Options(1, 0.0, 10, None, 0, "cpu", "auto")

@@ -12,8 +12,9 @@ from dojang.config.recipe import resolve
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, Interrupted
 from dojang.evaluation import command
-from dojang.evaluation.cases import Options, find_subject, make_cases
+from dojang.evaluation.cases import find_subject, make_cases
 from dojang.evaluation.evaluate_model import SAMPLES, EvalResult, evaluate
+from dojang.evaluation.options import Options
 from dojang.evaluation.samples import read_samples
 from dojang.types import Message, Outcome, Problem, Verdict
 

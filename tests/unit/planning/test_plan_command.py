@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dojang.audit.answers import AnswerAudit
-from dojang.audit.findings import Audited, AuditSettings
+from dojang.audit.findings import Audited
+from dojang.audit.options import AuditSettings
 from dojang.commands import app
 from dojang.core.errors import ConfigError, DojangError
 from dojang.data.prepare_rows import KnownAnswers

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from dojang.core import section
 from dojang.core.errors import ConfigError
 from dojang.data.math500 import Math500
-from dojang.tasks import maths
 from dojang.tasks.maths import MathsConfig, MathsTask
 from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
 from dojang.types import Message, Outcome, Problem, Verdict
@@ -251,6 +251,6 @@ def test_math500_references_are_accepted_and_wrong_answers_rejected(task: MathsT
 
 
 def test_missing_math_verify_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maths, "find_spec", lambda name: None)
+    monkeypatch.setattr(section, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'dojang\[maths\]'"):
         MathsConfig().make({})

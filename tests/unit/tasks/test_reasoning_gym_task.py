@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from dojang.core import section
 from dojang.core.errors import ConfigError
 from dojang.data.reasoning_gym import ReasoningGymConfig
-from dojang.tasks import reasoning_gym
 from dojang.tasks.reasoning_gym import ReasoningGymTask, ReasoningGymTaskConfig
 from dojang.types import Message, Outcome, Problem, Verdict
 
@@ -132,6 +132,6 @@ def test_hanging_generator_is_a_judge_error(problems: dict[str, Problem]) -> Non
 
 
 def test_missing_reasoning_gym_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reasoning_gym, "find_spec", lambda name: None)
+    monkeypatch.setattr(section, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'dojang\[reasoning-gym\]'"):
         ReasoningGymTaskConfig().make({})

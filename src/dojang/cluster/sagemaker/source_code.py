@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from dojang.build.preflight import requirements
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 
@@ -42,14 +43,10 @@ def stage(
 
 def extras(config: RunConfig, environment: Mapping[str, str]) -> list[str]:
     """Extras of dojang that a run needs in this environment."""
-    lora, mlflow = config.train.lora, config.track.mlflow_settings(environment)
+    mlflow = config.track.mlflow_settings(environment)
     wanted = {
         "ray": True,
-        "vllm": config.rollout.engine.name == "vllm",
-        "maths": config.task.name == "maths",
-        "reasoning-gym": config.data.name == "reasoning_gym",
-        "lora": lora is not None,
-        "qlora": (lora is not None and lora.base_bits == 4) or config.train.optimizer == "adamw8bit",
+        **{each.extra: True for each in requirements(config)},
         "mlflow": mlflow is not None,
         "sagemaker-mlflow": mlflow is not None and mlflow.on_sagemaker,
         "wandb": config.track.wandb is not None and config.track.wandb.mode != "disabled",
