@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dojang.core.checksum import checksum
-from dojang.protocols import Patch
+from dojang.protocols import Patch, WeightUpdate
 
 __all__ = ["StagedUpdate", "apply_patch", "apply_update", "send_and_commit"]
 
@@ -82,7 +82,7 @@ class StagedUpdate:
 
 
 async def send_and_commit(
-    update: StagedUpdate,
+    update: WeightUpdate,
     fetch: Callable[[], Mapping[str, Tensor]],
     patches: Sequence[Patch] = (),
     checksum: str | None = None,

@@ -21,6 +21,7 @@ from dojang.core.checksum import checksum
 from dojang.protocols import Changes, Factors
 from dojang.weight_sync.delta_codec import Positions, changes_at, compare, union
 from dojang.weight_sync.lora_merge import merge_factors
+from dojang.weight_sync.pack import Pack
 
 __all__ = ["DELTA_CHAIN", "WeightVersions"]
 
@@ -44,6 +45,8 @@ class WeightVersions:
         """In the order of publication."""
         self._deltas: deque[_Delta] = deque(maxlen=deltas)
         """Each starts where the one before ends."""
+        self._same_base: set[int] = set()
+        """Versions with the LoRA base weights of the newest."""
         self._leases: dict[int, int] = {}
         self._lock = threading.Lock()
         """Guards the fields above; held only for look-ups."""
@@ -61,13 +64,19 @@ class WeightVersions:
             with self._lock:
                 before = next(reversed(self._versions.values()), None)
             after = self._copy(version, tensors, factors, before)
-            positions = compare(before.weights, after.weights) if self._compare and before is not None else None
+            positions = None
+            if self._compare and before is not None:
+                positions = compare(before.weights, after.weights)
+                _ = before.checksum  # computed here, not while the lock is held
             with self._lock:
                 known = {number for delta in self._deltas for number in (delta.base, delta.version)}
                 if version in known or positions is None:  # a number that stands for two sets of weights has no delta
                     self._deltas.clear()
                 if before is not None and positions is not None and before.number != version:
-                    self._deltas.append(_Delta(before.number, version, positions))
+                    self._deltas.append(_Delta(before.number, before.checksum, version, positions))
+                if before is None or before.base is not after.base:
+                    self._same_base.clear()
+                self._same_base.add(version)
                 self._versions.pop(version, None)
                 self._versions[version] = after
                 self._drop_old()
@@ -84,6 +93,21 @@ class WeightVersions:
             return None
         tensors, patches = changes_at(union(chain), target.weights)
         return Changes(tensors, patches, target.checksum)
+
+    def pack(self, version: int, base: int | None = None, *, merge: bool = False) -> Pack:
+        """Return the smallest pack that leads a receiver of version `base` to `version`: LoRA factors, a delta, or full
+        weights. `merge` sends merged weights instead of factors. LookupError if `version` is not held."""
+        with self._lock:
+            target, known = self._find(version), base in self._same_base
+            newest = next(reversed(self._versions.values()))
+            start = next((delta.base_checksum for delta in self._deltas if delta.base == base), None)
+        if target.factors and not merge:
+            if base is not None and known and target.base is newest.base:
+                return Pack("factors", version, base, target.base.checksum, target.checksum, factors=target.factors)
+            return Pack("full", version, None, "", target.checksum, target.base.tensors, factors=target.factors)
+        if base is not None and start is not None and (changes := self.changes(base, version)) is not None:
+            return Pack("delta", version, base, start, changes.checksum, changes.tensors, changes.patches)
+        return Pack("full", version, None, "", target.checksum, dict(target.weights))
 
     def checksum(self, version: int) -> str:
         """Return the checksum of the weights published under `version`."""
@@ -155,6 +179,7 @@ class WeightVersions:
 @dataclass(frozen=True)
 class _Delta:
     base: int
+    base_checksum: str
     version: int
     positions: Positions
 
