@@ -8,6 +8,7 @@
       metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
       rollouts/train-000003.parquet   every sample of a training step (ROLLOUT_COLUMNS)
       rollouts/test-000000.parquet    every sample of an evaluation (test-NAME-000000.parquet: on the benchmark NAME)
+      rollouts.journal                judged groups since the last checkpoint (loop/journal.py; asynchronous runs)
       checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimizer/ + state.json + files.json
                                       (+ critic/; + tester/, the same of a second model)
       checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
@@ -147,6 +148,10 @@ class RunDir:
 
     def rollouts(self, split: str, step: int) -> Path:
         return self.path / "rollouts" / f"{split}-{step:06d}.parquet"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "rollouts.journal"
 
     def is_foreign(self) -> bool:
         """Reports whether the directory holds files, but no run."""
@@ -346,14 +351,16 @@ def write_atomic(path: Path, content: bytes | Callable[[Path], Any]) -> None:
             raise
 
 
-def append_whole(path: Path, content: bytes) -> None:
-    """Appends to a file, all or nothing: truncates a partial write after an error."""
+def append_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
+    """Appends to a file, all or nothing: truncates a partial write after an error. `sync` flushes it to disk."""
     with path.open("ab", buffering=0) as file:
         before = os.fstat(file.fileno()).st_size
         try:
             written = file.write(content)
             if written != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if sync:
+                os.fsync(file.fileno())
         except OSError:
             file.truncate(before)
             raise

@@ -11,6 +11,7 @@ exact_statistics      Clopper-Pearson interval, paired permutation test
 checkpoint_ranking    ranks checkpoints by a metric
 run_state             run state saved in a checkpoint
 ledger                states of the prompts drawn: which may start, which are the next batch
+journal               judged groups on disk between checkpoints
 group_codec           groups as bytes: in checkpoints, in the rollout journal, from rollout workers
 health_check          stops a run whose rewards carry no signal
 parity_check          compares log-probs of engine and trainer before a run
