@@ -4,6 +4,7 @@ Packages that settings need, the model's architecture, and the run directory wit
 two, so a dry run, a plan and a run refuse the same configurations.
 """
 
+import difflib
 import json
 import math
 import os
@@ -16,17 +17,19 @@ from pathlib import Path
 from dojang import models
 from dojang.config.run_config import RunConfig
 from dojang.core.error_list import ErrorList
-from dojang.core.errors import ModelError, RunDirError
+from dojang.core.errors import ConfigError, ModelError, RunDirError
 from dojang.core.hub import why_unreachable
 from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir
 from dojang.core.section import Requirement, Section
 from dojang.engine.architectures import Support, support
+from dojang.track import registry
 from dojang.trainer.untrainable import why_untrainable
 
 __all__ = [
     "check_architecture",
     "check_disk_space",
     "check_hub",
+    "check_metric",
     "check_packages",
     "check_usable",
     "engine_support",
@@ -49,6 +52,20 @@ def check_packages(config: RunConfig) -> None:
             with errors.collect():
                 each.check()
     errors.raise_if_any()
+
+
+def check_metric(config: RunConfig) -> None:
+    """Raises ConfigError if no run reports checkpoint.metric. A custom algorithm may report metrics of any name."""
+    metric, algo = config.checkpoint.metric, config.algo.name
+    if metric == "val/loss" and algo != "sft":
+        raise ConfigError(f"checkpoint.metric=val/loss is reported with algo.name=sft only, not {algo}; use val/reward")
+    if registry.find(metric) is None and algo != "custom":
+        names = [each.name for each in registry.metrics() if not each.is_family]
+        near = difflib.get_close_matches(metric, names, n=1)
+        raise ConfigError(
+            f"checkpoint.metric={metric} is no metric of a run; "
+            + (f"did you mean {near[0]}?" if near else "use val/accuracy, val/reward, or another of docs/metrics.md")
+        )
 
 
 def requirements(section: Section) -> Iterator[Requirement]:

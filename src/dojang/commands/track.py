@@ -29,6 +29,8 @@ def deliver(path: Path, overrides: Sequence[str]) -> bool:
     try:
         again = shlex.join(["dojang", "track", str(path), *overrides])
         with closing(config.track.open(directory, log, again, steps=config.steps, live=False)) as exporters:
+            if not exporters:
+                log("this run has no tracker; name one, such as track.mlflow.uri=http://HOST:5000")
             exporters.start()
             return exporters.finish(_status(directory))
     finally:

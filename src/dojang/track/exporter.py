@@ -74,6 +74,9 @@ class Exporters:
         self._exporters = [_Exporter(sink, directory, say, command) for sink in sinks]
         self._timeout_s = timeout_s
 
+    def __len__(self) -> int:
+        return len(self._exporters)
+
     def start(self) -> None:
         """Starts the threads. Call it after a resumed run has truncated metrics.jsonl to its checkpoint."""
         for exporter in self._exporters:

@@ -158,6 +158,8 @@ def test_there_is_a_critic_only_if_the_algorithm_needs_one(algo: str, tmp_path: 
         ),
         (["task.rewards={'nowhere:brevity': 1}"], ConfigError, "nowhere"),
         (["checkpoint.metric=val/accuracy/gsm8k"], ConfigError, "does not evaluate on 'gsm8k', but on arithmetic"),
+        (["checkpoint.metric=val/acuracy"], ConfigError, "is no metric of a run; did you mean val/accuracy?"),
+        (["checkpoint.metric=val/loss"], ConfigError, "reported with algo.name=sft only"),
         (["train.lora.modules_to_save=[wte]"], ConfigError, "has wte, which the model does not have"),
         (["train.lora.modules_to_save=[q_proj]"], ConfigError, "q_proj, which is quantised or has an adapter"),
         (

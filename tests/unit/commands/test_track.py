@@ -47,3 +47,8 @@ def test_a_run_that_goes_on_is_left_alone(directory: RunDir) -> None:
 def test_no_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunDirError, match="no run in"):
         deliver(tmp_path, [])
+
+
+def test_a_run_without_a_tracker_is_told_so(directory: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    assert deliver(directory.path, [])
+    assert "this run has no tracker; name one" in capsys.readouterr().out
