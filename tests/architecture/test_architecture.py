@@ -95,7 +95,7 @@ def sort_key(name: str) -> tuple[int, str]:
 
 
 @pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="not a source checkout")
-def test_rooms_import_only_what_lies_below_them() -> None:
+def test_packages_import_only_lower_layers() -> None:
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     command = [sys.executable, "-c", code, "--no-cache"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -103,7 +103,7 @@ def test_rooms_import_only_what_lies_below_them() -> None:
     assert re.search(r"Contracts: \d+ kept, 0 broken", result.stdout)
 
 
-def test_what_must_be_light_loads_no_torch() -> None:
+def test_light_modules_load_no_torch() -> None:
     """One process imports them all: what is not there in the end was loaded by none."""
     code = """
 import importlib, sys
@@ -117,7 +117,7 @@ for name in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(("package", "home"), HEAVY.items())
-def test_what_is_heavy_is_imported_in_one_file_and_only_when_it_is_used(package: str, home: str) -> None:
+def test_heavy_packages_are_imported_lazily_in_one_file(package: str, home: str) -> None:
     for path in FILES:
         for name, is_lazy, _ in imports(path):
             if name.split(".")[0] == package:

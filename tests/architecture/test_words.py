@@ -44,7 +44,7 @@ def code_lines(page: Path) -> list[str]:
     return lines
 
 
-def test_private_words_do_not_come_back() -> None:
+def test_code_and_docs_use_no_private_words() -> None:
     found: Counter[str] = Counter()
     for path in sorted(PACKAGE.rglob("*.py")):
         package = path.relative_to(PACKAGE).parts[0]

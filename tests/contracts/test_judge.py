@@ -115,7 +115,7 @@ def test_limits_calls_and_early_stops_arrive(judge: Judge) -> None:
 
 
 @pytest.mark.parametrize("suite", [SUMS, LARGE], ids=["small", "large"])
-def test_many_at_once_each_get_their_own(judge: Judge, suite: TestSuite) -> None:
+def test_concurrent_submissions_get_their_own_judgements(judge: Judge, suite: TestSuite) -> None:
     sources = [RIGHT + f"# {number}" if number % 3 else f"print('no {number}')" for number in range(30)]
 
     async def together() -> list[Outcome]:
@@ -135,7 +135,7 @@ def test_the_same_program_again_is_judged_the_same(judge: Judge) -> None:
     assert run(judge.judge(submission)).outcome is Outcome.ACCEPTED
 
 
-def test_what_cannot_be_judged_is_a_judge_error_and_no_exception(judge: Judge) -> None:
+def test_an_unknown_language_is_a_judge_error_and_no_exception(judge: Judge) -> None:
     judgement = run(judge.judge(Submission("cobol", RIGHT, SUMS)))
     assert judgement.outcome is Outcome.JUDGE_ERROR
     assert "cobol" in judgement.detail

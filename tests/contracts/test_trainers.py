@@ -110,7 +110,7 @@ def samples_of(groups: list[Group]) -> list[Sample]:
     return [sample for group in groups for sample in group.samples]
 
 
-def test_it_learns_what_one_process_learns(make: Callable[[], Student], groups: list[Group]) -> None:
+def test_updates_equal_those_of_one_process(make: Callable[[], Student], groups: list[Group]) -> None:
     student, expected = make(), here(configured())
     before = student.do(student.trainer.score(samples_of(groups)))
     for found, wanted in zip(before, expected.do(expected.trainer.score(samples_of(groups))), strict=True):
@@ -126,7 +126,7 @@ def test_it_learns_what_one_process_learns(make: Callable[[], Student], groups: 
         assert found == pytest.approx(wanted, abs=1e-10)
 
 
-def test_what_it_publishes_is_what_it_has_learned(make: Callable[[], Student], groups: list[Group]) -> None:
+def test_published_weights_are_the_updated_ones(make: Callable[[], Student], groups: list[Group]) -> None:
     student = make()
     first = student.do(student.trainer.publish())
     before = {name: tensor.clone() for name, tensor in student.fetch(first).items()}
@@ -139,7 +139,7 @@ def test_what_it_publishes_is_what_it_has_learned(make: Callable[[], Student], g
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared disk", "no shared disk"])
-def test_it_goes_on_where_it_was_saved(
+def test_a_restored_trainer_continues_where_it_was_saved(
     make: Callable[[], Student],
     groups: list[Group],
     tmp_path: Path,
@@ -163,7 +163,7 @@ def test_it_goes_on_where_it_was_saved(
     assert student.step(groups) == pytest.approx(expected, abs=1e-12)
 
 
-def test_what_goes_wrong_is_told_as_it_is(make: Callable[[], Student], groups: list[Group]) -> None:
+def test_a_nan_loss_raises_training_error(make: Callable[[], Student], groups: list[Group]) -> None:
     broken = replace(groups[0], samples=tuple(replace(each, advantage=float("nan")) for each in groups[0].samples))
     student = make()
     with pytest.raises(TrainingError):
@@ -172,7 +172,7 @@ def test_what_goes_wrong_is_told_as_it_is(make: Callable[[], Student], groups: l
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2)])
 @pytest.mark.filterwarnings("ignore")
-def test_one_that_is_lost_is_told_as_such(ranks: int, groups: list[Group], request: pytest.FixtureRequest) -> None:
+def test_a_lost_rank_raises_ranks_lost(ranks: int, groups: list[Group], request: pytest.FixtureRequest) -> None:
     pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has it")
     request.getfixturevalue("cluster")
     student = elsewhere(configured("runtime.name=ray", f"runtime.trainers={ranks}"))

@@ -193,7 +193,7 @@ def test_two_roles_at_once_learn_what_they_learn_one_after_the_other(
         ),
     ],
 )
-def test_what_cannot_be_divided_is_refused_by_a_dry_run(
+def test_a_dry_run_refuses_numbers_of_processes_that_do_not_divide(
     environment: dict[str, str], tmp_path: Path, settings: list[str], said: str
 ) -> None:
     command = [sys.executable, "-m", "dojang", "train", "quickstart", "runtime=ray", *settings, "--dry-run"]

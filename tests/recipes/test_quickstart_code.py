@@ -11,7 +11,7 @@ import commands
 pytestmark = pytest.mark.slow
 
 
-def test_it_learns_what_the_tests_want(tmp_path: Path) -> None:
+def test_training_raises_the_pass_rate(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     asked = ["quickstart-code", "steps=25", "eval.every=25", "eval.problems=64", "checkpoint.every=25"]
     command = [sys.executable, "-m", "dojang", "train", *asked, "--run-dir", str(directory)]

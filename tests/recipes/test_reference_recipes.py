@@ -133,7 +133,7 @@ def smaller(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_it_is_whole(data: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_accepts_the_recipe(data: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(section, "find_spec", lambda package: True)  # vLLM and Ray are on the cluster
     if name not in data:
         pytest.skip("math-verify is not installed")
@@ -150,7 +150,7 @@ def test_how_weights_travel_is_all_that_differs() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_two_steps(data: dict[str, list[str]], runs: Path, name: str) -> None:
+def test_two_steps_train_without_judge_errors(data: dict[str, list[str]], runs: Path, name: str) -> None:
     if name not in data:
         pytest.skip("math-verify is not installed")
     summary = json.loads((runs / name / "summary.json").read_text())

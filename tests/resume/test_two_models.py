@@ -64,7 +64,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_there_is_something_to_compare(straight: Path) -> None:
+def test_rewards_of_both_roles_differ_within_a_step(straight: Path) -> None:
     for step in (1, 2, 3):
         rows = samples(straight)[f"train-{step:06d}.parquet"]
         for role in ("coder", "tester"):

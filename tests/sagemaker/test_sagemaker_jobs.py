@@ -161,7 +161,7 @@ def test_machines_can_be_kept_for_the_next_job(amazon: Any) -> None:
     assert re.search(r"dkr\.ecr\.us-east-1\.amazonaws\.com/pytorch-training:2\.\d+-gpu-py3\d+$", image)
 
 
-def test_what_a_container_needs_is_uploaded(amazon: Any, data: Path, tmp_path: Path) -> None:
+def test_code_recipe_and_requirements_are_uploaded(amazon: Any, data: Path, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "rewards.py").write_text("def reward(): ...\n")
     (tmp_path / "own" / ".env").write_text("TOKEN=1\n")
@@ -363,7 +363,7 @@ def test_logs_of_all_hosts_are_told_once_and_to_the_end(amazon: Any, job: Callab
     assert any(line.startswith("checkpoints  s3://") for line in said)
 
 
-def test_what_is_logged_late_is_told_and_a_throttled_question_is_asked_again(
+def test_late_log_lines_are_printed_and_throttled_requests_retried(
     amazon: Any, job: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from botocore.exceptions import ClientError

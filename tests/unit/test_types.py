@@ -45,7 +45,7 @@ def test_the_streams_of_a_sample_are_equally_long(make_sample: Callable[..., Sam
 
 
 @pytest.mark.parametrize("stream", ["old_logprobs", "values", "advantages", "returns"])
-def test_what_is_told_of_a_sample_later_is_told_of_every_token(make_sample: Callable[..., Sample], stream: str) -> None:
+def test_later_fields_of_a_sample_have_one_value_per_token(make_sample: Callable[..., Sample], stream: str) -> None:
     sample = make_sample(answer=(4, 5))
     assert getattr(sample, stream).size == 0
     assert getattr(dataclasses.replace(sample, **{stream: (0.0,) * 5}), stream).tolist() == [0.0] * 5

@@ -68,7 +68,7 @@ def test_but_not_for_ever() -> None:
     assert len(asked) == 4
 
 
-def test_nor_if_it_must_not_be_done_twice() -> None:
+def test_a_request_that_is_not_idempotent_is_not_sent_again() -> None:
     asked: list[str] = []
     with pytest.raises(RuntimeError, match="/x failed and is not sent again"):
         asyncio.run(_ask(failing(99, asked), False))
@@ -120,7 +120,7 @@ def test_an_answer_that_does_not_come_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("status", "error"), [(400, RequestRejected), (404, RequestRejected), (500, RuntimeError), (503, RuntimeError)]
 )
-def test_what_the_server_says_is_handed_on(status: int, error: type[Exception]) -> None:
+def test_error_messages_of_the_server_are_passed_on(status: int, error: type[Exception]) -> None:
     async def answer(path: str) -> tuple[int, str] | None:
         return status, '{"error": {"message": "no such luck"}}'
 

@@ -35,7 +35,7 @@ def test_a_model_that_is_not_there(tokenizer: PreTrainedTokenizerBase, tmp_path:
         VllmEngine(tmp_path / "nothing", tokenizer, None)
 
 
-def test_what_dojang_depends_on_cannot_be_set(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+def test_engine_options_that_dojang_sets_are_refused(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="logprobs_mode cannot be set"):
         VllmEngine(tmp_path, tokenizer, None, logprobs_mode="raw_logprobs")
 

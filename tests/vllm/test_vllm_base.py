@@ -134,9 +134,7 @@ def test_loading_makes_it_draw_from_the_new_weights(get: Get, tokenizer: PreTrai
         assert each.logprobs == pytest.approx(scores(tokenizer, 7, PROMPT, each.tokens, WARM).tolist(), abs=1e-4)
 
 
-def test_what_was_computed_by_old_weights_is_not_used_for_new_requests(
-    get: Get, tokenizer: PreTrainedTokenizerBase
-) -> None:
+def test_a_weight_update_clears_the_prefix_cache(get: Get, tokenizer: PreTrainedTokenizerBase) -> None:
     prompt = tuple(10 + at % 200 for at in range(300))  # long enough to be cached
 
     async def play(engine: VllmBaseEngine) -> list[Completion]:
@@ -208,7 +206,7 @@ def test_the_context_ends_a_sample(get: Get) -> None:
     assert one.finish == "length"
 
 
-def test_strange_requests_are_refused_and_do_no_harm(get: Get, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_invalid_requests_are_refused_and_the_engine_stays_usable(get: Get, tokenizer: PreTrainedTokenizerBase) -> None:
     async def play(engine: VllmBaseEngine) -> list[Completion]:
         with pytest.raises(ValueError, match="at least one token"):
             await engine.generate((), 1, WARM)

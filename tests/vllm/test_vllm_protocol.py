@@ -53,7 +53,7 @@ def test_spans_of_the_same_version_are_joined(stop_criteria: StopCriteria) -> No
 
 
 @pytest.mark.parametrize("finish", ["error", "abort"])
-def test_what_ended_otherwise_is_an_error(stop_criteria: StopCriteria, finish: str) -> None:
+def test_an_unknown_finish_reason_is_an_error(stop_criteria: StopCriteria, finish: str) -> None:
     with pytest.raises(RuntimeError, match=f"ended a sample with '{finish}'"):
         completed(VllmOutput((), (), finish), 0, SAMPLING, stop_criteria)
 

@@ -139,7 +139,7 @@ def test_programs_are_run(tmp_path: Path) -> None:
         assert math.isfinite(entry["loss"])
 
 
-def test_what_cannot_be_judged_is_left_out(tmp_path: Path) -> None:
+def test_unjudged_completions_are_left_out_of_training(tmp_path: Path) -> None:
     """TRL gives it no advantage, and leaves it out of the means."""
     odd = as_trl_reward(_Fails(), reference="tests", name="odd")
     rows = [{"prompt": [{"role": "user", "content": f"Say {at}."}], "tests": SUM} for at in range(4)]

@@ -125,7 +125,7 @@ class Run:
             time.sleep(0.05)
 
 
-def test_it_goes_on_where_it_was_whoever_is_killed(tmp_path: Path) -> None:
+def test_training_resumes_after_any_process_is_killed(tmp_path: Path) -> None:
     run = Run(tmp_path)
     with run.driver() as driver:
         run.await_(driver, lambda: EVERY <= run.saved() < run.rows()[-1]["step"])  # so that something is lost
@@ -264,7 +264,7 @@ def test_the_data_says_how_it_is_judged(
         (["--task", "{maths"], "{maths"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(
+def test_invalid_arguments_are_refused_before_ray_starts(
     example: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -75,7 +75,7 @@ def test_on_policy_the_gradient_is_that_of_reinforce() -> None:
 
 @with_garbage
 @in_each_stream
-def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
+def test_masked_tokens_contribute_no_loss_and_no_gradient(garbage: float, where: str) -> None:
     assert_garbage_is_ignored(CispoConfig(kl_coef=0.1), where, garbage)
 
 
@@ -87,7 +87,7 @@ def test_samples_without_advantage_teach_nothing() -> None:
     assert_nothing_is_learned_without_advantage(CispoConfig())
 
 
-def test_the_preset() -> None:
+def test_defaults_are_the_published_ones() -> None:
     config = CispoConfig()
     assert (config.advantage, config.loss_aggregation, config.floor, config.cap) == ("grpo", "tokens", 0.0, 5.0)
     assert not config.make(max_tokens=64).requirements.limit

@@ -113,7 +113,7 @@ def test_on_policy_the_gradient_is_that_of_reinforce() -> None:
 
 @with_garbage
 @in_each_stream
-def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
+def test_masked_tokens_contribute_no_loss_and_no_gradient(garbage: float, where: str) -> None:
     assert_garbage_is_ignored(DppoConfig(kl_coef=0.1, pull=0.1), where, garbage)
 
 
@@ -133,7 +133,7 @@ def test_samples_without_advantage_teach_nothing() -> None:
     assert_nothing_is_learned_without_advantage(DppoConfig())
 
 
-def test_the_preset() -> None:
+def test_defaults_are_the_published_ones() -> None:
     config = DppoConfig()
     assert (config.advantage, config.loss_aggregation) == ("grpo", "tokens")
     assert (config.low, config.high, config.cap, config.pull) == (0.2, 0.2, 20.0, 0.0)

@@ -43,7 +43,7 @@ def test_a_checkpoint_keeps_an_adaptive_coefficient() -> None:
         ({"target": 0.0}, "greater than 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(settings: dict[str, float], text: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, float], text: str) -> None:
     with pytest.raises(ValidationError, match=text):
         EntropyConfig(**settings)
 

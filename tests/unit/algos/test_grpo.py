@@ -168,7 +168,7 @@ def test_a_dual_clip_agrees_with_the_oracle(seed: int) -> None:
     assert_near(found.gradient, gradient_of(lambda at: oracle(at, dual=2.0), given))
 
 
-def test_figures(grid: Batch) -> None:
+def test_metrics_are_loss_kl_and_clip_fraction(grid: Batch) -> None:
     found = run(SETTINGS, grid)
     assert set(found.figures) == {"actor/pg_loss", "actor/ppo_kl", "actor/pg_clipfrac"}
     np.testing.assert_array_equal(found.figures["actor/pg_loss"], found.loss)
@@ -186,7 +186,7 @@ def test_on_policy_the_loss_is_the_negative_advantage_and_nothing_is_clipped() -
 
 @with_garbage
 @in_each_stream
-def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
+def test_masked_tokens_contribute_no_loss_and_no_gradient(garbage: float, where: str) -> None:
     arrays = {
         "logp": np.array([[-1.0, -2.0, -1.5]] * 2),
         "old": np.array([[-1.1, -2.0, -1.2]] * 2),
@@ -251,7 +251,9 @@ def test_a_reference_is_needed_only_with_a_kl_term(kl: float, needed: bool) -> N
         (DapoConfig(), "grpo", "tokens", 0.2, 0.28),
     ],
 )
-def test_presets(config: ClipConfig, advantage: Estimator, average: LossAggregation, low: float, high: float) -> None:
+def test_defaults_are_the_published_ones(
+    config: ClipConfig, advantage: Estimator, average: LossAggregation, low: float, high: float
+) -> None:
     assert (config.advantage, config.loss_aggregation, config.clip_low, config.clip_high) == (
         advantage,
         average,

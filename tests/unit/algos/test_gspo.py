@@ -127,7 +127,7 @@ def test_a_token_very_far_off_counts_in_full_towards_its_sequence(far: float) ->
 
 @with_garbage
 @in_each_stream
-def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
+def test_masked_tokens_contribute_no_loss_and_no_gradient(garbage: float, where: str) -> None:
     assert_garbage_is_ignored(GspoConfig(clip_low=LOW, clip_high=HIGH, kl_coef=0.1), where, garbage)
 
 
@@ -139,7 +139,7 @@ def test_samples_without_advantage_teach_nothing() -> None:
     assert_nothing_is_learned_without_advantage(GspoConfig())
 
 
-def test_the_preset() -> None:
+def test_defaults_are_the_published_ones() -> None:
     config = GspoConfig()
     assert (config.advantage, config.loss_aggregation) == ("grpo", "sequences")
     assert (config.clip_low, config.clip_high, config.dual_clip) == (3e-4, 4e-4, None)

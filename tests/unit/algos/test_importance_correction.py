@@ -125,13 +125,13 @@ def test_loss_and_gradient_are_weighed(correction: Correction, weigh: Weigh, see
 
 
 @each_correction
-def test_these_samples_are_told_apart(correction: Correction, weigh: Weigh) -> None:
+def test_weights_differ_between_the_samples(correction: Correction, weigh: Weigh) -> None:
     values = np.concatenate([weights(mixed(seed=seed), weigh)[mixed(seed=seed).mask] for seed in range(4)])
     assert values.min() < values.max()
 
 
 @pytest.mark.parametrize("config", [GrpoConfig(), GspoConfig(), CispoConfig()], ids=lambda config: config.name)
-def test_several_are_multiplied(config: PolicyGradientConfig) -> None:
+def test_several_corrections_are_multiplied(config: PolicyGradientConfig) -> None:
     given = mixed(seed=2)
     expected = weights(given, token_tis) * weights(given, icepop) * weights(given, opsm)
     chosen = (TokenTis(cap=1.2), IcePop(low=0.8, high=1.3), Opsm(delta=0.1))
@@ -231,7 +231,7 @@ def test_tokens_very_far_off_count_in_full_towards_their_sequence(
 
 @with_garbage
 @in_each_stream
-def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
+def test_masked_tokens_contribute_no_loss_and_no_gradient(garbage: float, where: str) -> None:
     assert_garbage_is_ignored(GrpoConfig(kl_coef=0.1, old_logprobs="trainer", corrections=ALL), where, garbage)
     for each in ALL:
         assert_garbage_is_ignored(CispoConfig(old_logprobs="trainer", corrections=(each,)), where, garbage)
@@ -264,7 +264,7 @@ def test_an_empty_range_is_refused(kind: type[Geometric] | type[IcePop], low: fl
         kind(low=low, high=high)
 
 
-def test_presets() -> None:
+def test_defaults_are_the_published_ones() -> None:
     assert (TokenTis().cap, SequenceMis().cap, Opsm().delta) == (2.0, 3.0, 0.1)
     assert (SequenceTis().cap, SequenceRejection().cap) == (2.0, 3.0)
     assert (TokenRejection().low, TokenRejection().high) == (0.5, 5.0)

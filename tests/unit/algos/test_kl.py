@@ -150,7 +150,7 @@ class TestOnAverage:
 @with_garbage
 @in_each_stream
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str, estimator: Estimator) -> None:
+def test_masked_tokens_contribute_no_loss_and_no_gradient(garbage: float, where: str, estimator: Estimator) -> None:
     assert_garbage_is_ignored(GrpoConfig(kl_coef=0.1, kl_estimator=estimator), where, garbage)
 
 

@@ -237,7 +237,7 @@ def test_exactly_on_budget_is_within_it(variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("variant", ["paper", "astraflow"])
-def test_what_is_left_may_use_up_the_budget_exactly(variant: Variant) -> None:
+def test_kept_tokens_may_reach_the_threshold_exactly(variant: Variant) -> None:
     algorithm = M2poConfig(variant=variant, threshold=0.25).make(max_tokens=64)
     limit, figures = algorithm.limit(torch.tensor([0.5, 2.0, 0.5]).double(), torch.ones(3).double())
     assert 0.5 <= limit < 2.0
@@ -312,9 +312,7 @@ def test_the_limit_does_not_depend_on_the_order_of_tokens(variant: Variant) -> N
 @pytest.mark.parametrize("far", [25.0, 30.0, 1e4])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("variant", ["paper", "astraflow"])
-def test_what_is_dropped_from_very_far_away_costs_nothing_or_its_clip(
-    variant: Variant, far: float, sign: float
-) -> None:
+def test_a_dropped_token_with_a_huge_ratio_has_no_gradient(variant: Variant, far: float, sign: float) -> None:
     given = batch([[sign * 0.1, sign * far, 0.0]], [sign])
     limit, _ = limit_of(given, variant)
     assert 0.1 <= limit < far
@@ -337,7 +335,7 @@ def test_the_clip_is_not_rounded_to_single_precision() -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 @with_garbage
 @in_each_stream
-def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str, variant: Variant) -> None:
+def test_masked_tokens_contribute_no_loss_and_no_gradient(garbage: float, where: str, variant: Variant) -> None:
     assert_garbage_is_ignored(M2poConfig(variant=variant, kl_coef=0.1), where, garbage, limit=0.3)
 
 
@@ -353,7 +351,7 @@ def test_samples_without_advantage_teach_nothing(variant: Variant, limit: float)
     assert_nothing_is_learned_without_advantage(M2poConfig(variant=variant), limit=limit)
 
 
-def test_the_preset() -> None:
+def test_defaults_are_the_published_ones() -> None:
     config = M2poConfig()
     assert (config.advantage, config.loss_aggregation, config.threshold, config.variant) == (
         "grpo",

@@ -191,7 +191,7 @@ def test_the_policy_learns_by_the_clipped_surrogate_with_an_advantage_for_each_t
 
 @with_garbage
 @in_each_stream
-def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
+def test_masked_tokens_contribute_no_loss_and_no_gradient(garbage: float, where: str) -> None:
     assert_garbage_is_ignored(PpoConfig(kl_coef=0.1), where, garbage)
 
 
@@ -278,7 +278,7 @@ def test_values_outside_the_mask_contribute_nothing(garbage: float, where: int, 
     assert not found[1][~MASK].any()
 
 
-def test_the_preset() -> None:
+def test_defaults_are_the_published_ones() -> None:
     config = PpoConfig()
     assert (config.loss_aggregation, config.clip_low, config.clip_high, config.kl_coef) == ("tokens", 0.2, 0.2, 0.0)
     assert (config.gamma, config.lam, config.value_clip, config.whiten) == (1.0, 1.0, 0.2, True)

@@ -25,7 +25,7 @@ def mixed(coder: Group, tester: Group) -> Group:
 
 
 @pytest.mark.parametrize("config", [GrpoConfig(), M2poConfig(), RlooConfig(), ReinforceConfig(), GdpoConfig()])
-def test_credit_is_what_each_role_would_get_alone(
+def test_advantages_equal_those_of_each_role_alone(
     make_group: Callable[..., Group], config: PolicyGradientConfig
 ) -> None:
     coded = [make_group(rewards, prompt_index=at) for at, rewards in enumerate(CODED)]
@@ -40,7 +40,7 @@ def test_credit_is_what_each_role_would_get_alone(
             assert mine == list(credits[at])
 
 
-def test_what_the_loop_asks_is_what_the_settings_say() -> None:
+def test_properties_of_several_roles_are_those_of_their_settings() -> None:
     both = MultiRoleAlgorithm(
         {
             role: M2poConfig(kl_coef=0.1, max_resample_rounds=2, loss_aggregation="sequences").make(9)

@@ -83,7 +83,7 @@ def test_tau_is_not_rounded_to_single_precision() -> None:
 
 @with_garbage
 @in_each_stream
-def test_what_is_outside_the_mask_contributes_nothing(garbage: float, where: str) -> None:
+def test_masked_tokens_contribute_no_loss_and_no_gradient(garbage: float, where: str) -> None:
     assert_garbage_is_ignored(SapoConfig(kl_coef=0.1), where, garbage)
 
 
@@ -95,7 +95,7 @@ def test_samples_without_advantage_teach_nothing() -> None:
     assert_nothing_is_learned_without_advantage(SapoConfig())
 
 
-def test_the_preset() -> None:
+def test_defaults_are_the_published_ones() -> None:
     config = SapoConfig()
     assert (config.advantage, config.loss_aggregation, config.tau_good, config.tau_bad) == (
         "grpo",

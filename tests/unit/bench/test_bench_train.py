@@ -119,6 +119,6 @@ def test_lengths_are_geometric(mean: int) -> None:
     assert max(geometric(draw, mean, mean) for _ in range(100)) == mean
 
 
-def test_everybody_is_to_draw_as_many_tokens() -> None:
+def test_all_engines_sample_the_same_numbers_of_tokens() -> None:
     assert wanted("uniform", 3) == [64] * (PROMPTS * SAMPLES)
     assert wanted("geometric", 3) == wanted("geometric", 3) != wanted("geometric", 4)

@@ -171,7 +171,7 @@ def test_there_is_a_critic_only_if_the_algorithm_needs_one(algo: str, tmp_path: 
         (["model.name=dojang-tinny"], ModelError, "did you mean 'dojang-tiny'"),
     ],
 )
-def test_what_is_wrong_shows_before_anything_runs(overrides: list[str], error: type[Exception], text: str) -> None:
+def test_invalid_runs_are_refused_before_they_start(overrides: list[str], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         prepare(*overrides)
 

@@ -143,7 +143,9 @@ def test_an_evaluation_leaves_overlong_prompts_out_and_counts_them(tmp_path: Pat
 @pytest.mark.parametrize(
     "text", ["what is 1+1? ", "naïve \N{GRINNING FACE} ", "\N{ARABIC LIGATURE SALLALLAHOU ALAYHE WASALLAM}"]
 )
-def test_what_is_overlong_is_what_rendering_refuses(tokenizer: PreTrainedTokenizerBase, text: str, words: int) -> None:
+def test_overlong_prompts_are_those_that_render_refuses(
+    tokenizer: PreTrainedTokenizerBase, text: str, words: int
+) -> None:
     prompts = [(Message("user", text * count),) for count in range(0, words, 7)]
     renderer = ChatRenderer(tokenizer, context=200, max_tokens=20)
 
@@ -197,7 +199,7 @@ def test_epochs_that_are_not_resolved_are_read_back_as_they_were() -> None:
     assert recipes.resolve("written", tree) == config
 
 
-def test_what_depends_on_steps_is_checked_once_they_are_known() -> None:
+def test_settings_that_depend_on_steps_are_checked_after_epochs_are_resolved() -> None:
     config = load("epochs=1", "loop.stale_updates=7", data("short"))
     with pytest.raises(ConfigError, match=r"epochs=1 of 10 problems: .*leave some of steps=5 for updates"):
         assemble.prepare(config)

@@ -100,7 +100,7 @@ def file(tmp_path: Path) -> str:
         (["workflow.name=coder_testr"], "did you mean coder_tester"),
     ],
 )
-def test_what_does_not_go_together_is_said(file: str, overrides: list[str], text: str) -> None:
+def test_conflicting_settings_are_refused(file: str, overrides: list[str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         recipes.load(file, overrides)
 
@@ -149,7 +149,7 @@ def test_one_model_is_the_policy() -> None:
         ),
     ],
 )
-def test_what_cannot_be_played_shows_before_anything_runs(
+def test_unusable_problems_and_prompts_are_refused_before_a_run(
     file: str, overrides: list[str], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):

@@ -55,7 +55,7 @@ def test_help_is_immediate() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
-def test_what_needs_nothing_heavy_loads_nothing_heavy(arguments: list[str]) -> None:
+def test_light_commands_load_no_heavy_packages(arguments: list[str]) -> None:
     assert loaded_after(f"sys.argv[1:] = {arguments}; from dojang.commands import main; main()") == set()
 
 

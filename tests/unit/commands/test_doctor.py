@@ -17,18 +17,18 @@ def test_everything_worth_knowing_is_looked_at(found: dict[str, Finding]) -> Non
 
 
 @pytest.mark.parametrize("name", ["python", *NEEDED])
-def test_what_these_tests_run_on_is_good(found: dict[str, Finding], name: str) -> None:
+def test_required_packages_are_found(found: dict[str, Finding], name: str) -> None:
     assert found[name].good is True
     assert found[name].found[0].isdigit()
 
 
 @pytest.mark.parametrize("name", OPTIONAL)
-def test_what_is_optional_is_never_a_fault(found: dict[str, Finding], name: str) -> None:
+def test_missing_optional_packages_are_no_fault(found: dict[str, Finding], name: str) -> None:
     assert found[name].good is not False
     assert found[name].meaning == f"optional, for {OPTIONAL[name]}"
 
 
-def test_what_is_missing_comes_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_come_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dojang.commands.doctor._installed", lambda name: None)
     monkeypatch.setenv("PATH", "")
     missing = {finding.what: finding for finding in findings()}
@@ -38,7 +38,7 @@ def test_what_is_missing_comes_with_a_remedy(monkeypatch: pytest.MonkeyPatch) ->
     assert "apt install g++" in missing["g++"].meaning
 
 
-def test_what_keeps_judged_programs_in_is_named(found: dict[str, Finding]) -> None:
+def test_isolation_levels_are_named(found: dict[str, Finding]) -> None:
     for name, gives in GIVES.items():
         works = found[name].good
         assert (found[name].found, found[name].meaning) == ("works", gives) if works else found[name].meaning

@@ -145,7 +145,7 @@ def test_a_program_from_standard_input(tmp_path: Path) -> None:
 
 
 @needs_cpp
-def test_cpp(judge: Any) -> None:
+def test_a_cpp_program_is_judged_or_its_compile_error_shown(judge: Any) -> None:
     source = '#include <cstdio>\nint main() { int a, b; scanf("%d%d", &a, &b); printf("%d", a + b); }'
     assert judge("a.cc", source).returncode == 0
     result = judge("a.cpp", "int main() { return undeclared; }")

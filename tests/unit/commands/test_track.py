@@ -30,7 +30,7 @@ def test_a_run_that_has_ended_is_told_to_a_tracker_it_did_not_have(directory: Ru
     assert len(list((directory.path / "events").iterdir())) == 1, "there was nothing left to tell"
 
 
-def test_what_cannot_be_told_is_said(directory: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undelivered_metrics_are_reported(directory: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'dojang[tensorboard]'")
     (directory.path / "events").write_text("in the way")
     assert not deliver(directory.path, ["track.tensorboard=events", "track.timeout_s=0.2"])

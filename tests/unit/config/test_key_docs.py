@@ -49,7 +49,7 @@ def test_keys_are_written_as_a_user_types_them() -> None:
     assert len(found) == len(list(keys()))
 
 
-def test_what_several_choices_have_alike_is_there_once() -> None:
+def test_settings_shared_by_several_choices_are_listed_once() -> None:
     (kl,) = (key for key in keys() if key.name == "algo.kl_coef")
     assert kl.only.startswith("algo.name=grpo, dr_grpo, dapo, ")
     assert "custom" not in kl.only

@@ -43,7 +43,7 @@ def test_a_shipped_recipe_says_what_it_is_for(name: str) -> None:
     assert path.read_text().startswith("# ")
 
 
-def test_what_is_needed_is_asked_for(tmp_path: Path) -> None:
+def test_missing_required_keys_are_named(tmp_path: Path) -> None:
     assert complaint("quickstart", "data.name=custom") == (
         "1 mistake in the configuration of 'quickstart':\n  - data.load_with: must be given"
     )
@@ -299,7 +299,7 @@ def test_a_critic_leaves_something_to_the_policy() -> None:
         (["train.critic.lr=1e-3"], "train.critic needs an algorithm with a critic (algo.name=ppo); grpo has none"),
     ],
 )
-def test_what_would_be_without_effect_is_said(overrides: list[str], said: str) -> None:
+def test_settings_without_effect_are_refused(overrides: list[str], said: str) -> None:
     assert said in complaint("quickstart", *overrides)
 
 
@@ -318,7 +318,7 @@ def test_puzzles_are_graded_by_whoever_made_them() -> None:
     assert recipes.load("quickstart", [*puzzles, "task={name: reasoning_gym}"]).task.name == "reasoning_gym"
 
 
-def test_rooms_that_disagree_are_all_named() -> None:
+def test_all_conflicts_between_sections_are_named() -> None:
     message = complaint("quickstart", "eval.samples=5", "train.minibatches=17")
     assert message.startswith("2 mistakes in")
     assert "eval.samples=5 greedy answers would all be the same; set eval.temperature above 0" in message
@@ -421,7 +421,7 @@ def test_the_short_form_of_an_engine_in_a_recipe(tmp_path: Path) -> None:
     )
 
 
-def test_rooms_that_disagree_are_reported_beside_plain_mistakes() -> None:
+def test_conflicts_between_sections_are_reported_beside_wrong_values() -> None:
     with pytest.raises(ConfigError) as caught:
         recipes.load("quickstart", ["train.lr=fast", "eval.samples=3", "train.minibatches=99"])
     text = str(caught.value)
@@ -472,7 +472,7 @@ def test_a_runtime_s_name_alone_goes_with_keys_of_its_own_in_any_order(recipe_fi
     assert "'ry' is not one of local, ray" in complaint(str(recipe_file), "runtime=ry")
 
 
-def test_what_ray_would_not_take_is_refused(recipe_file: Path) -> None:
+def test_addresses_and_gpu_fractions_that_ray_rejects_are_refused(recipe_file: Path) -> None:
     assert "give the head's HOST:PORT" in complaint(str(recipe_file), "runtime=ray", "runtime.address=ray://a:10001")
     assert "1.5 GPUs are not possible" in complaint(str(recipe_file), "runtime=ray", "runtime.gpus=1.5")
 

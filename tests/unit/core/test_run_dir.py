@@ -228,7 +228,7 @@ def test_a_checkpoint_replaces_one_of_the_same_step(directory: RunDir) -> None:
     assert (directory.checkpoints / "step-000001" / "model").read_text() == "new"
 
 
-def test_what_a_crash_left_behind_is_not_in_the_way(directory: RunDir) -> None:
+def test_a_partial_checkpoint_of_a_crash_is_replaced(directory: RunDir) -> None:
     left = directory.checkpoints / ".step-000002.tmp"
     left.mkdir(parents=True)
     (left / "half").write_text("half")

@@ -9,7 +9,7 @@ from dojang.data.arithmetic import ArithmeticConfig, is_held_out, question
 from dojang.types import Message, Problem
 
 
-def test_a_problem() -> None:
+def test_a_problem_has_prompt_and_reference() -> None:
     assert ArithmeticConfig().load("test")[0] == Problem(
         id="arithmetic/43+65",
         source="arithmetic",

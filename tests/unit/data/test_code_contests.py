@@ -94,7 +94,7 @@ def test_unusable_rows_are_dropped(change: dict[str, Any], why: str) -> None:
     ("rating", "tier"),
     [(800, "easy"), (1000, "easy"), (1100, "hard"), (2200, "hard"), (2300, "expert"), (3500, "expert")],
 )
-def test_tiers(rating: int, tier: str) -> None:
+def test_ratings_become_tiers_that_can_be_selected(rating: int, tier: str) -> None:
     assert CodeContests().problem({**HUB, "cf_rating": rating}, "").tier == tier
     others = tuple(each for each in TIERS if each != tier)
     with pytest.raises(Unusable, match=f"its tier {tier} is not selected"):

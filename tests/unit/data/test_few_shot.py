@@ -19,7 +19,7 @@ def test_there_are_eight_different_ones() -> None:
 
 
 @by_question
-def test_the_layout(exemplar: Exemplar) -> None:
+def test_exemplars_end_with_the_answer_line(exemplar: Exemplar) -> None:
     reasoning, _, number = exemplar.solution.rpartition("\n#### The final answer is ")
     assert reasoning
     assert re.fullmatch(r"-?[0-9][0-9,]*(\.[0-9]+)?", number)

@@ -27,7 +27,7 @@ def row(**changes: object) -> str:
     return json.dumps({**GOOD, **changes}, ensure_ascii=False)
 
 
-def test_a_problem(tmp_path: Path) -> None:
+def test_a_problem_has_instruction_question_and_reference(tmp_path: Path) -> None:
     assert write(tmp_path, row()).load("train") == [
         Problem(
             id="gsm8k/train/0",

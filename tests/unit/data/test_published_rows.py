@@ -236,7 +236,7 @@ TRLS = {"prompt": [{"role": "user", "content": "What is half of one?"}], "soluti
 
 
 @pytest.mark.parametrize(("row", "tier"), [(THEIRS, "level 5.5"), (TRLS, "")])
-def test_deepmath(row: Mapping[str, Any], tier: str) -> None:
+def test_deepmath_rows_become_problems_with_tiers(row: Mapping[str, Any], tier: str) -> None:
     problem = DeepMath().problem(row, "")
     assert (problem.reference, problem.tier) == (r"\frac{1}{2}", tier)
     assert problem.messages[-1].content == "What is half of one?"

@@ -94,7 +94,7 @@ def everything() -> list[Problem]:
     return [problem for split in ("train", "test") for problem in LARGEST.load(split)]
 
 
-def test_a_problem() -> None:
+def test_a_problem_has_prompt_and_tests() -> None:
     checks = ("(30) == 111", "(2) == 83", "(-13) == 68", "(9) == 90", "(5) == 86", "(19) == 100")
     assert FunctionsConfig().load("train")[0] == Problem(
         id="functions/add_number(n)/k=81",

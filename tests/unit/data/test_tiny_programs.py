@@ -19,7 +19,7 @@ def shape(problem: Problem) -> str:
     return formula
 
 
-def test_a_problem() -> None:
+def test_a_problem_has_prompt_and_tests() -> None:
     problem = next(each for each in TinyProgramsConfig().load("train") if len(each.id.split("/")[1]) == 2)
     names, formula = problem.id.split("/")[1:]
     first, second = names
@@ -42,13 +42,13 @@ def test_every_answer_is_what_python_says() -> None:
             assert int(test["output"]) == eval(formula, {}, numbers)
 
 
-def test_words() -> None:
+def test_questions_spell_out_the_formula() -> None:
     assert question(Formula("kx", ("x", "*", "7", "-", "k"))) == "Read k and x. Print x times 7 minus k."
     assert Formula("kx", ("x", "*", "7", "-", "k")).value((3, 5)) == 32
     assert question(Formula("a", ("a", "+", "12"))) == "Read a. Print a plus 12."
 
 
-def test_what_is_held_out_is_not_trained_on_under_other_names() -> None:
+def test_held_out_formulas_are_not_trained_on_with_renamed_variables() -> None:
     config = TinyProgramsConfig()
     train, test = config.load("train"), config.load("test")
     assert (len(train), len(test)) == (2048, 256)

@@ -147,7 +147,7 @@ def test_accepted(name: CheckerName, expected: bytes, actual: bytes) -> None:
         ("floats", b"yes", b"YES", "token 1"),
     ],
 )
-def test_rejected(name: CheckerName, expected: bytes, actual: bytes, said: str) -> None:
+def test_wrong_outputs_are_rejected_with_a_reason(name: CheckerName, expected: bytes, actual: bytes, said: str) -> None:
     found = check(name, expected, actual)
     assert found is not None
     assert said in found

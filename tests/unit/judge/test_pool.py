@@ -537,7 +537,7 @@ STEPS = (
 
 
 @pytest.mark.parametrize(("stop", "ran"), [(Stop.NEVER, 4), (Stop.FAILURE, 2), (Stop.TIME_LIMIT, 3)])
-def test_stop(pool: JudgePool, stop: Stop, ran: int) -> None:
+def test_judging_stops_after_the_chosen_failure(pool: JudgePool, stop: Stop, ran: int) -> None:
     tests = [IoTest(str(number), "yes") for number in range(4)]
     judgement = judged(pool, submitted(STEPS, tests, limits=Limits(cpu_s=0.5), stop=stop))
     expected = [Outcome.ACCEPTED, Outcome.WRONG, Outcome.TIME_LIMIT, Outcome.ACCEPTED]

@@ -110,17 +110,17 @@ def test_the_same_seed_makes_the_same_weights(tokenizer: PreTrainedTokenizerBase
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
-def test_greedily_it_guesses(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_greedy_answers_have_the_form_of_an_answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     texts = sample(model, tokenizer, ArithmeticConfig(test_size=16).load("test"), temperature=0)
     assert all(re.fullmatch(rf"{ANSWER}\d+", text) for text in texts)
 
 
-def test_it_is_weak(evaluation: Evaluation) -> None:
+def test_the_untrained_model_is_rarely_right(evaluation: Evaluation) -> None:
     assert 0.05 < evaluation.right_greedy < 0.4
     assert 0.2 < evaluation.right_sampled < 0.5
 
 
-def test_it_is_teachable(evaluation: Evaluation) -> None:
+def test_groups_have_mixed_rewards(evaluation: Evaluation) -> None:
     assert 0.1 < evaluation.skilled < 0.5
     assert evaluation.right_when_skilled > 0.8
     assert evaluation.mixed_groups > 0.7

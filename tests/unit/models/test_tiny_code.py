@@ -28,7 +28,7 @@ def evaluation(tokenizer: PreTrainedTokenizerBase) -> Evaluation:
     return evaluate(model, tokenizer, TinyProgramsConfig(test_size=64).load("test"), seed=0, grade=grade)
 
 
-def test_it_is_known_by_its_name_and_small() -> None:
+def test_the_name_resolves_to_a_small_directory() -> None:
     assert resolve("dojang-tiny-code") == str(SHIPPED)
     assert sum(file.stat().st_size for file in SHIPPED.glob("*") if file.is_file()) < 500_000
 
@@ -54,12 +54,12 @@ def test_the_maker_makes_the_shipped_tokenizer(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == (SHIPPED / name).read_bytes(), name
 
 
-def test_it_is_weak(evaluation: Evaluation) -> None:
+def test_the_untrained_model_is_rarely_right(evaluation: Evaluation) -> None:
     assert 0.05 < evaluation.right_greedy < 0.4
     assert 0.15 < evaluation.right_sampled < 0.5
 
 
-def test_it_is_teachable(evaluation: Evaluation) -> None:
+def test_groups_have_mixed_rewards(evaluation: Evaluation) -> None:
     assert 0.15 < evaluation.skilled < 0.5
     assert evaluation.right_when_skilled > 0.7
     assert evaluation.mixed_groups > 0.6

@@ -48,7 +48,7 @@ def test_recipes_fit_what_they_say_they_want() -> None:
         assert planned.needs.peak <= planned.capacity, name
 
 
-def test_what_does_not_fit_is_said_with_what_helps() -> None:
+def test_a_run_that_does_not_fit_is_reported_with_settings_that_help() -> None:
     large = ("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B", "rollout.prompts_per_step=16", "algo.kl_coef=0.1")
     asked = subject(*large, "train.max_tokens_per_microbatch=16384")
     planned = estimate(asked, INSTANCES["h200"])
@@ -76,7 +76,7 @@ def test_where_nothing_suffices_nothing_is_promised() -> None:
     assert together(asked, estimate(asked, INSTANCES["g5.xlarge"])) is None
 
 
-def test_a_knob_saves_what_is_said() -> None:
+def test_a_suggested_setting_saves_the_stated_memory() -> None:
     name = ("deepmath-qwen2.5-0.5b", "train.max_tokens_per_microbatch=16384")
     planned = estimate(subject(*name), INSTANCES["g6.xlarge"])
     helps = {each.setting: each.saves for each in knobs(subject(*name), planned)}
@@ -87,7 +87,7 @@ def test_a_knob_saves_what_is_said() -> None:
             assert planned.needs.peak - other.needs.peak == saves, setting
 
 
-def test_what_can_never_fit_is_a_failure_and_what_may_not_is_none() -> None:
+def test_only_runs_that_can_never_fit_are_failures() -> None:
     never = found(subject("deepmath-qwen2.5-0.5b", "model.name=Qwen/Qwen3-8B"), "g5.xlarge")
     assert [each.code for each in never if each.level == "failed"] == [4]
     asked = subject("deepmath-qwen2.5-0.5b", "rollout.max_tokens=8192", "rollout.engine.kv_cache_gb=0.05")

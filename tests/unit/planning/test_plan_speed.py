@@ -100,7 +100,7 @@ def test_judging_takes_cores() -> None:
     assert elsewhere.judge == 0
 
 
-def test_what_is_judged_while_others_are_written_takes_no_time_of_its_own() -> None:
+def test_judging_overlaps_with_generation() -> None:
     times = estimate(subject("smollm2-code", "rollout.engine.max_num_seqs=64"), H200).times
     assert times.waves == 8
     assert times.rollout == pytest.approx(max(times.judge, times.generate + times.judge / 8))

@@ -138,7 +138,7 @@ def test_a_directory_is_made_with_those_above_it(run: RunDir, out: Path) -> None
 
 
 @pytest.mark.parametrize("where", ["file", "full", "full/../full"])
-def test_what_is_there_is_left_alone(run: RunDir, tmp_path: Path, where: str) -> None:
+def test_existing_output_is_not_overwritten(run: RunDir, tmp_path: Path, where: str) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("mine")
@@ -154,7 +154,7 @@ def test_nothing_is_put_among_the_checkpoints(run: RunDir, below: str) -> None:
     assert sorted(run.saved()) == [5, 10, 15]
 
 
-def test_what_is_no_run_is_a_sentence(run: RunDir, tmp_path: Path, out: Path) -> None:
+def test_a_source_that_is_no_run_is_refused(run: RunDir, tmp_path: Path, out: Path) -> None:
     for source in (tmp_path, tmp_path / "nowhere", run.checkpoints):
         with pytest.raises(RunDirError, match=r"is neither a run directory nor a checkpoint: .*`dojang train` printed"):
             write(source, out)

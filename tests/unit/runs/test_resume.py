@@ -110,7 +110,7 @@ def test_a_run_that_was_killed_before_its_configuration_was_written_is_resumed_b
     assert (found.config.train.lr, found.config.steps, found.recipe) == (1e-5, 9, "quickstart")
 
 
-def test_what_holds_no_run_is_not_resumed(tmp_path: Path) -> None:
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunDirError, match=r"no run in .* to resume"):
         resumed(RunDir(tmp_path / "nosuch"))
     with pytest.raises(RunDirError, match=r"no run in .* to resume; it has neither"):

@@ -43,7 +43,7 @@ def grade(text: str, config: AnswerLineConfig | None = None, problem: Problem = 
         ("Question: x\n#### 18", Outcome.NO_ANSWER, 0.0, "no line begins with ####"),
     ],
 )
-def test_grading(text: str, outcome: Outcome, reward: float, detail: str) -> None:
+def test_verdicts_have_format_and_correctness_rewards(text: str, outcome: Outcome, reward: float, detail: str) -> None:
     verdict = grade(text)
     assert (verdict.outcome, verdict.reward) == (outcome, reward)
     assert (verdict.passed, verdict.total) == (int(outcome is Outcome.ACCEPTED), 1)

@@ -121,7 +121,7 @@ def test_no_number_or_several_is_none(text: str) -> None:
 )
 @pytest.mark.parametrize("before", ["", "Two steps.\n", "One.\r\nTwo.\r\n", "\n\n  ", "#### Sum\n"])
 @pytest.mark.parametrize("after", ["", "\n", "\r\n", "\nDone.", "\n\nQuestion: and 1?"])
-def test_the_format(before: str, number: str, after: str) -> None:
+def test_well_formed_answer_lines_are_recognized(before: str, number: str, after: str) -> None:
     assert follows_format(f"{before}#### The final answer is {number}{after}")
 
 
@@ -153,7 +153,7 @@ def test_the_format(before: str, number: str, after: str) -> None:
         "Hm.\nQuestion: What is 1 + 1?\n2\n#### The final answer is 2",
     ],
 )
-def test_not_the_format(text: str) -> None:
+def test_malformed_answer_lines_are_rejected(text: str) -> None:
     assert not follows_format(text)
 
 
@@ -204,7 +204,7 @@ def test_the_answer_line(text: str, line: str | None) -> None:
         ("#### 1000000000000000000000001", "1000000000000000000000001"),
     ],
 )
-def test_correct(text: str, reference: object) -> None:
+def test_equal_answers_are_correct(text: str, reference: object) -> None:
     assert is_correct(text, reference)
 
 
@@ -238,7 +238,7 @@ def test_correct(text: str, reference: object) -> None:
         ("#### 1e99", "1"),
     ],
 )
-def test_not_correct(text: str, reference: str) -> None:
+def test_different_or_missing_answers_are_not_correct(text: str, reference: str) -> None:
     assert not is_correct(text, reference)
 
 

@@ -29,7 +29,7 @@ def test_long_number() -> None:
     assert list(wrong_answers("7" * 5000)) == ["7" * 5000 + " + 1"]
 
 
-def test_forms() -> None:
+def test_right_and_wrong_answers_have_the_form_of_the_task() -> None:
     problem = Problem("sum/1", "sums", (Message("user", "0 + 1?"),), "1")
     assert MathsConfig().right_and_wrong(problem)[0] == ["\\boxed{1}"]
     right, wrong = AnswerLineConfig().right_and_wrong(problem)

@@ -143,7 +143,7 @@ def gradient(critic: Critic) -> list[Tensor]:
     return [each.grad.clone() for each in critic._value_model.parameters() if each.grad is not None]
 
 
-def test_at_first_it_expects_nothing(make: Make, groups: list[Group]) -> None:
+def test_initial_values_are_zero(make: Make, groups: list[Group]) -> None:
     samples = all_samples(groups)
     assert asyncio.run(make().trainer.compute_values(samples)) == [(0.0,) * len(sample.tokens) for sample in samples]
 
@@ -272,7 +272,7 @@ def test_the_first_step_is_adamw_with_a_clipped_gradient(make: Make, moved: list
         torch.testing.assert_close(value.detach(), expected, rtol=0, atol=1e-9)
 
 
-def test_it_learns_which_answers_are_rewarded(make: Make, groups: list[Group]) -> None:
+def test_the_critic_learns_to_predict_rewards(make: Make, groups: list[Group]) -> None:
     """Before their first token the answers of a group are all alike to it; that much it cannot explain."""
     pair = make(critic=CriticConfig(lr=3e-3, warmup_steps=99))
     found = [pair.step(pair.compute_gae(groups)) for _ in range(60)]

@@ -128,7 +128,7 @@ def test_a_gpu_learns_what_a_processor_learns(
 @pytest.mark.parametrize(
     "settings", [{"offload": ("optimizer", "reference")}, {"gradient_checkpointing": True}], ids=str
 )
-def test_what_saves_memory_changes_nothing(
+def test_memory_saving_settings_do_not_change_updates(
     tokenizer: PreTrainedTokenizerBase, groups: list[Group], settings: dict[str, Any]
 ) -> None:
     expected = steps(make(tokenizer, GPU, torch.bfloat16), groups)
@@ -153,9 +153,7 @@ def test_compiled_it_learns_the_same(
             assert mine[name] == pytest.approx(theirs[name], rel=rel, abs=rel / 50), name
 
 
-def test_what_waits_with_the_processor_is_not_on_the_gpu(
-    tokenizer: PreTrainedTokenizerBase, groups: list[Group]
-) -> None:
+def test_offloaded_state_takes_no_gpu_memory(tokenizer: PreTrainedTokenizerBase, groups: list[Group]) -> None:
     held = {}
     for offload in ((), ("optimizer", "reference")):
         torch.cuda.empty_cache()

@@ -234,7 +234,7 @@ def test_eight_bits_suffice_to_learn(make: Callable[..., TorchTrainer], groups: 
     assert torch.uint8 in kept
 
 
-def test_what_waits_elsewhere_is_the_same(make: Callable[..., TorchTrainer], groups: list[Group]) -> None:
+def test_offload_does_not_change_updates(make: Callable[..., TorchTrainer], groups: list[Group]) -> None:
     here, away = make(lora=None, kl=0.1), make(lora=None, kl=0.1, offload=("optimizer", "reference"))
     for _ in range(3):
         assert step(here, groups) == step(away, groups)
@@ -246,7 +246,7 @@ def test_adapters_on_experts_are_refused() -> None:
         Adapters(MODELS["qwen3_moe"](), LoraConfig(), "")
 
 
-def test_targets_that_are_not_there_are_said(make: Callable[..., TorchTrainer]) -> None:
+def test_unknown_target_modules_are_refused(make: Callable[..., TorchTrainer]) -> None:
     with pytest.raises(ConfigError, match=r"train.lora.target_modules=\['nothing'\] do not fit the model"):
         make(lora=LoraConfig(target_modules=("nothing",)))
 
@@ -260,7 +260,7 @@ def test_heads_and_embeddings_are_refused(make: Callable[..., TorchTrainer], tar
 
 
 @pytest.mark.parametrize("bits", [16, 4])
-def test_what_is_exported_is_what_was_trained(
+def test_the_exported_model_is_the_trained_one(
     make: Callable[..., TorchTrainer], groups: list[Group], tmp_path: Path, bits: int
 ) -> None:
     store = Store()

@@ -91,7 +91,7 @@ def test_each_learns_what_it_would_alone(cast: Cast, groups: list[Group], concur
     assert all(same(together[role], alone[role]) for role in RATES)
 
 
-def test_who_has_nothing_to_learn_stays_and_keeps_its_version(cast: Cast, groups: list[Group]) -> None:
+def test_a_role_without_samples_keeps_its_weights_and_version(cast: Cast, groups: list[Group]) -> None:
     trainers, models, stores = cast()
     both, before = MultiPolicyTrainer(trainers, ALGORITHM), parameters(models["tester"])
     figures = asyncio.run(learn(both, groups[1:]))
@@ -130,7 +130,7 @@ def test_a_checkpoint_holds_both_and_goes_on_where_they_were(
     assert not same(saved, AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64))
 
 
-def test_what_goes_wrong_with_the_tester_is_said_of_the_tester(cast: Cast, groups: list[Group]) -> None:
+def test_errors_name_the_role(cast: Cast, groups: list[Group]) -> None:
     trainers, models, _ = cast()
     with torch.no_grad():
         next(iter(models["tester"].parameters())).fill_(float("nan"))

@@ -74,7 +74,7 @@ def test_a_shared_prompt_is_read_once_and_last_tokens_never(samples: list[Sample
     assert len(batch.token_N) == (5 + 3 + 0 + 11 + 3) + (12 + 8 + 1) + (1 + 2)
 
 
-def test_nothing_gives_nothing() -> None:
+def test_no_samples_give_no_batches() -> None:
     assert split([], 100) == []
 
 
@@ -224,7 +224,7 @@ def test_packed_log_probs_of_every_family_are_those_of_each_sample_alone(name: s
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3 * float(theirs.grad.abs().max()))
 
 
-def test_what_the_attention_does_not_know_is_refused(make_sample: Callable[..., Sample]) -> None:
+def test_unsupported_attention_arguments_are_refused(make_sample: Callable[..., Sample]) -> None:
     model = GptOssForCausalLM(GptOssConfig(**SIZES, num_key_value_heads=2, head_dim=8, num_local_experts=2))
     use_packed_attention(model)
     (batch,) = split([make_sample()], 100)

@@ -521,7 +521,7 @@ def test_a_restored_trainer_goes_on_bit_by_bit(
         assert torch.equal(value, restored.get_parameter(name)), name
 
 
-def test_what_is_saved_is_a_hugging_face_directory(
+def test_a_checkpoint_is_a_hugging_face_directory(
     make: Make, groups: list[Group], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:
     trainer, model = make(dtype=torch.float32)
@@ -536,7 +536,7 @@ def test_what_is_saved_is_a_hugging_face_directory(
     assert again.apply_chat_template(chat, tokenize=False) == tokenizer.apply_chat_template(chat, tokenize=False)
 
 
-def test_what_is_no_parameter_is_saved_too(tmp_path: Path) -> None:
+def test_buffers_are_saved_too(tmp_path: Path) -> None:
     config = Glm4MoeConfig(
         vocab_size=300,
         hidden_size=32,

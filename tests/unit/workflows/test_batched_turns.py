@@ -5,7 +5,7 @@ import pytest
 from dojang.workflows.batched_turns import TurnBarrier
 
 
-def test_everybody_goes_on_at_once_and_in_order() -> None:
+def test_conversations_continue_together_and_in_order() -> None:
     rounds, events = TurnBarrier(), list[str]()
 
     async def talk(place: int, delays: list[float]) -> None:
@@ -49,7 +49,7 @@ def test_all_wake_in_the_same_turn_of_the_event_loop() -> None:
     assert max(turns) - min(turns) <= 1  # the counter itself runs somewhere among them
 
 
-def test_one_that_fails_or_is_cancelled_keeps_nobody_waiting() -> None:
+def test_a_failed_or_cancelled_conversation_does_not_block_others() -> None:
     rounds = TurnBarrier()
 
     async def waits(place: int) -> int:

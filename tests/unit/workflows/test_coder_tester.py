@@ -161,7 +161,7 @@ def test_cases_that_are_wrong_are_worth_nothing_though_they_refuse_rightly(play:
     assert of(play(["x*x", "x+x"], [BAD, GOOD], ["x*x", "x*x"]), "tester") == [0.0, 1.0]
 
 
-def test_where_nobody_solved_it_nothing_is_known_of_the_cases(play: Callable[..., Group]) -> None:
+def test_cases_get_no_reward_if_no_sample_solved_the_problem(play: Callable[..., Group]) -> None:
     group = play(["x*x", "x"], [GOOD, "what?"], ["x*x", "x"])
     assert of(group, "tester") == [0.0, 0.0]
     assert group.of("tester").samples[0].verdict.detail.startswith("no sample solved the problem")
@@ -192,7 +192,7 @@ def test_an_attempt_without_a_verdict_takes_its_cases_with_it(play: Callable[...
     assert set(group.judge_errors) == {"no verdict on x*x"}
 
 
-def test_who_could_not_be_judged_may_have_been_right(play: Callable[..., Group]) -> None:
+def test_an_unjudged_program_leaves_cases_without_verdict(play: Callable[..., Group]) -> None:
     """So that nobody else is known to be right proves nothing, except of what cannot even be read."""
     group = play(["x*x", "x+x", "x"], [GOOD, GOOD, "?"], ["x", "x", "x"], task=Doubling(lost=["x+x"]))
     assert [(each.role, each.index) for each in group.unjudged] == [("coder", 1), ("tester", 0), ("tester", 1)]
@@ -223,7 +223,7 @@ def test_a_task_that_raises_is_a_judge_that_failed(play: Callable[..., Group]) -
     assert said.startswith("RuntimeError: out of chalk (")
 
 
-def test_what_is_trained_is_what_was_asked_and_the_sampled_tokens(
+def test_trained_tokens_are_prompts_and_sampled_tokens(
     play: Callable[..., Group], tokenizer: PreTrainedTokenizerBase
 ) -> None:
     asked: list[tuple[str, Sampling]] = []

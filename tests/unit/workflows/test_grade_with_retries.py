@@ -32,7 +32,7 @@ class Mine:
         (KeyError("x"), "p/1: KeyError: 'x' ("),
     ],
 )
-def test_what_is_no_verdict_is_a_judge_error(answer: Any, words: str) -> None:
+def test_a_result_that_is_no_verdict_is_a_judge_error(answer: Any, words: str) -> None:
     task: Any = Mine(*[answer] * GRADING_ATTEMPTS)
     verdict = asyncio.run(grade_with_retries(task, PROBLEM, "2"))
     assert (verdict.outcome, verdict.reward) == (Outcome.JUDGE_ERROR, None)

@@ -29,7 +29,7 @@ def test_prompt_and_completion_meet_where_the_model_begins_to_write(tokenizer: P
     assert sample.version == -1
 
 
-def test_what_a_template_writes_after_the_end_is_not_trained(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_text_that_a_template_adds_after_eos_is_not_trained(tokenizer: PreTrainedTokenizerBase) -> None:
     chatty = deepcopy(tokenizer)
     chatty.chat_template = str(tokenizer.chat_template).replace("<|end|>", "<|end|>\n")
     _, tokens = renderer(chatty).render_completion(PROBLEM.messages, "two")

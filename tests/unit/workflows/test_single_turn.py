@@ -77,7 +77,7 @@ def test_the_same_answer_gets_the_same_verdict(play: Callable[..., Group], monke
     assert task.graded == {"two": 2, "2": 1}
 
 
-def test_what_is_trained_is_the_prompt_and_the_sampled_tokens(
+def test_trained_tokens_are_prompt_and_sampled_tokens(
     play: Callable[..., Group], tokenizer: PreTrainedTokenizerBase, problem: Problem
 ) -> None:
     prompt = ChatRenderer(tokenizer, context=512, max_tokens=20).render(problem.messages)

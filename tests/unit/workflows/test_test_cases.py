@@ -53,7 +53,7 @@ def test_the_last_finished_block_after_thinking_counts() -> None:
         (block({"inputs": [1, 2], "outputs": ["1", "2"]}), "not a string"),
     ],
 )
-def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
+def test_unreadable_cases_are_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(InvalidCases, match=why):
         parse_cases(text, count=2, function="")
 
@@ -77,7 +77,7 @@ def test_examples_are_left_out_from_their_heading_on(heading: str) -> None:
     assert without_examples(f"{STATEMENT}\n\n{heading}\n\n{EXAMPLES}\n\nNote\n\n1 + 2 = 3").strip() == STATEMENT
 
 
-def test_what_comes_behind_examples_stays() -> None:
+def test_text_after_examples_is_kept() -> None:
     found = without_examples(f"{STATEMENT}\n\nExample 1:\n\n{EXAMPLES}\n\nConstraints:\n\na < 10")
     assert found == f"{STATEMENT}\n\nConstraints:\n\na < 10"
 

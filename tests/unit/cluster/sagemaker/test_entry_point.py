@@ -110,7 +110,7 @@ def test_channels_are_where_settings_are_told_they_are(root: Path) -> None:
     assert str(root / "input" / "data" / "weights") in (root / "output" / "failure").read_text()
 
 
-def test_what_nobody_foresaw_is_told_with_where_it_happened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_reported_with_its_traceback(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(*_: object, **__: object) -> None:
         raise RuntimeError("the bottom fell out " + "and out " * 500)
 

@@ -105,7 +105,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ({"inputs": ["a=s3://bucket/x", "a=s3://bucket/y"]}, "each only once"),
     ],
 )
-def test_what_cannot_be_launched(
+def test_invalid_jobs_are_refused(
     more: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "src").mkdir()

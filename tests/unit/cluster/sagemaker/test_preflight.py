@@ -222,7 +222,7 @@ def test_benchmarks_are_loaded_as_the_data_are(tmp_path: Path) -> None:
     assert "has the name of a data source" in said
 
 
-def test_what_an_upload_would_leave_out_is_refused(tmp_path: Path) -> None:
+def test_inputs_with_linked_or_no_files_are_refused(tmp_path: Path) -> None:
     data, linked, empty = rows(tmp_path / "data", "easy"), tmp_path / "linked", tmp_path / "empty"
     linked.mkdir()
     for split in ("train", "test"):

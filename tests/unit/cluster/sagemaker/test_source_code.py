@@ -17,7 +17,7 @@ from dojang.core.errors import ConfigError
 ROOT = Path(__file__).parents[4]
 
 
-def test_what_is_staged_runs_without_the_checkout(tmp_path: Path) -> None:
+def test_staged_code_runs_without_the_checkout(tmp_path: Path) -> None:
     stage(tmp_path, recipes.load("quickstart"), None, None, {})
     assert not list(tmp_path.rglob("__pycache__"))
     code = "import dojang, importlib.metadata as m; print(dojang.__file__, m.version('dojang'))"
@@ -76,7 +76,7 @@ def test_modules_of_ones_own_come_along_but_nothing_hidden(tmp_path: Path) -> No
         stage(tmp_path / "again", recipes.load("quickstart"), own, None, {})
 
 
-def test_the_image_has_what_there_is() -> None:
+def test_the_dockerfile_names_existing_extras_and_files() -> None:
     """The Dockerfile cannot be built here; what it names can be looked for."""
     lines = (ROOT / "docker" / "Dockerfile").read_text()
     there = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
