@@ -141,7 +141,7 @@ def make_renderer(
 
 def make_weights(config: RunConfig, numeric: Numerics) -> WeightVersions:
     """Builds the weight store between a trainer and an engine of this process, or external servers."""
-    return WeightVersions(numeric.compute, deltas=DELTA_CHAIN if config.rollout.engine.takes_deltas() else 0)
+    return WeightVersions(numeric.compute, deltas=DELTA_CHAIN if config.rollout.engine.weight_sync == "delta" else 0)
 
 
 class LocalPolicy:

@@ -115,7 +115,9 @@ def make_sampler(config: RunConfig, *, alone: bool) -> Sampler:
     prepare_torch(numeric.device)
     source = models.resolve(config.model.name)
     tokenizer, _ = load_tokenizer(source)
-    weights = WeightVersions(numeric.compute, deltas=1) if config.rollout.engine.takes_deltas() else ReceivedWeights()
+    weights = (
+        WeightVersions(numeric.compute, deltas=1) if config.rollout.engine.weight_sync == "delta" else ReceivedWeights()
+    )
     threads = torch.get_num_threads()
     engine = make_engine(config, numeric, source, None, tokenizer, weights, alone=alone, threads=threads)
     return Sampler(engine, weights)

@@ -54,14 +54,13 @@ class EngineSection(Section):
     """Whether it copies the trainer's model at the start, and its weights from memory after each step."""
     float32_head: ClassVar[bool] = False
     """Whether it supports model.head_dtype=float32."""
+    weight_sync: Literal["full", "delta"] = "full"
+    """Weight sync after each step: full sends all weights, delta the changed values and a checksum. If the checksum
+    differs, and at first, all weights are sent."""
 
     def gpus(self) -> int:
         """Number of GPUs per engine."""
         return 1
-
-    def takes_deltas(self) -> bool:
-        """Whether it is sent changed values only, instead of full weights."""
-        return False
 
     def make(self, parts: EngineParts) -> RolloutEngine:
         """Builds the engine."""
@@ -119,4 +118,5 @@ class TorchEngineConfig(StartedEngineSection):
             threads=self.threads or parts.threads,
             dtype=parts.dtype,
             float32_head=parts.float32_head,
+            weight_sync=self.weight_sync,
         )

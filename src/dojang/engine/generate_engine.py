@@ -9,7 +9,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,9 +30,9 @@ from dojang.engine.kv_cache import is_out_of_memory
 from dojang.engine.rng import uniforms
 from dojang.engine.stop_criteria import StopCriteria, end_tokens
 from dojang.engine.validate import check_clean, check_request
-from dojang.engine.weight_update import StagedUpdate, apply_update, send_and_commit
+from dojang.engine.weight_update import StagedUpdate, apply_update, load_weights
 from dojang.protocols import WeightStore
-from dojang.types import Completion, Finish, Sampling, Span
+from dojang.types import Completion, Finish, Metrics, Sampling, Span
 
 __all__ = ["GenerateEngine"]
 
@@ -75,7 +75,9 @@ class GenerateEngine:
         threads: int | None = None,
         dtype: torch.dtype | None = None,
         float32_head: bool = False,
+        weight_sync: Literal["full", "delta"] = "full",
     ) -> None:
+        """`weight_sync`: load full weights or deltas."""
         self._stop_criteria = StopCriteria(tokenizer, end_tokens(model, tokenizer))
         self._model = copy.deepcopy(model).train(False).requires_grad_(False)
         torch.nn.Module.to(self._model, dtype or model.dtype)
@@ -89,6 +91,7 @@ class GenerateEngine:
         if float32_head:
             _use_float32_head(self._model)
         self._weights, self._parameters = weights, dict(self._model.named_parameters())
+        self._deltas, self._loaded = weight_sync == "delta", False
         self._max_num_seqs, self._threads = max_num_seqs, threads
         self._pads: bool | None = None
         """Whether left padding leaves the results unchanged; None: not tried yet."""
@@ -112,7 +115,13 @@ class GenerateEngine:
             self._worker = asyncio.create_task(self._work())
         return await request.future
 
-    async def load(self, version: int) -> None:
+    async def load(self, version: int) -> Metrics | None:
+        base = self._version if self._deltas and self._loaded and not self._dirty else None
+        whole = await load_weights(self._begin, self._weights, version, base=base)
+        self._loaded = True
+        return {"weights/whole": float(whole)} if self._deltas else None
+
+    async def _begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         async def apply(update: StagedUpdate, expected: str | None) -> None:
             async with self._lock:
                 try:
@@ -122,8 +131,7 @@ class GenerateEngine:
                     raise
                 self._version, self._dirty = version, ""
 
-        update = StagedUpdate(version, None, self._parameters, apply, lambda: None)
-        await send_and_commit(update, lambda: self._weights.fetch(version))
+        return StagedUpdate(version, base, self._parameters, apply, lambda: None)
 
     async def close(self) -> None:
         self._closed = True

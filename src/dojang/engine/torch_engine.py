@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,9 +27,9 @@ from dojang.engine.scheduler import Scheduler
 from dojang.engine.sequence import Request
 from dojang.engine.stop_criteria import StopCriteria, end_tokens
 from dojang.engine.validate import check_clean, check_request
-from dojang.engine.weight_update import StagedUpdate, apply_update, send_and_commit
+from dojang.engine.weight_update import StagedUpdate, apply_update, load_weights
 from dojang.protocols import EngineState, WeightStore
-from dojang.types import Completion, Sampling
+from dojang.types import Completion, Metrics, Sampling
 
 __all__ = ["TorchEngine"]
 
@@ -81,8 +81,10 @@ class TorchEngine:
         threads: int | None = None,
         dtype: torch.dtype | None = None,
         float32_head: bool = False,
+        weight_sync: Literal["full", "delta"] = "full",
     ) -> None:
-        """`alone`: no other process or trainer uses the same GPU, so the KV cache may take most of it."""
+        """`alone`: no other process or trainer uses the same GPU, so the KV cache may take most of it. `weight_sync`:
+        load full weights or deltas."""
         decoder = Decoder(model, dtype, float32_head=float32_head)
         self._device = decoder.device
         self._threads = threads
@@ -103,6 +105,11 @@ class TorchEngine:
             context=context,
         )
         self._weights = weights
+        self._deltas = weight_sync == "delta"
+        self._loaded = False
+        """Whether weights were loaded from the store: the first ones are full."""
+        self._checksum: str | None = None
+        """Checksum that the weights had after the last update; None: not known."""
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._new: list[tuple[Request, _Pending]] = []
         self._pending: dict[Request, _Pending] = {}
@@ -142,8 +149,12 @@ class TorchEngine:
 
         self._post(take)
 
-    async def load(self, version: int) -> None:
-        await send_and_commit(await self.begin(version), lambda: self._weights.fetch(version))
+    async def load(self, version: int) -> Metrics | None:
+        usable = self._deltas and self._loaded and not self._dirty
+        base = self._scheduler.version if usable else None
+        whole = await load_weights(self.begin, self._weights, version, base=base)
+        self._loaded = True
+        return {"weights/whole": float(whole)} if self._deltas else None
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         if self._update is not None:
@@ -162,7 +173,7 @@ class TorchEngine:
         return self._update
 
     async def checksum(self) -> str:
-        return await self._run_in_thread(lambda: checksum(self._scheduler.weights))
+        return await self._run_in_thread(self._find_checksum)
 
     async def state(self) -> EngineState:
         if self._closed:
@@ -250,6 +261,7 @@ class TorchEngine:
             raise ValueError(
                 f"the update starts from version {update.base}, but the engine now holds {self._scheduler.version}"
             )
+        self._checksum = None
         try:
             with self._scheduler.updating_weights(update.version):
                 apply_update(update, self._scheduler.weights, expected)
@@ -257,7 +269,12 @@ class TorchEngine:
             self._dirty = f"the update to version {update.version} failed ({type(error).__name__}: {error})"
             self._fail(RuntimeError(self._dirty))
             raise
-        self._dirty = ""
+        self._dirty, self._checksum = "", expected
+
+    def _find_checksum(self) -> str:
+        if self._checksum is None:
+            self._checksum = checksum(self._scheduler.weights)
+        return self._checksum
 
     def _accept(self, request: Request, pending: _Pending) -> None:
         deliver = request.deliver

@@ -3,15 +3,26 @@
 An invalid update fails before it changes any weight; only a checksum mismatch is found afterwards.
 """
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from dojang.core.checksum import checksum
-from dojang.protocols import Patch, WeightUpdate
+from dojang.protocols import Patch, WeightStore, WeightUpdate
 
-__all__ = ["StagedUpdate", "apply_patch", "apply_update", "send_and_commit"]
+__all__ = ["StagedUpdate", "apply_patch", "apply_update", "load_weights", "send_and_commit"]
+
+logger = logging.getLogger(__name__)
+
+
+class Begin(Protocol):
+    """ServingEngine.begin."""
+
+    async def __call__(self, version: int, *, base: int | None = None) -> WeightUpdate: ...
 
 
 class StagedUpdate:
@@ -81,15 +92,32 @@ class StagedUpdate:
         return self._weights[name]
 
 
+async def load_weights(begin: Begin, weights: WeightStore, version: int, *, base: int | None) -> bool:
+    """Load a version from a weight store: the changes since `base`, if given and possible, else full weights. Returns
+    whether full weights were loaded. The store computes in a thread: it may have to merge or compare weights."""
+    if base is not None:
+        try:
+            if (changes := await asyncio.to_thread(weights.changes, base, version)) is None:
+                raise ValueError(f"the changes since version {base} are not available")
+            await send_and_commit(await begin(version, base=base), changes.tensors, changes.patches, changes.checksum)
+        except (RuntimeError, ValueError) as error:
+            logger.warning("sending the full weights of version %d instead of a delta: %s", version, error)
+        else:
+            return False
+    tensors = await asyncio.to_thread(weights.fetch, version)
+    await send_and_commit(await begin(version), tensors)
+    return True
+
+
 async def send_and_commit(
     update: WeightUpdate,
-    fetch: Callable[[], Mapping[str, Tensor]],
+    tensors: Mapping[str, Tensor],
     patches: Sequence[Patch] = (),
     checksum: str | None = None,
 ) -> None:
     """Send tensors and patches and commit; give the update up on any error."""
     try:
-        await update.send(fetch())
+        await update.send(tensors)
         if patches:
             await update.patch(patches)
         await update.commit(checksum)
@@ -111,5 +139,7 @@ def apply_update(update: StagedUpdate, weights: Mapping[str, Tensor], expected: 
         weights[name].copy_(tensor)
     for patch in update.patches:
         apply_patch(weights[patch.name], patch)
+    for device in {tensor.device for tensor in weights.values() if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()  # the sender's tensors may be freed after this
     if expected is not None and (found := checksum(weights)) != expected:
         raise ValueError(f"after the update to version {update.version} the checksum is {found}, expected {expected}")

@@ -14,18 +14,7 @@ from dojang.protocols import RolloutEngine
 __all__ = ["RemoteEngineConfig", "VllmEngineConfig"]
 
 
-class _WeightSyncSection(EngineSection):
-    """Settings of an engine that gets weights by files."""
-
-    weight_sync: Literal["full", "delta"] = "full"
-    """Weight sync after each step: full sends all weights, delta the changed values and a checksum. If the checksum
-    differs, and at first, all weights are sent."""
-
-    def takes_deltas(self) -> bool:
-        return self.weight_sync == "delta"
-
-
-class VllmEngineConfig(_WeightSyncSection, StartedEngineSection):
+class VllmEngineConfig(StartedEngineSection):
     """vLLM on this machine, or as Ray actors (docs/engines.md)."""
 
     name: Literal["vllm"] = "vllm"
@@ -55,7 +44,7 @@ class VllmEngineConfig(_WeightSyncSection, StartedEngineSection):
         )
 
 
-class RemoteEngineConfig(_WeightSyncSection):
+class RemoteEngineConfig(EngineSection):
     """Servers started with `vllm serve` (docs/engines.md)."""
 
     external: ClassVar[bool] = True

@@ -6,7 +6,6 @@ weights are not used for new requests.
 """
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,15 +16,13 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.engine.stop_criteria import StopCriteria
 from dojang.engine.validate import check_clean, check_request
-from dojang.engine.weight_update import StagedUpdate, send_and_commit
+from dojang.engine.weight_update import StagedUpdate, load_weights
 from dojang.inference.vllm_protocol import INITIAL, VllmOutput, completed, parameters
 from dojang.protocols import EngineState, WeightStore
 from dojang.types import Completion, Metrics, Sampling
 from dojang.weight_sync.weight_files import WeightFiles
 
 __all__ = ["ModelInfo", "VllmBaseEngine", "VllmConnection"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,25 +131,15 @@ class VllmBaseEngine:
         weights = self._weights
         if weights is None:
             raise ValueError("the engine has no weight store to load from")
-        if not (self._weight_files.deltas and self._weight_files.known and await self._load_changes(weights, version)):
-            await send_and_commit(await self.begin(version), lambda: weights.fetch(version))
+        deltas = self._weight_files.deltas and self._weight_files.known
+        await load_weights(self._begin_at, weights, version, base=self._version if deltas else None)
         return self._sent
 
-    async def _load_changes(self, weights: WeightStore, version: int) -> bool:
-        """Load a delta; False if full weights must be sent instead."""
-        base = self._version
-        try:
-            if (held := await self._connection.state()) != base or base is None:
-                raise ValueError(f"vLLM holds version {held}, not {base}")
-            if (changes := weights.changes(base, version)) is None:
-                raise ValueError(f"the changes since version {base} are not available")
-            await send_and_commit(
-                await self.begin(version, base=base), lambda: changes.tensors, changes.patches, changes.checksum
-            )
-        except (RuntimeError, ValueError) as error:
-            logger.warning("sending the full weights of version %d instead of a delta: %s", version, error)
-            return False
-        return True
+    async def _begin_at(self, version: int, *, base: int | None = None) -> StagedUpdate:
+        """Begin an update, if vLLM itself says that it holds the base."""
+        if base is not None and (held := await self._connection.state()) != base:
+            raise ValueError(f"vLLM holds version {held}, not {base}")
+        return await self.begin(version, base=base)
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         self._check_open()

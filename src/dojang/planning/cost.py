@@ -149,7 +149,8 @@ def _publish_s(machine: Machine, model: PlannedModel, layout: Layout) -> float:
         between = size / (1e9 * layout.gpu.network) if layout.nodes > 1 else 0.0
         return 2 * size / HOST_LINK + between
     if model.config.rollout.engine.copies_trainer:
-        return 4 * size / machine.bandwidth
-    if model.config.rollout.engine.takes_deltas():
+        passes = 30 if model.config.rollout.engine.weight_sync == "delta" else 4  # two checksums and a comparison
+        return passes * size / machine.bandwidth
+    if model.config.rollout.engine.weight_sync == "delta":
         return 4 * size / machine.bandwidth + size / 30 / DISK
     return 2 * size / DISK

@@ -60,12 +60,12 @@ async def apply_pack(engine: ServingEngine, pack: Pack, lora_base: LoraBase | No
     which keeps the base weights of a full pack."""
     if pack.factors or pack.kind == "factors":
         merged = await asyncio.to_thread((lora_base or LoraBase()).merge, pack)
-        await send_and_commit(await engine.begin(pack.version), lambda: merged, checksum=pack.checksum)
+        await send_and_commit(await engine.begin(pack.version), merged, checksum=pack.checksum)
         return
     if pack.kind == "delta":
         await _check_base(engine, pack)
     update = await engine.begin(pack.version, base=pack.base)
-    await send_and_commit(update, lambda: pack.tensors, pack.patches, pack.checksum)
+    await send_and_commit(update, pack.tensors, pack.patches, pack.checksum)
 
 
 async def _check_base(engine: ServingEngine, pack: Pack) -> None:

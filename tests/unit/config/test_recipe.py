@@ -389,7 +389,7 @@ def test_a_remote_engine_needs_addresses() -> None:
     ("setting", "engines"),
     [
         ("rollout.engine.url=[http://host:8000]", "remote"),
-        ("rollout.engine.weight_sync=delta", "vllm, remote"),
+        ("rollout.engine.weights_dir=/weights", "remote"),
         ("rollout.engine.tensor_parallel_size=2", "vllm"),
     ],
 )

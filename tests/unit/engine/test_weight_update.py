@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.core.checksum import checksum
+from dojang.engine.generate_engine import GenerateEngine
 from dojang.engine.torch_engine import TorchEngine
 from dojang.protocols import Patch
 from dojang.types import Sampling
@@ -126,5 +127,64 @@ def test_engine_with_failed_update_samples_nothing(engine: TorchEngine) -> None:
         [completion] = await engine.generate(PROMPT, 1, WARM)
         state = await engine.state()
         assert (completion.version, state.version, state.dirty, state.running, state.waiting) == (3, 3, "", 0, 0)
+
+    run(engine, play)
+
+
+@pytest.mark.parametrize("kind", [TorchEngine, GenerateEngine])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_engine_loads_deltas_and_full_weights_when_they_do_not_fit(
+    micro_model: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[TorchEngine] | type[GenerateEngine],
+    dtype: torch.dtype,
+) -> None:
+    store = WeightVersions(dtype, deltas=2)
+    engine = kind(micro_model(dtype), tokenizer, store, max_num_seqs=4, weight_sync="delta")
+    held = engine._scheduler.weights if isinstance(engine, TorchEngine) else engine._parameters
+    trained = {name: each.detach().clone() for name, each in micro_model(dtype, seed=3).named_parameters()}
+
+    async def load(version: int, *missed: int) -> float:
+        for each in (*missed, version):
+            trained["model.embed_tokens.weight"][each, :3] += 1.0
+            trained["model.norm.weight"] *= 1.5
+            store.publish(each, trained)
+        figures = await engine.load(version)
+        assert checksum(held) == store.checksum(version)
+        assert figures is not None
+        return figures["weights/whole"]
+
+    async def play() -> None:
+        assert await load(0) == 1.0
+        assert [await load(1), await load(2), await load(4, 3)] == [0.0, 0.0, 0.0]
+        assert not caplog.records
+        assert await load(7, 5, 6) == 1.0
+        assert "the changes since version 4 are not available" in caplog.text
+        with torch.inference_mode():
+            held["model.layers.0.self_attn.k_proj.weight"][0, 0] += 1
+        assert await load(8) == 1.0
+        assert "sending the full weights of version 8 instead of a delta: after the update" in caplog.text
+        assert await load(9) == 0.0
+        [completion] = await engine.generate(PROMPT, 1, WARM)
+        assert completion.version == 9
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_engine_sums_its_weights_again_after_an_update(engine: TorchEngine) -> None:
+    async def play() -> None:
+        first = await engine.checksum()
+        assert await engine.checksum() == first
+        update = await engine.begin(1, base=0)
+        await update.patch([Patch("model.norm.weight", torch.tensor([0]), torch.tensor([9.0]))])
+        await update.commit()
+        second = await engine.checksum()
+        assert second == checksum(engine._scheduler.weights) != first
+        update = await engine.begin(2, base=1)
+        with pytest.raises(ValueError, match="the checksum is"):
+            await update.commit("0123456789abcdef")
+        assert await engine.checksum() == second
 
     run(engine, play)
