@@ -1,6 +1,7 @@
 """Algorithms: advantages from rewards, and the loss of each token.
 
 policy_gradient          PolicyGradient: what all policy-gradient algorithms share
+section                  base class of algorithms without policy-gradient settings
 advantages               advantage estimators: grpo, mean, rloo, reinforce++, maxrl, gdpo
 grpo                     clipped surrogate; GRPO, Dr. GRPO, DAPO, RLOO, REINFORCE++, MaxRL, GDPO
 gspo, cispo, sapo        sequence-level ratio; clipped importance weight; soft gate

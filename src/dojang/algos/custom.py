@@ -4,14 +4,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from dojang.algos.section import PlainAlgorithmSection
 from dojang.core.errors import ConfigError
-from dojang.core.section import Section, make_object
+from dojang.core.section import make_object
 from dojang.protocols import Algorithm, LimitsRatios, Requirements, TrainsCritic
 
 __all__ = ["CustomAlgorithmConfig"]
 
 
-class CustomAlgorithmConfig(Section):
+class CustomAlgorithmConfig(PlainAlgorithmSection):
     """An algorithm from your own class."""
 
     name: Literal["custom"] = "custom"

@@ -4,20 +4,17 @@ The batch consists of data rows instead of rollouts; packing, optimizer, schedul
 of any other run. Its checkpoint is the warm start of an RL run.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-from dojang.core.section import Section
+from dojang.algos.section import PlainAlgorithmSection
 from dojang.protocols import LossAggregation, Requirements, TokenBatch, TokenLoss
 from dojang.types import Group
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Sft", "SftConfig"]
 
 
-class SftConfig(Section):
+class SftConfig(PlainAlgorithmSection):
     """Supervised fine-tuning on rows of a prompt and a completion."""
 
     name: Literal["sft"] = "sft"
@@ -26,14 +23,6 @@ class SftConfig(Section):
     loss_aggregation: LossAggregation = "tokens"
     """Loss aggregation. tokens: mean over all completion tokens of the batch. sequences: mean over rows of each row's
     token mean. constant: mean over rows of each row's sum divided by rollout.max_tokens."""
-
-    # Settings of other algorithms that SFT does not use.
-    advantage: ClassVar[str] = ""
-    kl_coef: ClassVar[float] = 0.0
-    kl_in_reward: ClassVar[float] = 0.0
-    old_logprobs: ClassVar[str] = "behaviour"
-    corrections: ClassVar[tuple[()]] = ()
-    reward_weights: ClassVar[Mapping[str, Any]] = {}
 
     def make(self, max_tokens: int) -> "Sft":
         """Makes the algorithm with these settings."""

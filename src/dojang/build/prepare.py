@@ -27,7 +27,7 @@ from dojang.core.paths import cache_root
 from dojang.core.section import complaints
 from dojang.loop.checkpoint_ranking import check_source
 from dojang.protocols import Algorithm, Judge, MultiNodeJudge, Task
-from dojang.tasks.splits import check_custom, check_gradable, check_parts, check_rewards
+from dojang.tasks.splits import check_gradable, check_parts, check_rewards
 from dojang.types import Message, Problem
 from dojang.workflows.chat_renderer import ChatRenderer
 
@@ -230,19 +230,22 @@ async def _benchmark_task(benchmark: Loaded, judge: Judge) -> Task:
     with naming(benchmark.name):
         if config.task.runs_programs:
             return await checked_task(config, problems, judge)
-        await check_rewards(task := config.task.make(problems), problems)
-        await check_gradable(task, problems, config.task.name, config.health.max_judge_errors)
+        await _check_grading(task := config.task.make(problems), config, problems)
         return task
+
+
+async def _check_grading(task: Task, config: RunConfig, problems: Mapping[str, Sequence[Problem]]) -> None:
+    await check_rewards(task, problems)
+    most = config.health.max_judge_errors
+    await check_gradable(task, problems, config.task.name, most, user_code=config.task.user_code)
 
 
 async def checked_task(config: RunConfig, problems: Mapping[str, Sequence[Problem]], judge: Judge) -> Task:
     """Builds a task and checks its rewards, and that the judge supports the languages of its problems."""
     task = config.task.make(problems, judge)
-    if config.task.name == "custom":
-        await check_custom(task, problems, config.task.make_with)
-    await check_rewards(task, problems)
-    await check_gradable(task, problems, config.task.name, config.health.max_judge_errors)
-    if config.task.name == "custom" and config.algo.name != "custom":
+    await config.task.check_made(task, problems)
+    await _check_grading(task, config, problems)
+    if config.task.user_code:
         await check_parts(task, problems, config.algo.reward_weights)
     if config.task.runs_programs:
         for language in sorted(getattr(task, "languages", ())):

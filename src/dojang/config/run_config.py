@@ -39,7 +39,7 @@ from dojang.core.section import Section
 from dojang.judge.config import JudgeConfig
 from dojang.loop.config import CheckpointConfig, HealthConfig, LoopConfig
 from dojang.tasks.answer_line import AnswerLineConfig
-from dojang.tasks.reward_settings import unknown_parts, weight_of
+from dojang.tasks.reward_settings import unknown_parts
 from dojang.track.config import TrackConfig
 from dojang.trainer.config import CriticConfig, TrainConfig
 from dojang.workflows.coder_tester import CoderTesterConfig, TesterConfig
@@ -285,7 +285,7 @@ class RunConfig(Section):
         wrong += [*self._parts_agree(), *self._maxrl_agrees(), *self._training_agrees(), *self._length_agrees()]
         kind = (self.algo.name, self.workflow.name)
         wrong += distillation_disagreements(self.distillation, *kind, self.rollout, self.train)
-        if self.algo.name != "custom" and self.algo.name != "sft" and self.algo.needs_group:
+        if self.algo.needs_group:
             wrong += samples_disagreements(self.distillation, self.algo.advantage, self.rollout.group_size)
         wrong += sft_disagreements(*kind, self.rollout, self.loop)
         if wrong:
@@ -294,7 +294,7 @@ class RunConfig(Section):
 
     def _parts_agree(self) -> Iterator[str]:
         """Checks algo.reward_weights; those of a custom task are checked when the task is built."""
-        if self.algo.name == "custom" or not self.algo.reward_weights or self.task.name == "custom":
+        if not self.algo.reward_weights or self.task.user_code:
             return
         known = {*self.task.part_names(), *self.workflow.own_parts}
         unknown = self.algo.reward_weights.keys() - known - {"overlong"}
@@ -303,19 +303,9 @@ class RunConfig(Section):
 
     def _maxrl_agrees(self) -> Iterator[str]:
         """Checks that the task has no negative rewards, which maxrl does not define; others fail during the run."""
-        if self.algo.name == "custom" or self.algo.advantage != "maxrl":
-            return
-        needs = "but algo.advantage=maxrl is defined for rewards of 0 and more"
-        if self.task.name == "code" and self.task.reward_shape != "binary":
-            yield (
-                f"task.reward_shape={self.task.reward_shape} gives -1 without a program, {needs}; set "
-                f"task.reward_shape=binary"
-            )
-        weights = {name: weight_of(kind) for name, kind in getattr(self.task, "rewards", {}).items()}
-        if self.task.name == "maths":
-            weights |= {"correct": self.task.correct, "boxed": self.task.boxed}
-        if negative := [name for name, weight in weights.items() if weight < 0]:
-            yield f"the weight of {', '.join(negative)} in the task's rewards is negative, {needs}"
+        if self.algo.advantage == "maxrl":
+            for reason in self.task.negative_rewards():
+                yield f"algo.advantage=maxrl is defined for rewards of 0 and more, but {reason}"
 
     def _length_agrees(self) -> Iterator[str]:
         if self.epochs is not None:  # the rest is checked once the number of steps is known
@@ -324,7 +314,6 @@ class RunConfig(Section):
             return
         if (
             self.loop.stale_updates
-            and self.algo.name != "custom"
             and self.algo.old_logprobs == "trainer"
             # opsm keeps samples with a positive advantage, and most others, unchanged
             and all(each.name == "opsm" for each in self.algo.corrections)

@@ -21,7 +21,7 @@ programs are run (judge/).
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self
@@ -85,6 +85,11 @@ class CodeConfig(RewardedTaskConfig):
     checker: Literal["contest", "tokens", "caseless", "floats", "exact", "unordered"] | None = None
     """Checker that compares outputs, overriding that of each problem except checker programs. null: each problem's
     checker, which is contest in contest datasets and tokens where a problem names none (docs/judge.md)."""
+
+    def negative_rewards(self) -> Iterator[str]:
+        yield from super().negative_rewards()
+        if self.reward_shape != "binary":
+            yield f"task.reward_shape={self.reward_shape} gives -1 without a program; set task.reward_shape=binary"
 
     def for_benchmark(self) -> Self:
         """Copy that runs all tests."""

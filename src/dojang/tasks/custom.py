@@ -8,6 +8,7 @@ from pydantic import Field
 from dojang.core.section import make_object
 from dojang.protocols import Judge, Task
 from dojang.tasks.section import TaskSection
+from dojang.tasks.splits import check_custom
 from dojang.types import Problem
 
 __all__ = ["CustomTaskConfig"]
@@ -18,6 +19,7 @@ class CustomTaskConfig(TaskSection):
 
     grades_on_nodes: ClassVar[bool] = True
     grades_with_problems: ClassVar[bool] = True
+    user_code: ClassVar[bool] = True
     name: Literal["custom"] = "custom"
     make_with: str
     """package.module:Class with the methods of Task; called with the problems by split and the options."""
@@ -27,3 +29,6 @@ class CustomTaskConfig(TaskSection):
     def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> Task:
         task: Task = make_object(self.make_with, "task.make_with", problems, **self.options)
         return task
+
+    async def check_made(self, task: Task, problems: Mapping[str, Sequence[Problem]]) -> None:
+        await check_custom(task, problems, self.make_with)

@@ -45,6 +45,9 @@ class MathsConfig(RewardedTaskConfig):
     def worker_processes(self) -> int | None:
         return self.workers
 
+    def weights(self) -> dict[str, float]:
+        return {**super().weights(), "correct": self.correct, "boxed": self.boxed}
+
     def right_and_wrong(self, problem: Problem) -> tuple[list[str], list[str]]:
         return right_and_wrong(str(problem.reference), lambda answer: f"\\boxed{{{answer}}}")
 

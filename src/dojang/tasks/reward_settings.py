@@ -10,7 +10,7 @@ The `regex` library stops a slow pattern at a time limit, in any thread; such a 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -185,6 +185,14 @@ class RewardedTaskConfig(TaskSection):
 
     def part_names(self) -> list[str]:
         return [*self.own_parts, *labels(self.rewards).values()]
+
+    def weights(self) -> dict[str, float]:
+        """Weights of the terms of the reward."""
+        return {name: weight_of(kind) for name, kind in self.rewards.items()}
+
+    def negative_rewards(self) -> Iterator[str]:
+        if negative := [name for name, weight in self.weights().items() if weight < 0]:
+            yield f"the weight of {', '.join(negative)} in the task's rewards is negative; make it 0 or more"
 
 
 def weight_of(kind: Kind) -> float:

@@ -1,6 +1,6 @@
 """Base class of the `task` section: what a task needs from the run that uses it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol, Self, runtime_checkable
 
 from dojang.core.section import Section
@@ -32,6 +32,9 @@ class TaskSection(Section):
     grades_with_problems: ClassVar[bool] = False
     """Whether grading on other nodes needs all problems there."""
 
+    user_code: ClassVar[bool] = False
+    """Whether grading is the user's own code: it may be slow or cost money, and the terms of its reward are unknown."""
+
     own_parts: ClassVar[tuple[str, ...]] = ()
     """Names of the terms of the task's own reward."""
 
@@ -43,6 +46,13 @@ class TaskSection(Section):
         """Creates the task of problems by split. The caller closes the judge, which only a task that runs programs
         uses."""
         raise NotImplementedError
+
+    async def check_made(self, task: Task, problems: Mapping[str, Sequence[Problem]]) -> None:
+        """Raises ConfigError if the task that `make` created cannot be used."""
+
+    def negative_rewards(self) -> Iterator[str]:
+        """Settings that make rewards negative, each with a remedy."""
+        yield from ()
 
     def judge_input(self, problem: Problem) -> JudgeInput:
         """Tests of a problem, of a task that runs programs. Raises ValueError if the problem cannot be judged."""

@@ -72,16 +72,21 @@ async def check_parts(task: Task, problems: Mapping[str, Sequence[Problem]], nam
         raise ConfigError(f"{unknown_parts(unknown, known)} (those of an empty answer to {first.id})")
 
 
-TRIED, TRIED_CUSTOM = 16, 3
+TRIED, TRIED_USER_CODE = 16, 3
 """Number of problems of a split that `check_gradable` grades; a custom task may be slow or cost money."""
 
 
 async def check_gradable(
-    task: Task, problems: Mapping[str, Sequence[Problem]], name: str, max_judge_errors: float
+    task: Task,
+    problems: Mapping[str, Sequence[Problem]],
+    name: str,
+    max_judge_errors: float,
+    *,
+    user_code: bool = False,
 ) -> None:
     """Raises DataError if more than `max_judge_errors` of the problems cannot be graded, such as text answers under a
     numeric task. Grades a sample completion of some problems of each split. `name` is task.name."""
-    most = TRIED_CUSTOM if name == "custom" else TRIED
+    most = TRIED_USER_CODE if user_code else TRIED
     for split, every in problems.items():
         tried = every[:: max(1, len(every) // most)][:most]
         reasons = [why for why in await asyncio.gather(*(_ungradable(task, problem) for problem in tried)) if why]
@@ -92,7 +97,7 @@ async def check_gradable(
             raise DataError(
                 f"{len(reasons)} of {len(tried)} problems tried of the {split} split cannot be graded by "
                 f"task.name={name}, such as {reasons[0]}; "
-                + ("correct the task" if name == "custom" else f"{remedy}keywords or custom")
+                + ("correct the task" if user_code else f"{remedy}keywords or custom")
             )
 
 

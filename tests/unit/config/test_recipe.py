@@ -248,7 +248,7 @@ def test_weights_are_for_rewards_there_are() -> None:
         (("algo.corrections=[{name: icepop}]",), "with old_logprobs=behaviour; set old_logprobs=trainer"),
         (
             ("algo.name=maxrl", "task={name: code}"),
-            "task.reward_shape=fraction gives -1 without a program, but algo.advantage=maxrl",
+            "rewards of 0 and more, but task.reward_shape=fraction gives -1 without a program; set",
         ),
         (
             ("algo.name=maxrl", "task.rewards={correct: 1, format: -0.5}"),
