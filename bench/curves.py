@@ -2,8 +2,7 @@
 
     python bench/curves.py OUTPUT.png NAME=RUN_DIR/metrics.jsonl NAME=...
 
-What counts is how often the policy that attempted had learned: of the steps that only attempted (loop.stale_updates)
-the last is shown.
+The x axis counts the steps that the policy had learned from. Of steps without an update the last is shown.
 """
 
 import json

@@ -69,7 +69,8 @@ def play_dojang(name: str, lengths: str, clock: Clock) -> None:
         with clock.part("update"):
             await trainer.forward_backward(_credited(algorithm, ids, drawn, rewards))
             await trainer.optim_step()
-            await engine.load(await trainer.publish())
+            await trainer.publish(number + 1)
+            await engine.load(number + 1)
 
     async def whole() -> None:
         with suppress(Begun):
@@ -88,7 +89,7 @@ def _credited(
     drawn: Sequence["Completion"],
     rewards: Sequence[float],
 ) -> "list[Group]":
-    from dojang.loop.sync import compute_advantages
+    from dojang.loop.rollout import compute_advantages
     from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
 
     samples = [

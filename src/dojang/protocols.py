@@ -305,8 +305,8 @@ class Trainer(Protocol):
         """Log-probs of each sample's tokens under the frozen teacher model; 0 where the mask is False. Needs a local
         teacher (distillation.teacher)."""
 
-    async def publish(self) -> int:
-        """Hand the current weights to the weight store; returns their version."""
+    async def publish(self, version: int) -> None:
+        """Hand the current weights to the weight store under `version`: the number of steps trained."""
 
     async def save(self, path: Path) -> None:
         """Write weights, optimizer and schedule position into the directory `path`."""

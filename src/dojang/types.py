@@ -345,6 +345,20 @@ class Sample:
         found[self.mask] = values
         return float_array(found)
 
+    def versions(self) -> "Ints":
+        """Version of the weights that sampled each token; -1 for tokens that were not sampled."""
+        import numpy as np
+
+        found = np.where(self.mask, np.int32(self.version), np.int32(-1))
+        for span in self.spans:
+            found[span.start : span.end] = span.version
+        return found
+
+    @property
+    def oldest_version(self) -> int:
+        """Oldest version of the weights that sampled a token."""
+        return min((span.version for span in self.spans), default=self.version)
+
     @property
     def reward(self) -> float:
         """Reward of the verdict. ValueError for JUDGE_ERROR samples, which must never be trained on."""

@@ -31,7 +31,7 @@ from dojang.types import Group, Metrics, Problem, Sample
 
 if TYPE_CHECKING:
     from dojang.build.assemble import Prepared
-    from dojang.loop.sync import Run
+    from dojang.loop.run import Run
 
 __all__ = ["Session"]
 
@@ -50,6 +50,7 @@ class Session:
         self._open = AsyncExitStack()
         self._run: Run | None = None
         self._prompts_drawn = 0
+        self._version = 0
 
     def __enter__(self) -> Self:
         raise ConfigError("a Session is asynchronous: use `async with`, in an async function or a notebook cell")
@@ -66,7 +67,8 @@ class Session:
                 if each is not None:
                     opening.push_async_callback(each.close)
             if not run.weights_synced:
-                await run.engine.load(await run.trainer.publish())
+                await run.trainer.publish(0)
+                await run.engine.load(0)
             self._run = run
             self._open = opening.pop_all()
         return self
@@ -91,7 +93,7 @@ class Session:
         """Samples, grades and compares a group of completions per problem. Without problems, or with their number,
         draws the next ones in the seeded order of `dojang.train` (rollout.prompts_per_step)."""
         from dojang.loop.prompt_sampler import draw_prompts
-        from dojang.loop.sync import compute_advantages, rollout
+        from dojang.loop.rollout import compute_advantages, rollout
 
         run, first = self._opened, self._prompts_drawn
         if problems is None or isinstance(problems, int):
@@ -118,9 +120,10 @@ class Session:
 
     async def publish(self) -> int:
         """Sends the trainer's weights to the engine. Returns their version."""
-        version = await self._opened.trainer.publish()
-        await self._opened.engine.load(version)
-        return version
+        self._version += 1
+        await self._opened.trainer.publish(self._version)
+        await self._opened.engine.load(self._version)
+        return self._version
 
     async def logprobs(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Computes the trainer's log-probs of each sample's tokens; 0 for prompt tokens."""

@@ -1,6 +1,6 @@
 """Builds the objects of a run from its RunConfig.
 
-assemble.py          the composition root: data, task, judge, policies -> loop.sync.Run
+assemble.py          the composition root: data, task, judge, policies -> loop.run.Run
 prepare.py           checks settings, loads data, builds task and algorithms: all before a model is loaded
 preflight.py         checks of packages, architectures and the run directory
 local.py             one policy in this process: model, tokenizer, engine, trainer

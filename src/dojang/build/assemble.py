@@ -28,7 +28,7 @@ from dojang.loop.checkpoint_ranking import CheckpointRanking
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
-from dojang.loop.sync import Run
+from dojang.loop.run import Run
 from dojang.protocols import Algorithm, RolloutEngine, Trainer
 from dojang.track.console import ConsoleTracker
 from dojang.track.file_tracker import FileTracker
@@ -37,6 +37,7 @@ from dojang.trainer import distributed
 from dojang.trainer.distributed import DistributedTrainer
 from dojang.trainer.multi_policy_trainer import MultiPolicyTrainer
 from dojang.trainer.process_group import SINGLE_PROCESS, ProcessGroup, join_process_group
+from dojang.trainer.thread_trainer import ThreadTrainer
 
 if TYPE_CHECKING:
     from dojang.build.ray import RayPolicy
@@ -62,6 +63,8 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     parts = _make_parts(config, prepared, make)
     leading, *_ = parts.values()
     engine, trainer = _combine(parts, ranks, prepared.algorithm)
+    if config.loop.mode != "sync" and config.runtime.name == "local":
+        trainer = ThreadTrainer(trainer, numeric.device)
     return Run(
         seed=config.seed,
         steps=config.steps,
@@ -103,7 +106,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         weights_synced=config.rollout.engine.copies_trainer
         and config.train.lora is None
         and config.runtime.name == "local",
-        lag=config.loop.stale_updates // config.train.steps_per_batch,
+        lag=config.loop.staleness,
         critic=has_critic(prepared.algorithm),
         eval_samples=held_out_samples(config, prepared.held_out, leading.renderer),
         distiller=make_distiller(config, leading, trainer),
@@ -162,7 +165,7 @@ def _combine(
     if others:
         (second,) = others
         apart = first.config.runtime.name == "ray"  # each role has its own devices
-        engine = MultiPolicyEngine(engine, second.engine, second.policy.weights.newest, concurrent=apart)
+        engine = MultiPolicyEngine(engine, second.engine, concurrent=apart)
         trainer = MultiPolicyTrainer({role: each.trainer for role, each in parts.items()}, algorithm, concurrent=apart)
     return engine, DistributedTrainer(trainer, ranks) if ranks.world > 1 else trainer
 

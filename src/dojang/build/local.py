@@ -141,7 +141,8 @@ def make_renderer(
 
 def make_weights(config: RunConfig, numeric: Numerics) -> WeightVersions:
     """Builds the weight store between a trainer and an engine of this process, or external servers."""
-    return WeightVersions(numeric.compute, deltas=DELTA_CHAIN if config.rollout.engine.weight_sync == "delta" else 0)
+    deltas = DELTA_CHAIN if config.rollout.engine.weight_sync == "delta" else 0
+    return WeightVersions(numeric.compute, keep=config.loop.staleness + 1, deltas=deltas)
 
 
 class LocalPolicy:
@@ -198,7 +199,7 @@ class LocalPolicy:
             algorithm,
             self.weights,
             config.train,
-            total_updates=config.steps * config.train.steps_per_batch - config.loop.stale_updates,
+            total_updates=config.steps * config.train.steps_per_batch,
             max_tokens=config.rollout.max_tokens,
             temperature=config.rollout.temperature,
             compute=numeric.compute,

@@ -57,8 +57,9 @@ class RayPolicy:
         self._config, self._runtime = config, config.runtime
         self.tokenizer = tokenizer
         self._numeric = numeric
-        external = config.rollout.engine.external
-        self.weights: LatestWeights | WeightVersions = make_weights(config, numeric) if external else LatestWeights()
+        self.weights: LatestWeights | WeightVersions = LatestWeights(keep=config.loop.staleness + 1)
+        if config.rollout.engine.external:
+            self.weights = make_weights(config, numeric)
         self._gpus = gpus_each(self._runtime, config.model.device)
         # Before the engines: those are placed one by one around the trainers.
         self._placements = self._reserve("trainers", self._runtime.trainers, gpus=self._gpus)

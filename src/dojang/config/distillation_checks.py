@@ -74,5 +74,5 @@ def sft_disagreements(algorithm: str, workflow: str, rollout: RolloutConfig, loo
             "rollout.top_p, top_k and min_p are for rollouts, but algo.name=sft has none; leave them out (evaluations "
             "use eval.top_p, top_k and min_p)"
         )
-    if loop.stale_updates:
-        yield "loop.stale_updates is for rollouts, but algo.name=sft has none; leave it out"
+    if loop.mode != "sync":
+        yield f"loop.mode={loop.mode} is for rollouts, but algo.name=sft has none; leave it out"

@@ -10,6 +10,7 @@ RENAMED = {
     "algo.parts": "algo.reward_weights",
     "algo.refills": "algo.max_resample_rounds",
     "health.window": "health.patience_steps",
+    "loop.stale_updates": "loop.lag",
     "model.template": "model.chat_template_kwargs",
     "rollout.chunk": "rollout.engine.prefill_chunk_tokens",
     "rollout.handover": "rollout.engine.weights_dir",

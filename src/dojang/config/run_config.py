@@ -82,10 +82,6 @@ def sections(annotation: Any) -> list[type[BaseModel]]:
     return []
 
 
-def _epochs(train: TrainConfig) -> str:
-    return "" if train.ppo_epochs == 1 else f" times train.ppo_epochs={train.ppo_epochs}"
-
-
 class ModelConfig(Section):
     """The policy to train."""
 
@@ -313,25 +309,18 @@ class RunConfig(Section):
                 yield f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out"
             return
         if (
-            self.loop.stale_updates
+            self.loop.staleness
             and self.algo.old_logprobs == "trainer"
             # opsm keeps samples with a positive advantage, and most others, unchanged
             and all(each.name == "opsm" for each in self.algo.corrections)
         ):
             yield (
-                f"loop.stale_updates={self.loop.stale_updates} trains on old rollouts, but with "
-                f"algo.old_logprobs=trainer (algo.name={self.algo.name}) importance ratios use log-probs computed just "
-                "before the update, so nothing corrects for the lag; set algo.old_logprobs=behaviour, or add "
-                "algo.corrections=[{name: token_tis}]"
+                f"loop.mode={self.loop.mode} trains on rollouts of older weights (loop.lag={self.loop.staleness}), but "
+                f"with algo.old_logprobs=trainer (algo.name={self.algo.name}) importance ratios use log-probs computed "
+                "just before the update, so nothing corrects for the lag; set algo.old_logprobs=behaviour, or add "
+                "algo.corrections=[{name: token_tis}], or use loop.mode=sync"
             )
-        stale, rest = divmod(self.loop.stale_updates, self.train.steps_per_batch)
-        if rest or stale >= self.steps:
-            yield (
-                f"loop.stale_updates={self.loop.stale_updates} must be a multiple of train.minibatches="
-                f"{self.train.minibatches}{_epochs(self.train)} and leave some of steps={self.steps} for updates: "
-                f"{stale} of them only sample"
-            )
-        updates = self.steps * self.train.steps_per_batch - self.loop.stale_updates
+        updates = self.steps * self.train.steps_per_batch
         if self.train.critic.warmup_steps >= max(1, updates):
             yield (
                 f"train.critic.warmup_steps={self.train.critic.warmup_steps} leaves none of the run's {updates} "

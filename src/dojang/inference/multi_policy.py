@@ -1,7 +1,7 @@
 """Engines of two policies behind the interface of one."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dojang.inference.engine_pool import sum_metrics
 from dojang.protocols import RolloutEngine
@@ -11,22 +11,19 @@ __all__ = ["MultiPolicyEngine"]
 
 
 class MultiPolicyEngine:
-    """The first policy's RolloutEngine, plus a second engine that loads its own newest weights at the same time."""
+    """The first policy's RolloutEngine, plus a second engine that loads the same version of its own weights."""
 
-    def __init__(
-        self, first: RolloutEngine, second: RolloutEngine, newest: Callable[[], int], *, concurrent: bool = False
-    ) -> None:
-        """`newest` returns the second policy's newest version: the two may be updated at different rates. `concurrent`:
-        the engines share no device, so both load weights at once."""
-        self._first, self._second, self._newest, self._concurrent = first, second, newest, concurrent
+    def __init__(self, first: RolloutEngine, second: RolloutEngine, *, concurrent: bool = False) -> None:
+        """`concurrent`: the engines share no device, so both load weights at once."""
+        self._first, self._second, self._concurrent = first, second, concurrent
 
     async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
         return await self._first.generate(prompt, n, sampling)
 
     async def load(self, version: int) -> Metrics:
         if self._concurrent:
-            return sum_metrics(await asyncio.gather(self._first.load(version), self._second.load(self._newest())))
-        return sum_metrics([await self._first.load(version), await self._second.load(self._newest())])
+            return sum_metrics(await asyncio.gather(self._first.load(version), self._second.load(version)))
+        return sum_metrics([await self._first.load(version), await self._second.load(version)])
 
     async def close(self) -> None:
         await asyncio.gather(self._first.close(), self._second.close())

@@ -1,6 +1,12 @@
-"""The synchronous training loop: prompts -> rollout -> reward -> advantages -> update -> sync weights.
+"""The training loop: prompts -> rollout -> reward -> advantages -> update -> publish weights.
 
-sync                  the loop itself
+train                 the loop itself
+run                   its objects and settings
+batch_producer        samples the next batches while the trainer works
+rollout               rollouts of one batch; advantages
+update                update of the policy on one batch
+scheduled_eval        evaluations at their steps
+stoppable             work that ends when the run is told to stop
 config                settings of rollout, loop, checkpoint and health
 prompt_sampler        draws prompts: a seeded shuffle per epoch
 kl_in_reward          KL penalty subtracted from rewards

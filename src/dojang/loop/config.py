@@ -1,8 +1,8 @@
 """Settings of the loop, checkpoints and the health check."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dojang.core.run_dir import ACCURACY, EVALUATION, REWARD
 from dojang.core.section import Section
@@ -11,11 +11,29 @@ __all__ = ["CheckpointConfig", "HealthConfig", "LoopConfig"]
 
 
 class LoopConfig(Section):
-    """Order of rollouts and updates."""
+    """Order of rollouts and updates (docs/async.md)."""
 
-    stale_updates: int = Field(default=0, ge=0)
-    """Staleness: number of optimizer updates between a rollout and its own update, a multiple of train.minibatches *
-    train.ppo_epochs. For experiments with off-policy data. The first steps only roll out."""
+    mode: Literal["sync", "overlap"] = "sync"
+    """sync: rollout and update take turns. overlap: the next batch is sampled while the trainer works; the same tokens
+    in every repetition on a CPU."""
+    lag: int | None = Field(default=None, ge=0)
+    """Largest staleness: published versions of the weights between the one that samples a batch and the one that is
+    trained on it. Defaults to 1 in overlap; 0 in sync."""
+
+    @property
+    def staleness(self) -> int:
+        """`lag`, or its default."""
+        if self.lag is None:
+            return 0 if self.mode == "sync" else 1
+        return self.lag
+
+    @model_validator(mode="after")
+    def _modes_agree(self) -> Self:
+        if self.mode == "sync" and self.lag:
+            raise ValueError(
+                f"lag={self.lag} needs mode=overlap: in sync every batch is sampled with the newest weights"
+            )
+        return self
 
 
 class CheckpointConfig(Section):

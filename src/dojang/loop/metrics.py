@@ -9,7 +9,7 @@ from statistics import fmean
 from dojang.loop.health_check import has_signal
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["StepTimer", "advantage_metrics", "rollout_metrics"]
+__all__ = ["StepTimer", "advantage_metrics", "rollout_metrics", "staleness_metrics"]
 
 
 _MAIN_ROLES = ("policy", "coder")
@@ -44,6 +44,17 @@ def advantage_metrics(groups: Sequence[Group]) -> Metrics:
         advantage for group in groups for sample in group.samples for advantage in sample.sampled(sample.advantages)
     ]
     return dict(_mean_min_max("critic/advantages", tokens))
+
+
+def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
+    """Staleness of each sample: published versions between its oldest token and the weights it is trained on."""
+    ages = [
+        float(version - sample.oldest_version)
+        for group in groups
+        for sample in group.samples
+        if sample.version >= 0  # SFT completions were not sampled
+    ]
+    return {"staleness/mean": fmean(ages), "staleness/max": max(ages)} if ages else {}
 
 
 def _sample_metrics(samples: Sequence[Sample]) -> Iterator[tuple[str, float]]:

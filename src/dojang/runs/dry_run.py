@@ -32,7 +32,7 @@ def describe(config: RunConfig) -> str:
     config = prepared.config
     rollout = config.rollout
     passes = config.steps * rollout.prompts_per_step / len(prepared.train)
-    updates = config.steps * config.train.steps_per_batch - config.loop.stale_updates
+    updates = config.steps * config.train.steps_per_batch
     return "\n".join(
         [
             "would run:",

@@ -36,8 +36,8 @@ from dojang.track.console import console_printer
 
 if TYPE_CHECKING:
     from dojang.build.assemble import Prepared
+    from dojang.loop.run import Run
     from dojang.loop.run_state import State
-    from dojang.loop.sync import Run
     from dojang.track.exporter import Exporters
 
 __all__ = ["dry_run", "import_build", "process_count", "resume", "run", "start"]
@@ -258,7 +258,7 @@ def _train(
 
 async def _loop(wired: "Run", state: "State", judge: Judge, request: StopRequest) -> None:
     """Runs the loop; Ctrl-C, SIGTERM, SIGHUP and `request` stop it after a checkpoint."""
-    from dojang.loop.sync import train
+    from dojang.loop.train import train
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

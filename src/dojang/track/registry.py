@@ -222,8 +222,14 @@ ROWS = (
             Metric("timing_s/rollout", "Duration of the rollout: generation and judging.", "s"),
             Metric("timing_s/teacher", "Duration of teacher log-probs, with `distillation`.", "s"),
             Metric("timing_s/update", "Duration of the update: gradients and optimizer steps.", "s"),
-            Metric("timing_s/publish", "Duration of the weight sync to the engine.", "s"),
+            Metric("timing_s/publish", "Duration of handing the weights to the weight store.", "s"),
+            Metric("timing_s/load", "Duration of loading weights into the engine, before the rollout.", "s"),
             stacked=True,
+        ),
+        _panel(
+            "Waiting",
+            Metric("timing_s/wait", "Time that the trainer waited for rollouts.", "s"),
+            Metric("timing_s/idle_engine", "Time that the engine waited for weights, before the rollout.", "s"),
         ),
         _panel("Step", Metric("timing_s/step", "Duration of a step, without evaluation and saving.", "s")),
         _panel(

@@ -48,10 +48,8 @@ class MultiPolicyTrainer(ForwardingTrainer):
     async def skip_steps(self, count: int) -> None:
         await self._run({role: partial(each.skip_steps, count) for role, each in self._trainers.items()})
 
-    async def publish(self) -> int:
-        """Publishes all models; returns the version of the first role."""
-        versions = await self._run({role: trainer.publish for role, trainer in self._trainers.items()})
-        return versions[self._first]
+    async def publish(self, version: int) -> None:
+        await self._run({role: partial(each.publish, version) for role, each in self._trainers.items()})
 
     async def save(self, path: Path) -> None:
         for role in self._trainers:

@@ -107,9 +107,10 @@ class TorchTrainer:
         self._critic = critic
         self._teacher = teacher
         self._critic_warmup = critic.warmup if critic is not None else 0
-        self._version = 0
-        self._skipped = 0
-        """Skipped optimizer steps, without a gradient; the schedule counts them."""
+        self._updates, self._skipped = 0, 0
+        """Optimizer steps, and skipped ones, without a gradient; the schedule counts both."""
+        self._published: int | None = 0
+        """Version of the current weights; None if they are not published."""
         self._has_published = False
         self._entropy_bonus: EntropyController | None = getattr(algorithm, "entropy_bonus", None)
         self._entropy = math.inf
@@ -122,7 +123,7 @@ class TorchTrainer:
         limit, figures = self._limit(batches) if self._algorithm.requirements.limit else (math.inf, {})
         if self._critic is not None:
             figures = {**figures, **self._critic.backward(batches, tokens)}
-            if self._version < self._critic_warmup:
+            if self._updates < self._critic_warmup:
                 _check_finite(figures)
                 return figures
         bonus = 0.0 if self._entropy_bonus is None else self._entropy_bonus.coef
@@ -159,7 +160,7 @@ class TorchTrainer:
         _check_finite(norms)
         config, total = self._config, self._total_updates - self._critic_warmup
         rate = learning_rate(
-            max(0, self._version + self._skipped - self._critic_warmup),
+            max(0, self._updates + self._skipped - self._critic_warmup),
             peak=config.lr,
             warmup=warmup_steps(total, steps=config.warmup_steps, ratio=config.warmup_ratio),
             total=total,
@@ -173,10 +174,11 @@ class TorchTrainer:
         self._optimizer.zero_grad(set_to_none=True)
         if self._critic is not None:
             self._critic.step()
-        if self._entropy_bonus is not None and self._version >= self._critic_warmup:
+        if self._entropy_bonus is not None and self._updates >= self._critic_warmup:
             self._entropy_bonus.update(self._entropy)
-        self._version += 1
-        if (every := config.ref_model_sync_steps) and self._reference is not None and self._version % every == 0:
+        self._updates += 1
+        self._published = None
+        if (every := config.ref_model_sync_steps) and self._reference is not None and self._updates % every == 0:
             sync_reference(self._policy, self._reference, config.ref_model_mixup_alpha)
         return {**norms, "actor/lr": rate}
 
@@ -199,11 +201,11 @@ class TorchTrainer:
         with self._teacher.loaded(self._model.device) as scorer:
             return self._per_token(samples, lambda batch: scorer(batch)[0])
 
-    async def publish(self) -> int:
+    async def publish(self, version: int) -> None:
         tensors, factors = self._weights_to_publish()
         if self._ranks.first:
-            self._weights.publish(self._version, tensors, factors)
-        return self._version
+            self._weights.publish(version, tensors, factors)
+        self._published = version
 
     async def save(self, path: Path) -> None:
         if self._adapters is None:
@@ -213,7 +215,7 @@ class TorchTrainer:
         if self._ranks.first:
             self._tokenizer.save_pretrained(path)
         entropy = None if self._entropy_bonus is None else json.dumps(self._entropy_bonus.state())
-        notes = {"version": self._version, "skipped": self._skipped, "entropy": entropy}
+        notes = {"version": self._updates, "skipped": self._skipped, "entropy": entropy}
         checkpoint.save_optimizer(path / OPTIMISER, self._model, self._optimizer, **notes)
         if self._config.ref_model_sync_steps and self._reference is not None:
             save_reference(path, self._reference)
@@ -232,7 +234,8 @@ class TorchTrainer:
                 self._critic.restore(path)
             notes = {"version": 0, "skipped": 0, "entropy": None}
             state = checkpoint.load_optimizer(path / OPTIMISER, self._model, self._optimizer, **notes)
-            self._version, self._skipped = state["version"], state["skipped"]
+            self._updates, self._skipped = state["version"], state["skipped"]
+            self._published = None
             if self._entropy_bonus is not None and state["entropy"] is not None:
                 self._entropy_bonus.restore(json.loads(state["entropy"]))
         checkpoint.load_weights(self._model, weights)
@@ -313,14 +316,20 @@ class TorchTrainer:
             )
         )
         gap_BT = (logp_BT.detach() - behaviour_BT).abs()
-        same_B = torch.tensor([sample.version == self._version for sample in batch.samples], device=gap_BT.device)
         if not batch.idle:
-            difference.add(gap_BT[batch.mask_BT & same_B[:, None]])
+            difference.add(gap_BT[batch.mask_BT & self._sampled_now(batch)])
         ruled_out_BT = batch.behaviour_logp_BT.isneginf().to(gap_BT.dtype)
         figures = {_ENTROPY: entropy_BT, "actor/zero_prob_tokens": ruled_out_BT}
         if batch.samples[0].version >= 0:  # SFT completions were not sampled
             figures[_GAP] = gap_BT
         return replace(found, figures={**found.figures, **figures})
+
+    def _sampled_now(self, batch: MicroBatch) -> Tensor:
+        """Which tokens were sampled with the current weights: only their log-probs can be compared."""
+        if any(len(sample.spans) > 1 for sample in batch.samples):
+            return batch.chosen([sample.versions() == self._published for sample in batch.samples]).bool()
+        same_B = torch.tensor([sample.version == self._published for sample in batch.samples])
+        return same_B.to(batch.mask_BT.device)[:, None]
 
     def _batch_ref_logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
         """Reference log-probs of each micro-batch, if the loss needs them."""

@@ -17,7 +17,7 @@ from dojang.build.distiller import check_tokenizers
 from dojang.config import recipe as recipes
 from dojang.core.errors import ConfigError, Interrupted
 from dojang.core.run_dir import RunDir
-from dojang.loop import sync
+from dojang.loop import train
 from dojang.loop.run_state import State
 from dojang.runs import training
 
@@ -67,15 +67,15 @@ def test_a_resumed_run_distils_the_same_tokens(
     }[kind]
     settings = [*SHORT, *chosen]
     training.run("quickstart", settings, tmp_path / "whole", resume=False)
-    taken = sync.train_step
+    taken = train.train_step
 
-    async def stopped(run: sync.Run, state: State, problems: Any, stop: asyncio.Event) -> State:
-        if state.step == 2:
+    async def stopped(run: Any, state: State, batch: Any, timer: Any, stop: asyncio.Event) -> State:
+        if state.step == 1:
             stop.set()
-        return await taken(run, state, problems, stop)
+        return await taken(run, state, batch, timer, stop)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sync, "train_step", stopped)
+        patched.setattr(train, "train_step", stopped)
         with pytest.raises(Interrupted):
             training.run("quickstart", settings, tmp_path / "parts", resume=False)
     training.run("quickstart", settings, tmp_path / "parts", resume=True)

@@ -200,8 +200,8 @@ def test_epochs_that_are_not_resolved_are_read_back_as_they_were() -> None:
 
 
 def test_settings_that_depend_on_steps_are_checked_after_epochs_are_resolved() -> None:
-    config = load("epochs=1", "loop.stale_updates=7", data("short"))
-    with pytest.raises(ConfigError, match=r"epochs=1 of 10 problems: .*leave some of steps=5 for updates"):
+    config = load("epochs=1", "algo.name=ppo", "train.critic.warmup_steps=7", data("short"))
+    with pytest.raises(ConfigError, match=r"epochs=1 of 10 problems: .*leaves none of the run's 5 optimizer steps"):
         assemble.prepare(config)
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from dojang.config import recipe as recipes
 from dojang.core.errors import ConfigError, DataError, Interrupted
 from dojang.core.run_dir import RunDir
-from dojang.loop import sync
+from dojang.loop import train
 from dojang.loop.run_state import State
 from dojang.runs import training
 from dojang.tasks.exact_match import ExactMatchConfig
@@ -33,15 +33,15 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path, monkeypatch: p
     settings = [*SHORT, *data, "checkpoint.metric=val/loss", "checkpoint.mode=min", "train.schedule=linear"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     training.run("quickstart-sft", settings, whole, resume=False)
-    taken = sync.train_step
+    taken = train.train_step
 
-    async def stopped(run: sync.Run, state: State, problems: Any, stop: asyncio.Event) -> State:
-        if state.step == 2:
+    async def stopped(run: Any, state: State, batch: Any, timer: Any, stop: asyncio.Event) -> State:
+        if state.step == 1:
             stop.set()
-        return await taken(run, state, problems, stop)
+        return await taken(run, state, batch, timer, stop)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sync, "train_step", stopped)
+        patched.setattr(train, "train_step", stopped)
         with pytest.raises(Interrupted):
             training.run("quickstart-sft", settings, parts, resume=False)
     training.run("quickstart-sft", settings, parts, resume=True)
@@ -58,7 +58,7 @@ def test_settings_and_rows_that_do_not_go_together_are_refused(tmp_path: Path) -
     rows = "data={name: prompt_completion, train: rows.jsonl}"
     for settings, words in (
         (["rollout.temperature=0.7"], "set it to 1"),
-        (["loop.stale_updates=1"], "has none; leave it out"),
+        (["loop.mode=overlap"], "has none; leave it out"),
         (["rollout.top_p=0.9"], "eval.top_p"),
         (["distillation.teacher=a/b"], "leave one out"),
         ([rows], "task.name=exact_match"),

@@ -214,10 +214,8 @@ def test_weights_are_for_rewards_there_are() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (
-            ("loop.stale_updates=3", "train.minibatches=2"),
-            "loop.stale_updates=3 must be a multiple of train.minibatches=2",
-        ),
+        (("loop.lag=2",), "lag=2 needs mode=overlap"),
+        (("loop.stale_updates=2",), "renamed to loop.lag"),
         (("train.optimizer=muon", "train.lora={}"), "optimizer=muon is for matrices trained in full"),
         (("train.muon_momentum=0.9",), "muon_momentum=0.9 has no effect with optimizer=adamw"),
         (("runtime=ray", "runtime.trainers=2", "train.optimizer=muon"), "optimizer=muon needs one process"),
@@ -229,19 +227,15 @@ def test_weights_are_for_rewards_there_are() -> None:
         ),
         (("model.head_dtype=float32", "model.dtype=float64"), "less precise than model.dtype=float64"),
         (
-            ("loop.stale_updates=2", "train.ppo_epochs=2", "train.minibatches=2"),
-            "train.minibatches=2 times train.ppo_epochs=2",
-        ),
-        (
-            ("loop.stale_updates=2", "algo.name=gspo"),
+            ("loop.mode=overlap", "algo.name=gspo"),
             "set algo.old_logprobs=behaviour, or add algo.corrections=[{name: token_tis}]",
         ),
         (
-            ("loop.stale_updates=2", "algo.old_logprobs=trainer"),
-            "loop.stale_updates=2 trains on old rollouts, but with algo.old_logprobs=tra",
+            ("loop.mode=overlap", "loop.lag=2", "algo.old_logprobs=trainer"),
+            "loop.mode=overlap trains on rollouts of older weights (loop.lag=2), but with algo.old_logprobs=tra",
         ),
         (
-            ("loop.stale_updates=2", "algo.old_logprobs=trainer", "algo.corrections=[{name: opsm}]"),
+            ("loop.mode=overlap", "algo.old_logprobs=trainer", "algo.corrections=[{name: opsm}]"),
             "nothing corrects for the lag",
         ),
         (("algo.name=m2po", "algo.old_logprobs=trainer"), "algo.old_logprobs: "),
@@ -255,10 +249,9 @@ def test_weights_are_for_rewards_there_are() -> None:
             "weight of format in the task's rewards is neg",
         ),
         (("algo.name=maxrl", "task={name: maths, boxed: -1}"), "the weight of boxed in the task's rewards is negative"),
-        (("loop.stale_updates=40",), "leave some of steps=40 for updates: 40 of them only sample"),
     ],
 )
-def test_stale_rollouts_must_come_to_an_end(overrides: tuple[str, ...], said: str) -> None:
+def test_settings_that_disagree_are_refused(overrides: tuple[str, ...], said: str) -> None:
     assert said in complaint("quickstart", *overrides)
 
 
@@ -272,7 +265,7 @@ def test_one_sample_is_enough_where_no_group_is_compared() -> None:
 
 def test_corrections_for_stale_rollouts_may_include_opsm() -> None:
     corrections = "algo.corrections=[{name: opsm}, {name: token_tis}]"
-    assert recipes.load("quickstart", ["loop.stale_updates=2", "algo.old_logprobs=trainer", corrections])
+    assert recipes.load("quickstart", ["loop.mode=overlap", "algo.old_logprobs=trainer", corrections])
 
 
 def test_a_critic_leaves_something_to_the_policy() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from dojang.algos.grpo import GrpoConfig
 from dojang.algos.gspo import GspoConfig
-from dojang.loop.sync import update
 from dojang.loop.truncation_mask import mask_truncated
+from dojang.loop.update import update
 from dojang.types import Group, Metrics, Problem, Sample
 
 

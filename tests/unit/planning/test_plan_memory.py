@@ -103,7 +103,7 @@ def test_a_trainer_keeps_what_was_planned(
     asyncio.run(learner.optim_step())
     state = [value for each in learner._optimizer.state.values() for value in each.values() if value.dim()]
     assert planned["optimizer"] == size(state)
-    asyncio.run(learner.publish())
+    asyncio.run(learner.publish(1))
     store = learner._weights
     assert isinstance(store, WeightVersions)
     assert planned["weight store"] == size(store.fetch(1).values())

@@ -50,7 +50,7 @@ def test_a_run_that_was_told_to_stop_does_not_begin_again(monkeypatch: pytest.Mo
         await stop.wait()
         raise RanksLost("a trainer was lost (with its machine)")
 
-    monkeypatch.setattr("dojang.loop.sync.train", train)
+    monkeypatch.setattr("dojang.loop.train.train", train)
     with pytest.raises(Interrupted, match="stopped, but a trainer was lost"):
         asyncio.run(training._loop(Parts(), None, Nothing(), StopRequest()))  # type: ignore[arg-type]
 

@@ -40,27 +40,33 @@ def _array(tensor: Tensor) -> tuple[np.ndarray[Any, Any], str]:
 
 
 class LatestWeights:
-    """Version and object reference of the latest weights."""
+    """Object references of the latest versions of the weights."""
 
-    def __init__(self) -> None:
-        self._version: int | None = None
-        self._reference: Any = None
+    def __init__(self, keep: int = 1) -> None:
+        """`keep`: number of versions to keep."""
+        self._keep = keep
+        self._references: dict[int, Any] = {}
+        """In the order of publication."""
 
     def announce(self, version: int, reference: Any) -> None:
-        """Sets the latest version."""
-        self._version, self._reference = version, reference
+        """Adds the latest version, and drops the oldest ones."""
+        self._references.pop(version, None)
+        self._references[version] = reference
+        for old in list(self._references)[: -self._keep]:
+            del self._references[old]
 
     def newest(self) -> int:
         """Latest version."""
-        if self._version is None:
+        if not self._references:
             raise LookupError("nothing has been published yet")
-        return self._version
+        return max(self._references)
 
     def reference(self, version: int) -> Any:
-        """Object reference of a version, which must be the latest."""
-        if version != self._version:
-            raise LookupError(f"weights version {version} is not held; the store has {self._version}")
-        return self._reference
+        """Object reference of a version."""
+        if version not in self._references:
+            held = ", ".join(map(str, self._references)) or "none"
+            raise LookupError(f"weights version {version} is not held; the store has {held}")
+        return self._references[version]
 
 
 class ReceivedWeights:

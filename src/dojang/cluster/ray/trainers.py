@@ -43,10 +43,10 @@ class Rank(FileTransfer, ForwardingTrainer):
         super().__init__()
         self._trainer, self._weights = trainer, weights
 
-    async def publish_and_put(self, first: bool) -> tuple[int, list[Any]]:
-        """Version, and the object reference of the weights if this is the first rank."""
-        version = await self._trainer.publish()
-        return version, [put_weights(self._weights.fetch(version))] if first else []
+    async def publish_and_put(self, version: int, first: bool) -> list[Any]:
+        """Publishes; returns the object reference of the weights if this is the first rank."""
+        await self._trainer.publish(version)
+        return [put_weights(self._weights.fetch(version))] if first else []
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         return await getattr(self._trainer, method)(*arguments)
@@ -78,11 +78,10 @@ class RayTrainer(ForwardingTrainer):
                 raise RanksLost(f"a trainer ended during its start ({error})") from error
             raise
 
-    async def publish(self) -> int:
-        calls = (each.call("publish_and_put", at == 0) for at, each in enumerate(self._ranks))
-        version, references = (await self._gather(calls))[0]
+    async def publish(self, version: int) -> None:
+        calls = (each.call("publish_and_put", version, at == 0) for at, each in enumerate(self._ranks))
+        references = (await self._gather(calls))[0]
         await self._watch_for_loss(self._on_publish(version, references[0], self._ranks[0]))
-        return int(version)
 
     async def save(self, path: Path) -> None:
         if await self._share_directory(path):

@@ -1,10 +1,13 @@
 """The loop with real parts: a micro model, a real trainer, files on disk."""
 
 import asyncio
+import itertools
 import json
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,15 +24,18 @@ from dojang.engine.torch_engine import TorchEngine
 from dojang.loop.checkpoint_ranking import CheckpointRanking
 from dojang.loop.config import HealthConfig
 from dojang.loop.evaluate import Benchmark
-from dojang.loop.group_codec import encode_batches
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
+from dojang.loop.rollout import compute_advantages, sample_batch
+from dojang.loop.run import Run
 from dojang.loop.run_state import State, load_state
-from dojang.loop.sync import Run, has_gradient, train
-from dojang.protocols import RolloutEngine
+from dojang.loop.train import train
+from dojang.loop.update import has_gradient, update
+from dojang.protocols import RolloutEngine, Trainer
 from dojang.track.file_tracker import FileTracker
 from dojang.trainer.config import CriticConfig, TrainConfig
 from dojang.trainer.critic import Critic
+from dojang.trainer.thread_trainer import ThreadTrainer
 from dojang.trainer.torch_trainer import TorchTrainer
 from dojang.types import Completion, Group, Message, Metrics, Outcome, Problem, Sample, Sampling, Verdict
 from dojang.weight_sync.versions import WeightVersions
@@ -115,11 +121,12 @@ def make_run(
         patience_steps: int = 10,
         max_resample_rounds: int = 0,
         lag: int = 0,
+        overlap: bool = False,
         algo: PolicyGradientConfig | None = None,
         warmup: int = 0,
         ranking: CheckpointRanking = CheckpointRanking(),  # noqa: B008 -- frozen
     ) -> Run:
-        weights = WeightVersions(torch.float64)
+        weights = WeightVersions(torch.float64, keep=lag + 1)
         algorithm = (algo or GrpoConfig(max_resample_rounds=max_resample_rounds)).make(max_tokens=9)
         settings = TrainConfig(lr=1e-2, minibatches=minibatches, critic=CriticConfig(lr=1e-2, warmup_steps=warmup))
         critic = None
@@ -141,6 +148,21 @@ def make_run(
 
         directory = RunDir(tmp_path / name)
         directory.path.mkdir(exist_ok=True)
+        trainer: Trainer = TorchTrainer(
+            micro_model(torch.float64),
+            None,
+            tokenizer,
+            algorithm,
+            weights,
+            settings,
+            total_updates=steps * minibatches,
+            max_tokens=9,
+            temperature=1.0,
+            compute=torch.float64,
+            critic=critic,
+        )
+        if lag or overlap:
+            trainer = ThreadTrainer(trainer, torch.device("cpu"))
         return Run(
             seed=0,
             steps=steps,
@@ -154,19 +176,7 @@ def make_run(
             eval_workflow=workflow(1, 0.0, EVAL_SEED),
             engine=engine,
             algorithm=algorithm,
-            trainer=TorchTrainer(
-                micro_model(torch.float64),
-                None,
-                tokenizer,
-                algorithm,
-                weights,
-                settings,
-                total_updates=steps * minibatches,
-                max_tokens=9,
-                temperature=1.0,
-                compute=torch.float64,
-                critic=critic,
-            ),
+            trainer=trainer,
             tracker=FileTracker(directory, tokenizer),
             health=HealthCheck(HealthConfig(patience_steps=patience_steps)),
             directory=directory,
@@ -196,16 +206,20 @@ def training_rows(run: Run) -> list[dict[str, float]]:
     return [row for row in rows(run) if "critic/rewards/mean" in row]
 
 
+def torch_trainer(run: Run) -> TorchTrainer:
+    trainer = run.trainer._trainer if isinstance(run.trainer, ThreadTrainer) else run.trainer
+    assert isinstance(trainer, TorchTrainer)
+    return trainer
+
+
 def parameters(run: Run) -> dict[str, torch.Tensor]:
     """Of the policy."""
-    assert isinstance(run.trainer, TorchTrainer)
-    return {name: each.detach().clone() for name, each in run.trainer._model.named_parameters()}
+    return {name: each.detach().clone() for name, each in torch_trainer(run)._model.named_parameters()}
 
 
 def opinions(run: Run) -> list[torch.Tensor]:
     """The parameters of the critic, if there is one."""
-    assert isinstance(run.trainer, TorchTrainer)
-    critic = run.trainer._critic
+    critic = torch_trainer(run)._critic
     return [] if critic is None else [each.detach().clone() for each in critic._value_model.parameters()]
 
 
@@ -382,7 +396,7 @@ def test_a_step_without_any_signal_changes_no_weights(make_run: Callable[..., Ru
 def test_updates_is_the_number_of_optimizer_steps_per_batch(make_run: Callable[..., Run], minibatches: int) -> None:
     run = make_run(minibatches=minibatches, steps=2, prompts_per_step=3)
     play(run)
-    assert asyncio.run(run.trainer.publish()) == 2 * minibatches
+    assert torch_trainer(run)._updates == 2 * minibatches
 
 
 def test_hopeless_rewards_end_the_run_before_they_are_learned_from(make_run: Callable[..., Run]) -> None:
@@ -451,7 +465,7 @@ def test_stopping_before_the_first_evaluation_leaves_something_to_resume(make_ru
 def test_a_resumed_run_is_the_run_that_was_never_interrupted(
     make_run: Callable[..., Run], lag: int, algo: PolicyGradientConfig
 ) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "algo": algo,
         "script": None,
         "steps": 4,
@@ -479,51 +493,142 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(
     found = second.directory.last_checkpoint()
     assert found is not None
     state = load_state(found, second.health, second.problem)
-    assert 3 <= state.step <= 4
+    assert 1 <= state.step <= 4
     second.directory.rewind(state.step, state.evaluated())
     asyncio.run(second.trainer.restore(found))
     assert play(second, state) == finished
     for name, value in parameters(whole).items():
         assert torch.equal(value, parameters(second)[name]), name
     torch.testing.assert_close(opinions(whole), opinions(second), rtol=0, atol=0)
-    figures = [
-        [{name: value for name, value in row.items() if not name.startswith(("timing_s", "perf"))} for row in rows(run)]
-        for run in (whole, second)
-    ]
-    assert figures[0] == figures[1]
+    assert figures(whole) == figures(second)
     for step in range(1, 5):
         assert pq.read_table(whole.directory.rollouts("train", step)).equals(
             pq.read_table(second.directory.rollouts("train", step))
         )
 
 
-def test_what_is_learned_from_can_be_old(make_run: Callable[..., Run]) -> None:
-    """Two steps only attempt; from then on each learns what was drawn two steps, or four updates, before."""
-    run = make_run(script=None, grade=by_parity, steps=5, minibatches=2, lag=2)
-    learned: list[tuple[int, list[int]]] = []
-    forward_backward = run.trainer.forward_backward
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_batch_k_is_sampled_with_version_k_minus_lag(make_run: Callable[..., Run], lag: int) -> None:
+    run = make_run(script=None, grade=by_parity, steps=5, minibatches=2, lag=lag, overlap=True, eval_every=3)
+    learned: list[tuple[int, set[int]]] = []
+    trainer = torch_trainer(run)
+    forward_backward = trainer.forward_backward
 
     async def noted(groups: Sequence[Group]) -> Metrics:
-        assert isinstance(run.trainer, TorchTrainer)
-        learned.append((run.trainer._version, [sample.version for group in groups for sample in group.samples]))
+        versions = {span.version for group in groups for sample in group.samples for span in sample.spans}
+        learned.append((trainer._updates, versions))
         return await forward_backward(groups)
 
-    run.trainer.forward_backward = noted  # type: ignore[method-assign]
+    trainer.forward_backward = noted  # type: ignore[method-assign]
     state = play(run)
-    assert [len(batch) for batch in state.pending] == [3, 3]
-    assert [version for version, _ in learned] == [0, 1, 2, 3, 4, 5]
-    assert [set(drawn) for _, drawn in learned] == [
-        {0}
-    ] * 6  # the third to learn from was drawn before the first update
-    assert [sample.version for batch in state.pending for sample in batch[0].samples] == [2] * 4 + [4] * 4
-    assert ["actor/pg_loss" in row for row in training_rows(run)] == [False, False, True, True, True]
+    assert (state.step, state.prompt_index) == (5, 15)  # as many prompts as without a lag
+    assert learned == [(2 * batch + at, {max(0, batch - lag)}) for batch in range(5) for at in range(2)]
+    assert [row["staleness/max"] for row in training_rows(run)] == [min(batch, lag) for batch in range(5)]
 
 
-def test_a_run_that_is_to_be_less_stale_catches_up(make_run: Callable[..., Run]) -> None:
-    state = play(make_run(grade=by_parity, script=None, steps=3, lag=3))
-    assert len(state.pending) == 3
-    again = make_run(grade=by_parity, script=None, steps=4, lag=1)
-    assert len(play(again, state).pending) == 1
+def rollouts(run: Run) -> list[Any]:
+    return [pq.read_table(run.directory.rollouts("train", at + 1)).to_pylist() for at in range(run.steps)]
+
+
+def figures(run: Run) -> list[dict[str, float]]:
+    """All metrics but times."""
+    return [
+        {name: value for name, value in row.items() if not name.startswith(("timing_s", "perf"))} for row in rows(run)
+    ]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_overlapping_changes_nothing_but_the_order_of_work(make_run: Callable[..., Run], lag: int) -> None:
+    """The oracle is the definition, one thing at a time: batch k is sampled with version k - lag, then trained on."""
+    run = make_run("overlap", script=None, grade=by_parity, steps=4, lag=lag, overlap=True, eval_every=2)
+    play(run)
+    plain = make_run("plain", script=None, grade=by_parity, steps=4, lag=lag, eval_every=2)
+    trainer, batches = torch_trainer(plain), dict[int, list[Group]]()
+
+    async def one_at_a_time() -> None:
+        await trainer.publish(0)
+        for version in range(4):
+            await plain.engine.load(version)
+            for batch in range(len(batches), min(4, version + lag + 1)):
+                batches[batch] = await sample_batch(plain, 3 * batch)
+            groups = compute_advantages(plain.algorithm, batches[version])
+            plain.tracker.groups(version + 1, "train", groups)
+            await update(plain, groups)
+            await trainer.publish(version + 1)
+        await plain.engine.close()
+
+    asyncio.run(one_at_a_time())
+    for name, value in parameters(plain).items():
+        assert torch.equal(value, parameters(run)[name]), name
+    assert rollouts(run) == rollouts(plain)
+
+
+def test_lag_0_is_the_synchronous_run_bit_for_bit(make_run: Callable[..., Run]) -> None:
+    runs = [make_run(str(overlap), script=None, grade=by_parity, steps=3, overlap=overlap) for overlap in (False, True)]
+    states = [play(run) for run in runs]
+    assert states[0] == states[1]
+    assert figures(runs[0]) == figures(runs[1])
+    assert rollouts(runs[0]) == rollouts(runs[1])
+    for name, value in parameters(runs[0]).items():
+        assert torch.equal(value, parameters(runs[1])[name]), name
+
+
+def test_the_next_batch_is_sampled_while_the_trainer_works(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=None, grade=by_parity, steps=3, lag=1, eval_every=10, save_every=10)
+    trainer = torch_trainer(run)
+    forward_backward, sampled = trainer.forward_backward, threading.Event()
+    generate = run.engine.generate
+
+    async def noted(prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
+        found = await generate(prompt, n, sampling)
+        if sampling.prompt_index == 5 and sampling.seed != EVAL_SEED:  # the last prompt of the second batch
+            sampled.set()
+        return found
+
+    async def waits(groups: Sequence[Group]) -> Metrics:
+        assert sampled.wait(20), "the second batch was not sampled during the first update"
+        return await forward_backward(groups)
+
+    run.engine.generate = noted  # type: ignore[method-assign]
+    trainer.forward_backward = waits  # type: ignore[method-assign]
+    assert play(run).step == 3
+
+
+def test_an_error_of_the_rollouts_ends_the_run(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=None, grade=by_parity, steps=3, lag=1)
+    load = run.engine.load
+
+    async def fails(version: int) -> Metrics | None:
+        if version == 1:
+            raise RuntimeError("the engine is lost")
+        return await load(version)
+
+    run.engine.load = fails  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="the engine is lost"):
+        play(run)
+
+
+def test_a_resumed_run_may_have_another_lag(make_run: Callable[..., Run]) -> None:
+    stop = asyncio.Event()
+
+    async def stops(problem: Problem, text: str) -> Verdict:
+        if problem in TRAIN and (graded := next(count)) > 40:
+            stop.set()
+            assert graded < 200, "the run does not stop"
+        return await by_parity(problem, text)
+
+    count = itertools.count()
+    first = make_run(grade=stops, script=None, steps=9, lag=3, eval_every=9, save_every=9)
+    with pytest.raises(Interrupted):
+        play(first, stop=stop)
+    found = first.directory.last_checkpoint()
+    assert found is not None
+    for lag in (0, 4):
+        again = make_run(f"lag-{lag}", grade=by_parity, script=None, steps=9, lag=lag, overlap=True, eval_every=9)
+        state = load_state(found, again.health, again.problem)
+        assert len(state.pending) == 3
+        asyncio.run(again.trainer.restore(found))
+        assert play(again, state).prompt_index == 27
 
 
 def test_last_and_best_are_kept_and_nothing_else(make_run: Callable[..., Run]) -> None:
@@ -812,13 +917,6 @@ def test_a_metric_there_is_not_ends_the_run_as_soon_as_it_is_known(
     assert [row["step"] for row in rows(run)] == steps
 
 
-def test_a_figure_of_learning_may_come_later_than_the_first_step(make_run: Callable[..., Run]) -> None:
-    run = make_run(ranking=CheckpointRanking("actor/loss", "min"), steps=3, lag=2)
-    play(run)
-    assert ["actor/loss" in row for row in training_rows(run)] == [False, False, True]
-    assert linked(run, "best") == "step-000003"
-
-
 def test_figures_of_the_weights_way_are_recorded_and_are_no_learning(make_run: Callable[..., Run]) -> None:
     """A step that taught nothing has no figures of learning, and that is no mistake in checkpoint.metric."""
     run = make_run(ranking=CheckpointRanking("actor/loss", "min"), script=lambda *_: "good", steps=1)
@@ -929,30 +1027,27 @@ def test_rewards_that_are_all_alike_are_hopeless_to_a_critic_too(make_run: Calla
 
 def test_the_critic_is_asked_just_before_it_learns(make_run: Callable[..., Run]) -> None:
     """What waits knows nothing of it; what is learned from knows what it thought before the first of two updates."""
-    run = make_run(script=None, grade=by_parity, algo=PpoConfig(), steps=4, minibatches=2, lag=1)
+    run = make_run(script=None, grade=by_parity, algo=PpoConfig(), steps=3, minibatches=2, lag=1)
     events: list[tuple[str, int]] = []
-    compute_values, forward_backward = run.trainer.compute_values, run.trainer.forward_backward
+    trainer = torch_trainer(run)
+    compute_values, forward_backward = trainer.compute_values, trainer.forward_backward
 
     async def compute_values_logged(samples: Sequence[Sample]) -> list[tuple[float, ...]]:
-        assert isinstance(run.trainer, TorchTrainer)
         assert not any(sample.values.size or sample.advantages.size or sample.returns.size for sample in samples)
-        events.append(("compute_values", run.trainer._version))
+        events.append(("compute_values", trainer._updates))
         return await compute_values(samples)
 
     async def learned(groups: Sequence[Group]) -> Metrics:
-        assert isinstance(run.trainer, TorchTrainer)
         assert all(len(each.advantages) == len(each.tokens) for group in groups for each in group.samples)
-        events.append(("learn", run.trainer._version))
+        events.append(("learn", trainer._updates))
         return await forward_backward(groups)
 
-    run.trainer.compute_values = compute_values_logged  # type: ignore[method-assign]
-    run.trainer.forward_backward = learned  # type: ignore[method-assign]
-    state = play(run)
+    trainer.compute_values = compute_values_logged  # type: ignore[method-assign]
+    trainer.forward_backward = learned  # type: ignore[method-assign]
+    play(run)
     assert events == [
         (what, at + more) for at in (0, 2, 4) for what, more in (("compute_values", 0), ("learn", 0), ("learn", 1))
     ]
-    assert not any(each.values.size for batch in state.pending for group in batch for each in group.samples)
-    assert b"returns" not in encode_batches(state.pending)
 
 
 def test_while_the_critic_warms_up_the_policy_stays_as_it_is(make_run: Callable[..., Run]) -> None:

@@ -1,0 +1,159 @@
+"""Batch producer: samples whole batches in the background, each with a fixed version of the weights.
+
+    version v = steps trained and published; batch k is sampled with version k - lag (at least the first one)
+
+So the trainer updates on batch k while batch k + 1 is sampled, and no sample is older than `lag` versions. The version
+that samples a batch does not depend on the clock: a run repeats with the same tokens. With lag 0 the producer waits for
+each update, as a synchronous loop does.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from dojang.loop.group_codec import Batches
+from dojang.loop.rollout import Batch, sample_batch
+from dojang.loop.run import Run
+from dojang.loop.run_state import State
+from dojang.types import Metrics
+
+__all__ = ["BatchProducer"]
+
+
+class BatchProducer:
+    """Produces the batches of a run, in order. Use it in `async with`: leaving cancels the batch in flight."""
+
+    def __init__(self, run: Run, state: State, *, loaded: int | None) -> None:
+        """`loaded` is the version that the engine holds, if it is known."""
+        self._run = run
+        self._first = state.step
+        self._ready = deque(Batch(groups, state.prompt_index) for groups in state.pending)
+        self._allowed = max(run.lag, len(state.pending))
+        """Largest staleness: batches that are pending may come from a run with a larger lag."""
+        self._next = state.step + len(state.pending)
+        """Number of the batch in flight, or of the next one."""
+        self.prompt_index = state.prompt_index
+        """Prompts drawn for all batches that are ready or were handed out."""
+        self._loaded = loaded
+        self._transfer: Metrics = {}
+        """Metrics of loading the weights that the next batch is sampled with."""
+        self._announced = -1
+        self._waits = False
+        """Whether the next batch needs a version that is not announced yet."""
+        self._changed = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "BatchProducer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def pending(self) -> Batches:
+        """Groups of the batches that are ready, oldest first."""
+        return tuple(batch.groups for batch in self._ready)
+
+    async def announce(self, version: int) -> None:
+        """Allows rollouts with this version. Starts the producer the first time."""
+        self._announced = version
+        if self._task is None:
+            self._task = asyncio.create_task(self._produce(), name="rollouts")
+        await self._notify()
+
+    async def load(self, version: int) -> None:
+        """Loads a version into the engine, unless it holds it already."""
+        if version == self._loaded:
+            return
+        self._loaded = None  # unknown while loading
+        started = time.monotonic()
+        found = await self._run.engine.load(version) or {}
+        self._transfer = {**found, "timing_s/load": time.monotonic() - started}
+        self._loaded = version
+
+    async def next_batch(self) -> Batch:
+        """Returns the next batch, as soon as it is ready. It stays pending until `learned` is called."""
+        await self._until(lambda: bool(self._ready))
+        batch = self._ready[0]
+        oldest = min((each.oldest_version for group in batch.groups for each in group.samples), default=self._announced)
+        assert oldest < 0 or self._announced - oldest <= self._allowed, (
+            f"a sample of version {oldest} is trained on at version {self._announced}, beyond a lag of {self._allowed}"
+        )
+        return batch
+
+    def learned(self) -> None:
+        """Drops the batch that `next_batch` returned: the trainer has learned from it."""
+        self._ready.popleft()
+
+    async def settle(self) -> None:
+        """Waits until no batch is in flight: the next one needs a version that is not announced yet."""
+        if self._task is not None:
+            await self._until(lambda: self._waits)
+
+    async def drain(self, version: int, limit_s: float) -> bool:
+        """Waits for batches in flight that were begun with weights older than `version`, as these cannot be sampled
+        again. Returns False if the time is over before."""
+        if self._task is None or self._version(self._next) >= version:
+            return True
+        try:
+            await asyncio.wait_for(self._until(lambda: self._waits or self._version(self._next) >= version), limit_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _produce(self) -> None:
+        run = self._run
+        while self._next < run.steps:
+            version = self._version(self._next)
+            idle = await self._wait_for(version)
+            await self.load(version)
+            transfer, self._transfer = self._transfer, {}
+            started = time.monotonic()
+            groups = await sample_batch(run, self.prompt_index)
+            self.prompt_index += len(groups)
+            figures = {**transfer, "timing_s/rollout": time.monotonic() - started, "timing_s/idle_engine": idle}
+            self._ready.append(Batch(tuple(groups), self.prompt_index, figures))
+            self._next += 1
+            await self._notify()
+        self._waits = True
+        await self._notify()
+
+    def _version(self, batch: int) -> int:
+        """Version that samples a batch."""
+        return max(batch - self._run.lag, self._first)
+
+    async def _wait_for(self, version: int) -> float:
+        """Waits until `version` is announced; returns the seconds."""
+        started = time.monotonic()
+        self._waits = self._announced < version
+        if self._waits:
+            await self._notify()
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._announced >= version)
+            self._waits = False
+        return time.monotonic() - started
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Waits for a condition; raises the producer's error if it failed."""
+        assert self._task is not None, "announce a version first"
+        ended = asyncio.ensure_future(self._wait_until(condition))
+        try:
+            await asyncio.wait({ended, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            if not condition() and self._task.done():
+                self._task.result()  # raises
+                raise AssertionError("the run has no further batches")
+            await ended
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
+
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        async with self._changed:
+            await self._changed.wait_for(condition)

@@ -1,0 +1,55 @@
+"""Rollouts of one batch: samples and rewards a group of completions per prompt."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from dojang.loop.prompt_sampler import draw_prompts
+from dojang.loop.run import Run
+from dojang.protocols import Algorithm
+from dojang.types import Group, Metrics, Problem
+
+__all__ = ["Batch", "compute_advantages", "rollout", "sample_batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The groups of one step, with rewards and without advantages."""
+
+    groups: tuple[Group, ...]
+    end: int
+    """Prompt index after its last prompt."""
+    figures: Metrics = field(default_factory=dict)
+    """Metrics of the rollout: seconds, weight transfer."""
+
+
+async def sample_batch(run: Run, first: int) -> list[Group]:
+    """Samples the next batch, from prompt index `first` on. Dynamic sampling draws more prompts, in rounds, for groups
+    whose rewards give no advantage; it is off with a teacher, which has a signal for every group."""
+    prompts = draw_prompts(run.problems, run.seed, first, run.prompts_per_step)
+    groups = await rollout(run, prompts)
+    for _ in range(run.algorithm.max_resample_rounds if run.distiller is None else 0):
+        rated = compute_advantages(run.algorithm, groups)
+        if (missing := run.prompts_per_step - sum(group.has_advantage for group in rated)) <= 0:
+            break
+        groups += await rollout(run, draw_prompts(run.problems, run.seed, first + len(groups), missing))
+    return groups
+
+
+async def rollout(run: Run, prompts: Sequence[tuple[int, Problem]]) -> list[Group]:
+    """Samples and rewards a group of completions per prompt. A group is graded while others still generate."""
+    return await asyncio.gather(*(run.workflow.run(problem, prompt_index) for prompt_index, problem in prompts))
+
+
+def compute_advantages(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:
+    """Returns the groups with the advantage of every sample set."""
+    return [
+        replace(
+            group,
+            samples=tuple(
+                replace(sample, advantage=advantage)
+                for sample, advantage in zip(group.samples, advantages, strict=True)
+            ),
+        )
+        for group, advantages in zip(groups, algorithm.advantages(groups), strict=True)
+    ]

@@ -1,0 +1,134 @@
+"""The training loop.
+
+    prompts ──► rollout ──► reward ──► advantages ──► update ──► publish weights ──┐
+       ▲                                                                           │
+       └───────────────────────────────────────────────────────────────────────────┘
+
+Batches come from a producer (batch_producer.py), which samples the next ones while the trainer works if `lag` is above
+0. `State` holds everything of a run besides weights and optimizer. A run resumed from a checkpoint draws the same
+prompts and the same random numbers, so it samples the same tokens as a run that was never interrupted.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+
+from dojang.core.errors import Interrupted
+from dojang.loop.batch_producer import BatchProducer
+from dojang.loop.kl_in_reward import penalise
+from dojang.loop.metrics import StepTimer, advantage_metrics, rollout_metrics, staleness_metrics
+from dojang.loop.rollout import Batch, compute_advantages
+from dojang.loop.run import Run
+from dojang.loop.run_state import State, write_state
+from dojang.loop.scheduled_eval import evaluate_due, is_due, is_eval_due
+from dojang.loop.stoppable import Stopped, or_stopped
+from dojang.loop.update import select_groups, update
+
+__all__ = ["train", "train_step"]
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_S = 120.0
+"""Seconds that a run told to stop waits for rollouts that only the weights before the last update can repeat."""
+
+
+async def train(run: Run, state: State, stop: asyncio.Event) -> State:
+    """Run the loop to its last step. When `stop` is set, save a checkpoint and raise Interrupted."""
+    saved = state if run.directory.last_checkpoint() is not None else None
+    if saved is not None:
+        link_checkpoints(run, state)  # a crash may have come after the checkpoint and before its links
+    synced = saved is None and run.weights_synced
+    async with BatchProducer(run, state, loaded=state.step if synced else None) as producer:
+        if not synced:
+            await run.trainer.publish(state.step)
+            await producer.load(state.step)
+        for parity_check in run.parity_checks:
+            await parity_check.check()
+        while True:
+            started = time.monotonic()
+            try:
+                state = await _evaluate(run, state, producer, stop)
+                due = is_due(run, state, run.save_every)
+                if state != saved and (due or run.ranking.is_among_best(state, run.directory)):
+                    await or_stopped(stop, producer.settle())
+                    await save_checkpoint(run, state, producer)
+                    saved = state
+                if state.step >= run.steps:
+                    return state
+                await producer.announce(state.step)
+                timer = StepTimer()
+                with timer("wait"):
+                    batch = await or_stopped(stop, producer.next_batch())
+                state = await train_step(run, state, batch, timer, stop)
+                producer.learned()
+            except Stopped:
+                if state != saved:
+                    await _drain(state, producer)
+                    await save_checkpoint(run, state, producer)
+                raise Interrupted(f"stopped after step {state.step} of {run.steps}; everything is saved") from None
+            state = replace(state, seconds=state.seconds + time.monotonic() - started)
+
+
+async def _evaluate(run: Run, state: State, producer: BatchProducer, stop: asyncio.Event) -> State:
+    """Runs the evaluations that are due, with the weights of this step and no rollouts beside them."""
+    if not is_eval_due(run, state):
+        return state
+    await or_stopped(stop, producer.settle())
+    await producer.load(state.step)
+    return await evaluate_due(run, state, stop)
+
+
+async def _drain(state: State, producer: BatchProducer) -> None:
+    if not await producer.drain(state.step, _DRAIN_S):
+        logger.warning(
+            "rollouts in flight did not end within %g s; they are sampled again with newer weights", _DRAIN_S
+        )
+
+
+async def train_step(run: Run, state: State, batch: Batch, timer: StepTimer, stop: asyncio.Event) -> State:
+    """Advantages and update of one batch. Nothing before the update changes the run, so until then it can be
+    abandoned."""
+    rewarded, penalty = await penalise(run.algorithm, run.trainer, batch.groups)
+    groups = compute_advantages(run.algorithm, rewarded)
+    run.tracker.groups(state.step + 1, "train", groups)
+    run.health.check(groups)
+    trained, distilled = select_groups(run, groups), dict[str, float]()
+    if run.distiller is not None:
+        with timer("teacher"):
+            trained, figures = await or_stopped(stop, run.distiller.advantages(trained))
+        distilled = {**figures, **(advantage_metrics(trained) if trained else {})}
+    with timer("update"):
+        updated = {**distilled, **await update(run, trained)}
+    with timer("publish"):
+        await run.trainer.publish(state.step + 1)
+    figures = {
+        **rollout_metrics(groups),
+        **staleness_metrics(groups, state.step),
+        **penalty,
+        **updated,
+        **batch.figures,
+        **timer.step_metrics(groups),
+    }
+    run.tracker.metrics(state.step + 1, figures)
+    if updated:
+        run.ranking.check(figures, run.directory)
+    return replace(state, step=state.step + 1, prompt_index=batch.end, figures=figures, pending=())
+
+
+async def save_checkpoint(run: Run, state: State, producer: BatchProducer) -> None:
+    """Saves a checkpoint of this step, with the batches that are ready, and deletes those that are neither among the
+    best nor the last."""
+    whole = replace(state, pending=producer.pending, prompt_index=producer.prompt_index)
+    with run.directory.new_checkpoint(state.step) as path:
+        await run.trainer.save(path)
+        write_state(path, whole, run.health)
+    link_checkpoints(run, state)
+    run.directory.prune_checkpoints(run.ranking.best_steps(run.directory))
+
+
+def link_checkpoints(run: Run, state: State) -> None:
+    """Points the link `last` to the checkpoint of this state, and `best` to the best one."""
+    run.directory.point("last", state.step)
+    for step in run.ranking.best_steps(run.directory)[:1]:
+        run.directory.point("best", step)
