@@ -16,6 +16,7 @@ statistics            pass@k, confidence intervals, paired comparison of two mod
 exact_statistics      Clopper-Pearson interval, paired permutation test
 checkpoint_ranking    ranks checkpoints by a metric
 run_state             run state saved in a checkpoint
+rollout_queue         leases of prompts to rollout workers, their deliveries, batches for the trainer
 ledger                states of the prompts drawn: which may start, which are the next batch
 journal               judged groups on disk between checkpoints
 group_codec           groups as bytes: in checkpoints, in the rollout journal, from rollout workers

@@ -174,6 +174,10 @@ class Ledger:
             batch, end = batch + 1, self._window(end)
         return max(0, batch - self._lag)
 
+    def missing(self) -> list[int]:
+        """Prompts that the next batch waits for."""
+        return [index for index in range(self._first, self._window(self._first)) if not self._is_settled(index)]
+
     @property
     def finished(self) -> bool:
         """Whether the prompts of all batches of the run are settled, so that none will be drawn any more."""

@@ -1,0 +1,245 @@
+"""Rollout queue: hands prompts to rollout workers as leases, takes their groups, and gives batches to the trainer.
+
+    worker:   lease ──► rollout ──► deliver          trainer:  next_batch ──► update ──► learn, publish
+
+Runs on one event loop, over a ledger and, if given, a journal. It does not know where workers run. A lease that is not
+renewed in time goes to another worker with the same prompt index, so with the same random stream. The first delivery
+wins, also if its lease was lost.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dojang.loop.journal import Journal
+from dojang.loop.ledger import Ledger, token_versions
+from dojang.types import Group, Metrics, Problem
+
+__all__ = ["Lease", "QueueClosed", "RolloutQueue"]
+
+
+class QueueClosed(Exception):
+    """No further batch will come: the queue is closed, or every batch of the run is learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Right and duty to sample the group of one prompt."""
+
+    prompt_index: int
+    attempt: int
+    """How many leases of this prompt were lost before."""
+    version: int
+    """Lowest weight version that may sample a token. In overlap mode: the version that samples all of them."""
+
+
+@dataclass(slots=True)
+class _Held:
+    worker: str
+    expires: float
+    """Time of the event loop."""
+
+
+class RolloutQueue:
+    """Leases, deliveries and batches of an asynchronous run."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal | None = None,
+        *,
+        has_signal: Callable[[Group], bool],
+        lease_s: float = math.inf,
+    ) -> None:
+        """`has_signal` tells whether the rewards of a group differ; `lease_s` is the time after which a lease that is
+        not renewed is lost (workers in this process need no limit)."""
+        self.ledger = ledger
+        self._journal = journal
+        self._has_signal = has_signal
+        self._lease_s = lease_s
+        self._leases: dict[int, _Held] = {}
+        self._delivering = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._events: Counter[str] = Counter()
+        self._waited_s = {"worker": 0.0, "trainer": 0.0}
+
+    async def lease(self, worker: str, limit_s: float) -> Lease | None:
+        """Waits until a prompt may start; None when `limit_s` has passed, or at the end of the run."""
+        deadline = self._now() + limit_s
+        with self._waiting("worker"):
+            while not (self._closed or self.ledger.finished):
+                self._raise_failure()
+                self._expire()
+                if (index := self.ledger.draw()) is not None:
+                    self._leases[index] = _Held(worker, self._now() + self._lease_s)
+                    return Lease(index, self.ledger.attempt(index), self.ledger.oldest_version(index))
+                if (left := deadline - self._now()) <= 0:
+                    return None
+                await self._change(min(left, self._until_expiry()))
+        return None
+
+    def heartbeat(self, worker: str, prompts: Collection[int] | None = None) -> None:
+        """Renews a worker's leases: those of `prompts`, or all. A worker that names its prompts loses the others in
+        time: leases whose answer never reached it."""
+        for index, held in self._leases.items():
+            if held.worker == worker and (prompts is None or index in prompts):
+                held.expires = self._now() + self._lease_s
+
+    def leave(self, worker: str) -> None:
+        """Returns all prompts that a worker holds."""
+        for index in [index for index, held in self._leases.items() if held.worker == worker]:
+            self._give_back(index, "returned")
+
+    async def deliver(
+        self, worker: str, prompt_index: int, attempt: int, group: Group
+    ) -> Literal["taken", "known", "late"]:
+        """Takes a group; it is on disk before the answer is "taken". "known": another delivery came first. "late": its
+        tokens are of versions that are too old, or that this run has not published; the prompt is leased again."""
+        if group.prompt_index != prompt_index:
+            raise ValueError(f"group {group.prompt_index} was delivered as group {prompt_index}")
+        async with self._delivering:  # one at a time: two deliveries of a prompt must not both be written
+            answer = await self._take(worker, prompt_index, attempt, group)
+        self._events[answer] += 1
+        self._notify()
+        return answer
+
+    async def _take(self, worker: str, index: int, attempt: int, group: Group) -> Literal["taken", "known", "late"]:
+        state = self.ledger.state(index)
+        if state not in ("undrawn", "drawn"):
+            return "known"
+        if state == "undrawn" or not self._fits(group):
+            if (held := self._leases.get(index)) and (held.worker, self.ledger.attempt(index)) == (worker, attempt):
+                self._give_back(index, "returned")
+            return "late"
+        has_signal = self._has_signal(group)
+        if self._journal is not None:
+            try:
+                await asyncio.to_thread(self._journal.append, group, attempt=attempt)
+            except Exception as error:
+                self.fail(error)  # the trainer must know of a full disk, not the worker alone
+                raise
+        self._leases.pop(index, None)
+        return self.ledger.deliver(index, group, has_signal)
+
+    def publish(self, version: int) -> None:
+        """Records a published version: more prompts may start."""
+        self.ledger.publish(version)
+        self._notify()
+
+    async def next_batch(self) -> list[Group]:
+        """Waits for the groups of the next batch. QueueClosed if none will come."""
+        with self._waiting("trainer"):
+            while True:
+                self._raise_failure()
+                if (batch := self.ledger.next_batch()) is not None:
+                    return batch
+                if self._closed or self.ledger.finished:
+                    raise QueueClosed("the queue is closed" if self._closed else "every batch is learned")
+                await self._change(math.inf)
+
+    def learn(self, step: int) -> None:
+        """Records that batch `step` was trained on."""
+        self.ledger.learn(step)
+
+    def recover(self, problem: Callable[[int], Problem]) -> dict[str, int]:
+        """Takes the groups of the journal that fit the restored weights, and drops the others: their prompts are
+        sampled again. To be called before anything is leased. Returns how many were "taken" and "dropped"."""
+        if self._journal is None:
+            return {"taken": 0, "dropped": 0}
+        taken, dropped = set[int](), 0
+        for entry in self._journal.replay(problem):
+            index = entry.group.prompt_index
+            if self.ledger.state(index) in ("ready", "void", "learned"):
+                continue  # part of the checkpoint, or written twice
+            if self._fits(entry.group) and self.ledger.claim(index):
+                self.ledger.deliver(index, entry.group, self._has_signal(entry.group))
+                taken.add(index)
+            else:
+                dropped += 1
+        # Dropped groups must not stay: later their version numbers would be those of other weights.
+        self._journal.rewrite(taken.__contains__)
+        return {"taken": len(taken), "dropped": dropped + self._journal.unreadable}
+
+    async def trim_journal(self, snapshot: Mapping[str, Any]) -> None:
+        """Drops the groups from the journal that a saved checkpoint holds, given its ledger's snapshot."""
+        held = {*snapshot["ready"], *snapshot["void"]}
+        if self._journal is not None:
+            await asyncio.to_thread(
+                self._journal.rewrite, lambda index: index >= snapshot["first"] and index not in held
+            )
+
+    def fail(self, error: BaseException) -> None:
+        """Ends all waits with this error, such as that of a workflow."""
+        self._failure = self._failure or error
+        self._notify()
+
+    def close(self) -> None:
+        """Ends all waits."""
+        self._closed = True
+        self._notify()
+
+    def waits_for(self) -> dict[int, str]:
+        """Prompts that the next batch lacks, with the worker that holds each; "" if no worker does."""
+        return {index: held.worker if (held := self._leases.get(index)) else "" for index in self.ledger.missing()}
+
+    def metrics(self) -> Metrics:
+        """Prompts by state, leases, deliveries by answer, lost leases, and seconds that workers (added up) and the
+        trainer have waited."""
+        return {
+            **{f"rollout_queue/{name}": float(count) for name, count in self.ledger.counts().items()},
+            "rollout_queue/leases": float(len(self._leases)),
+            **{f"rollout_queue/{name}": float(self._events[name]) for name in ("known", "late", "expired", "returned")},
+            **{f"rollout_queue/{name}_wait_s": seconds for name, seconds in self._waited_s.items()},
+        }
+
+    def _fits(self, group: Group) -> bool:
+        """Whether the versions of a group's tokens are young enough, and published."""
+        versions = token_versions(group)
+        if versions is None:
+            return True
+        return self.ledger.oldest_version(group.prompt_index) <= versions[0] and versions[1] <= self.ledger.version
+
+    def _expire(self) -> None:
+        for index in [index for index, held in self._leases.items() if held.expires <= self._now()]:
+            self._give_back(index, "expired")
+
+    def _until_expiry(self) -> float:
+        """Seconds until the next lease expires."""
+        return min((held.expires - self._now() for held in self._leases.values()), default=math.inf)
+
+    def _give_back(self, index: int, event: str) -> None:
+        del self._leases[index]
+        self.ledger.give_back(index)
+        self._events[event] += 1
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _change(self, limit_s: float) -> None:
+        """Waits for the next change, at most this long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if limit_s == math.inf else limit_s):
+                await self._changed.wait()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    @contextmanager
+    def _waiting(self, name: str) -> Iterator[None]:
+        started = self._now()
+        try:
+            yield
+        finally:
+            self._waited_s[name] += self._now() - started
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
