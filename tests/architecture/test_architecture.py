@@ -188,7 +188,7 @@ def test_every_recipe_loads() -> None:
         assert recipes.load(name).steps >= 1
 
 
-def test_every_error_has_an_exit_code_of_its_own() -> None:
+def test_exit_codes_of_errors_are_unique() -> None:
     classes = [getattr(errors, name) for name in errors.__all__]
     codes = {each.exit_code: each.__name__ for each in classes}
     assert len(codes) == len(classes)

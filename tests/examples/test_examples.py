@@ -22,7 +22,7 @@ def percent(output: str, before: str) -> int:
     return int(output.partition(before)[2].partition("%")[0])
 
 
-def test_a_loop_of_ones_own_learns_to_add(tmp_path: Path) -> None:
+def test_a_custom_training_loop_learns_to_add(tmp_path: Path) -> None:
     said = run(tmp_path, str(EXAMPLES / "rl_loop.py"), "20")
     assert percent(said, "accuracy before: ") < 50
     assert percent(said, "accuracy after: ") > 80

@@ -240,7 +240,7 @@ def graded(config: RunConfig, problems: list[Problem], *answers: str) -> list[Ve
     return run(together())
 
 
-def test_answers_are_verified_elsewhere(machines: Any) -> None:
+def test_maths_answers_are_verified_on_other_nodes(machines: Any) -> None:
     pytest.importorskip("math_verify")
     problem = Problem("half", "maths", (Message("user", "1/2?"),), "\\frac12")
     config = ray_config(task={"name": "maths"})
@@ -248,7 +248,7 @@ def test_answers_are_verified_elsewhere(machines: Any) -> None:
     assert [each.outcome for each in found] == [Outcome.ACCEPTED, Outcome.WRONG, Outcome.NO_ANSWER]
 
 
-def test_a_task_of_ones_own_has_its_problems_elsewhere_too(machines: Any) -> None:
+def test_a_custom_task_has_its_problems_on_other_nodes(machines: Any) -> None:
     problem = Problem("mine", "custom", (Message("user", "?"),), "right")
     task = {"name": "custom", "make_with": "own_task:OwnTask", "options": {"bonus": 0.5}}
     right, wrong, raised = graded(ray_config(task=task), [problem], "right", "wrong", "raise")

@@ -98,7 +98,7 @@ def test_whatever_is_killed_the_ledger_is_that_of_an_undisturbed_run(
     assert of(cluster.list_all_nodes(), *OURS) == {}
 
 
-def test_a_driver_that_is_killed_leaves_nobody_behind_and_can_be_resumed(
+def test_a_killed_driver_leaves_no_processes_and_the_run_resumes(
     make_cluster: MakeCluster, environment: dict[str, str], tmp_path: Path, undisturbed: Ledger
 ) -> None:
     cluster = make_cluster(4)

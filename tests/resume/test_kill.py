@@ -164,7 +164,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path, untouched: dict[str
     assert record(directory)["weights"] == untouched["weights"]
 
 
-def test_a_second_process_in_the_same_directory_is_turned_away(tmp_path: Path) -> None:
+def test_a_second_process_in_the_same_run_directory_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     first = start(directory)
     try:

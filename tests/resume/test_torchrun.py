@@ -57,9 +57,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_two_processes_that_are_stopped_and_one_that_goes_on_do_what_one_does(
-    alone: list[dict[str, float]], tmp_path: Path
-) -> None:
+def test_a_run_of_two_processes_resumes_with_one_process(alone: list[dict[str, float]], tmp_path: Path) -> None:
     process = start(tmp_path, "steps=50", ranks=2)
     await_step(tmp_path, 1, process)
     process.send_signal(signal.SIGTERM)  # torchrun hands it on to all

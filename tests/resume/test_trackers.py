@@ -20,7 +20,7 @@ def train(directory: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def test_a_run_and_its_resumption_are_told_once(tmp_path: Path) -> None:
+def test_a_resumed_run_exports_every_step_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'dojang[tensorboard]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -79,7 +79,7 @@ def test_rewards_of_both_roles_differ_within_a_step(straight: Path) -> None:
     assert found["coder"] != found["tester"]
 
 
-def test_a_run_that_is_resumed_goes_on_with_the_same_tokens(straight: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_samples_the_same_tokens(straight: Path, tmp_path: Path) -> None:
     play(tmp_path / "run", "steps=1")
     assert "resuming after step 1" in play(tmp_path / "run", "steps=3", "--resume")
     mine, theirs = record(tmp_path / "run"), record(straight)

@@ -217,7 +217,7 @@ def test_an_instance_type_that_is_none_is_found_before_anything_is_uploaded(amaz
     assert uploaded(amazon, f"s3://{BUCKET}/") == before
 
 
-def test_a_refusal_is_a_sentence(amazon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_job_is_an_error_without_traceback(amazon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from botocore.exceptions import ClientError
 
     def refuse(**_: Any) -> None:
@@ -321,7 +321,7 @@ def test_a_stopped_job_is_none_that_finished(amazon: Any, job: Callable[..., str
         follow(amazon, name)
 
 
-def test_an_unknown_job_is_a_sentence(amazon: Any) -> None:
+def test_following_an_unknown_job_is_refused(amazon: Any) -> None:
     with pytest.raises(DojangError, match="cannot describe job nobody-s-job"):
         follow(amazon, "nobody-s-job")
 
@@ -335,7 +335,7 @@ def test_without_credentials_there_is_nothing_to_wait_for(amazon: Any, monkeypat
         follow(sdk.connect(REGION, ""), "some-job")
 
 
-def test_logs_of_all_hosts_are_told_once_and_to_the_end(amazon: Any, job: Callable[..., str]) -> None:
+def test_logs_of_all_hosts_are_printed_once_until_the_end(amazon: Any, job: Callable[..., str]) -> None:
     name = job(training_job_status="InProgress")
     logs, said, group = log_group(amazon), list[str](), GROUP
 

@@ -88,7 +88,7 @@ def container(ml: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_sigterm_reaches_the_run_which_saves_and_a_later_container_goes_on(ml: Path) -> None:
+def test_sigterm_saves_a_checkpoint_and_a_later_container_resumes(ml: Path) -> None:
     run = RunDir(ml / "checkpoints" / "run")
     first = container(ml)
     while first.poll() is None and 2 not in run.saved():

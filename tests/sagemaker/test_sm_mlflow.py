@@ -62,7 +62,7 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("arn", [SERVER, APP])
-def test_a_run_is_told_to_the_arn_of_the_environment(
+def test_metrics_go_to_the_mlflow_arn_of_the_environment(
     arn: str, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", arn)

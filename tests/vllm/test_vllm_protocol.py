@@ -36,7 +36,7 @@ def test_parameters_say_what_the_sampling_says() -> None:
     }
 
 
-def test_every_sample_has_a_seed_of_its_own() -> None:
+def test_every_sample_has_a_different_seed() -> None:
     others = [replace(SAMPLING, seed=4), replace(SAMPLING, prompt_index=3)]
     seeds = [parameters(SAMPLING, index, 9)["seed"] for index in range(20)]
     seeds += [parameters(other, 0, 9)["seed"] for other in others]

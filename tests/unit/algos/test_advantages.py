@@ -137,7 +137,7 @@ def test_rewards_that_do_not_differ_give_no_advantage(
 
 @pytest.mark.parametrize("estimator", WITHIN_GROUPS)
 @pytest.mark.parametrize("rewards", [(), (1.5,), (0.1,) * 7, (-0.3, -0.3, -0.3)])
-def test_a_group_alike_gets_exactly_nothing_beside_one_that_differs(
+def test_a_group_of_equal_rewards_has_zero_advantages(
     make_group: MakeGroup, rewards: tuple[float, ...], estimator: Estimator
 ) -> None:
     found = credit(make_group, estimator, [(1.0, 0.0), allowed(estimator, rewards)])
@@ -145,7 +145,7 @@ def test_a_group_alike_gets_exactly_nothing_beside_one_that_differs(
     assert found[0][0] > 0 > found[0][1]
 
 
-def test_a_group_alike_counts_where_the_whole_batch_is_compared(make_group: MakeGroup) -> None:
+def test_reinforce_plus_plus_compares_equal_groups_with_the_batch(make_group: MakeGroup) -> None:
     found = credit(make_group, "reinforce++", [(0.0, 0.0), (1.0, 1.0), (1.0,), ()])
     assert found[0] == pytest.approx((-1.0954451, -1.0954451), abs=1e-7)  # mean 3/5, variance 3/10
     assert found[1] == pytest.approx((0.7302967, 0.7302967), abs=1e-7)

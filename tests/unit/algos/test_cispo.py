@@ -59,7 +59,7 @@ def test_single_tokens_by_hand(ratio: float, advantage: float, slope: float, cut
     assert found.figures["actor/pg_clipfrac"].item() == cut
 
 
-def test_a_token_beyond_the_cap_goes_on_learning() -> None:
+def test_a_token_beyond_the_cap_keeps_a_gradient() -> None:
     found = run(CispoConfig(), batch([[math.log(100.0), math.log(1e6)]], [1.0]))
     assert_same(found.gradient, [[-5.0, -5.0]])
 

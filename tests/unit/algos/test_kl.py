@@ -142,7 +142,7 @@ class TestOnAverage:
     def test_the_gradient_of_k1_is_nothing(self) -> None:
         np.testing.assert_allclose(self.found("k1")[1], 0.0, atol=1e-15)
 
-    def test_the_gradient_of_k3_leads_elsewhere(self) -> None:
+    def test_the_gradient_of_k3_is_not_that_of_the_kl(self) -> None:
         numeric = numeric_gradient(self.kl_divergence, self.SCORES)
         assert not np.allclose(self.found("k3")[1], numeric, rtol=0.01)
 

@@ -136,7 +136,7 @@ def test_astraflow_by_hand() -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("threshold", [0.001, 0.04, 0.15])
 @pytest.mark.parametrize("variant", ["paper", "astraflow"])
-def test_the_limit_lies_between_what_is_kept_and_what_is_dropped(seed: int, threshold: float, variant: Variant) -> None:
+def test_the_limit_separates_kept_from_dropped_tokens(seed: int, threshold: float, variant: Variant) -> None:
     given = mixed(seed=seed)
     everything, left = moments(given), kept_moments(given, threshold)
     furthest, nearest = reach(given, threshold)

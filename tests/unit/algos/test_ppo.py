@@ -132,7 +132,7 @@ def test_advantages_are_whitened_over_the_tokens_of_the_batch_and_returns_are_no
     assert not np.allclose(everything(alone, "advantages"), everything(white[:1], "advantages"))
 
 
-def test_where_all_advantages_are_alike_none_is_left(make_group: Callable[..., Group]) -> None:
+def test_equal_advantages_become_zero(make_group: Callable[..., Group]) -> None:
     groups = [make_group((0.7, 0.7), values=(0.0,) * 5), make_group((0.7,), values=(0.0,) * 5)]
     estimated = PpoConfig().make(max_tokens=64).compute_gae(groups)
     assert not everything(estimated, "advantages").any()

@@ -86,7 +86,7 @@ def test_samples_without_tokens_do_not_divide_by_zero(problem: Problem, make_sam
 
 
 @pytest.mark.parametrize("config", [GrpoConfig(whiten_advantages=True), M2poConfig(whiten_advantages=True)])
-def test_each_role_has_a_batch_of_its_own(groups: list[Group], config: PolicyGradientConfig) -> None:
+def test_advantages_are_whitened_per_role(groups: list[Group], config: PolicyGradientConfig) -> None:
     coded, tested = groups[:2], groups[2:]
     mixed = [
         replace(

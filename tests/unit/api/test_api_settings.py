@@ -59,7 +59,7 @@ def test_a_dataset_may_be_a_path_a_name_or_a_section() -> None:
     assert data_tree({"name": "arithmetic", "digits": 3}) == {"name": "arithmetic", "digits": 3}
 
 
-def test_a_misspelt_dataset_is_told_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_dataset_name_is_corrected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"dataset='aritmetic' is neither .* Did you mean 'arithmetic'\?"):
         data_tree("aritmetic")
@@ -96,7 +96,7 @@ def test_functions_without_a_module_get_a_name_that_loads() -> None:
     assert (third, weight) == ("mine:other", 0.5)
 
 
-def test_two_functions_of_one_name_are_told_apart() -> None:
+def test_reward_functions_of_one_name_get_different_names() -> None:
     def make(value: float) -> Any:
         def reward(completions: list[str]) -> list[float]:
             return [value for _ in completions]

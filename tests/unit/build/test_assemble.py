@@ -89,7 +89,7 @@ DATA = ("data={name: custom, load_with: 'mine:problems'}",)
 TASK = ("task={name: custom, make_with: 'mine:Task'}",)
 
 
-def test_a_dataset_of_ones_own() -> None:
+def test_a_custom_dataset_is_loaded() -> None:
     prepared = prepare(*DATA)
     assert [problem.id for problem in prepared.train] == [f"train/{n}" for n in range(5)]
     assert len(prepared.held_out) == 5
@@ -107,17 +107,17 @@ def test_a_run_leaves_the_test_problems_alone_if_others_are_kept_aside(
     assert not {problem.id for problem in prepared.held_out} & {problem.id for problem in prepared.train}
 
 
-def test_a_task_of_ones_own_says_what_is_held_out() -> None:
+def test_a_custom_task_chooses_the_held_out_problems() -> None:
     assert [problem.id for problem in prepare(*DATA, *TASK).held_out] == ["test/0", "test/1"]
 
 
-def test_parts_that_the_reward_of_ones_own_task_lacks_are_refused() -> None:
+def test_reward_weights_of_unknown_parts_of_a_custom_task_are_refused() -> None:
     gdpo = ("algo.name=gdpo", "algo.reward_weights={tone: 2, overlong: 1}", "algo.overlong_buffer_fraction=0.2")
     with pytest.raises(ConfigError, match="weight for tone, but the parts of the task's reward are not named"):
         prepare(*DATA, *TASK, *gdpo)
 
 
-def test_an_algorithm_of_ones_own_gets_its_options() -> None:
+def test_a_custom_algorithm_gets_its_options() -> None:
     algorithm = prepare("algo={name: custom, make_with: 'mine:Algorithm', options: {strength: 3}}").algorithm
     assert algorithm.strength == 3
     assert not algorithm.requirements.critic

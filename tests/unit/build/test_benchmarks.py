@@ -29,7 +29,7 @@ def loaded(benchmark: str, *overrides: str, name: str = "extra", recipe: str = "
     return only
 
 
-def test_a_benchmark_has_data_sampling_and_a_task_of_its_own() -> None:
+def test_a_benchmark_has_separate_data_task_and_sampling() -> None:
     found = loaded("{data: {name: arithmetic, digits: 3}, every: 5, problems: 7, samples: 2, temperature: 0.6}")
     assert (found.name, found.every, found.config.eval.problems) == ("extra", 5, 7)
     assert found.config.task.name == "answer_line"

@@ -192,7 +192,7 @@ def test_epochs_and_steps_exclude_each_other_but_an_override_replaces_the_recipe
     assert recipes.load("quickstart").steps == recipes.load("quickstart", ["seed=1"]).steps
 
 
-def test_epochs_that_are_not_resolved_are_read_back_as_they_were() -> None:
+def test_unresolved_epochs_survive_writing_and_reading() -> None:
     config = load("epochs=2.5")
     tree = yaml.safe_load(recipes.to_yaml(config))
     assert (tree["epochs"], tree["steps"]) == (2.5, None)

@@ -122,7 +122,9 @@ def test_help_of_export_names_its_options() -> None:
         (["nosuch"], 2, "Missing argument 'OUTPUT'"),
     ],
 )
-def test_an_export_that_cannot_be_is_a_sentence(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
+def test_an_impossible_export_is_refused_without_traceback(
+    arguments: list[str], code: int, words: str, tmp_path: Path
+) -> None:
     (tmp_path / "thesis.tex").write_text("the only copy")
     result = run("export", *arguments, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (code, "")
@@ -165,7 +167,9 @@ def test_keys_need_no_recipe() -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["--dry-run", "--run-dir=run"])
-def test_a_mistake_is_a_sentence_and_exit_code_2(arguments: list[str], words: str, mode: str, tmp_path: Path) -> None:
+def test_a_wrong_setting_is_one_message_and_exit_code_2(
+    arguments: list[str], words: str, mode: str, tmp_path: Path
+) -> None:
     result = train(*arguments, mode, cwd=tmp_path)
     assert result.returncode == 2
     assert words in result.stderr
@@ -195,7 +199,7 @@ def test_a_run_directory_in_use_or_of_another_run_is_left_alone(tmp_path: Path) 
     assert f"{tmp_path} already holds a run; continue it with `dojang resume {tmp_path}`" in result.stderr
 
 
-def test_a_file_for_a_run_directory_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_as_run_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = train("quickstart", "--run-dir=file", cwd=tmp_path)
     assert result.returncode == 5
@@ -203,7 +207,7 @@ def test_a_file_for_a_run_directory_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
-def test_a_run_on_ray_without_ray_is_a_sentence(tmp_path: Path) -> None:
+def test_a_run_on_ray_without_ray_is_refused(tmp_path: Path) -> None:
     result = train("quickstart", "runtime=ray", "--run-dir=run", cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr == ("dojang: runtime.name=ray needs ray, not installed here: pip install 'dojang[ray]'\n")

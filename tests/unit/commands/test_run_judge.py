@@ -95,7 +95,7 @@ def test_a_wrong_program_is_shown_where_it_goes_wrong(judge: Any) -> None:
     )
 
 
-def test_a_crash_shows_the_end_of_what_it_said(judge: Any) -> None:
+def test_a_crash_shows_the_end_of_stderr(judge: Any) -> None:
     result = judge("a.py", "print('so far')\nint('x')", PROBLEM, "--stop", "failure")
     assert result.returncode == 1
     assert result.stdout.startswith("runtime error: 0 of 2 tests passed (1 runtime error, 1 not run)\n")
@@ -182,7 +182,7 @@ def test_cpp_without_a_compiler(judge: Any, tmp_path: Path) -> None:
         ("a.cpp", "calls.json", (), 2, "the problem's tests call Python functions"),
     ],
 )
-def test_a_mistake_is_a_sentence(
+def test_wrong_arguments_are_refused_without_traceback(
     file: str, problem: str, flags: tuple[str, ...], code: int, words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "folder.py").mkdir()
@@ -199,7 +199,7 @@ def test_a_mistake_is_a_sentence(
     assert result.stdout == ""
 
 
-def test_a_judge_that_cannot_judge_ends_with_an_exit_code_of_its_own(judge: Any) -> None:
+def test_a_judge_error_has_exit_code_8(judge: Any) -> None:
     broken = {**PROBLEM, "checker": {"name": "program", "language": "python3", "source": "raise SystemExit(7)"}}
     result = judge("a.py", RIGHT, broken, "--json")
     assert result.returncode == 8
@@ -208,7 +208,7 @@ def test_a_judge_that_cannot_judge_ends_with_an_exit_code_of_its_own(judge: Any)
     assert "the checker failed (exit code 7)" in result.stderr
 
 
-def test_an_unusable_cache_is_a_sentence(judge: Any, tmp_path: Path) -> None:
+def test_an_unusable_cache_is_refused(judge: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = judge("a.cpp", "int main() {}", PROBLEM, DOJANG_CACHE=str(tmp_path / "file"))
     assert result.returncode == 2
@@ -299,7 +299,7 @@ def service(*flags: str, **environment: str) -> Iterator[tuple["subprocess.Popen
         process.communicate()
 
 
-def test_serving_until_told_to_stop() -> None:
+def test_the_service_runs_until_it_is_stopped() -> None:
     with service("--workers", "1", "--token-env", "MY_TOKEN", MY_TOKEN="secret") as (process, address, said):
         assert "for clients with the token" in said
         assert re.search(r"\n1 workers, isolation (namespaces|landlock|seccomp), languages .*python3\n$", said)
@@ -328,9 +328,7 @@ def test_serving_until_told_to_stop() -> None:
         (("--port", "99999"), {}, "--port"),
     ],
 )
-def test_a_service_that_cannot_be_is_a_sentence(
-    flags: tuple[str, ...], environment: dict[str, str], words: str
-) -> None:
+def test_an_impossible_service_is_refused(flags: tuple[str, ...], environment: dict[str, str], words: str) -> None:
     result = dojang("serve", *flags, **environment)
     assert result.returncode == 2
     assert words in result.stderr

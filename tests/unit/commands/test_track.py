@@ -20,7 +20,7 @@ def directory(tmp_path: Path) -> RunDir:
     return directory
 
 
-def test_a_run_that_has_ended_is_told_to_a_tracker_it_did_not_have(directory: RunDir) -> None:
+def test_an_ended_run_is_exported_to_a_new_tracker(directory: RunDir) -> None:
     pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'dojang[tensorboard]'")
     assert deliver(directory.path, ["track.tensorboard=events", "track.prometheus.port=1"])
     assert len(list((directory.path / "events").iterdir())) == 1
@@ -37,7 +37,7 @@ def test_undelivered_metrics_are_reported(directory: RunDir, capsys: pytest.Capt
     assert "1 lines of metrics and the end of the run were not delivered" in capsys.readouterr().out
 
 
-def test_a_run_that_goes_on_is_left_alone(directory: RunDir) -> None:
+def test_a_running_run_is_refused(directory: RunDir) -> None:
     directory.lock()
     with pytest.raises(RunDirError, match="in use by process"):
         deliver(directory.path, [])
@@ -49,6 +49,6 @@ def test_no_run_is_an_error(tmp_path: Path) -> None:
         deliver(tmp_path, [])
 
 
-def test_a_run_without_a_tracker_is_told_so(directory: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_tracker_is_reported(directory: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert deliver(directory.path, [])
     assert "this run has no tracker; name one" in capsys.readouterr().out

@@ -81,7 +81,7 @@ def test_a_key_of_the_default_choice_can_be_set_without_naming_it() -> None:
     assert config.algo == GrpoConfig(kl_coef=0.05)
 
 
-def test_a_file_of_ones_own(recipe_file: Path) -> None:
+def test_a_yaml_file_is_loaded_as_a_recipe(recipe_file: Path) -> None:
     config = recipes.load(str(recipe_file), ["steps=3"])
     assert (config.model.name, config.data.name, config.steps) == ("dojang-tiny", "arithmetic", 3)
 
@@ -323,7 +323,7 @@ def test_an_override_has_a_key_and_a_value(override: str) -> None:
     assert "must have the form key=value or section.key=value" in complaint("quickstart", override)
 
 
-def test_a_value_has_no_keys_of_its_own() -> None:
+def test_keys_below_a_value_are_refused() -> None:
     assert "'steps' is a value, not a section" in complaint("quickstart", "steps.more=1")
 
 
@@ -455,7 +455,7 @@ def test_sections_may_be_merged_from_an_anchor(tmp_path: Path) -> None:
     assert (config.eval.every, config.checkpoint.every) == (3, 4)
 
 
-def test_a_runtime_s_name_alone_goes_with_keys_of_its_own_in_any_order(recipe_file: Path) -> None:
+def test_the_short_form_of_runtime_combines_with_its_keys_in_any_order(recipe_file: Path) -> None:
     for overrides in (["runtime=ray", "runtime.trainers=3"], ["runtime.trainers=3", "runtime=ray"]):
         assert recipes.load(str(recipe_file), overrides).runtime.model_dump()["trainers"] == 3
     recipe_file.write_text(recipe_file.read_text() + "runtime: ray\n")

@@ -47,7 +47,7 @@ def test_ctrl_c_at_any_moment_of_the_start(arguments: Sequence[str], delays: Seq
         assert "Traceback" not in output + errors
 
 
-def test_ctrl_c_right_after_the_first_import_is_a_sentence(tmp_path: Path) -> None:
+def test_ctrl_c_during_start_exits_130_without_traceback(tmp_path: Path) -> None:
     code, _, errors = interrupted(TRAIN, 0.02, tmp_path)
     assert (code, errors) == (130, "dojang: interrupted")
     assert list(tmp_path.iterdir()) == []
@@ -78,7 +78,7 @@ def test_a_child_ends_with_a_process_that_is_interrupted() -> None:
     assert [state for state in states if not state.startswith("Z")] == []  # a zombie may have no parent to reap it
 
 
-def test_a_process_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
+def test_an_ignored_sigint_stays_ignored() -> None:
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "from dojang.core import interrupt; interrupt.install(); signal.raise_signal(signal.SIGINT); print('goes on')"

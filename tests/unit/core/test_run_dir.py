@@ -87,7 +87,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, failur
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_a_sentence(tmp_path: Path, code: int) -> None:
+def test_a_full_disk_raises_run_dir_error(tmp_path: Path, code: int) -> None:
     def fail(aside: Path) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_old_one(small_disk: Path, fil
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_a_forbidden_place_is_a_sentence(tmp_path: Path, code: int) -> None:
+def test_an_unwritable_path_raises_run_dir_error(tmp_path: Path, code: int) -> None:
     with pytest.raises(RunDirError, match=r"cannot write to .*; choose another run directory"), disk_errors(tmp_path):
         raise OSError(code, os.strerror(code))
 
@@ -195,7 +195,7 @@ def test_locking_makes_the_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["", "deeper"])
-def test_a_file_where_the_directory_should_be_is_a_sentence(tmp_path: Path, inside: str) -> None:
+def test_a_file_in_place_of_the_directory_raises_run_dir_error(tmp_path: Path, inside: str) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(RunDirError, match="choose another"):
         RunDir(tmp_path / "file" / inside).lock()
@@ -291,7 +291,7 @@ def test_pruning_without_a_best_keeps_the_last(directory: RunDir) -> None:
     assert names(directory.checkpoints) == ["last", "step-000002"]
 
 
-def test_pruning_keeps_the_steps_it_is_told_to(directory: RunDir) -> None:
+def test_pruning_keeps_the_given_steps(directory: RunDir) -> None:
     for step in (1, 2, 3, 4, 5):
         checkpoint(directory, step)
     (directory.checkpoints / "step-000002-mine").mkdir()

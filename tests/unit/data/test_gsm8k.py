@@ -324,7 +324,7 @@ def test_the_layout_of_the_hub_is_prepared(tmp_path: Path) -> None:
     assert Gsm8kConfig(path=tmp_path / "other").load("test")[0].reference == "99"
 
 
-def test_the_published_files_are_prepared_as_they_are(shared_data: Path, tmp_path: Path) -> None:
+def test_published_files_are_prepared_unchanged(shared_data: Path, tmp_path: Path) -> None:
     told = typed(shared_data / "gsm8k", tmp_path / "out")
     assert "7,473 problems in" in told
     assert "2 kept, though they overlap with held-out problems" in told

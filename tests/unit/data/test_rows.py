@@ -37,7 +37,7 @@ THEIRS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("reference", [PROBLEM.reference, "12", r"\frac{1}{2}", '"quoted"', "{set}", ""])
-def test_a_problem_comes_back_as_it_was(reference: object) -> None:
+def test_a_problem_survives_writing_and_reading(reference: object) -> None:
     problem = Problem(PROBLEM.id, PROBLEM.source, PROBLEM.messages, reference, PROBLEM.tier)
     row = to_row(problem, ability="code", split="train", index=3)
     assert from_row(row, "here") == problem
@@ -65,7 +65,7 @@ def test_a_number_is_an_answer(truth: float, answer: str) -> None:
         ({"reward_model": {"ground_truth": None}}, "this is None"),
     ],
 )
-def test_a_field_of_another_type_is_told(change: dict[str, Any], words: str) -> None:
+def test_a_field_of_the_wrong_type_is_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
         from_row({**THEIRS, **change}, "x")
 
@@ -199,6 +199,6 @@ def test_rows_in_json_files_are_read(tmp_path: Path, name: str) -> None:
         config.load("test")
 
 
-def test_a_plain_text_prompt_comes_back_as_it_was() -> None:
+def test_a_plain_text_prompt_survives_writing_and_reading() -> None:
     problem = Problem("a", "b", (Message("text", "Question: "), Message("text", "1+1?")), "2")
     assert from_row(to_row(problem, ability="math", split="train", index=0), "here") == problem

@@ -88,7 +88,7 @@ def test_vllm_alone_on_its_gpus_sizes_its_cache_itself(gpus: Callable[..., None]
     assert told == {"gpu_memory_utilization": 0.9, "kv_cache_memory_bytes": 2 * GIB}
 
 
-def test_vllm_beside_a_trainer_is_not_told_more_than_is_free(gpus: Callable[..., None]) -> None:
+def test_vllm_beside_a_trainer_gets_at_most_the_free_memory(gpus: Callable[..., None]) -> None:
     """vLLM refuses to start where less is free than gpu_memory_utilization, its own default being nearly all."""
     gpus(48)
     told = vllm.memory_options(None, alone=False)

@@ -53,7 +53,7 @@ def test_every_completion_is_kept_with_its_verdict(whole: EvalResult) -> None:
     assert whole.pass_at[1].value == whole.accuracy.value
 
 
-def test_interrupted_evaluation_goes_on_where_it_stopped(whole: EvalResult, tmp_path: Path) -> None:
+def test_an_interrupted_evaluation_resumes_where_it_stopped(whole: EvalResult, tmp_path: Path) -> None:
     assert whole.output is not None
     output, seen = tmp_path / "out", list[int]()
     shutil.copytree(whole.output, output)
@@ -135,7 +135,7 @@ def test_override_names_the_dataset_and_the_task(tmp_path: Path) -> None:
     assert (other.data.name, other.task.name) == ("files", "exact_match")
 
 
-def test_ctrl_c_names_the_samples_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_names_the_samples_and_how_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 

@@ -151,7 +151,7 @@ def test_on_a_ray_cluster_engines_have_gpus_of_their_own() -> None:
     assert not estimate(shared, INSTANCES["g5.12xlarge"]).layout.lacks
 
 
-def test_an_engine_that_fills_its_gpu_is_told_what_helps() -> None:
+def test_settings_are_suggested_if_an_engine_exceeds_its_gpu() -> None:
     asked = subject(
         "smollm2-code",
         "runtime={name: ray, trainers: 1, engines: 2}",

@@ -91,12 +91,12 @@ def test_formulas_are_compared_with_themselves_and_others(tmp_path: Path) -> Non
     assert "2 problems tried: their own answers get full marks" in said
 
 
-def test_rows_without_solutions_are_said_to_have_none() -> None:
+def test_rows_without_solutions_are_reported() -> None:
     said = run("quickstart-code", "--problems", "2", "judge.workers=1")
     assert "the rows have tests but no solutions" in said
 
 
-def test_all_mistakes_in_a_configuration_are_told_at_once() -> None:
+def test_all_mistakes_in_a_configuration_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         run("quickstart", "steps=x", "rollout.group_siz=4")
     assert "steps" in str(caught.value)
@@ -128,7 +128,7 @@ def test_answers_that_no_context_holds_fail() -> None:
     assert "at most 502 can be answered" in said
 
 
-def test_a_model_of_unknown_shape_is_said_to_be_one() -> None:
+def test_a_model_of_unknown_shape_is_reported() -> None:
     found = told("quickstart", "model.name=nobody/knows-this", "--problems", "1")
     assert found["estimate"] is None
     assert found["models"]["policy"]["shape"] is None

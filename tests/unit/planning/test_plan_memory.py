@@ -295,7 +295,7 @@ RAY = "runtime={name: ray, trainers: 4, engines: 2}"
 SERVED = ("rollout.engine=remote", "rollout.engine.url=[http://there:8000]")
 
 
-def test_on_a_ray_cluster_each_model_has_devices_of_its_own() -> None:
+def test_on_a_ray_cluster_each_model_has_separate_devices() -> None:
     both = estimate(subject("code-qwen3-8b-coder-tester", RAY), INSTANCES["p4de.24xlarge"], 2)
     one = estimate(subject("code-qwen3-8b-m2po-full", RAY), INSTANCES["p4de.24xlarge"], 2)
     assert both.needs.parts["optimizer"] == one.needs.parts["optimizer"]

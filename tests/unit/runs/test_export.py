@@ -90,7 +90,7 @@ def test_a_model_comes_back_up_to_rounding(run: RunDir, out: Path, precision: st
         assert torch.equal(weights[name], weight.to(getattr(torch, precision)))  # rounded once, to the nearest
 
 
-def test_nothing_but_the_model_comes_along(run: RunDir, out: Path) -> None:
+def test_only_model_files_are_exported(run: RunDir, out: Path) -> None:
     write(run.path, out)
     assert names(out) == FILES | {"chat_template.jinja"}
     assert names(out.parent) == {"run", "out"}
@@ -160,7 +160,7 @@ def test_a_source_that_is_no_run_is_refused(run: RunDir, tmp_path: Path, out: Pa
             write(source, out)
 
 
-def test_a_run_without_a_checkpoint_is_a_sentence(tmp_path: Path, out: Path) -> None:
+def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, out: Path) -> None:
     run = RunDir(tmp_path / "run")
     (run.checkpoints / ".step-000001.tmp").mkdir(parents=True)
     run.run.write_text("{}")
@@ -202,14 +202,14 @@ def lose_a_weight(path: Path) -> None:
         ("tokenizer.json", cut),
     ],
 )
-def test_a_damaged_checkpoint_is_a_sentence(run: RunDir, out: Path, name: str, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_checkpoint_is_refused(run: RunDir, out: Path, name: str, damage: Callable[[Path], None]) -> None:
     damage(run.checkpoints / "best" / name)
     with pytest.raises(RunDirError, match=r"(?s)checkpoint .*step-000005 cannot be read \(.*\); export another one"):
         write(run.path, out)
     assert names(out.parent) == {"run"}
 
 
-def test_weights_that_do_not_fit_are_a_sentence(run: RunDir, out: Path) -> None:
+def test_weights_that_overflow_the_dtype_are_refused(run: RunDir, out: Path) -> None:
     path = run.checkpoints / "best" / "model.safetensors"
     weights = load_file(path)
     weights["model.norm.weight"][3] = 1e6
@@ -224,7 +224,7 @@ def test_weights_that_do_not_fit_are_a_sentence(run: RunDir, out: Path) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_checkpoint_that_goes_while_it_is_read_is_a_sentence(
+def test_a_checkpoint_deleted_while_it_is_read_is_refused(
     run: RunDir, out: Path, monkeypatch: pytest.MonkeyPatch, late: bool, again: bool
 ) -> None:
     load = merge_lora.load_whole
@@ -285,7 +285,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(mounted)], check=True)
 
 
-def test_a_disk_that_is_too_small_is_a_sentence(run: RunDir, small_disk: Path) -> None:
+def test_a_disk_that_is_too_small_is_refused(run: RunDir, small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(bytes(72 * 1024))
     with pytest.raises(RunDirError, match=r"needs .* MB, but its disk has .* MB free"):
         write(run.path, small_disk / "out", "float32")
@@ -386,7 +386,7 @@ def of_a_deeper_model(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
 
 
 @pytest.mark.parametrize("damage", [lose_half, of_a_deeper_model])
-def test_an_adapter_that_does_not_fit_its_base_is_a_sentence(
+def test_an_adapter_that_does_not_fit_its_base_is_refused(
     tmp_path: Path, out: Path, damage: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 ) -> None:
     make_adapter(tmp_path / "adapter", "dojang-tiny")
@@ -396,7 +396,7 @@ def test_an_adapter_that_does_not_fit_its_base_is_a_sentence(
         write(tmp_path / "adapter", out)
 
 
-def test_a_base_that_is_not_there_is_a_sentence(tmp_path: Path, out: Path) -> None:
+def test_a_missing_base_model_is_refused(tmp_path: Path, out: Path) -> None:
     make_adapter(tmp_path / "adapter", "dojang-tiny")
     path = tmp_path / "adapter" / "adapter_config.json"
     config = json.loads(path.read_text())

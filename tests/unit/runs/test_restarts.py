@@ -44,7 +44,7 @@ class Parts:
     tracker = type("Tracker", (), {"close": lambda self: None})()
 
 
-def test_a_run_that_was_told_to_stop_does_not_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_does_not_restart_after_lost_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def train(run: Any, state: Any, stop: asyncio.Event) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         await stop.wait()

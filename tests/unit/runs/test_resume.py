@@ -37,7 +37,7 @@ def test_settings_of_the_run_are_kept(directory: RunDir, recipe: str | None) -> 
     check_directory(directory, found.config, resume=True)
 
 
-def test_changes_are_told_and_the_former_configuration_is_kept(directory: RunDir) -> None:
+def test_changed_settings_are_reported_and_the_old_configuration_kept(directory: RunDir) -> None:
     first = directory.config.read_text()
     for number, (former_lr, lr) in enumerate([("1e-05", "2e-05"), ("2e-05", "3e-05")], start=1):
         former = directory.config.read_text()
@@ -74,14 +74,14 @@ def test_settings_that_cannot_change_are_refused_with_the_reason(directory: RunD
     assert f"model.name={directory.checkpoints}/last" in str(caught.value)
 
 
-def test_another_recipe_is_told_and_not_used(directory: RunDir) -> None:
+def test_another_recipe_is_reported_and_not_used(directory: RunDir) -> None:
     found = resumed(directory, recipe="quickstart-code")
     assert found.config.data.name == "arithmetic"
     assert "started with the recipe quickstart" in found.notes[0]
     assert "those of quickstart-code are not used" in found.notes[0]
 
 
-def test_a_recipe_that_was_edited_is_told_and_not_used(tmp_path: Path) -> None:
+def test_an_edited_recipe_is_reported_and_not_used(tmp_path: Path) -> None:
     recipe, directory = tmp_path / "mine.yaml", RunDir(tmp_path / "run")
     tree = {"model": {"name": "dojang-tiny"}, "data": {"name": "arithmetic"}, "epochs": 2, "train": {"lr": 1e-5}}
     recipe.write_text(yaml.safe_dump(tree))
@@ -145,7 +145,7 @@ def test_the_command_resumes_without_a_recipe(directory: RunDir) -> None:
         CliRunner().invoke(app, ["resume", str(directory.path), "train.lrr=2"], catch_exceptions=False)
 
 
-def test_every_shipped_recipe_is_resumed_as_it_was(tmp_path: Path) -> None:
+def test_every_shipped_recipe_resumes_with_unchanged_settings(tmp_path: Path) -> None:
     for name in recipes.shipped():
         directory = RunDir(tmp_path / name)
         settings = settings_of(name, [], directory, resume=False)

@@ -105,7 +105,7 @@ def test_environment_names_the_project(directory: RunDir, fake: FakeWandb, monke
     assert len({each["id"] for each in fake.options}) == 3  # another project is another run
 
 
-def test_failure_is_reported_and_the_run_goes_on(directory: RunDir, fake: FakeWandb) -> None:
+def test_a_failure_is_reported_and_the_run_continues(directory: RunDir, fake: FakeWandb) -> None:
     said: list[str] = []
     write(directory, 1)
     fake.error = RuntimeError("No API key configured")

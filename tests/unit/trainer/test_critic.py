@@ -159,7 +159,7 @@ def test_values_are_those_of_each_sample_alone(make: Make, groups: list[Group], 
     assert gradient(pair.critic) == []
 
 
-def test_a_value_is_said_before_its_token_is_known(make: Make, groups: list[Group]) -> None:
+def test_values_do_not_depend_on_later_tokens(make: Make, groups: list[Group]) -> None:
     pair = make(skewed=True)
     sample = groups[0].samples[0]
     other = replace(sample, tokens=(*sample.tokens[:4], sample.tokens[4] + 1, *sample.tokens[5:]))
@@ -231,7 +231,7 @@ def test_figures_are_of_the_values_that_gave_credit(make: Make, moved: list[Grou
     assert found["critic/vf_explained_var"] == pytest.approx(1 - (returns - values).var() / returns.var())
 
 
-def test_where_all_returns_are_alike_there_is_nothing_to_explain(make: Make, groups: list[Group]) -> None:
+def test_equal_returns_have_no_explained_variance(make: Make, groups: list[Group]) -> None:
     pair = make()
     alike = [
         replace(group, samples=tuple(replace(each, returns=(0.3,) * len(each.tokens)) for each in group.samples))
@@ -346,7 +346,7 @@ def test_a_value_that_is_not_finite_raises_and_changes_nothing(make: Make, moved
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_restored_pair_goes_on_bit_by_bit(
+def test_a_restored_policy_and_critic_continue_bit_exactly(
     make: Make, groups: list[Group], tmp_path: Path, dtype: torch.dtype
 ) -> None:
     settings = {"dtype": dtype, "weight_decay": 0.01, "critic": CriticConfig(lr=3e-3, warmup_steps=1)}
@@ -378,7 +378,7 @@ def test_a_resumed_run_may_have_another_rate(make: Make, groups: list[Group], tm
 
 @pytest.mark.parametrize("file", ["", ".metadata", "__0_0.distcp"])
 @pytest.mark.parametrize("damage", ["missing", "garbage", "cut short"])
-def test_a_damaged_critic_is_a_sentence_and_changes_nothing(
+def test_a_damaged_critic_is_refused_and_changes_nothing(
     make: Make, groups: list[Group], tmp_path: Path, file: str, damage: str
 ) -> None:
     pair = make()

@@ -205,7 +205,7 @@ def test_engines_get_the_same_either_way(
     [{}, {"lora": LORA.model_copy(update={"base_bits": 4})}, {"lora": None, "optimizer": "adamw8bit"}],
     ids=["lora", "qlora", "8 bits"],
 )
-def test_a_restored_one_goes_on_bit_by_bit(
+def test_restored_adapters_continue_bit_exactly(
     make: Callable[..., TorchTrainer], groups: list[Group], tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     if settings:
@@ -329,7 +329,7 @@ def test_modules_to_save_are_read_by_peft(
 
 
 @pytest.mark.parametrize("name", ["norm", "layers.0.input_layernorm", "input_layernorm"])
-def test_modules_to_save_whose_names_end_alike_are_evaluated_and_exported(
+def test_modules_to_save_with_equal_last_names_are_evaluated_and_exported(
     make: Callable[..., TorchTrainer], groups: list[Group], tmp_path: Path, name: str
 ) -> None:
     store = Store()

@@ -111,9 +111,7 @@ def test_scores_are_of_the_model_that_wrote_a_sample(cast: Cast, groups: list[Gr
 
 
 @pytest.mark.parametrize("concurrent", [False, True])
-def test_a_checkpoint_holds_both_and_goes_on_where_they_were(
-    cast: Cast, groups: list[Group], tmp_path: Path, concurrent: bool
-) -> None:
+def test_a_checkpoint_restores_both_roles(cast: Cast, groups: list[Group], tmp_path: Path, concurrent: bool) -> None:
     trainers, straight, _ = cast()
     both = MultiPolicyTrainer(trainers, ALGORITHM, concurrent=concurrent)
     asyncio.run(learn(both, groups))

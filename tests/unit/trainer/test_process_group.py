@@ -86,7 +86,7 @@ def test_the_samples_cannot_be_divided_unevenly(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "ranks"), [(9, 3, 2), (12, 3, 2), (8, 6, 4)])
-def test_heads_that_cannot_be_divided_are_said(heads: int, kv_heads: int, ranks: int) -> None:
+def test_indivisible_attention_heads_are_refused(heads: int, kv_heads: int, ranks: int) -> None:
     with pytest.raises(ConfigError, match=f"train.sequence_parallel={ranks} cannot divide the model's {heads}"):
         check_heads(heads, kv_heads, ranks)
 

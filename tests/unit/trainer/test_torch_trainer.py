@@ -502,7 +502,7 @@ def test_a_gradient_that_is_not_finite_raises_and_changes_nothing(make: Make, gr
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_restored_trainer_goes_on_bit_by_bit(
+def test_a_restored_trainer_continues_bit_exactly(
     make: Make, groups: list[Group], tmp_path: Path, dtype: torch.dtype
 ) -> None:
     settings = {"dtype": dtype, "schedule": "cosine", "warmup_steps": 2, "weight_decay": 0.01}
@@ -567,7 +567,7 @@ def test_buffers_are_saved_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["optimizer/.metadata", "optimizer/__0_0.distcp", "model.safetensors"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut short"])
-def test_a_damaged_checkpoint_is_a_sentence_and_changes_nothing(
+def test_a_damaged_checkpoint_is_refused_and_changes_nothing(
     make: Make, groups: list[Group], tmp_path: Path, file: str, damage: str
 ) -> None:
     trainer, _ = make()
@@ -600,7 +600,7 @@ def little_memory() -> Iterator[None]:
 
 @pytest.mark.usefixtures("little_memory")  # without a config.json, a model class may build its default: billions
 @pytest.mark.parametrize("content", [None, b"", b"{"])
-def test_a_checkpoint_without_its_configuration_is_a_sentence(
+def test_a_checkpoint_without_its_configuration_is_refused(
     make: Make, groups: list[Group], tmp_path: Path, content: bytes | None
 ) -> None:
     trainer, _ = make()

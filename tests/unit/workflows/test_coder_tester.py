@@ -240,7 +240,7 @@ def test_trained_tokens_are_prompts_and_sampled_tokens(
     assert "x*x" not in prompts[5]
 
 
-def test_every_draw_has_a_random_stream_of_its_own(play: Callable[..., Group]) -> None:
+def test_roles_and_turns_have_separate_random_streams(play: Callable[..., Group]) -> None:
     asked: list[tuple[str, Sampling]] = []
     play(["x*x", "x"], [GOOD, GOOD], ["x", "x"], asked=asked)
     streams = [(sampling.seed, sampling.prompt_index) for _, sampling in asked]

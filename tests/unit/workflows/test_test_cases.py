@@ -89,7 +89,7 @@ def test_a_statement_without_examples_or_with_little_else_stays_whole(text: str)
     assert without_examples(text) == text
 
 
-def test_the_tester_is_told_of_the_task_the_answer_and_the_form() -> None:
+def test_the_tester_s_prompt_has_task_answer_and_format() -> None:
     messages = (Message("system", "Be brief."), Message("user", f"{STATEMENT}\n\nExample\n\n{EXAMPLES}"))
     problem = Problem("p", "p", messages, None)
     (asked,) = make_tester_prompt(problem, "print(3)", count=3, function="", strip=True)
@@ -106,7 +106,7 @@ def test_the_tester_is_told_of_the_task_the_answer_and_the_form() -> None:
     assert "def f(): {}" in called.content
 
 
-def test_the_coder_is_told_how_each_case_went() -> None:
+def test_feedback_has_the_result_of_each_case() -> None:
     cases = [Case("1 2", "3", IoTest("1 2", "3")), Case([1, "x"], None, CallTest.of("f", [1, "x"], None))]
     results = (TestResult(0, Outcome.ACCEPTED), TestResult(1, Outcome.TIME_LIMIT))
     told = feedback(cases, Judgement(Outcome.TIME_LIMIT, results, 2, Isolation.NONE)).content

@@ -56,7 +56,7 @@ def restart(root: Path) -> None:
     kept.rename(root / "checkpoints")
 
 
-def test_a_job_trains_and_a_later_one_goes_on_from_what_s3_has_kept(root: Path) -> None:
+def test_a_later_job_resumes_from_the_checkpoints_in_s3(root: Path) -> None:
     ship(root, "steps=2")
     job = begin(root)
     said, _ = job.communicate(timeout=120)
@@ -103,7 +103,7 @@ def test_a_mistake_is_what_sagemaker_will_show(root: Path) -> None:
     assert "stps: no such key; did you mean steps?" in (root / "output" / "failure").read_text()
 
 
-def test_channels_are_where_settings_are_told_they_are(root: Path) -> None:
+def test_settings_name_the_paths_of_input_channels(root: Path) -> None:
     ship(root, **{"model.name": "weights"})
     with pytest.raises(DojangError):  # there are none
         entry_point.run([])
@@ -123,7 +123,7 @@ def test_an_unexpected_error_is_reported_with_its_traceback(root: Path, monkeypa
     assert len(failure) <= 1024
 
 
-def test_the_first_failure_is_the_one_that_is_told(root: Path) -> None:
+def test_the_first_failure_is_the_reported_one(root: Path) -> None:
     (root / "output" / "failure").write_text("a host never came")
     with pytest.raises(ConfigError, match=r"cannot read .*job\.json"):
         entry_point.run([])
@@ -136,7 +136,7 @@ def test_further_overrides_come_last(root: Path) -> None:
         entry_point.run(["steps=nonsense"])
 
 
-def test_a_recipe_of_ones_own_comes_along(root: Path, tmp_path: Path) -> None:
+def test_a_custom_recipe_is_part_of_the_job(root: Path, tmp_path: Path) -> None:
     own = tmp_path / "mine.yaml"
     own.write_text("model: {name: dojang-tiny}\ndata: {name: arithmetic}\nstps: 1\n")
     ship(root, recipe=str(own))

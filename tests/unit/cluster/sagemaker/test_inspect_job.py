@@ -39,7 +39,7 @@ def test_without_remote_debugging_only_the_log_is_there() -> None:
     assert option(lines()["read its log"], "--log-stream-name-prefix") == f"{NAME}/"
 
 
-def test_mlflow_of_sagemaker_has_an_address_of_its_own() -> None:
+def test_mlflow_of_sagemaker_is_opened_by_its_arn() -> None:
     arn = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/team"
     found = lines(arn, remote_debug=False)["MLflow"]
     assert found[2] == "create-presigned-mlflow-tracking-server-url"

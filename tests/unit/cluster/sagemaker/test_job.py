@@ -46,7 +46,7 @@ def test_groups_have_a_head_and_the_first_is_it_unless_another_is_named() -> Non
     assert "--head-group judges --wait-shutdown 60 --" in launch(**two, head_group="judges", wait_shutdown=60).command
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         launch(
             "stps=3",

@@ -122,14 +122,14 @@ def test_an_input_for_the_model_must_be_one(tmp_path: Path) -> None:
     assert "has no config.json" in refused("quickstart", inputs=[f"model={tmp_path}"])
 
 
-def test_places_that_only_the_job_sees_are_said_to_be_unchecked() -> None:
+def test_paths_of_the_job_are_noted_as_unchecked() -> None:
     job = launch(QLORA, inputs=["data=s3://bucket/gsm8k", "model=s3://bucket/model"])
     said = "\n".join(job.notes)
     assert "not checked: data.path=/opt/ml/input/data/data" in said
     assert "not checked: model.name=/opt/ml/input/data/model" in said
 
 
-def test_an_instance_type_without_figures_is_said_to_be_unchecked() -> None:
+def test_an_unknown_instance_type_is_noted_as_unchecked() -> None:
     job = launch("quickstart", instance_type="ml.trn1.2xlarge")
     assert any("ml.trn1.2xlarge is not in the plan's table" in note for note in job.notes)
     assert job.command.endswith("entry-point runtime.name=ray")
@@ -234,7 +234,7 @@ def test_inputs_with_linked_or_no_files_are_refused(tmp_path: Path) -> None:
     assert "no permission to read" in refused("quickstart", inputs=[f"more={empty}"])
 
 
-def test_gpus_that_stay_idle_are_told(tmp_path: Path) -> None:
+def test_idle_gpus_are_reported(tmp_path: Path) -> None:
     data = f"data={gsm8k(tmp_path / 'data')}"
     job = launch(QLORA, "runtime.name=ray", "runtime.trainers=1", "runtime.engines=1", inputs=[data])
     assert any("6 of 8 GPUs stay idle" in note for note in job.notes)

@@ -61,7 +61,7 @@ def test_mlflow_in_the_environment_is_a_requirement() -> None:
     assert {"mlflow", "sagemaker-mlflow"} <= set(found) & set(there)
 
 
-def test_modules_of_ones_own_come_along_but_nothing_hidden(tmp_path: Path) -> None:
+def test_user_modules_are_staged_without_hidden_files(tmp_path: Path) -> None:
     own, staged = tmp_path / "own", tmp_path / "staged"
     for name in ("rewards.py", ".env", ".git/config", "runs/a/metrics.jsonl", "package/__init__.py"):
         (own / name).parent.mkdir(parents=True, exist_ok=True)
