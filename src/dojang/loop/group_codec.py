@@ -1,10 +1,11 @@
 """Encodes groups as bytes: for checkpoints, the rollout journal and delivery by rollout workers.
 
-    magic "DJG1" | u32 header size | header (JSON, UTF-8) | arrays, little-endian, sample after sample
+    magic "DJG1" | u32 header size | header (JSON, UTF-8) | data of sample 0 | data of sample 1 | ...
 
-The header holds every number and text of the samples; the arrays follow in the order tokens (int32), mask (packed bits)
-and floats (float32 or float64, as the sample has them). Decoding trusts nothing: malformed bytes raise ValueError and
-nothing else. The problem is not encoded: the prompt index identifies it, and its id is checked.
+The header holds the numbers of the samples and the sizes of their data: tokens (int32), mask (packed bits), floats
+(float32 or float64, as the sample has them), all little-endian, and the text (UTF-8). Decoding trusts nothing:
+malformed bytes raise ValueError and nothing else. The problem is not encoded: the prompt index identifies it, and its
+id is checked.
 """
 
 import json
@@ -25,38 +26,36 @@ _MAGIC = b"DJG1"
 _SIZE = struct.Struct("<I")
 _FLOATS = ("logprobs", "token_rewards", "old_logprobs", "values", "advantages", "returns")
 _INTS = ("version", "index", "turn")
-_TEXTS = ("text", "finish", "role")
+_TEXTS = ("finish", "role")
 _NUMBERS = ("advantage", "temperature")
-_SAMPLE = {*_INTS, *_TEXTS, *_NUMBERS, "size", "floats", "spans", "verdict"}
+_SAMPLE = {*_INTS, *_TEXTS, *_NUMBERS, "size", "floats", "text", "spans", "verdict"}
 _VERDICT = {"outcome", "reward", "passed", "total", "parts", "detail", "seconds", "isolation", "terms"}
 _LARGEST = 2**63 - 1
 
 
 def encode(group: Group) -> bytes:
     """Encodes one group. ValueError for numbers that are not finite: they come from a broken engine or trainer."""
-    arrays: list[bytes] = []
+    parts: list[bytes] = []
     header = {
         "problem": group.problem.id,
         "prompt_index": int(group.prompt_index),
-        "samples": [_sample_row(each, arrays) for each in group.samples],
-        "unjudged": [_sample_row(each, arrays) for each in group.unjudged],
+        "samples": [_sample_row(each, parts) for each in group.samples],
+        "unjudged": [_sample_row(each, parts) for each in group.unjudged],
     }
-    # surrogatepass: sampled text may hold half a character.
-    text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    head = text.encode("utf-8", "surrogatepass")
-    return b"".join((_MAGIC, _SIZE.pack(len(head)), head, *arrays))
+    head = _to_bytes(json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    return b"".join((_MAGIC, _SIZE.pack(len(head)), head, *parts))
 
 
 def decode(data: bytes, problem: Callable[[int], Problem]) -> Group:
     """Decodes one group; `problem` maps a prompt index to its problem. ValueError if anything is malformed, or if the
     group is of another problem."""
-    header, arrays = _header(data)
+    header, rest = _header(data)
     prompt_index = _integer(header["prompt_index"], "prompt_index")
     samples, unjudged = (
-        tuple(_sample(_fields(row, _SAMPLE, "sample"), arrays) for row in _items(header[name], name))
+        tuple(_sample(_fields(row, _SAMPLE, "sample"), rest) for row in _items(header[name], name))
         for name in ("samples", "unjudged")
     )
-    arrays.expect_end()
+    rest.expect_end()
     if any(each.verdict.outcome is Outcome.JUDGE_ERROR for each in samples):
         raise ValueError(f"group {prompt_index} has a JUDGE_ERROR sample among those to train on")
     found = problem(prompt_index)
@@ -104,6 +103,9 @@ class _Bytes:
         self._at = end
         return found
 
+    def text(self, count: int) -> str:
+        return self.take(count).decode("utf-8", "surrogatepass")
+
     def size(self) -> int:
         (found,) = _SIZE.unpack(self.take(_SIZE.size))
         return int(found)
@@ -122,25 +124,27 @@ def _header(data: bytes) -> tuple[dict[str, Any], _Bytes]:
     rest = _Bytes(data)
     if rest.take(len(_MAGIC)) != _MAGIC:
         raise ValueError("no encoded group: the first bytes differ")
-    text = rest.take(rest.size()).decode("utf-8", "surrogatepass")
     try:
-        header = json.loads(text, parse_constant=_no_constant)
+        header = json.loads(rest.text(rest.size()), parse_constant=_no_constant)
     except RecursionError:
         raise ValueError("the header is nested too deeply") from None
     fields = _fields(header, {"problem", "prompt_index", "samples", "unjudged"}, "group")
     return fields, rest
 
 
-def _sample_row(sample: Sample, arrays: list[bytes]) -> dict[str, Any]:
-    """Header of a sample; appends its arrays."""
+def _sample_row(sample: Sample, parts: list[bytes]) -> dict[str, Any]:
+    """Header of a sample; appends its data."""
     _validate(sample)
     floats = {name: getattr(sample, name) for name in _FLOATS if len(getattr(sample, name))}
-    arrays.append(sample.tokens.astype("<i4", copy=False).tobytes())
-    arrays.append(np.packbits(sample.mask, bitorder="little").tobytes())
-    arrays += [found.astype(f"<f{found.itemsize}", copy=False).tobytes() for found in floats.values()]
+    parts.append(sample.tokens.astype("<i4", copy=False).tobytes())
+    parts.append(np.packbits(sample.mask, bitorder="little").tobytes())
+    parts += [found.astype(f"<f{found.itemsize}", copy=False).tobytes() for found in floats.values()]
+    text = _to_bytes(sample.text)
+    parts.append(text)
     return {
         "size": len(sample.tokens),
         "floats": {name: found.itemsize for name, found in floats.items()},
+        "text": len(text),
         **{name: int(getattr(sample, name)) for name in _INTS},
         **{name: str(getattr(sample, name)) for name in _TEXTS},
         **{name: float(getattr(sample, name)) for name in _NUMBERS},
@@ -164,15 +168,16 @@ def _verdict_row(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _sample(row: dict[str, Any], arrays: _Bytes) -> Sample:
+def _sample(row: dict[str, Any], rest: _Bytes) -> Sample:
     size = _integer(row["size"], "size")
-    tokens = arrays.array("<i4", size)
-    bits = np.frombuffer(arrays.take((size + 7) // 8), dtype=np.uint8)
+    tokens = rest.array("<i4", size)
+    bits = np.frombuffer(rest.take((size + 7) // 8), dtype=np.uint8)
     floats = {
-        name: arrays.array(_float_type(width), size)
+        name: rest.array(_float_type(width), size)
         for name, width in _fields(row["floats"], set(_FLOATS), "floats", optional=True).items()
     }
     fields: dict[str, Any] = {
+        "text": rest.text(_integer(row["text"], "text")),
         **{name: _integer(row[name], name) for name in _INTS},
         **{name: _text(row[name], name) for name in _TEXTS},
         **{name: _number(row[name], name) for name in _NUMBERS},
@@ -267,6 +272,10 @@ def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{what} {value!r:.40} is no text")
     return value
+
+
+def _to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # sampled text may hold half a character
 
 
 def _no_constant(name: str) -> float:

@@ -152,6 +152,7 @@ def setting(path: str, value: object) -> Callable[[dict[str, Any]], object]:
         ("samples.0.floats", {"tokens": 4}),
         ("samples.0.finish", "abort"),
         ("samples.0.text", 1),
+        ("samples.0.text", "four"),
         ("samples.0.version", 1.5),
         ("samples.0.temperature", float("nan")),
         ("samples.0.temperature", "1"),
