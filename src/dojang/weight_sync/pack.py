@@ -75,7 +75,9 @@ def encode_parts(pack: Pack) -> list[Buffer]:
     """Encode a pack as consecutive buffers. Those of weights on a CPU are not copied."""
     named = _named_tensors(pack)
     header = _header(_metadata(pack), named)
-    header["__metadata__"]["digest"] = _digest(header, named)
+    # Full weights have been summed already; `decode` sums them again.
+    content = pack.checksum if pack.kind == "full" and not pack.factors else checksum(named)
+    header["__metadata__"]["digest"] = _digest(header, content)
     text = _dump(header)
     data = (bits(tensor.cpu()).view(torch.uint8).numpy().data for tensor in named.values())
     return [len(text).to_bytes(8, "little") + text, *data]
@@ -87,7 +89,7 @@ def decode(data: Buffer) -> Pack:
     named = _read_tensors(header, body)
     metadata = header["__metadata__"]
     digest = metadata.popitem() if metadata else None
-    if digest != ("digest", _digest(header, named)):
+    if digest != ("digest", _digest(header, _content(metadata, named))):
         raise ValueError("a weight pack is damaged: its digest does not match its content")
     pack = _pack(metadata, named)
     if _metadata(pack) != metadata:
@@ -126,9 +128,15 @@ def _header(metadata: Mapping[str, str], named: Mapping[str, Tensor]) -> dict[st
     return header
 
 
-def _digest(header: Mapping[str, Any], named: Mapping[str, Tensor]) -> str:
+def _content(metadata: Mapping[str, Any], named: Mapping[str, Tensor]) -> str:
+    """Checksum of all tensors. For full weights without factors it is that of the weights."""
+    whole = metadata.get("kind") == "full" and all(name.startswith("whole:") for name in named)
+    return checksum({name.removeprefix("whole:"): tensor for name, tensor in named.items()} if whole else named)
+
+
+def _digest(header: Mapping[str, Any], content: str) -> str:
     """Digest of the header, which has none yet, and of all tensors."""
-    return hashlib.blake2b(_dump(header) + checksum(named).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(_dump(header) + content.encode(), digest_size=16).hexdigest()
 
 
 def _dump(header: Mapping[str, Any]) -> bytes:

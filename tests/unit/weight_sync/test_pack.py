@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from dojang.core.checksum import bits
+from dojang.core.checksum import bits, checksum
 from dojang.protocols import Patch
 from dojang.weight_sync import pack as module
 from dojang.weight_sync.pack import Pack, decode, encode, encode_parts
@@ -28,7 +28,7 @@ def tensors(dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def full(dtype: torch.dtype = torch.bfloat16) -> Pack:
-    return Pack("full", 3, None, "", SUMS["checksum"], tensors(dtype))
+    return Pack("full", 3, None, "", checksum(tensors(dtype)), tensors(dtype))
 
 
 def delta(dtype: torch.dtype = torch.bfloat16) -> Pack:
@@ -94,6 +94,12 @@ def test_unchanged_weights_make_a_pack_without_tensors() -> None:
     assert (dict(found.tensors), list(found.patches), dict(found.factors)) == ({}, [], {})
 
 
+def test_full_weights_with_another_checksum_are_refused() -> None:
+    data = encode(Pack("full", 3, None, "", SUMS["checksum"], tensors(torch.float32)))
+    with pytest.raises(ValueError, match="its digest does not match"):
+        decode(data)
+
+
 def test_large_weights_are_not_copied() -> None:
     weight = torch.zeros(1000, dtype=torch.bfloat16)
     parts = encode_parts(Pack("full", 1, None, "", SUMS["checksum"], {"a": weight}))
@@ -121,7 +127,7 @@ def rewritten(pack: Pack, change: Callable[[dict[str, Any]], None]) -> bytes:
     header["__metadata__"].pop("digest")
     named = load(data)
     order = {name: named[name] for name in header if name in named}
-    header["__metadata__"]["digest"] = module._digest(header, order)
+    header["__metadata__"]["digest"] = module._digest(header, module._content(header["__metadata__"], order))
     text = module._dump(header)
     return struct.pack("<Q", len(text)) + text + data[8 + size :]
 
@@ -170,7 +176,7 @@ def stream(pack: Pack, named: dict[str, Tensor]) -> bytes:
     """A pack's stream with other tensors, and a digest that fits."""
     named = dict(sorted(named.items(), key=lambda item: -item[1].itemsize))
     header = module._header(module._metadata(pack), named)
-    header["__metadata__"]["digest"] = module._digest(header, named)
+    header["__metadata__"]["digest"] = module._digest(header, module._content(header["__metadata__"], named))
     text = module._dump(header)
     data = b"".join(each.view(torch.uint8).numpy().tobytes() for each in named.values())
     return struct.pack("<Q", len(text)) + text + data
