@@ -28,8 +28,10 @@ from dojang.loop.checkpoint_ranking import CheckpointRanking
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
+from dojang.loop.prompt_sampler import draw_prompts
+from dojang.loop.rollout_workers import LocalWorkers, RolloutWorkers
 from dojang.loop.run import Run
-from dojang.protocols import Algorithm, RolloutEngine, Trainer
+from dojang.protocols import Algorithm, RolloutEngine, Trainer, Workflow
 from dojang.track.console import ConsoleTracker
 from dojang.track.file_tracker import FileTracker
 from dojang.track.multi_tracker import MultiTracker
@@ -38,6 +40,7 @@ from dojang.trainer.distributed import DistributedTrainer
 from dojang.trainer.multi_policy_trainer import MultiPolicyTrainer
 from dojang.trainer.process_group import SINGLE_PROCESS, ProcessGroup, join_process_group
 from dojang.trainer.thread_trainer import ThreadTrainer
+from dojang.types import Problem
 
 if TYPE_CHECKING:
     from dojang.build.ray import RayPolicy
@@ -65,6 +68,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
     engine, trainer = _combine(parts, ranks, prepared.algorithm)
     if config.loop.mode != "sync" and config.runtime.name == "local":
         trainer = ThreadTrainer(trainer, numeric.device)
+    workflow = demonstrations(config, leading.renderer) or make_workflow(config, prepared.task, parts)
     return Run(
         seed=config.seed,
         steps=config.steps,
@@ -76,7 +80,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         save_every=config.checkpoint.every,
         problems=prepared.train,
         held_out=prepared.held_out,
-        workflow=demonstrations(config, leading.renderer) or make_workflow(config, prepared.task, parts),
+        workflow=workflow,
         eval_workflow=make_eval_workflow(config, prepared.task, leading),
         benchmarks=[
             Benchmark(each.name, each.every, each.problems, make_eval_workflow(each.config, task, leading))
@@ -107,6 +111,8 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         and config.train.lora is None
         and config.runtime.name == "local",
         lag=config.loop.staleness,
+        workers=_make_workers(config, prepared, workflow, engine),
+        worker_timeout_s=config.loop.worker_timeout_s,
         critic=has_critic(prepared.algorithm),
         eval_samples=held_out_samples(config, prepared.held_out, leading.renderer),
         distiller=make_distiller(config, leading, trainer),
@@ -124,6 +130,20 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
             for role, part in parts.items()
         ],
     )
+
+
+def _make_workers(
+    config: RunConfig, prepared: Prepared, workflow: Workflow, engine: RolloutEngine
+) -> list[RolloutWorkers]:
+    """Rollout workers of loop.mode=stream; none in other modes."""
+    if config.loop.mode != "stream":
+        return []
+
+    def problem(prompt_index: int) -> Problem:
+        ((_, found),) = draw_prompts(prepared.train, config.seed, prompt_index, 1)
+        return found
+
+    return [LocalWorkers(workflow, engine, problem)]
 
 
 MakePolicy = Callable[[RunConfig, str, PreTrainedTokenizerBase], "LocalPolicy | RayPolicy"]

@@ -35,7 +35,8 @@ def make_workflow(config: RunConfig, task: Task, parts: Mapping[str, RoleParts])
         role: RolloutPolicy(part.engine, part.renderer, train_sampling(part.config, config.seed, stop=config.data.stop))
         for role, part in parts.items()
     }
-    return config.workflow.make(task, policies, config.rollout.group_size)
+    # Conversations that stream cannot be repeated, so their turns need not wait for each other.
+    return config.workflow.make(task, policies, config.rollout.group_size, batch_turns=config.loop.mode != "stream")
 
 
 def make_eval_workflow(config: RunConfig, task: Task, part: RoleParts) -> Workflow:

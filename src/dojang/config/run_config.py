@@ -137,6 +137,9 @@ class RunConfig(Section):
         """Fills in default names: `algo.kl_coef=0.05` alone means the default algorithm with that KL coefficient."""
         if not isinstance(tree, dict):
             return tree
+        loop, algo = tree.get("loop"), tree.get("algo")
+        if isinstance(loop, dict) and loop.get("mode") == "stream" and (algo is None or isinstance(algo, dict)):
+            tree = {**tree, "algo": {"name": "m2po", **(algo or {})}}  # made for stale data
         named = {
             section: {"name": cls.model_fields[section].default.name, **tree[section]}
             for section in ("task", "workflow", "algo", "runtime")

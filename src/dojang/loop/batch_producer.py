@@ -11,8 +11,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
 
-from dojang.loop.group_codec import Batches
 from dojang.loop.rollout import Batch, sample_batch
 from dojang.loop.run import Run
 from dojang.loop.run_state import State
@@ -22,18 +24,20 @@ __all__ = ["BatchProducer"]
 
 
 class BatchProducer:
-    """Produces the batches of a run, in order. Use it in `async with`: leaving cancels the batch in flight."""
+    """The Producer of loop.mode=sync and overlap."""
 
     def __init__(self, run: Run, state: State, *, loaded: int | None) -> None:
         """`loaded` is the version that the engine holds, if it is known."""
         self._run = run
         self._first = state.step
+        if state.ledger is not None:  # of a run that streamed: single groups are sampled again
+            state = replace(state, pending=())
         self._ready = deque(Batch(groups, state.prompt_index) for groups in state.pending)
         self._allowed = max(run.lag, len(state.pending))
         """Largest staleness: batches that are pending may come from a run with a larger lag."""
         self._next = state.step + len(state.pending)
         """Number of the batch in flight, or of the next one."""
-        self.prompt_index = state.prompt_index
+        self._prompt_index = state.prompt_index
         """Prompts drawn for all batches that are ready or were handed out."""
         self._loaded = loaded
         self._transfer: Metrics = {}
@@ -44,28 +48,23 @@ class BatchProducer:
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> "BatchProducer":
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    @property
-    def pending(self) -> Batches:
-        """Groups of the batches that are ready, oldest first."""
-        return tuple(batch.groups for batch in self._ready)
-
     async def announce(self, version: int) -> None:
-        """Allows rollouts with this version. Starts the producer the first time."""
         self._announced = version
         if self._task is None:
             self._task = asyncio.create_task(self._produce(), name="rollouts")
         await self._notify()
 
     async def load(self, version: int) -> None:
-        """Loads a version into the engine, unless it holds it already."""
         if version == self._loaded:
             return
         self._loaded = None  # unknown while loading
@@ -75,7 +74,6 @@ class BatchProducer:
         self._loaded = version
 
     async def next_batch(self) -> Batch:
-        """Returns the next batch, as soon as it is ready. It stays pending until `learned` is called."""
         await self._until(lambda: bool(self._ready))
         batch = self._ready[0]
         oldest = min((each.oldest_version for group in batch.groups for each in group.samples), default=self._announced)
@@ -85,7 +83,6 @@ class BatchProducer:
         return batch
 
     def learned(self) -> None:
-        """Drops the batch that `next_batch` returned: the trainer has learned from it."""
         self._ready.popleft()
 
     async def settle(self) -> None:
@@ -94,8 +91,7 @@ class BatchProducer:
             await self._until(lambda: self._waits)
 
     async def drain(self, version: int, limit_s: float) -> bool:
-        """Waits for batches in flight that were begun with weights older than `version`, as these cannot be sampled
-        again. Returns False if the time is over before."""
+        """Batches in flight that were begun with weights older than `version` cannot be sampled again."""
         if self._task is None or self._version(self._next) >= version:
             return True
         try:
@@ -103,6 +99,13 @@ class BatchProducer:
         except TimeoutError:
             return False
         return True
+
+    def snapshot(self, state: State) -> State:
+        pending = tuple(batch.groups for batch in self._ready)
+        return replace(state, pending=pending, ledger=None, prompt_index=self._prompt_index)
+
+    async def saved(self, state: State) -> None:
+        """A batch in flight is sampled again, with the same weights: nothing else has to be kept."""
 
     async def _produce(self) -> None:
         run = self._run
@@ -112,10 +115,10 @@ class BatchProducer:
             await self.load(version)
             transfer, self._transfer = self._transfer, {}
             started = time.monotonic()
-            groups = await sample_batch(run, self.prompt_index)
-            self.prompt_index += len(groups)
+            groups = await sample_batch(run, self._prompt_index)
+            self._prompt_index += len(groups)
             figures = {**transfer, "timing_s/rollout": time.monotonic() - started, "timing_s/idle_engine": idle}
-            self._ready.append(Batch(tuple(groups), self.prompt_index, figures))
+            self._ready.append(Batch(tuple(groups), self._prompt_index, figures))
             self._next += 1
             await self._notify()
         self._waits = True

@@ -13,12 +13,21 @@ __all__ = ["CheckpointConfig", "HealthConfig", "LoopConfig"]
 class LoopConfig(Section):
     """Order of rollouts and updates (docs/async.md)."""
 
-    mode: Literal["sync", "overlap"] = "sync"
+    mode: Literal["sync", "overlap", "stream"] = "sync"
     """sync: rollout and update take turns. overlap: the next batch is sampled while the trainer works; the same tokens
-    in every repetition on a CPU."""
+    in every repetition on a CPU. stream: groups are sampled one by one, by several workers if wanted, and get new
+    weights between two tokens."""
     lag: int | None = Field(default=None, ge=0)
-    """Largest staleness: published versions of the weights between the one that samples a batch and the one that is
-    trained on it. Defaults to 1 in overlap; 0 in sync."""
+    """Largest staleness: published versions of the weights between the one that samples a token and the one that is
+    trained on it. Defaults to 1 in overlap and stream; 0 in sync."""
+    workers: int = Field(default=0, ge=0)
+    """Rollout worker processes to start on this machine, for mode=stream."""
+    listen: str = ""
+    """Address HOST:PORT at which rollout workers of other machines join, for mode=stream; port 0 takes a free one."""
+    sample_here: bool = True
+    """Whether the engine in the trainer's process samples too, for mode=stream; if not, it only evaluates."""
+    worker_timeout_s: float = Field(default=60.0, gt=0)
+    """Seconds without a sign of life after which the prompts of a rollout worker go to others."""
 
     @property
     def staleness(self) -> int:
@@ -31,8 +40,13 @@ class LoopConfig(Section):
     def _modes_agree(self) -> Self:
         if self.mode == "sync" and self.lag:
             raise ValueError(
-                f"lag={self.lag} needs mode=overlap: in sync every batch is sampled with the newest weights"
+                f"lag={self.lag} needs mode=overlap or stream: sync samples every batch with the newest weights"
             )
+        for key in ("workers", "listen", "sample_here"):
+            if self.mode != "stream" and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}={getattr(self, key)} needs mode=stream")
+        if not (self.sample_here or self.workers or self.listen):
+            raise ValueError("sample_here=false needs rollout workers: set workers or listen")
         return self
 
 

@@ -136,6 +136,11 @@ class Ledger:
         self._handed_out = end
         return [self._ready[index] for index in range(self._first, end) if index in self._ready]
 
+    @property
+    def batch_end(self) -> int:
+        """Prompt index after the last prompt of the batch that was handed out, or of the batch before."""
+        return self._first if self._handed_out is None else self._handed_out
+
     def learn(self, step: int) -> None:
         """Records that batch `step` (0 is the first) was trained on, and forgets its prompts."""
         if self._handed_out is None or step != self.step:

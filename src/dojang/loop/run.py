@@ -1,5 +1,6 @@
 """Run: the objects and settings of the loop, wired by build/assemble.py."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,6 +11,7 @@ from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
 from dojang.loop.prompt_sampler import draw_prompts
+from dojang.loop.rollout_workers import RolloutWorkers
 from dojang.protocols import Algorithm, RolloutEngine, Tracker, Trainer, Workflow
 from dojang.types import Group, Metrics, Problem, Sample
 
@@ -55,8 +57,12 @@ class Run:
     weights_synced: bool = False
     """Whether the engine already holds the initial weights, so the first weight sync can be skipped."""
     lag: int = 0
-    """Staleness: batch k is sampled with the weights after k - lag steps. Above 0, `trainer` must not block the event
-    loop (trainer/thread_trainer.py)."""
+    """Largest staleness, in published versions. Above 0, `trainer` must not block the event loop
+    (trainer/thread_trainer.py)."""
+    workers: Sequence[RolloutWorkers] = ()
+    """Rollout workers of a run that streams; empty if whole batches are sampled (batch_producer.py)."""
+    worker_timeout_s: float = math.inf
+    """Seconds without a sign of life after which the prompts of a rollout worker go to others."""
     critic: bool = False
     """Whether advantages come from the critic (GAE per token), not from comparing samples."""
     distiller: Distiller | None = None

@@ -35,7 +35,9 @@ class State:
     seconds: float = field(default=0.0, compare=False)
     """Wall-clock seconds of the run, over all resumptions."""
     pending: Batches = field(default=(), compare=False)
-    """Groups with advantages that wait for their update."""
+    """Groups that wait for their update: of whole batches, or with a ledger all groups that are ready."""
+    ledger: dict[str, Any] | None = field(default=None, compare=False)
+    """Snapshot of the ledger, if the run streams (stream_producer.py)."""
 
     def evaluated(self) -> dict[str, int]:
         """Last step evaluated on the held-out split (under "") and on each benchmark."""

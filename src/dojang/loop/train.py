@@ -4,9 +4,10 @@
        ▲                                                                           │
        └───────────────────────────────────────────────────────────────────────────┘
 
-Batches come from a producer (batch_producer.py), which samples the next ones while the trainer works if `lag` is above
-0. `State` holds everything of a run besides weights and optimizer. A run resumed from a checkpoint draws the same
-prompts and the same random numbers, so it samples the same tokens as a run that was never interrupted.
+Batches come from a producer, which samples the next ones while the trainer works if `lag` is above 0: whole batches
+(batch_producer.py), or groups as they finish (stream_producer.py). `State` holds everything of a run besides weights
+and optimizer. A run resumed from a checkpoint draws the same prompts and the same random numbers; unless it streams, it
+samples the same tokens as a run that was never interrupted.
 """
 
 import asyncio
@@ -18,11 +19,13 @@ from dojang.core.errors import Interrupted
 from dojang.loop.batch_producer import BatchProducer
 from dojang.loop.kl_in_reward import penalise
 from dojang.loop.metrics import StepTimer, advantage_metrics, rollout_metrics, staleness_metrics
+from dojang.loop.producer import Producer
 from dojang.loop.rollout import Batch, compute_advantages
 from dojang.loop.run import Run
 from dojang.loop.run_state import State, write_state
 from dojang.loop.scheduled_eval import evaluate_due, is_due, is_eval_due
 from dojang.loop.stoppable import Stopped, or_stopped
+from dojang.loop.stream_producer import StreamProducer
 from dojang.loop.update import select_groups, update
 
 __all__ = ["train", "train_step"]
@@ -39,7 +42,9 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
     if saved is not None:
         link_checkpoints(run, state)  # a crash may have come after the checkpoint and before its links
     synced = saved is None and run.weights_synced
-    async with BatchProducer(run, state, loaded=state.step if synced else None) as producer:
+    make = StreamProducer if run.workers else BatchProducer
+    producer: Producer
+    async with make(run, state, loaded=state.step if synced else None) as producer:
         if not synced:
             await run.trainer.publish(state.step)
             await producer.load(state.step)
@@ -70,8 +75,8 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
             state = replace(state, seconds=state.seconds + time.monotonic() - started)
 
 
-async def _evaluate(run: Run, state: State, producer: BatchProducer, stop: asyncio.Event) -> State:
-    """Runs the evaluations that are due, with the weights of this step and no rollouts beside them."""
+async def _evaluate(run: Run, state: State, producer: Producer, stop: asyncio.Event) -> State:
+    """Runs the evaluations that are due, with the weights of this step."""
     if not is_eval_due(run, state):
         return state
     await or_stopped(stop, producer.settle())
@@ -79,7 +84,7 @@ async def _evaluate(run: Run, state: State, producer: BatchProducer, stop: async
     return await evaluate_due(run, state, stop)
 
 
-async def _drain(state: State, producer: BatchProducer) -> None:
+async def _drain(state: State, producer: Producer) -> None:
     if not await producer.drain(state.step, _DRAIN_S):
         logger.warning(
             "rollouts in flight did not end within %g s; they are sampled again with newer weights", _DRAIN_S
@@ -116,15 +121,16 @@ async def train_step(run: Run, state: State, batch: Batch, timer: StepTimer, sto
     return replace(state, step=state.step + 1, prompt_index=batch.end, figures=figures, pending=())
 
 
-async def save_checkpoint(run: Run, state: State, producer: BatchProducer) -> None:
+async def save_checkpoint(run: Run, state: State, producer: Producer) -> None:
     """Saves a checkpoint of this step, with the batches that are ready, and deletes those that are neither among the
     best nor the last."""
-    whole = replace(state, pending=producer.pending, prompt_index=producer.prompt_index)
+    whole = producer.snapshot(state)
     with run.directory.new_checkpoint(state.step) as path:
         await run.trainer.save(path)
         write_state(path, whole, run.health)
     link_checkpoints(run, state)
     run.directory.prune_checkpoints(run.ranking.best_steps(run.directory))
+    await producer.saved(whole)
 
 
 def link_checkpoints(run: Run, state: State) -> None:

@@ -59,7 +59,9 @@ class CoderTesterConfig(WorkflowSection):
     strip_examples: bool = True
     """Whether the examples are left out of the task that the tester sees, which it could copy."""
 
-    def make(self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int) -> "CoderTester":
+    def make(
+        self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int, *, batch_turns: bool = True
+    ) -> "CoderTester":
         coder, tester = policies["coder"], policies["tester"]
         return CoderTester(
             self,
@@ -68,6 +70,7 @@ class CoderTesterConfig(WorkflowSection):
             retry_policy=_on_stream(coder, _RETRY_STREAM, coder.sampling.stop),
             tester=_on_stream(tester, _TESTER_STREAM, stop=()),
             group_size=group_size,
+            batch_turns=batch_turns,
         )
 
     def first_prompt(self, role: str, task: Task, problem: Problem) -> Sequence[Message]:
@@ -155,14 +158,17 @@ class CoderTester:
         retry_policy: RolloutPolicy,
         tester: RolloutPolicy,
         group_size: int,
+        batch_turns: bool = True,
     ) -> None:
-        """`retry_policy` samples the second turns: the coder with a separate random stream."""
+        """`retry_policy` samples the second turns: the coder with a separate random stream. `batch_turns`: as in
+        WorkflowSection.make."""
         self._config = config
         self._task = task
         self._coder = coder
         self._retry_policy = retry_policy
         self._tester = tester
         self._group_size = group_size
+        self._batch_turns = batch_turns
         self._barrier = TurnBarrier()
 
     async def run(self, problem: Problem, prompt_index: int) -> Group:
@@ -267,7 +273,8 @@ class CoderTester:
                 continue
         if not rendered:
             return [None] * len(prompts)
-        await self._barrier.wait_turn(prompt_index)
+        if self._batch_turns:
+            await self._barrier.wait_turn(prompt_index)
         answers = await asyncio.gather(*(answer(at, prompt) for at, prompt in rendered.items()))
         found = dict(zip(rendered, answers, strict=True))
         return [found.get(at) for at in range(len(prompts))]

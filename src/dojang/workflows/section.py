@@ -26,8 +26,11 @@ class WorkflowSection(Section):
     own_parts: ClassVar[tuple[str, ...]] = ()
     """Names of the terms of rewards that the workflow gives, besides those of the task."""
 
-    def make(self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int) -> Workflow:
-        """Creates the workflow with the policy of each role."""
+    def make(
+        self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int, *, batch_turns: bool = True
+    ) -> Workflow:
+        """Creates the workflow with the policy of each role. `batch_turns`: the turns of concurrent conversations wait
+        for each other, so that sampling can be repeated (batched_turns.py)."""
         raise NotImplementedError
 
     def first_prompt(self, role: str, task: Task, problem: Problem) -> Sequence[Message]:

@@ -20,7 +20,9 @@ class SingleTurnConfig(WorkflowSection):
 
     name: Literal["single_turn"] = "single_turn"
 
-    def make(self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int) -> "SingleTurn":
+    def make(
+        self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int, *, batch_turns: bool = True
+    ) -> "SingleTurn":
         (policy,) = policies.values()
         return SingleTurn(policy.engine, task, policy.renderer, group_size=group_size, sampling=policy.sampling)
 

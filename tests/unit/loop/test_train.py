@@ -26,7 +26,9 @@ from dojang.loop.config import HealthConfig
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
+from dojang.loop.prompt_sampler import draw_prompts
 from dojang.loop.rollout import compute_advantages, sample_batch
+from dojang.loop.rollout_workers import LocalWorkers
 from dojang.loop.run import Run
 from dojang.loop.run_state import State, load_state
 from dojang.loop.train import train
@@ -122,6 +124,7 @@ def make_run(
         max_resample_rounds: int = 0,
         lag: int = 0,
         overlap: bool = False,
+        stream: bool = False,
         algo: PolicyGradientConfig | None = None,
         warmup: int = 0,
         ranking: CheckpointRanking = CheckpointRanking(),  # noqa: B008 -- frozen
@@ -161,8 +164,13 @@ def make_run(
             compute=torch.float64,
             critic=critic,
         )
-        if lag or overlap:
+        if lag or overlap or stream:
             trainer = ThreadTrainer(trainer, torch.device("cpu"))
+        sampled = workflow(4, 1.0, 0)
+
+        def problem(prompt_index: int) -> Problem:
+            return draw_prompts(TRAIN, 0, prompt_index, 1)[0][1]
+
         return Run(
             seed=0,
             steps=steps,
@@ -172,7 +180,7 @@ def make_run(
             save_every=save_every,
             problems=TRAIN,
             held_out=TEST,
-            workflow=workflow(4, 1.0, 0),
+            workflow=sampled,
             eval_workflow=workflow(1, 0.0, EVAL_SEED),
             engine=engine,
             algorithm=algorithm,
@@ -181,6 +189,7 @@ def make_run(
             health=HealthCheck(HealthConfig(patience_steps=patience_steps)),
             directory=directory,
             lag=lag,
+            workers=[LocalWorkers(sampled, engine, problem)] if stream else [],
             critic=critic is not None,
             ranking=ranking,
         )
@@ -1057,3 +1066,100 @@ def test_while_the_critic_warms_up_the_policy_stays_as_it_is(make_run: Callable[
     torch.testing.assert_close(parameters(run), before, rtol=0, atol=0)
     assert all(not torch.equal(*both) for both in zip(opinions(run), opinion, strict=True))
     assert [row["version"] for row in pq.read_table(run.directory.rollouts("train", 2)).to_pylist()] == [1] * 12
+
+
+def prompts_of(run: Run) -> list[int]:
+    """Prompt index of every group that was trained on, step by step."""
+    return [index for step in rollouts(run) for index in dict.fromkeys(row["prompt_index"] for row in step)]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_a_streaming_run_trains_every_prompt_once_within_the_lag(make_run: Callable[..., Run], lag: int) -> None:
+    run = make_run(script=None, grade=by_parity, steps=5, lag=lag, stream=True, eval_every=3)
+    state = play(run)
+    assert (state.step, state.prompt_index) == (5, 15)
+    assert prompts_of(run) == list(range(15))
+    assert all(row["staleness/max"] <= lag for row in training_rows(run))
+    assert [row["rollout_queue/learned"] for row in training_rows(run)] == [0, 3, 6, 9, 12]
+    versions = [{row["version"] for row in step} for step in rollouts(run)]
+    assert all(step - lag <= min(found) <= max(found) <= step for step, found in enumerate(versions))
+
+
+def test_dynamic_sampling_replaces_groups_of_a_streaming_run(make_run: Callable[..., Run]) -> None:
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        return "bad" if index % 2 and sampling.prompt_index % 2 else "good"  # even prompts have no signal
+
+    run = make_run(script=script, steps=2, lag=1, stream=True, max_resample_rounds=3, eval_every=9)
+    play(run)
+    assert prompts_of(run) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert [row["groups/zero_variance"] for row in training_rows(run)] == [3, 3]
+
+
+def test_a_streaming_run_goes_on_after_a_stop_and_after_a_kill(make_run: Callable[..., Run]) -> None:
+    """All prompts are trained on once, and groups judged after the checkpoint are not sampled again."""
+    stop = asyncio.Event()
+    count = itertools.count()
+
+    async def stops(problem: Problem, text: str) -> Verdict:
+        if problem in TRAIN and next(count) == 40:
+            stop.set()
+        return await by_parity(problem, text)
+
+    settings: dict[str, Any] = {"script": None, "steps": 8, "lag": 2, "stream": True, "eval_every": 8}
+    first = make_run(grade=stops, save_every=2, **settings)
+    with pytest.raises(Interrupted):
+        play(first, stop=stop)
+    second = make_run(grade=by_parity, save_every=2, **settings)
+    found = second.directory.last_checkpoint()
+    assert found is not None
+    state = load_state(found, second.health, second.problem)
+    assert state.ledger is not None
+    second.directory.rewind(state.step, state.evaluated())
+    asyncio.run(second.trainer.restore(found))
+
+    class Killed(BaseException):
+        """Nothing is saved after it."""
+
+    publish = second.trainer.publish
+
+    async def killed(version: int) -> None:
+        if version == state.step + 3:
+            raise Killed
+        await publish(version)
+
+    second.trainer.publish = killed  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        play(second, state)
+    third = make_run(grade=by_parity, save_every=2, **settings)
+    found = third.directory.last_checkpoint()
+    assert found is not None
+    state = load_state(found, third.health, third.problem)
+    third.directory.rewind(state.step, state.evaluated())
+    asyncio.run(third.trainer.restore(found))
+    finished = play(third, state)
+    assert (finished.step, finished.prompt_index) == (8, 24)
+    assert prompts_of(third) == list(range(24))
+    assert all(row["staleness/max"] <= 2 for row in training_rows(third))
+
+
+def test_a_run_can_be_resumed_in_another_mode(make_run: Callable[..., Run]) -> None:
+    for first, second in (({"lag": 2}, {"lag": 1, "stream": True}), ({"lag": 2, "stream": True}, {"lag": 1})):
+        name = f"stream-{'stream' in first}"
+        play(make_run(name, script=None, grade=by_parity, steps=3, **first))
+        again = make_run(name, script=None, grade=by_parity, steps=6, **second)
+        found = again.directory.last_checkpoint()
+        assert found is not None
+        state = load_state(found, again.health, again.problem)
+        asyncio.run(again.trainer.restore(found))
+        assert play(again, state).step == 6
+        assert prompts_of(again) == list(range(18))
+
+
+def test_an_error_of_a_streaming_rollout_ends_the_run(make_run: Callable[..., Run]) -> None:
+    def script(prompt: str, index: int, sampling: Sampling) -> str:
+        if sampling.prompt_index == 4 and sampling.seed != EVAL_SEED:
+            raise RuntimeError("the engine is lost")
+        return mixed(prompt, index, sampling)
+
+    with pytest.raises(RuntimeError, match="the engine is lost"):
+        play(make_run(script=script, steps=3, lag=1, stream=True))

@@ -1,0 +1,78 @@
+"""Rollout workers of a streaming run: they lease prompts from the queue and deliver judged groups."""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from dojang.loop.rollout_queue import Lease, RolloutQueue
+from dojang.protocols import RolloutEngine, Workflow
+from dojang.types import Metrics, Problem
+
+__all__ = ["LocalWorkers", "RolloutWorkers"]
+
+
+class RolloutWorkers(Protocol):
+    """Rollout workers, in this process or elsewhere."""
+
+    async def start(self, queue: RolloutQueue) -> None:
+        """Begin to lease prompts."""
+
+    async def publish(self, version: int) -> Metrics:
+        """Make a version of the weights available; prompts that need it are leased afterwards. Returns metrics."""
+
+    async def close(self) -> None:
+        """End all rollouts and processes."""
+
+
+class LocalWorkers:
+    """Rollouts in the trainer's process. New weights are loaded between two tokens, while rollouts go on."""
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        engine: RolloutEngine,
+        problem: Callable[[int], Problem],
+        *,
+        limit: int | None = None,
+    ) -> None:
+        """`problem` maps a prompt index to its problem. `limit`: most groups at a time, where other workers share the
+        work; None: all that may start."""
+        self._workflow, self._engine, self._problem = workflow, engine, problem
+        self._free = None if limit is None else asyncio.Semaphore(limit)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, queue: RolloutQueue) -> None:
+        self._spawn(self._serve(queue))
+
+    async def publish(self, version: int) -> Metrics:
+        return await self._engine.load(version) or {}
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, queue: RolloutQueue) -> None:
+        while True:
+            if self._free is not None:
+                await self._free.acquire()
+            if (lease := await queue.lease("trainer's process", math.inf)) is None:
+                return
+            self._spawn(self._run(queue, lease))
+
+    async def _run(self, queue: RolloutQueue, lease: Lease) -> None:
+        index = lease.prompt_index
+        try:
+            group = await self._workflow.run(self._problem(index), index)
+            await queue.deliver("trainer's process", index, lease.attempt, group)
+        except Exception as error:
+            queue.fail(error)
+        finally:
+            if self._free is not None:
+                self._free.release()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,147 @@
+"""Stream producer: groups are sampled one by one, and weights change between two tokens.
+
+A prompt starts as soon as the lag allows it (ledger.py), on any of the run's rollout workers. Rollouts in flight go on
+with new weights when these are published; every token knows the version that sampled it. Which groups form a batch does
+not depend on the clock, their tokens do. A kill loses no judged group: each is in the journal before it counts.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from dojang.loop.health_check import has_signal
+from dojang.loop.journal import Journal
+from dojang.loop.ledger import Ledger
+from dojang.loop.rollout import Batch
+from dojang.loop.rollout_queue import RolloutQueue
+from dojang.loop.run import Run
+from dojang.loop.run_state import State
+from dojang.types import Group, Metrics
+
+__all__ = ["StreamProducer"]
+
+logger = logging.getLogger(__name__)
+
+
+class StreamProducer:
+    """The Producer of loop.mode=stream."""
+
+    def __init__(self, run: Run, state: State, *, loaded: int | None) -> None:
+        """`loaded` is the version that the engine holds, if it is known."""
+        self._run = run
+        self._loaded = loaded
+        self._transfer: Metrics = {}
+        self._started = False
+        self._void: dict[int, Group] = {}
+        """Groups without a signal that were replaced by others, for metrics and records."""
+        self._rounds = run.algorithm.max_resample_rounds if run.distiller is None else 0
+        self.queue = RolloutQueue(
+            _restore(run, state, self._rounds),
+            Journal(run.directory.journal),
+            has_signal=self._has_signal,
+            lease_s=run.worker_timeout_s,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.queue.close()
+        for workers in self._run.workers:
+            await workers.close()
+
+    async def load(self, version: int) -> None:
+        if version == self._loaded:
+            return
+        self._loaded = None  # unknown while loading
+        started = time.monotonic()
+        figures = [await workers.publish(version) for workers in self._run.workers]
+        self._transfer = {**_sum(figures), "timing_s/load": time.monotonic() - started}
+        self._loaded = version
+
+    async def announce(self, version: int) -> None:
+        await self.load(version)
+        self.queue.publish(version)
+        if not self._started:
+            self._started = True
+            found = self.queue.recover(self._run.problem)
+            if any(found.values()):
+                logger.info("journal: %(taken)d groups taken, %(dropped)d are sampled again", found)
+            for workers in self._run.workers:
+                await workers.start(self.queue)
+
+    async def next_batch(self) -> Batch:
+        groups = await self.queue.next_batch()
+        end = self.queue.ledger.batch_end
+        void = [group for index, group in self._void.items() if index < end]
+        figures, self._transfer = {**self._transfer, **self.queue.metrics()}, {}
+        return Batch(tuple(sorted([*groups, *void], key=lambda group: group.prompt_index)), end, figures)
+
+    def learned(self) -> None:
+        ledger = self.queue.ledger
+        self._void = {index: group for index, group in self._void.items() if index >= ledger.batch_end}
+        self.queue.learn(ledger.step)
+
+    async def settle(self) -> None:
+        """Rollouts go on beside evaluations and checkpoints."""
+
+    async def drain(self, version: int, limit_s: float) -> bool:
+        return True  # rollouts in flight are drawn again, with the weights that are newest then
+
+    def snapshot(self, state: State) -> State:
+        ledger = self.queue.ledger
+        saved = ledger.snapshot()
+        return replace(state, pending=(tuple(ledger.ready_groups()),), ledger=saved, prompt_index=saved["first"])
+
+    async def saved(self, state: State) -> None:
+        assert state.ledger is not None
+        await self.queue.trim_journal(state.ledger)
+
+    def _has_signal(self, group: Group) -> bool:
+        found = has_signal(group)
+        if self._rounds and not found:
+            self._void[group.prompt_index] = group
+        return found
+
+
+def _restore(run: Run, state: State, rounds: int) -> Ledger:
+    """Ledger of a checkpoint; also of one that was saved in another mode."""
+    settings: dict[str, Any] = {
+        "prompts_per_step": run.prompts_per_step,
+        "lag": run.lag,
+        "resample_rounds": rounds,
+        "steps": run.steps,
+    }
+    groups = [group for batch in state.pending for group in batch]
+    if state.ledger is not None:
+        return Ledger.restore(state.ledger, groups, **settings)
+    void = [group.prompt_index for group in groups if rounds and not has_signal(group)]
+    ready = [group for group in groups if group.prompt_index not in void]
+    learned = state.step * run.prompts_per_step
+    return Ledger.restore(
+        {
+            "step": state.step,
+            "version": state.step,
+            "first": state.prompt_index - len(groups),
+            "next": state.prompt_index,
+            "ready": [group.prompt_index for group in ready],
+            "void": void,
+            "returned": [],
+            "learned": learned,
+            "void_reasons": {"no signal": len(void)} if void else {},
+            "refused": 0,
+            "largest_staleness": 0,
+        },
+        ready,
+        **settings,
+    )
+
+
+def _sum(figures: Sequence[Metrics]) -> Metrics:
+    names = dict.fromkeys(name for each in figures for name in each)
+    return {name: sum(each.get(name, 0.0) for each in figures) for name in names}
