@@ -5,7 +5,6 @@ two, so a dry run, a plan and a run refuse the same configurations.
 """
 
 import difflib
-import json
 import math
 import os
 import shutil
@@ -13,6 +12,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
 
 from dojang import models
 from dojang.config.run_config import RunConfig
@@ -23,6 +24,7 @@ from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir
 from dojang.core.section import Requirement, Section
 from dojang.engine.architectures import Support, support
 from dojang.track import registry
+from dojang.trainer.memory import optimizer_bytes
 from dojang.trainer.untrainable import why_untrainable
 
 __all__ = [
@@ -38,10 +40,6 @@ __all__ = [
 
 _MASTER_BYTES = 4
 """Bytes per parameter of saved weights."""
-_OPTIMIZER_BYTES: Mapping[str, int] = {"adamw": 8, "adamw8bit": 2, "muon": 4}
-"""Least bytes of optimizer state per parameter."""
-_LARGEST_HEADER = 100_000_000
-"""Bytes of the largest header that safetensors accepts."""
 
 
 def check_packages(config: RunConfig) -> None:
@@ -134,9 +132,8 @@ def check_disk_space(config: RunConfig, directory: RunDir) -> None:
     saves = 1 if config.epochs is not None else -(-config.steps // config.checkpoint.every)
     there = len(list(directory.checkpoints.glob("step-*")))
     count = max(1, min(saves, config.checkpoint.keep + 1) - there)
-    size = sum(_parameters(each.model.name) for each in config.roles().values()) * (
-        _MASTER_BYTES + _OPTIMIZER_BYTES[config.train.optimizer]
-    )
+    parameters = sum(_parameters(each.model.name) for each in config.roles().values())
+    size = _MASTER_BYTES * parameters + optimizer_bytes(config.train.optimizer, _MASTER_BYTES, parameters, 0)
     free = shutil.disk_usage(_existing(directory.path)).free
     if count * size > free:
         raise RunDirError(
@@ -150,12 +147,9 @@ def _parameters(name: str) -> int:
     """Number of parameters in the safetensors files of a model; 0 if it has none on this machine."""
     directory = models.local(name)
     count = 0
-    for file in Path(directory).glob("*.safetensors") if directory else ():
-        with file.open("rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            with suppress(ValueError):  # a damaged file is reported where it is loaded
-                header = json.loads(stream.read(min(size, _LARGEST_HEADER)))
-                count += sum(math.prod(each["shape"]) for key, each in header.items() if key != "__metadata__")
+    for path in Path(directory).glob("*.safetensors") if directory else ():
+        with suppress(SafetensorError), safe_open(path, "np") as file:  # a damaged file is reported where it is loaded
+            count += sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
     return count
 
 

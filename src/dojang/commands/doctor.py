@@ -7,9 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from rich.console import Console
 from rich.table import Table
 
@@ -17,27 +18,10 @@ from dojang.core.errors import ConfigError
 from dojang.core.paths import cache_root
 from dojang.judge.host_capabilities import REMEDIES, HostCapabilities
 
-__all__ = ["Finding", "examine", "findings"]
+__all__ = ["Finding", "examine", "findings", "required"]
 
 GIB = 2**30
 
-NEEDED = (
-    "torch",
-    "transformers",
-    "safetensors",
-    "numpy",
-    "pyarrow",
-    "pydantic",
-    "PyYAML",
-    "typer",
-    "rich",
-    "jinja2",
-    "matplotlib",
-    "httpx",
-    "starlette",
-    "uvicorn",
-    "prometheus-client",
-)
 OPTIONAL = {
     "peft": "adapters (LoRA)",
     "bitsandbytes": "4-bit weights (QLoRA), 8-bit optimizer",
@@ -92,7 +76,7 @@ def findings() -> Iterator[Finding]:
     yield _gpu()
     yield _compiler()
     yield from _judge(HostCapabilities("auto", "", cache_root()))
-    for name in NEEDED:
+    for name in required():
         found = _installed(name)
         yield Finding(found is not None, name, found or "not installed", "" if found else "pip install dojang")
     for name, use in OPTIONAL.items():
@@ -191,6 +175,15 @@ def _first_line(program: str) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         return f"does not run: {error}"
     return result.stdout.splitlines()[0] if result.stdout else "unknown version"
+
+
+def required() -> list[str]:
+    """Names of the packages that every part of dojang needs."""
+    try:
+        every = map(Requirement, requires("dojang") or ())
+    except PackageNotFoundError:  # a checkout that is not installed
+        return ["dojang"]
+    return [each.name for each in every if each.marker is None]
 
 
 def _installed(name: str) -> str | None:

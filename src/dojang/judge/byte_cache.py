@@ -36,3 +36,8 @@ class ByteCache(Generic[K, V]):
             self._bytes += size
             while self._bytes > self._max_bytes and len(self._kept) > 1:
                 self._bytes -= self._kept.popitem(last=False)[1][1]
+
+    def discard(self, key: K) -> None:
+        with self._lock:
+            if key in self._kept:
+                self._bytes -= self._kept.pop(key)[1]

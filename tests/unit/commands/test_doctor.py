@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from dojang.commands.doctor import GIVES, NEEDED, OPTIONAL, Finding, examine, findings
+from dojang.commands.doctor import GIVES, OPTIONAL, Finding, examine, findings, required
 
 
 @pytest.fixture(scope="module")
@@ -12,11 +12,11 @@ def found() -> dict[str, Finding]:
 
 def test_everything_worth_knowing_is_looked_at(found: dict[str, Finding]) -> None:
     machine = {"python", "cores", "memory", "disk here", "gpu", "g++", *GIVES, "judge"}
-    assert {*machine, *NEEDED, *OPTIONAL} == set(found)
+    assert {*machine, *required(), *OPTIONAL} == set(found)
     assert all(finding.found for finding in found.values())
 
 
-@pytest.mark.parametrize("name", ["python", *NEEDED])
+@pytest.mark.parametrize("name", ["python", *required()])
 def test_required_packages_are_found(found: dict[str, Finding], name: str) -> None:
     assert found[name].good is True
     assert found[name].found[0].isdigit()

@@ -9,7 +9,6 @@ Each node's judge caches equal submissions; two nodes may judge the same one twi
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from dojang.cluster.ray.actors import ActorLost
 from dojang.cluster.ray.judge_pool import JudgeActorPool, JudgeWorker
 from dojang.cluster.ray.placement import node_is_gone
 from dojang.core.errors import JudgeError
+from dojang.judge.byte_cache import ByteCache
 from dojang.programs import IoTest, Isolation, Judgement, Stop, Submission, TestSuite
 from dojang.protocols import Judge, Task
 from dojang.types import Outcome, Problem, Verdict
@@ -37,33 +37,27 @@ _CACHE_CHARS = 256 << 20
 """Limit of large test suites in the object store, and on each node, in characters."""
 
 
-class _SizedCache(Generic[V]):
+class _FutureCache(Generic[V]):
     """LRU cache with a size limit. Concurrent requests for one entry make it once."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[str, tuple[asyncio.Future[V], int]] = OrderedDict()
-        self._size = 0
+        self._entries = ByteCache[str, asyncio.Future[V]](_CACHE_CHARS)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._entries and not self._entries[name][0].cancelled()
+        entry = self._entries.get(name)
+        return entry is not None and not entry.cancelled()
 
     async def get(self, name: str, size: int, make: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        if name not in self:
-            self._discard(name)
-            self._entries[name] = asyncio.ensure_future(make()), size
-            self._size += size
-            while self._size > _CACHE_CHARS and len(self._entries) > 1:
-                self._discard(next(iter(self._entries)))
-        self._entries.move_to_end(name)
+        entry = self._entries.get(name)
+        if entry is None or entry.cancelled():
+            self._entries.discard(name)
+            entry = asyncio.ensure_future(make())
+            self._entries.put(name, entry, size)
         try:
-            return await asyncio.shield(self._entries[name][0])
+            return await asyncio.shield(entry)
         except Exception:
-            self._discard(name)
+            self._entries.discard(name)
             raise
-
-    def _discard(self, name: str) -> None:
-        if name in self._entries:
-            self._size -= self._entries.pop(name)[1]
 
 
 class JudgeActor:
@@ -72,7 +66,7 @@ class JudgeActor:
     def __init__(self, judge: Judge, task: Task | None) -> None:
         """`task` grades answers that are not programs."""
         self._judge, self._task = judge, task
-        self._suites: _SizedCache[TestSuite] = _SizedCache()
+        self._suites: _FutureCache[TestSuite] = _FutureCache()
 
     async def judge(self, submission: Submission) -> Judgement:
         return await self._judge.judge(submission)
@@ -104,7 +98,7 @@ class RayJudge:
         """Takes the arguments of JudgeActorPool."""
         self._timeout_s = timeout_s
         self._pool = JudgeActorPool(factory, *shared, check=self._check, max_per_node=max_per_node, timeout_s=timeout_s)
-        self._suites: _SizedCache[Any] = _SizedCache()
+        self._suites: _FutureCache[Any] = _FutureCache()
         self._checks: list[Submission] = []
 
     async def judge(self, submission: Submission) -> Judgement:
