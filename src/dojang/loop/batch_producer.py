@@ -45,6 +45,9 @@ class BatchProducer:
         self._announced = -1
         self._waits = False
         """Whether the next batch needs a version that is not announced yet."""
+        self._paused_at: float | None = None
+        self._paused_s = 0.0
+        """Seconds of evaluations and checkpoints, during which the engine is not waiting for the trainer."""
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
 
@@ -60,6 +63,9 @@ class BatchProducer:
 
     async def announce(self, version: int) -> None:
         self._announced = version
+        if self._paused_at is not None:
+            self._paused_s += time.monotonic() - self._paused_at
+            self._paused_at = None
         if self._task is None:
             self._task = asyncio.create_task(self._produce(), name="rollouts")
         await self._notify()
@@ -86,9 +92,11 @@ class BatchProducer:
         self._ready.popleft()
 
     async def settle(self) -> None:
-        """Waits until no batch is in flight: the next one needs a version that is not announced yet."""
+        """Waits until no batch is in flight: the next one needs a version that is not announced yet. Until
+        the next announcement the engine is free for an evaluation."""
         if self._task is not None:
             await self._until(lambda: self._waits)
+            self._paused_at = self._paused_at or time.monotonic()
 
     async def drain(self, version: int, limit_s: float) -> bool:
         """Batches in flight that were begun with weights older than `version` cannot be sampled again."""
@@ -129,15 +137,15 @@ class BatchProducer:
         return max(batch - self._run.lag, self._first)
 
     async def _wait_for(self, version: int) -> float:
-        """Waits until `version` is announced; returns the seconds."""
-        started = time.monotonic()
+        """Waits until `version` is announced; returns the seconds without those of evaluations and checkpoints."""
+        started, paused_s = time.monotonic(), self._paused_s
         self._waits = self._announced < version
         if self._waits:
             await self._notify()
             async with self._changed:
                 await self._changed.wait_for(lambda: self._announced >= version)
             self._waits = False
-        return time.monotonic() - started
+        return time.monotonic() - started - (self._paused_s - paused_s)
 
     async def _notify(self) -> None:
         async with self._changed:

@@ -93,8 +93,20 @@ class StepTimer:
         yield
         self.seconds_by_stage[f"timing_s/{name}"] = time.monotonic() - started
 
-    def step_metrics(self, groups: Sequence[Group]) -> Metrics:
-        """Seconds of each stage and of the whole step, and generated tokens per second."""
+    def step_metrics(self, groups: Sequence[Group], rollout: Metrics) -> Metrics:
+        """Seconds of each stage and of the whole step, generated tokens per second, and idle shares. `rollout` has the
+        seconds of the batch's rollout."""
         total = time.monotonic() - self._started
         tokens = sum(sample.response_length for group in groups for sample in (*group.samples, *group.unjudged))
-        return {**self.seconds_by_stage, "timing_s/step": total, "perf/tokens_per_s": tokens / total}
+        stages = self.seconds_by_stage
+        return {
+            **stages,
+            "timing_s/step": total,
+            "perf/tokens_per_s": tokens / total,
+            "perf/idle/trainer": _share(stages.get("timing_s/wait", 0.0), total),
+            "perf/idle/engine": _share(rollout.get("timing_s/idle_engine", 0.0), total),
+        }
+
+
+def _share(seconds: float, total: float) -> float:
+    return min(1.0, seconds / total)  # an engine may have waited since the step before

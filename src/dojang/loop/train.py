@@ -113,7 +113,7 @@ async def train_step(run: Run, state: State, batch: Batch, timer: StepTimer, sto
         **penalty,
         **updated,
         **batch.figures,
-        **timer.step_metrics(groups),
+        **timer.step_metrics(groups, batch.figures),
     }
     run.tracker.metrics(state.step + 1, figures)
     if updated:

@@ -147,6 +147,11 @@ ROWS = (
             ),
         ),
         _panel("Hinted", Metric("distillation/hinted", "Share of samples for which the teacher had a hint.", "share")),
+        _panel(
+            "Staleness",
+            Metric("staleness/mean", "Mean age of the step's samples, in published versions.", "versions"),
+            Metric("staleness/max", "Age of the oldest sample of the step; at most `loop.lag`.", "versions"),
+        ),
         _panel("Gradient", Metric("actor/grad_norm", "Gradient norm before clipping.")),
         _panel("Learning rate", Metric("actor/lr", "Learning rate of the step.")),
         _panel(
@@ -230,6 +235,11 @@ ROWS = (
             "Waiting",
             Metric("timing_s/wait", "Time that the trainer waited for rollouts.", "s"),
             Metric("timing_s/idle_engine", "Time that the engine waited for weights, before the rollout.", "s"),
+        ),
+        _panel(
+            "Idle shares",
+            Metric("perf/idle/trainer", "Share of the step in which the trainer waited for rollouts.", "share"),
+            Metric("perf/idle/engine", "Time that the engine waited for weights, as a share of the step.", "share"),
         ),
         _panel("Step", Metric("timing_s/step", "Duration of a step, without evaluation and saving.", "s")),
         _panel(

@@ -1,8 +1,9 @@
+import time
 from collections.abc import Callable
 
 import pytest
 
-from dojang.loop.metrics import advantage_metrics, rollout_metrics
+from dojang.loop.metrics import StepTimer, advantage_metrics, rollout_metrics
 from dojang.types import Group, Outcome, Problem, Sample, Verdict
 
 
@@ -85,3 +86,15 @@ def test_figures_of_a_second_model_are_under_its_role(problem: Problem, make_sam
     assert both["tester/groups/zero_variance"] == 1.0
     assert both["tester/response_length/mean"] == 3.0
     assert (both["judge/errors"], both["tester/judge/errors"]) == (0.0, 1.0)
+
+
+def test_idle_shares_are_of_the_step(make_group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    timer = StepTimer()
+    with timer("wait"):
+        now = 2.0
+    now = 8.0
+    found = timer.step_metrics([make_group((1.0, 0.0))], {"timing_s/idle_engine": 6.0})
+    assert (found["perf/idle/trainer"], found["perf/idle/engine"]) == (0.25, 0.75)
+    assert found["timing_s/step"] == 8.0

@@ -12,7 +12,7 @@ from dojang.types import Outcome
 
 PACKAGE = Path(dojang.__file__).parent
 WRITERS = ("loop", "trainer", "algos", "engine", "inference", "workflows", "weight_sync", "cluster", "core/run_dir.py")
-LOOKS_LIKE_ONE = re.compile(r"(actor|critic|groups|judge|perf|response_length|timing_s|val|weights)/[\w/]*")
+LOOKS_LIKE_ONE = re.compile(r"(actor|critic|groups|judge|perf|response_length|staleness|timing_s|val|weights)/[\w/]*")
 
 
 def names_in_source() -> set[str]:
