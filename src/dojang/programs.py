@@ -109,7 +109,7 @@ class Limits:
         ):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and low <= value <= high):
-                raise ValueError(f"limits.{name}={value} is out of range; choose {low:g} to {high:g}")
+                raise ValueError(f"limits.{name}={value} is out of range; choose {low:g} to {high:.7g}")
 
     @property
     def idle_s(self) -> float:

@@ -66,6 +66,10 @@ def open_source(name: str, place: str, settings: Sequence[str], task: str = "") 
         return _own(name, place, settings, task)
     if name in DATASETS:
         raise ConfigError(f"{name} needs the place of the dataset: give --input PLACE, or a directory of prepared rows")
+    if Path(name).is_file():
+        raise ConfigError(
+            f"{name} is a file; audit its rows with `dojang data audit files data.train={name} --task TASK`"
+        )
     raise ConfigError(
         f"{name} is neither a directory of prepared rows nor a dataset; known: {', '.join((*DATASETS, *_TASKS))}"
     )

@@ -6,9 +6,10 @@ import sys
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from dojang import __version__
 from dojang.commands.cli_data import data
@@ -28,8 +29,20 @@ EXIT_CODES = (
     "130 interrupted; 1 from judge run: not accepted; 1 from data audit --strict: verifier and data disagree."
 )
 
+
+class _Commands(TyperGroup):
+    """Reports Ctrl-C as an error of dojang. Typer would exit without a message, before 0.29 with code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+
+
 app = typer.Typer(
     name="dojang",
+    cls=_Commands,
     help="Train language models by reinforcement learning with verifiable rewards.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
@@ -302,9 +315,6 @@ def main() -> None:
         sys.path.append(os.path.abspath(os.curdir))
     try:
         app()
-    except KeyboardInterrupt:
-        typer.echo("dojang: interrupted", err=True)
-        raise SystemExit(Interrupted.exit_code) from None
     except DojangError as error:
         rank = os.environ.get("RANK", "0")
         if rank != "0" and isinstance(error, ConfigError | RunDirError):  # rank 0 finds the same error and reports it

@@ -7,16 +7,16 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from dojang.commands.cli_judge import RunOptions, ServeOptions
-from dojang.core.errors import ConfigError, DataError, Interrupted, JudgeError
+from dojang.core.errors import ConfigError, DataError, JudgeError
 from dojang.core.paths import cache_root
 from dojang.judge.host_capabilities import REMEDIES
 from dojang.judge.json_schema import dump
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_ACCEPTED", "run", "selftest_command", "serve"]
 
-T = TypeVar("T")
 
 NOT_ACCEPTED = 1
 """Exit code of `judge run` for a program that is not accepted."""
@@ -54,7 +53,7 @@ def run(file: str, problem: Path, options: RunOptions) -> int:
     name = _language(file, options.language)
     suite = _suite(problem, options.tests.value)
     submission = Submission(name, _source(file), suite, Stop(options.stop))
-    judgement, printed = _waiting_for(_judged(_pool(options.isolation, options.packages), submission))
+    judgement, printed = asyncio.run(_judged(_pool(options.isolation, options.packages), submission))
     console = _console()
     if options.as_json:
         sys.stdout.write(dump(judgement).decode() + "\n")
@@ -71,7 +70,7 @@ def serve(chosen: ServeOptions) -> None:
 
     token = os.environ.get(chosen.token_env)
     pool = _pool(chosen.isolation, chosen.packages, chosen.workers, chosen.python)
-    level, languages = _waiting_for(asyncio.to_thread(_isolation_and_languages, pool))
+    level, languages = asyncio.run(asyncio.to_thread(_isolation_and_languages, pool))
     options = ServiceOptions(
         token=token,
         queue=chosen.queue,
@@ -80,7 +79,7 @@ def serve(chosen: ServeOptions) -> None:
         languages=(*languages, *(name for name, ours in OTHER_NAMES.items() if ours in languages)),
     )
     try:
-        _waiting_for(_served(pool, options, chosen.host, chosen.port, languages))
+        asyncio.run(_served(pool, options, chosen.host, chosen.port, languages))
     except ConfigError as error:
         if token is None and "token" in str(error):
             raise ConfigError(f"{error} (the token is read from the environment variable {chosen.token_env})") from None
@@ -92,7 +91,7 @@ def selftest_command(*, isolation: str, packages: str, as_json: bool) -> None:
     """Tests the judge of this machine. Raises JudgeError if a check fails."""
     pool = _pool(isolation, packages)
     console = _console()
-    found = _waiting_for(_tried(pool, None if as_json else console))
+    found = asyncio.run(_tried(pool, None if as_json else console))
     level, offers = pool.isolation, pool.host.features
     failed = [each.name for each in found if each.state == "failed"]
     if as_json:
@@ -247,13 +246,6 @@ def _pool(isolation: str, packages: str, workers: int = 0, python: str = "") -> 
     """Makes the judge; `packages` are separated by commas."""
     names = tuple(name.strip() for name in packages.split(",") if name.strip())
     return JudgePool(cache=cache_root(), workers=workers, isolation=isolation, python=python, packages=names)
-
-
-def _waiting_for(work: Coroutine[Any, Any, T]) -> T:
-    try:
-        return asyncio.run(work)
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted") from None
 
 
 def _console() -> Console:

@@ -123,8 +123,9 @@ def _hub_model(name: str) -> str:
     config = try_to_load_from_cache(name, "config.json")
     if not isinstance(config, str):
         raise ModelError(
-            f"model {name!r} is not in the Hugging Face cache ({constants.HF_HUB_CACHE}), and {reason}. Where the hub "
-            f"can be reached, run `hf download {name} --local-dir DIR`, and give DIR as the model"
+            f"model {name!r} is neither a local directory nor in the Hugging Face cache ({constants.HF_HUB_CACHE}), "
+            f"and {reason}. Where the hub can be reached, run `hf download {name} --local-dir DIR`, and give DIR as "
+            "the model"
         )
     return str(_model_directory(Path(config).parent, f"its download was interrupted: run `hf download {name}`"))
 

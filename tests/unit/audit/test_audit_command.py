@@ -184,6 +184,7 @@ def test_audits_custom_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
+        ([__file__], ConfigError, f"is a file; audit its rows with `dojang data audit files data.train={__file__}"),
         (["nonsense"], ConfigError, "neither a directory of prepared rows nor a dataset; known: code-contests"),
         (["humaneval"], ConfigError, "give --input PLACE"),
         (["files", "data.train=x.jsonl"], ConfigError, "files has no default task"),

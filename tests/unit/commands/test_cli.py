@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from typer.testing import CliRunner
 
 import commands
 import dojang
-from dojang.commands import bench, cli_data
+from dojang.commands import app, bench, cli_data
 from dojang.commands import cli_judge as cli
-from dojang.core.errors import ConfigError
+from dojang.core.errors import ConfigError, Interrupted
 from dojang.judge.problem_file import Which
 from dojang.programs import Isolation, Stop
 
@@ -314,3 +315,12 @@ def test_a_home_that_cannot_be_written_needs_only_another_cache(tmp_path: Path) 
     result = commands.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **own})
     assert (result.returncode, result.stderr) == (0, "")
     assert (tmp_path / "cache").is_dir() == (shutil.which("g++") is not None)
+
+
+def test_ctrl_c_in_a_command_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dojang.commands.doctor.examine", interrupted)
+    with pytest.raises(Interrupted, match="interrupted"):
+        CliRunner().invoke(app, ["doctor"], catch_exceptions=False)
