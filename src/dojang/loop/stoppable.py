@@ -14,7 +14,10 @@ class Stopped(Exception):
 
 
 async def or_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `work`; cancels it and raises Stopped as soon as `stop` is set."""
+    """Returns the result of `work`; cancels it and raises Stopped as soon as `stop` is set, or was set before."""
+    if stop.is_set():
+        work.close()
+        raise Stopped
     task, alarm = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
