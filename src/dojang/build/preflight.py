@@ -33,6 +33,7 @@ __all__ = [
     "check_hub",
     "check_metric",
     "check_packages",
+    "check_servers",
     "check_usable",
     "engine_support",
     "requirements",
@@ -122,6 +123,20 @@ def check_hub(name: str) -> str:
             f"model {name!r} cannot be downloaded: {first}; correct the name, or log in with `hf auth login`"
         ) from error
     return ""
+
+
+def check_servers(config: RunConfig) -> None:
+    """Raises ConfigError if a rollout server of a local run does not answer its health check."""
+    import httpx  # takes a while to load
+
+    engine = config.rollout.engine
+    for url in engine.url if engine.name == "remote" and config.runtime.name == "local" else ():
+        try:
+            httpx.get(f"{url.rstrip('/')}/health", timeout=5, trust_env=False).raise_for_status()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ConfigError(
+                f"rollout.engine.url={url}: GET /health failed ({error}); start the server, or correct its address"
+            ) from None
 
 
 def check_disk_space(config: RunConfig, directory: RunDir) -> None:

@@ -59,6 +59,8 @@ def run(
     try:
         results = _with_progress(cases, output, console, resume=resume)
     except KeyboardInterrupt:
+        if not holds_evaluation(output):
+            raise  # it was interrupted before the first sample, and left nothing
         raise Interrupted(
             f"stopped; finished samples are in {output / SAMPLES}. Go on with the same command and --output {output} "
             "--resume"

@@ -1,7 +1,7 @@
 """HTTP client for one server, with timeouts, retries and a health check.
 
 A request whose connection fails is sent again while the server is healthy, or when it recovers in time; otherwise it
-raises RuntimeError. Only idempotent requests are sent again: sampling with a seed gives the same tokens. Proxies of the
+raises ServerError. Only idempotent requests are sent again: sampling with a seed gives the same tokens. Proxies of the
 environment are not used: rollout servers are in the same network.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
-from dojang.core.errors import ConfigError
+from dojang.core.errors import ClusterError, ConfigError
 from dojang.core.keepalive import KEEPALIVE
 
-__all__ = ["RequestRejected", "Server", "Timeouts"]
+__all__ = ["RequestRejected", "Server", "ServerError", "Timeouts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,10 @@ class Timeouts:
     """Retries after a failed connection."""
     first_delay_s: float = 0.2
     """Seconds before the first health check after a failure; doubled each time, up to 5 s."""
+
+
+class ServerError(ClusterError, RuntimeError):
+    """The server cannot be reached, does not answer, or failed (5xx)."""
 
 
 class RequestRejected(ValueError):
@@ -67,11 +71,11 @@ class Server:
                 async with self._connection() as client:
                     response = await client.request(method, path, json=body)
             except httpx.ReadTimeout as error:
-                raise RuntimeError(f"{self.url}{path} did not answer within {self._timeouts.answer_s:g} s") from error
+                raise ServerError(f"{self.url}{path} did not answer within {self._timeouts.answer_s:g} s") from error
             except httpx.TransportError as error:
                 await self._recover(path, error)
                 if not tries:
-                    raise RuntimeError(f"{self.url}{path} failed and is not sent again: {_describe(error)}") from error
+                    raise ServerError(f"{self.url}{path} failed and is not sent again: {_describe(error)}") from error
                 tries -= 1
                 continue
             if response.is_success:
@@ -82,13 +86,13 @@ class Server:
                 continue
             message = f"{self.url}{path} returned {response.status_code}: {_reason(response)}"
             if response.status_code >= 500:
-                raise RuntimeError(message)
+                raise ServerError(message)
             raise RequestRejected(response.status_code, message)
 
     async def check(self) -> None:
-        """Raise RuntimeError if the health check fails."""
+        """Raise ServerError if the health check fails."""
         if not await self._alive():
-            raise RuntimeError(f"health check failed: GET {self.url}/health")
+            raise ServerError(f"health check failed: GET {self.url}/health")
 
     async def close(self) -> None:
         for client in self._free:
@@ -96,12 +100,12 @@ class Server:
         self._free.clear()
 
     async def _recover(self, path: str, error: Exception) -> None:
-        """Wait until the health check passes; RuntimeError if that takes too long."""
+        """Wait until the health check passes; ServerError if that takes too long."""
         loop = asyncio.get_running_loop()
         deadline, delay = loop.time() + self._timeouts.recovery_s, self._timeouts.first_delay_s
         while not await self._alive():
             if loop.time() + delay > deadline:
-                raise RuntimeError(
+                raise ServerError(
                     f"the server at {self.url} is dead: {path} failed ({_describe(error)}), and its health check "
                     f"failed for {self._timeouts.recovery_s:g} s; see its log and restart it"
                 ) from error

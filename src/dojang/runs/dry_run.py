@@ -5,7 +5,7 @@ import os
 
 from dojang import models
 from dojang.build import assemble
-from dojang.build.preflight import check_hub, engine_support
+from dojang.build.preflight import check_hub, check_servers, engine_support
 from dojang.build.prompt_lengths import describe_dropped, describe_multiple_answers
 from dojang.cluster.runtime_config import engine_gpus
 from dojang.config.run_config import RunConfig
@@ -24,6 +24,8 @@ def describe(config: RunConfig) -> str:
     for role in config.roles().values():
         with errors.collect():
             notes.append(check_hub(role.model.name))
+        with errors.collect():
+            check_servers(role)
     with errors.collect():
         prepared = assemble.prepare(config, dry=True)
         asyncio.run(prepared.judge.close())

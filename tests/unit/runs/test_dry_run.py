@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dojang.build import preflight
+from dojang.core import section
 from dojang.core.error_list import SeveralErrors
 from dojang.core.errors import DataError, DojangError, RunDirError
 from dojang.runs.training import dry_run
@@ -38,7 +39,7 @@ def rows(name: str) -> list[str]:
 
 
 def test_all_problems_are_reported_together(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    monkeypatch.setattr(section, "find_spec", lambda name: None)
     (here / "file").touch()
     error = refuse(
         *("train.lora={}", "rollout.engine=vllm", "data.name=files", "data.train=text.jsonl", "data.test=gone.jsonl"),
@@ -101,3 +102,11 @@ def test_a_port_in_use_a_small_kv_cache_and_a_full_disk(here: Path, monkeypatch:
     ):
         assert words in str(error)
     assert not (here / "run").exists()
+
+
+def test_a_rollout_server_that_does_not_answer_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    said = str(refuse(f"rollout.engine={{name: remote, url: [{url}]}}"))
+    assert f"rollout.engine.url={url}: GET /health failed" in said
+    assert "start the server" in said
