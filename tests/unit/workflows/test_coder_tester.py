@@ -276,3 +276,13 @@ def test_several_problems_at_a_time_get_what_each_gets_alone(tokenizer: PreTrain
 
     alone = [asyncio.run(workflow().run(DOUBLE, prompt_index)) for prompt_index in range(4)]
     assert [samples(group) for group in asyncio.run(together())] == [samples(group) for group in alone]
+
+
+def test_second_turns_and_the_tester_have_separate_seeds_and_the_tester_no_stop_strings() -> None:
+    policy: Any = RolloutPolicy(None, None, Sampling(1.0, TOKENS, seed=7, stop=("end",)))  # type: ignore[arg-type]
+    made = CoderTesterConfig().make(Doubling(), {"coder": policy, "tester": policy}, group_size=2)
+    chosen = [each.sampling for each in (made._coder, made._retry_policy, made._tester)]
+    assert len({each.seed for each in chosen}) == 3
+    assert all(each.seed % 2**32 == 7 for each in chosen)  # apart from evaluation, whose offset is 2**32
+    assert 7 + 2**32 not in {each.seed for each in chosen}
+    assert [each.stop for each in chosen] == [("end",), ("end",), ()]
