@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -75,12 +74,12 @@ def ray_engine(
 ) -> Iterator[RolloutEngine]:
     """One for all, since a process that has torch takes a while to begin."""
     from dojang.cluster.ray.engines import RayEngine, Sampler
-    from dojang.cluster.ray.object_store import LatestWeights, ReceivedWeights, put_weights
+    from dojang.cluster.ray.object_store import LatestWeights, PublishedWeights, ReceivedWeights, put_weights
     from dojang.cluster.ray.placement import reserve
 
     class Versions(LatestWeights):
-        def reference(self, version: int) -> Any:
-            return put_weights(dict(micro_model(torch.float64, seed=version).named_parameters()))
+        def find(self, version: int) -> PublishedWeights:
+            return PublishedWeights(put_weights(dict(micro_model(torch.float64, seed=version).named_parameters())))
 
     def sampler() -> Sampler:
         weights = ReceivedWeights()

@@ -72,7 +72,7 @@ def elsewhere(config: RunConfig) -> Student:
     assert isinstance(policy.weights, LatestWeights)
     weights = policy.weights
     trainer = policy.make_trainer(config.algo.make(config.rollout.max_tokens))
-    return Student(trainer, lambda version: get_weights(ray.get(weights.reference(version))))
+    return Student(trainer, lambda version: get_weights(ray.get(weights.find(version).whole)))
 
 
 @pytest.fixture(params=["torch", pytest.param("ray", marks=NEEDS_RAY), pytest.param("two ranks", marks=NEEDS_RAY)])

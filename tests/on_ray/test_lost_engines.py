@@ -19,7 +19,7 @@ pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has 
 from dojang.cluster.ray import actors, engines, placement
 from dojang.cluster.ray.actors import ActorLost
 from dojang.cluster.ray.file_transfer import FileTransfer
-from dojang.cluster.ray.object_store import LatestWeights
+from dojang.cluster.ray.object_store import LatestWeights, PublishedWeights
 from dojang.cluster.runtime_config import RayConfig
 from dojang.config import recipe as recipes
 from dojang.core.errors import ClusterError, ConfigError, RanksLost
@@ -57,7 +57,7 @@ def weights(monkeypatch: pytest.MonkeyPatch) -> LatestWeights:
     monkeypatch.setattr(engines, "start_actor", lambda place, name: Process())
     monkeypatch.setattr(engines, "release", lambda places: None)
     found = LatestWeights()
-    found.announce(1, "weights")
+    found.announce(1, PublishedWeights("weights"))
     return found
 
 
@@ -66,7 +66,7 @@ def test_only_engine_is_replaced_if_lost_during_training(weights: LatestWeights)
         fleet = EnginePool([engines.RayEngine(None, None, weights, 5.0)], timeout_s=5)  # type: ignore[arg-type]
         await fleet.load(1)
         Process.made[0].dead = True
-        weights.announce(2, "weights")
+        weights.announce(2, PublishedWeights("weights"))
         await fleet.load(2)
         await fleet.close()
 

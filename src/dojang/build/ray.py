@@ -4,7 +4,6 @@ Functions of this file run in the actors and build the same parts as a run in on
 """
 
 from functools import partial
-from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -22,7 +21,7 @@ from dojang.build.local import (
 )
 from dojang.cluster.ray.actors import Actor
 from dojang.cluster.ray.engines import RayEngine, Sampler
-from dojang.cluster.ray.object_store import LatestWeights, ReceivedWeights, get_weights
+from dojang.cluster.ray.object_store import LatestWeights, PublishedWeights, ReceivedWeights, get_weights
 from dojang.cluster.ray.placement import Placement, gpus_each, reserve
 from dojang.cluster.ray.trainers import Rank, RayTrainer, set_rank_environment
 from dojang.cluster.runtime_config import RayConfig, engine_gpus
@@ -90,11 +89,11 @@ class RayPolicy:
         runtime = self._runtime
         return reserve(what, count, cpus=runtime.cpus, gpus=gpus, strategy="PACK", timeout_s=runtime.timeout_s)
 
-    async def _on_publish(self, version: int, reference: Any, holder: Actor) -> None:
+    async def _on_publish(self, version: int, weights: PublishedWeights, holder: Actor) -> None:
         if isinstance(self.weights, LatestWeights):
-            self.weights.announce(version, reference)
+            self.weights.announce(version, weights)
         else:
-            self.weights.publish(version, get_weights(await holder.wait(reference)))
+            self.weights.publish(version, get_weights(await holder.wait(weights.whole)))
 
 
 def make_rank(config: RunConfig, rank: int, world: int, address: tuple[str, int]) -> Rank:
@@ -105,8 +104,10 @@ def make_rank(config: RunConfig, rank: int, world: int, address: tuple[str, int]
     ranks = join_process_group(numeric.device, config.train.sequence_parallel)
     source = models.resolve(config.model.name)
     tokenizer, _ = load_tokenizer(source)
-    # Ranks publish full weights; the driver computes deltas for remote servers.
-    policy = LocalPolicy(config, numeric, ranks, source, tokenizer, WeightVersions(numeric.compute))
+    # The driver computes deltas for remote servers.
+    deltas = config.rollout.engine.weight_sync == "delta" and not config.rollout.engine.external
+    weights = WeightVersions(numeric.compute, deltas=int(deltas))
+    policy = LocalPolicy(config, numeric, ranks, source, tokenizer, weights)
     return Rank(policy.make_trainer(config.algo.make(config.rollout.max_tokens)), policy.weights)
 
 
@@ -116,9 +117,7 @@ def make_sampler(config: RunConfig, *, alone: bool) -> Sampler:
     prepare_torch(numeric.device)
     source = models.resolve(config.model.name)
     tokenizer, _ = load_tokenizer(source)
-    weights = (
-        WeightVersions(numeric.compute, deltas=1) if config.rollout.engine.weight_sync == "delta" else ReceivedWeights()
-    )
+    weights = ReceivedWeights()
     threads = torch.get_num_threads()
     engine = make_engine(config, numeric, source, None, tokenizer, weights, alone=alone, threads=threads)
     return Sampler(engine, weights)

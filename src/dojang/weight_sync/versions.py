@@ -100,14 +100,21 @@ class WeightVersions:
         with self._lock:
             target, known = self._find(version), base in self._same_base
             newest = next(reversed(self._versions.values()))
-            start = next((delta.base_checksum for delta in self._deltas if delta.base == base), None)
         if target.factors and not merge:
             if base is not None and known and target.base is newest.base:
                 return Pack("factors", version, base, target.base.checksum, target.checksum, factors=target.factors)
             return Pack("full", version, None, "", target.checksum, target.base.tensors, factors=target.factors)
-        if base is not None and start is not None and (changes := self.changes(base, version)) is not None:
-            return Pack("delta", version, base, start, changes.checksum, changes.tensors, changes.patches)
-        return Pack("full", version, None, "", target.checksum, dict(target.weights))
+        delta = None if base is None else self.delta(base, version)
+        return delta or Pack("full", version, None, "", target.checksum, dict(target.weights))
+
+    def delta(self, base: int, version: int) -> Pack | None:
+        """Return the changes from `base` to `version` as a pack; None if they are not known."""
+        with self._lock:
+            start = next((delta.base_checksum for delta in self._deltas if delta.base == base), None)
+        changes = None if start is None else self.changes(base, version)
+        if start is None or changes is None:
+            return None
+        return Pack("delta", version, base, start, changes.checksum, changes.tensors, changes.patches)
 
     def checksum(self, version: int) -> str:
         """Return the checksum of the weights published under `version`."""

@@ -5,20 +5,23 @@ from the model's files, so it refuses requests until it has loaded the expected 
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from dojang.cluster.ray.actors import Actor, ActorLost, start_actor
-from dojang.cluster.ray.object_store import LatestWeights, ReceivedWeights, get_weights
+from dojang.cluster.ray.object_store import LatestWeights, PublishedWeights, ReceivedWeights, get_weights
 from dojang.cluster.ray.placement import NODE_TIMEOUT_S, Placement, release
 from dojang.core.errors import RanksLost
-from dojang.protocols import RolloutEngine, WeightStore
+from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Metrics, Sampling
+from dojang.weight_sync.pack import decode
 
 __all__ = ["RayEngine", "Sampler"]
 
+logger = logging.getLogger(__name__)
 _CLOSE_S = 30.0
 _RETRY_S = 5.0
 """Seconds before a lost actor is started again."""
@@ -27,7 +30,7 @@ _RETRY_S = 5.0
 class Sampler:
     """The engine inside the actor. Refuses requests for another weights version."""
 
-    def __init__(self, engine: RolloutEngine, weights: WeightStore) -> None:
+    def __init__(self, engine: RolloutEngine, weights: ReceivedWeights) -> None:
         self._engine, self._weights = engine, weights
         self._version: int | None = None
 
@@ -37,10 +40,23 @@ class Sampler:
         return await self._engine.generate(prompt, n, sampling)
 
     async def load(self, version: int, arrays: Any) -> Metrics | None:
-        self._version = None  # unknown while loading
         self._weights.publish(version, get_weights(arrays))
-        metrics = await self._engine.load(version)
-        if isinstance(self._weights, ReceivedWeights):
+        return await self._load(version)
+
+    async def load_delta(self, version: int, data: Any) -> tuple[bool, Metrics | None]:
+        """Loads a version from a pack. False if it does not fit, and full weights are needed."""
+        try:
+            self._weights.receive(await asyncio.to_thread(decode, data))
+            return True, await self._load(version)
+        except (LookupError, ValueError) as error:
+            logger.warning("loading the full weights of version %d: %s", version, error)
+            return False, None
+
+    async def _load(self, version: int) -> Metrics | None:
+        self._version = None  # unknown while loading
+        try:
+            metrics = await self._engine.load(version)
+        finally:
             self._weights.release()
         self._version = version
         return metrics
@@ -65,14 +81,14 @@ class RayEngine:
         return found
 
     async def load(self, version: int) -> Metrics | None:
-        reference = self._weights.reference(version)
+        weights = self._weights.find(version)
         if self._actor is not None:
             with suppress(ActorLost):  # lost since the last request: replace it, it may be the only engine
-                return await self._load(version, reference)
+                return await self._load(version, weights)
         try:
             if self._actor is None:
                 self._actor = await self._start()
-            return await self._load(version, reference)
+            return await self._load(version, weights)
         except ActorLost as error:  # the node that holds the weights may be lost as well
             raise RanksLost(f"an engine could not load new weights ({error})") from error
 
@@ -92,12 +108,18 @@ class RayEngine:
                     raise
                 await asyncio.sleep(_RETRY_S)
             else:
+                self._version = -1  # it has the model's own weights
                 return actor
 
-    async def _load(self, version: int, reference: Any) -> Metrics | None:
+    async def _load(self, version: int, weights: PublishedWeights) -> Metrics | None:
+        metrics: Metrics | None = None
+        loaded = False
         try:
             async with asyncio.timeout(self._timeout_s):
-                metrics: Metrics | None = await self._call("load", version, reference)
+                if weights.delta is not None and weights.base == self._version:
+                    loaded, metrics = await self._call("load_delta", version, weights.delta)
+                if not loaded:
+                    metrics = await self._call("load", version, weights.whole)
         except TimeoutError as error:
             self._drop(self._actor)
             raise ActorLost(f"weights did not arrive within {self._timeout_s:g} s") from error

@@ -1,11 +1,12 @@
 """Weights in Ray's object store.
 
-They are put once, as numpy arrays. All processes of a node share that memory; an engine copies when it loads them.
-Arrays from the store are read-only.
+They are put once, as numpy arrays; deltas as the bytes of a pack. All processes of a node share that memory; an engine
+copies when it loads them. Only what an engine reads goes to another node. Arrays from the store are read-only.
 """
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 
 from dojang.protocols import Changes, Factors
+from dojang.weight_sync.pack import Pack, encode
 
-__all__ = ["LatestWeights", "ReceivedWeights", "get_weights", "put_weights"]
+__all__ = ["LatestWeights", "PublishedWeights", "ReceivedWeights", "get_weights", "put_pack", "put_weights"]
 
 Arrays = dict[str, tuple[np.ndarray[Any, Any], str]]
 
@@ -23,6 +25,11 @@ Arrays = dict[str, tuple[np.ndarray[Any, Any], str]]
 def put_weights(tensors: Mapping[str, Tensor]) -> Any:
     """Puts weights into the object store; returns the object reference."""
     return ray.put({name: _array(tensor) for name, tensor in tensors.items()})
+
+
+def put_pack(pack: Pack) -> Any:
+    """Puts a pack into the object store; returns the object reference of its bytes."""
+    return ray.put(np.frombuffer(encode(pack), np.uint8))
 
 
 def get_weights(arrays: Arrays) -> dict[str, Tensor]:
@@ -39,19 +46,30 @@ def _array(tensor: Tensor) -> tuple[np.ndarray[Any, Any], str]:
     return (local.view(torch.int16) if dtype == "bfloat16" else local).numpy(), dtype
 
 
+@dataclass(frozen=True)
+class PublishedWeights:
+    """Object references of one version."""
+
+    whole: Any
+    """All weights."""
+    base: int | None = None
+    delta: Any = None
+    """A pack with the changes since version `base`."""
+
+
 class LatestWeights:
-    """Object references of the latest versions of the weights."""
+    """The latest versions of the weights, in the object store."""
 
     def __init__(self, keep: int = 1) -> None:
         """`keep`: number of versions to keep."""
         self._keep = keep
-        self._references: dict[int, Any] = {}
+        self._references: dict[int, PublishedWeights] = {}
         """In the order of publication."""
 
-    def announce(self, version: int, reference: Any) -> None:
+    def announce(self, version: int, weights: PublishedWeights) -> None:
         """Adds the latest version, and drops the oldest ones."""
         self._references.pop(version, None)
-        self._references[version] = reference
+        self._references[version] = weights
         for old in list(self._references)[: -self._keep]:
             del self._references[old]
 
@@ -61,8 +79,8 @@ class LatestWeights:
             raise LookupError("nothing has been published yet")
         return max(self._references)
 
-    def reference(self, version: int) -> Any:
-        """Object reference of a version."""
+    def find(self, version: int) -> PublishedWeights:
+        """Object references of a version."""
         if version not in self._references:
             held = ", ".join(map(str, self._references)) or "none"
             raise LookupError(f"weights version {version} is not held; the store has {held}")
@@ -70,15 +88,22 @@ class LatestWeights:
 
 
 class ReceivedWeights:
-    """A WeightStore in an engine's actor: holds received weights until the engine has loaded them."""
+    """A WeightStore in an engine's actor: holds a received version until the engine has loaded it."""
 
     def __init__(self) -> None:
         self._version = -1
         self._tensors: Mapping[str, Tensor] = {}
+        self._pack: Pack | None = None
 
     def publish(self, version: int, tensors: Mapping[str, Tensor], factors: Factors | None = None) -> None:
         assert not factors, "trainers on Ray publish merged weights"
+        self.release()
         self._version, self._tensors = version, tensors
+
+    def receive(self, pack: Pack) -> None:
+        """Holds a delta instead of full weights."""
+        self.release()
+        self._version, self._pack = pack.version, pack
 
     def fetch(self, version: int) -> Mapping[str, Tensor]:
         if version != self._version or not self._tensors:
@@ -86,8 +111,11 @@ class ReceivedWeights:
         return self._tensors
 
     def changes(self, base: int, version: int) -> Changes | None:
-        return None
+        pack = self._pack
+        if pack is None or (pack.base, pack.version) != (base, version):
+            return None
+        return Changes(pack.tensors, pack.patches, pack.checksum)
 
     def release(self) -> None:
         """Drops the weights after the engine has loaded them."""
-        self._tensors = {}
+        self._version, self._tensors, self._pack = -1, {}, None

@@ -14,19 +14,20 @@ import ray
 
 from dojang.cluster.ray.actors import Actor, ActorLost, gather, start_actor
 from dojang.cluster.ray.file_transfer import FileTransfer, fetch_folder, send_folder
-from dojang.cluster.ray.object_store import put_weights
+from dojang.cluster.ray.object_store import PublishedWeights, put_pack, put_weights
 from dojang.cluster.ray.placement import Placement, release
 from dojang.core.errors import DojangError, RanksLost
-from dojang.protocols import Trainer, WeightStore
+from dojang.protocols import Trainer
 from dojang.trainer.forwarding import ForwardingTrainer
+from dojang.weight_sync.versions import WeightVersions
 
 __all__ = ["Rank", "RayTrainer", "set_rank_environment"]
 
 _BETTER_ERROR_S = 5.0
 """Seconds to wait, after one rank failed, for another rank with a more specific error."""
 
-OnPublish = Callable[[int, Any, Actor], Coroutine[Any, Any, None]]
-"""Receives a version, the object reference of its weights, and the actor that put them there."""
+OnPublish = Callable[[int, PublishedWeights, Actor], Coroutine[Any, Any, None]]
+"""Receives a version, the object references of its weights, and the actor that put them there."""
 
 
 def set_rank_environment(rank: int, world: int, address: tuple[str, int]) -> None:
@@ -39,14 +40,20 @@ def set_rank_environment(rank: int, world: int, address: tuple[str, int]) -> Non
 class Rank(FileTransfer, ForwardingTrainer):
     """One rank of the trainer, inside its actor."""
 
-    def __init__(self, trainer: Trainer, weights: WeightStore) -> None:
+    def __init__(self, trainer: Trainer, weights: WeightVersions) -> None:
         super().__init__()
         self._trainer, self._weights = trainer, weights
+        self._published: int | None = None
 
-    async def publish_and_put(self, version: int, first: bool) -> list[Any]:
-        """Publishes; returns the object reference of the weights if this is the first rank."""
+    async def publish_and_put(self, version: int, first: bool) -> PublishedWeights | None:
+        """Publishes; returns the object references of the weights if this is the first rank."""
         await self._trainer.publish(version)
-        return [put_weights(self._weights.fetch(version))] if first else []
+        if not first:
+            return None
+        base, self._published = self._published, version
+        whole = put_weights(self._weights.fetch(version))
+        pack = None if base is None else self._weights.delta(base, version)
+        return PublishedWeights(whole, base, put_pack(pack)) if pack else PublishedWeights(whole)
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         return await getattr(self._trainer, method)(*arguments)
@@ -80,8 +87,8 @@ class RayTrainer(ForwardingTrainer):
 
     async def publish(self, version: int) -> None:
         calls = (each.call("publish_and_put", version, at == 0) for at, each in enumerate(self._ranks))
-        references = (await self._gather(calls))[0]
-        await self._watch_for_loss(self._on_publish(version, references[0], self._ranks[0]))
+        weights = (await self._gather(calls))[0]
+        await self._watch_for_loss(self._on_publish(version, weights, self._ranks[0]))
 
     async def save(self, path: Path) -> None:
         if await self._share_directory(path):

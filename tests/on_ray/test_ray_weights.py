@@ -1,0 +1,127 @@
+"""Deltas through the object store: which engines load them, and full weights whenever they do not fit."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dojang.cluster.ray import engines
+from dojang.cluster.ray.actors import ActorLost
+from dojang.cluster.ray.engines import RayEngine, Sampler
+from dojang.cluster.ray.object_store import LatestWeights, PublishedWeights, ReceivedWeights
+from dojang.engine.torch_engine import TorchEngine
+from dojang.types import Sampling
+from dojang.weight_sync.pack import encode
+from dojang.weight_sync.versions import WeightVersions
+
+
+class Process:
+    """An actor whose object is in this process; references are the things themselves."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler, self.dead, self.calls = sampler, False, list[tuple[str, int]]()
+
+    async def prepare(self, factory: Any) -> None: ...
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        if self.dead:
+            raise ActorLost("ActorDiedError")
+        if method.startswith("load"):
+            self.calls.append((method, arguments[0]))
+        return await getattr(self.sampler, method)(*arguments)
+
+    def kill(self) -> None:
+        self.dead = True
+
+
+class World:
+    """A trainer's weights, and an engine on Ray."""
+
+    def __init__(self, make_sampler: Callable[[], Sampler], trained: dict[str, torch.Tensor]) -> None:
+        self.store, self.latest, self.trained = WeightVersions(torch.float32, deltas=1), LatestWeights(3), trained
+        self.processes: list[Process] = []
+        self._make_sampler = make_sampler
+        self.engine = RayEngine(None, None, self.latest, 60.0)  # type: ignore[arg-type]
+
+    def start(self, *_: Any) -> Process:
+        self.processes.append(Process(self._make_sampler()))
+        return self.processes[-1]
+
+    def publish(self, version: int, spoil: Callable[[bytes], bytes] = bytes) -> None:
+        """As a rank does, with arrays for references."""
+        self.trained["model.norm.weight"][version] += 0.5
+        self.store.publish(version, self.trained)
+        whole = {name: (each.numpy().copy(), "float32") for name, each in self.store.fetch(version).items()}
+        pack = self.store.delta(version - 1, version)
+        data = None if pack is None else np.frombuffer(spoil(encode(pack)), np.uint8)
+        self.latest.announce(version, PublishedWeights(whole, version - 1, data))
+
+    async def load(self, version: int) -> list[tuple[str, int]]:
+        """Calls that the load took. The engine holds the version afterwards."""
+        process = None if self.engine._actor is None else self.processes[-1]
+        done = 0 if process is None else len(process.calls)
+        await self.engine.load(version)
+        engine = self.processes[-1].sampler._engine
+        assert isinstance(engine, TorchEngine)
+        assert await engine.checksum() == self.store.checksum(version)
+        [completion] = await self.engine.generate((5, 6, 7), 1, Sampling(1.0, 3))
+        assert completion.version == version
+        return self.processes[-1].calls[done if process is self.processes[-1] else 0 :]
+
+
+@pytest.fixture
+def world(
+    micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> World:
+    def make_sampler() -> Sampler:
+        weights = ReceivedWeights()
+        model = micro_model(torch.float32)
+        return Sampler(TorchEngine(model, tokenizer, weights, max_num_seqs=4, weight_sync="delta"), weights)
+
+    trained = {name: each.detach().clone() for name, each in micro_model(torch.float32, seed=3).named_parameters()}
+    found = World(make_sampler, trained)
+    monkeypatch.setattr(engines, "start_actor", found.start)
+    monkeypatch.setattr(engines, "release", lambda places: None)
+    return found
+
+
+def test_deltas_follow_full_weights_until_one_does_not_fit(world: World) -> None:
+    async def play() -> None:
+        world.publish(0)
+        assert await world.load(0) == [("load", 0)]
+        for version in (1, 2):
+            world.publish(version)
+            assert await world.load(version) == [("load_delta", version)]
+        world.publish(3)
+        world.publish(4)  # a version is missed
+        assert await world.load(4) == [("load", 4)]
+        world.publish(5, lambda data: data[:-1] + bytes([data[-1] ^ 1]))
+        assert await world.load(5) == [("load_delta", 5), ("load", 5)]
+        world.processes[-1].kill()  # the engine is replaced
+        world.publish(6)
+        assert await world.load(6) == [("load", 6)]
+        world.publish(7)
+        assert await world.load(7) == [("load_delta", 7)]
+        await world.engine.close()
+        assert len(world.processes) == 2
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_engine_with_other_weights_than_it_should_have_gets_full_ones(world: World) -> None:
+    async def play() -> None:
+        world.publish(0)
+        await world.load(0)
+        engine = world.processes[-1].sampler._engine
+        assert isinstance(engine, TorchEngine)
+        with torch.inference_mode():
+            engine._scheduler.weights["model.embed_tokens.weight"][0, 0] += 1
+        world.publish(1)
+        assert await world.load(1) == [("load_delta", 1), ("load", 1)]
+        await world.engine.close()
+
+    asyncio.run(asyncio.wait_for(play(), 60))
