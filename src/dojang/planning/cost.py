@@ -9,6 +9,7 @@ from dojang.planning.efficiency import ANSWER_CORE_S, CPU_SAMPLE_S, DISK, HOST_L
 from dojang.planning.kv_cache_memory import Cache
 from dojang.planning.layout import Layout
 from dojang.planning.memory_use import PlannedModel
+from dojang.planning.overlap import bottleneck, overlap_gain
 from dojang.planning.speed import Machine, generate_s, optimizer_s, server_slots, update_s
 from dojang.planning.tokens_per_step import Work
 
@@ -46,6 +47,16 @@ class Times:
         return self.rollout + self.update + self.publish
 
     @property
+    def overlap_gain(self) -> float:
+        """Largest speed-up of a step if rollouts and updates overlap."""
+        return overlap_gain(self.rollout, self.update, self.publish)
+
+    @property
+    def bottleneck(self) -> str:
+        """Stage that limits a step if rollouts and updates overlap."""
+        return bottleneck(self.rollout, self.update)
+
+    @property
     def hours(self) -> float:
         """Hours of the run, without start-up and checkpoints."""
         return (self.steps * self.step + self.evaluations * self.evaluation + self.benchmarks) / 3600
@@ -54,7 +65,7 @@ class Times:
     def usd(self) -> float | None:
         return None if self.usd_an_hour is None else self.usd_an_hour * self.hours
 
-    def as_json(self) -> dict[str, float | int | None]:
+    def as_json(self) -> dict[str, float | int | str | None]:
         return {
             "generate_s": self.generate,
             "judge_s": self.judge,
@@ -62,6 +73,8 @@ class Times:
             "update_s": self.update,
             "publish_s": self.publish,
             "step_s": self.step,
+            "overlap_gain": self.overlap_gain if self.samples else None,
+            "bottleneck": self.bottleneck if self.samples else None,
             "evaluation_s": self.evaluation,
             "decode_tokens_per_s": self.answered / self.generate,
             "hours": self.hours,

@@ -75,6 +75,11 @@ class Estimate:
     sequence_parallel: int = 1
 
     @property
+    def shared(self) -> bool:
+        """Whether an engine samples on a device that also trains."""
+        return 0 < self.layout.each < 1 if self.layout.on_ray else self.needs.cache is not None
+
+    @property
     def capacity(self) -> int:
         """Bytes of the device."""
         gpu = self.layout.gpu

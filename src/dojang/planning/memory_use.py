@@ -145,6 +145,8 @@ def _phases(held: Mapping[str, int], first: "_Device", layout: Layout) -> dict[s
     always += [name for name in ("reference", "teacher") if name not in away]
     # On a GPU, CUDA graphs hold addresses of the KV cache, so the engine keeps its memory.
     kept = [*always, "KV cache"] if layout.gpu else always
+    if first.model.config.loop.staleness:  # the engine samples meanwhile
+        kept = [*always, "KV cache", "engine work"]
     phases = {
         "rollout": [*always, "KV cache", "engine work"],
         "reference": [*kept, "visiting"],
@@ -274,16 +276,28 @@ class _Device:
 
     @property
     def weight_store(self) -> float:
-        return self.compute * self.shape.parameters
+        """Published versions of the weights: loop.lag + 1 of them. On Ray a trainer has one, and the object store the
+        others."""
+        versions = 1 if self.layout.on_ray else self.model.config.loop.staleness + 1
+        if self._publishes_factors:  # all versions share the base weights
+            return self._published + versions * self.master * self.learned
+        return versions * self._published
 
     @property
     def new_version(self) -> float:
-        """New version of published weights next to the old one; twice if they must be gathered or merged first."""
-        lora = self.train.lora
-        if lora is not None and lora.publish == "factors":
-            return 0
-        times = 1 if lora is None and self.layout.ranks == 1 else 2
-        return times * self.weight_store
+        """New version of published weights next to the old ones; twice if they must be gathered or merged first."""
+        if self._publishes_factors:
+            return self.master * self.learned
+        return (1 if self.train.lora is None and self.layout.ranks == 1 else 2) * self._published
+
+    @property
+    def _publishes_factors(self) -> bool:
+        return self.train.lora is not None and self.train.lora.publish == "factors"
+
+    @property
+    def _published(self) -> float:
+        """Bytes of one version."""
+        return self.compute * self.shape.parameters
 
     @property
     def engine_weights(self) -> float:

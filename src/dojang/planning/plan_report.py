@@ -121,10 +121,21 @@ def _time(found: Estimate) -> Iterator[str]:
         f"  rollout {_s(times.rollout)} (generate {_s(times.generate)}, judge {_s(times.judge)}), "
         f"update {_s(times.update)}, publish {_s(times.publish)}: {_s(times.step)}"
     )
+    if times.samples:
+        yield f"  {_overlap(found)}"
     yield (
         f"  {times.answered / times.generate:,.0f} tokens/s while generating; {times.steps:,} steps and "
         f"{times.evaluations} evaluations: {times.hours:.3g} hours, {cost}"
     )
+
+
+def _overlap(found: Estimate) -> str:
+    """What sampling the next batch during the update can gain."""
+    times = found.times
+    seconds = max(times.rollout, times.update)
+    said = f"overlapped (loop.mode=overlap), at most {times.overlap_gain:.2f}x as fast: {_s(seconds)}, "
+    said += f"limited by the {times.bottleneck} ({seconds / times.step:.0%} of the step)"
+    return f"{said}; less where both share processors, as here" if found.shared else said
 
 
 def _line(found: Estimate) -> str:
