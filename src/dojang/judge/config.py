@@ -82,7 +82,9 @@ class JudgeConfig(Section):
             found = [(f"at {', '.join(self.url)}", await client.judge(program))]
         for where, judgement in found:
             if judgement.outcome is not Outcome.ACCEPTED:
+                remedy = "`dojang judge selftest` says more"
+                if isinstance(judge, JudgePool) and str(judge.host.cache) in judgement.detail:
+                    remedy = "set DOJANG_CACHE to a directory that can be written"
                 raise ConfigError(
-                    f"{language} programs cannot be judged {where}: {judgement.detail or judgement.outcome}; "
-                    "`dojang judge selftest` says more"
+                    f"{language} programs cannot be judged {where}: {judgement.detail or judgement.outcome}; {remedy}"
                 )

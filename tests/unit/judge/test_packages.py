@@ -89,3 +89,18 @@ def test_missing_dependency_of_a_package_is_found_before_a_run(installed: None) 
 def test_invalid_package_names_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="not a package's import name"):
         JudgeConfig(packages=[name])
+
+
+def test_a_cache_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    async def check() -> None:
+        config = JudgeConfig()
+        judge = config.make(tmp_path / "file" / "cache")
+        try:
+            await config.check(judge, "python3")
+        finally:
+            await judge.close()
+
+    with pytest.raises(ConfigError, match="set DOJANG_CACHE to a directory that can be written"):
+        asyncio.run(check())
