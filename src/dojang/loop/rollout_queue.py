@@ -68,6 +68,8 @@ class RolloutQueue:
         self._failure: BaseException | None = None
         self._events: Counter[str] = Counter()
         self._waited_s = {"worker": 0.0, "trainer": 0.0}
+        self._idle_s = 0.0
+        self._idle_since: float | None = None
 
     async def lease(self, worker: str, limit_s: float) -> Lease | None:
         """Waits until a prompt may start; None when `limit_s` has passed, or at the end of the run."""
@@ -78,6 +80,7 @@ class RolloutQueue:
                 self._expire()
                 if (index := self.ledger.draw()) is not None:
                     self._leases[index] = _Held(worker, self._now() + self._lease_s)
+                    self._note_idle()
                     return Lease(index, self.ledger.attempt(index), self.ledger.oldest_version(index))
                 if (left := deadline - self._now()) <= 0:
                     return None
@@ -125,6 +128,7 @@ class RolloutQueue:
                 self.fail(error)  # the trainer must know of a full disk, not the worker alone
                 raise
         self._leases.pop(index, None)
+        self._note_idle()
         return self.ledger.deliver(index, group, has_signal)
 
     def publish(self, version: int) -> None:
@@ -188,6 +192,11 @@ class RolloutQueue:
         """Prompts that the next batch lacks, with the worker that holds each; "" if no worker does."""
         return {index: held.worker if (held := self._leases.get(index)) else "" for index in self.ledger.missing()}
 
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the first lease in which no worker held one."""
+        return self._idle_s + (0.0 if self._idle_since is None else self._now() - self._idle_since)
+
     def metrics(self) -> Metrics:
         """Prompts by state, leases, deliveries by answer, lost leases, and seconds that workers (added up) and the
         trainer have waited."""
@@ -215,9 +224,16 @@ class RolloutQueue:
 
     def _give_back(self, index: int, event: str) -> None:
         del self._leases[index]
+        self._note_idle()
         self.ledger.give_back(index)
         self._events[event] += 1
         self._notify()
+
+    def _note_idle(self) -> None:
+        if self._leases:
+            self._idle_s, self._idle_since = self.idle_s, None
+        elif self._idle_since is None:
+            self._idle_since = self._now()
 
     def _notify(self) -> None:
         self._changed.set()

@@ -35,6 +35,8 @@ class StreamProducer:
         self._loaded = loaded
         self._transfer: Metrics = {}
         self._started = False
+        self._idle_s = 0.0
+        """Of the queue, up to the batch before."""
         self._void: dict[int, Group] = {}
         """Groups without a signal that were replaced by others, for metrics and records."""
         self._rounds = run.algorithm.max_resample_rounds if run.distiller is None else 0
@@ -79,7 +81,9 @@ class StreamProducer:
         groups = await self.queue.next_batch()
         end = self.queue.ledger.batch_end
         void = [group for index, group in self._void.items() if index < end]
-        figures, self._transfer = {**self._transfer, **self.queue.metrics()}, {}
+        idle_s, self._idle_s = self.queue.idle_s - self._idle_s, self.queue.idle_s
+        figures = {**self._transfer, **self.queue.metrics(), "timing_s/idle_engine": idle_s}
+        self._transfer = {}
         return Batch(tuple(sorted([*groups, *void], key=lambda group: group.prompt_index)), end, figures)
 
     def learned(self) -> None:

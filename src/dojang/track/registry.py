@@ -234,7 +234,11 @@ ROWS = (
         _panel(
             "Waiting",
             Metric("timing_s/wait", "Time that the trainer waited for rollouts.", "s"),
-            Metric("timing_s/idle_engine", "Time that the engine waited for weights, before the rollout.", "s"),
+            Metric(
+                "timing_s/idle_engine",
+                "Time that the engine waited for weights, before the rollout; in stream, without any rollout.",
+                "s",
+            ),
         ),
         _panel(
             "Idle shares",
