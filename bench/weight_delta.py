@@ -2,7 +2,8 @@
 
 A model is trained for some steps of AdamW at the given learning rates, on short answers with random rewards. Each
 version is published, packed, sent over a TCP connection of this machine, decoded and applied. Rates count the bytes of
-the full weights, so that they can be compared: what a delta need not send counts as sent.
+the full weights, so that they can be compared: what a delta need not send counts as sent. Work on a CPU is measured in
+seconds of one core, so that other processes do not matter; sending in seconds.
 """
 
 import asyncio
@@ -57,10 +58,10 @@ class Cost:
     apply: float
 
 
-def timed(work: Callable[[], T]) -> tuple[T, float]:
-    started = time.perf_counter()
+def timed(work: Callable[[], T], clock: Callable[[], float] = time.process_time) -> tuple[T, float]:
+    started = clock()
     found = work()
-    return found, time.perf_counter() - started
+    return found, clock() - started
 
 
 def send(data: bytes) -> bytearray:
@@ -86,7 +87,7 @@ def send(data: bytes) -> bytearray:
 def deliver(pack: Callable[[], Pack], engine: DictEngine, publish: float, lora_base: LoraBase | None = None) -> Cost:
     """Bring a pack to an engine, and check that it holds the version afterwards."""
     data, encoding = timed(lambda: encode(pack()))
-    received, sending = timed(lambda: send(data))
+    received, sending = timed(lambda: send(data), time.perf_counter)
     _, applying = timed(lambda: asyncio.run(apply_pack(cast(ServingEngine, engine), decode(received), lora_base)))
     return Cost(len(data), publish, encoding, sending, applying)
 
@@ -217,6 +218,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, nargs="+", default=[1e-6, 1e-5])
     parser.add_argument("--steps", type=int, default=4)
     asked = parser.parse_args()
+    torch.set_num_threads(1)
     found: list[Row] = []
     for lr in asked.lr:
         full, deltas, changed = measure(asked.model, lr, asked.steps)

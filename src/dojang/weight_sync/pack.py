@@ -25,7 +25,7 @@ from dojang.protocols import Factors, Patch
 from dojang.weight_sync.delta_codec import encode as encode_delta
 from dojang.weight_sync.delta_codec import indices
 
-__all__ = ["Pack", "PackKind", "decode", "encode", "encode_parts"]
+__all__ = ["Buffer", "Pack", "PackKind", "decode", "encode", "encode_parts"]
 
 PackKind = Literal["full", "delta", "factors"]
 Buffer = bytes | bytearray | memoryview

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,8 +19,10 @@ from dojang.inference.vllm_protocol import VllmOutput
 from dojang.protocols import Patch
 from dojang.types import Sampling
 from dojang.weight_sync.delta_receiver import DeltaReceiver
+from dojang.weight_sync.pack import Pack, encode
+from dojang.weight_sync.pack_receiver import PackReceiver
 from dojang.weight_sync.versions import WeightVersions
-from dojang.weight_sync.weight_files import DeltaWeightFiles
+from dojang.weight_sync.weight_files import DeltaWeightFiles, WeightFiles
 
 T = TypeVar("T")
 EMBEDDING = 4000
@@ -52,7 +55,11 @@ class Vllm:
         self.sizes.append(path.stat().st_size)
         try:
             found = self.receiver.receive(
-                path, info["checksum"], base=info["base"], keep=info["keep"], device=torch.device("cpu")
+                path,
+                info["checksum"],
+                base=info.get("base", ""),
+                keep=info.get("keep", False),
+                device=torch.device("cpu"),
             )
         except ValueError as error:  # as failures of vLLM's processes arrive
             raise RuntimeError(f"vLLM failed: {error}") from error
@@ -259,5 +266,41 @@ def test_engine_pool_sums_metrics(world: World, tokenizer: PreTrainedTokenizerBa
         figures = await pool.load(1)
         assert figures == {"weights/bytes": world.connection.sizes[-1] + other.sizes[-1], "weights/whole": 1.0}
         await pool.close()
+
+    run(world, play)
+
+
+@pytest.mark.parametrize("files", [DeltaWeightFiles, WeightFiles])
+def test_packs_are_applied_and_full_weights_follow_what_does_not_fit(
+    world: World, tokenizer: PreTrainedTokenizerBase, files: type[WeightFiles], tmp_path: Path
+) -> None:
+    """To vLLM that keeps the weights for deltas, and to one that is sent full files."""
+    world.engine = VllmBaseEngine(world.connection, files(tmp_path), tokenizer, None)
+    receiver, kinds = PackReceiver(world.engine), list[str]()
+
+    async def load(version: int, spoil: Callable[[Pack], Pack] = lambda pack: pack) -> list[str]:
+        async def fetch(base: int | None, merge: bool) -> bytes:
+            pack = world.store.pack(version, base, merge=merge)
+            kinds.append(pack.kind)
+            return encode(spoil(pack) if pack.kind == "delta" else pack)
+
+        kinds.clear()
+        await receiver.load(version, fetch)
+        assert await world.engine.checksum() == world.store.checksum(version)
+        assert {name: each.tolist() for name, each in world.connection.holds.items()} == {
+            name: each.tolist() for name, each in world.store.fetch(version).items()
+        }
+        return kinds
+
+    async def play() -> None:
+        assert await load(0) == ["full"]
+        world.publish(1)
+        assert await load(1) == ["delta"]
+        world.publish(2)
+        assert await load(2, lambda pack: replace(pack, base_checksum="0123456789abcdef")) == ["delta", "full"]
+        world.publish(3)
+        assert await load(3, lambda pack: replace(pack, checksum="0123456789abcdef")) == ["delta", "full"]
+        world.publish(4)
+        assert await load(4) == ["delta"]
 
     run(world, play)
