@@ -25,6 +25,8 @@ class ThreadTrainer(ForwardingTrainer):
     def __init__(self, trainer: Trainer, device: torch.device) -> None:
         self._trainer = trainer
         self._device = device
+        if device.type == "cuda" and device.index is None:
+            self._device = torch.device("cuda", torch.cuda.current_device())  # a new thread starts on device 0
         self._stream: torch.cuda.Stream | None = None
         self._threads = torch.get_num_threads()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="trainer", initializer=self._begin)
