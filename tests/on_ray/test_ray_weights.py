@@ -125,3 +125,38 @@ def test_engine_with_other_weights_than_it_should_have_gets_full_ones(world: Wor
         await world.engine.close()
 
     asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_engine_samples_while_it_loads(world: World) -> None:
+    async def play() -> None:
+        world.publish(0)
+        await world.load(0)
+        hot = Sampling(temperature=5.0, max_tokens=300)
+        running = [asyncio.create_task(world.engine.generate((5, 6, 7), 1, hot))]
+        for version in (1, 2, 3):
+            world.publish(version)
+            loading = asyncio.create_task(world.engine.load(version))
+            await asyncio.sleep(0)
+            running.append(asyncio.create_task(world.engine.generate((5, 6, 7), 1, hot)))
+            await loading
+        for task in running:
+            [completion] = await task
+            assert completion.version <= 3
+        await world.engine.close()
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_new_actor_refuses_requests_until_it_has_weights(world: World) -> None:
+    async def play() -> None:
+        sampler = world.start().sampler
+        with pytest.raises(RuntimeError, match="weights version None, not 0"):
+            await sampler.generate(0, (5, 6, 7), 1, Sampling(1.0, 3))
+        world.publish(2)
+        await sampler.load(2, world.latest.find(2).whole)
+        with pytest.raises(RuntimeError, match="weights version 2, not 3"):
+            await sampler.generate(3, (5, 6, 7), 1, Sampling(1.0, 3))
+        assert len(await sampler.generate(2, (5, 6, 7), 1, Sampling(1.0, 3))) == 1
+        await sampler.close()
+
+    asyncio.run(asyncio.wait_for(play(), 60))

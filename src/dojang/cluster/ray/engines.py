@@ -28,14 +28,15 @@ _RETRY_S = 5.0
 
 
 class Sampler:
-    """The engine inside the actor. Refuses requests for another weights version."""
+    """The engine inside the actor. Refuses requests until it has the weights version they need, or a later one: an
+    engine samples while it loads."""
 
     def __init__(self, engine: RolloutEngine, weights: ReceivedWeights) -> None:
         self._engine, self._weights = engine, weights
         self._version: int | None = None
 
     async def generate(self, version: int, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
-        if version != self._version:
+        if self._version is None or self._version < version:
             raise RuntimeError(f"the engine has weights version {self._version}, not {version}")
         return await self._engine.generate(prompt, n, sampling)
 
@@ -53,7 +54,6 @@ class Sampler:
             return False, None
 
     async def _load(self, version: int) -> Metrics | None:
-        self._version = None  # unknown while loading
         try:
             metrics = await self._engine.load(version)
         finally:
