@@ -14,4 +14,5 @@ checksum.py     checksum over weights
 output_head.py  float32 logits
 hub.py          whether the Hugging Face hub can be reached
 keepalive.py    TCP keepalive options
+http_service.py  parts of HTTP services
 """

@@ -12,17 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import uvicorn
-from starlette.applications import Starlette
-
 from dojang.core.errors import ConfigError
+from dojang.core.http_service import LOOPBACK, HttpServer, address_of, open_listener
 from dojang.judge.admission import AdmissionControl
 from dojang.judge.service import ServiceOptions, make_app
 from dojang.protocols import Judge
 
 __all__ = ["serve"]
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -47,11 +44,11 @@ async def serve(
         await judge.close()
         raise
     app = make_app(judge, options)
-    server = _Server(_config(app))
+    server = HttpServer(app)
     with _signals(stop):
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            announce(_address(listener))
+            announce(address_of(listener))
             await _either(serving, stop)
             await _drained(app.state.admission, stop, drain_s)
         finally:
@@ -60,44 +57,13 @@ async def serve(
             await serving
 
 
-class _Server(uvicorn.Server):
-    """Handles no signals: uvicorn would stop listening before draining, and die of the signal."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _config(app: Starlette) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=75,  # longer than the clients' keep-alive, so that no connection closes during a request
-        timeout_graceful_shutdown=2,
-    )
-
-
 def _listener(options: ServiceOptions, host: str, port: int) -> socket.socket:
     if options.token is None and host not in LOOPBACK:
         raise ConfigError(
             f"host={host} is reachable from other machines, and without a token any machine could run programs "
             "here; set a token, or use host=127.0.0.1"
         )
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on host={host} port={port}: {error}; choose another port or host") from error
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return open_listener(host, port)
 
 
 @contextmanager

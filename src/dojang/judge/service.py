@@ -10,23 +10,28 @@ Every error is {"error": code, "detail": text}. Tokens and programs are never lo
 are in `server.py`. TLS is left to a reverse proxy.
 """
 
-import asyncio
-import hmac
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dojang.core.errors import ConfigError
+from dojang.core.http_service import (
+    ERROR_HANDLERS,
+    Refusal,
+    cancel_on_disconnect,
+    check_token,
+    discard_body,
+    read_body,
+    refuse,
+)
 from dojang.judge.admission import AdmissionControl, QueueFull, ServiceMetrics
 from dojang.judge.byte_cache import ByteCache
 from dojang.judge.execution import Execution, Runner
@@ -82,17 +87,6 @@ class ServiceOptions:
         return self.slots or min(self.queue, 4 * self.workers if self.workers else self.queue)
 
 
-@dataclass(eq=False)
-class Refusal(Exception):
-    """An error reply to a request."""
-
-    status: int
-    code: str
-    detail: str
-    headers: dict[str, str] = field(default_factory=dict)
-    problems: Sequence[str] = ()
-
-
 class Service:
     """Route handlers."""
 
@@ -138,7 +132,7 @@ class Service:
         except ConfigError as error:
             raise Refusal(422, "unfit", str(error)) from None
         submission = Submission(asked.language, asked.source, suite, asked.stop)
-        judgement = await _cancel_on_disconnect(request, self._judged(submission))
+        judgement = await cancel_on_disconnect(request, self._judged(submission))
         judgement = replace(judgement, seconds=time.monotonic() - started)
         self._metrics.count_judged(asked.language, judgement.outcome, judgement.isolation, started)
         if judgement.outcome is Outcome.JUDGE_ERROR and self.admission.draining:
@@ -154,7 +148,7 @@ class Service:
         if problem:
             self._metrics.count_rejected("unsupported")
             return Response(sandbox_error(problem), media_type="application/json")
-        done = await _cancel_on_disconnect(request, self._ran(asked))
+        done = await cancel_on_disconnect(request, self._ran(asked))
         self._metrics.count_judged(asked.language, done.outcome, self._options.isolation or "unknown", started)
         return Response(run_code_reply(asked.language, done), media_type="application/json")
 
@@ -163,7 +157,7 @@ class Service:
 
         async def guard(request: Request) -> Response:
             try:
-                self._authorize(request)
+                check_token(request, self._options.token, "judge")
                 if self.admission.draining:
                     raise self._closing(closing)
                 with self.admission.admit():
@@ -176,9 +170,9 @@ class Service:
                 self._metrics.count_rejected("disconnected")
                 return Response(status_code=499)  # the client is gone
             self._metrics.count_rejected(refusal.code)
-            if not await self._discarded(request):
+            if not await discard_body(request, DISCARD_S):
                 refusal.headers["Connection"] = "close"
-            return _refused(refusal)
+            return refuse(refusal)
 
         return guard
 
@@ -199,44 +193,8 @@ class Service:
             except Exception as error:
                 return Execution(False, _describe_error(error), None, b"", b"", Outcome.JUDGE_ERROR)
 
-    def _authorize(self, request: Request) -> None:
-        if self._options.token is None:
-            return
-        given = request.headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(given, b"Bearer " + self._options.token.encode()):
-            raise Refusal(
-                401, "unauthorized", "send the judge's token as Authorization: Bearer", {"WWW-Authenticate": "Bearer"}
-            )
-
     async def _body(self, request: Request) -> bytes:
-        """Read the body and count bytes as they arrive: Content-Length is only a claim of the client."""
-        most = self._options.body_mb * 2**20
-        too_large = Refusal(413, "too_large", f"the request is larger than {self._options.body_mb:g} MiB")
-        if int(request.headers.get("content-length", 0)) > most:
-            raise too_large
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._options.upload_s), aclosing(request.stream()) as stream:
-                async for chunk in stream:
-                    body += chunk
-                    if len(body) > most:
-                        raise too_large
-        except TimeoutError:
-            detail = f"the request did not arrive within {self._options.upload_s:g} s"
-            raise Refusal(408, "too_slow", detail) from None
-        return bytes(body)
-
-    async def _discarded(self, request: Request) -> bool:
-        """Read the rest of a refused request, for a while: a client that is cut off never sees the reason."""
-        try:
-            async with asyncio.timeout(DISCARD_S), aclosing(request.stream()) as stream:
-                async for _ in stream:
-                    pass
-        except (TimeoutError, ClientDisconnect):
-            return False
-        except RuntimeError:  # starlette raises it if the body was read completely
-            return True
-        return True
+        return await read_body(request, self._options.body_mb, self._options.upload_s)
 
     def _closing(self, status: int = 503) -> Refusal:
         return Refusal(status, "draining", "the judge is shutting down; use another one", self._later())
@@ -258,7 +216,7 @@ def make_app(judge: Judge, options: ServiceOptions) -> Starlette:
             Route("/v1/judge", service.guarded(service.judge), methods=["POST"]),
             Route("/run_code", run_code, methods=["POST"]),
         ],
-        exception_handlers={HTTPException: _http_error, Exception: _internal_error},
+        exception_handlers=ERROR_HANDLERS,
     )
     app.state.admission = service.admission
     return app
@@ -269,43 +227,6 @@ def _read(kind: type[T], body: bytes) -> T:
         return parse(kind, body)
     except SchemaError as error:
         raise Refusal(422, "invalid", str(error), problems=error.problems) from None
-
-
-async def _cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await the work; cancel it if the client disconnects."""
-    working = asyncio.create_task(work)
-    gone = asyncio.create_task(_wait_for_disconnect(request))
-    try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        working.cancel()
-        gone.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _refused(refusal: Refusal) -> Response:
-    content: dict[str, Any] = {"error": refusal.code, "detail": refusal.detail}
-    if refusal.problems:
-        content["problems"] = refusal.problems
-    return JSONResponse(content, refusal.status, refusal.headers)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    return _refused(Refusal(error.status_code, code, error.detail, dict(error.headers or {})))
-
-
-async def _internal_error(request: Request, error: Exception) -> Response:
-    return _refused(Refusal(500, "internal", f"the service failed ({type(error).__name__})"))
 
 
 def _describe_error(error: Exception) -> str:
