@@ -159,6 +159,7 @@ class WeightUpdate(Protocol):
         """Discard the update. An engine that has begun to apply it is dirty afterwards."""
 
 
+@runtime_checkable
 class ServingEngine(RolloutEngine, Protocol):
     """An engine whose weights can be sent to it, in full or as changed elements, also while it decodes."""
 

@@ -6,6 +6,7 @@ preflight.py         checks of packages, architectures and the run directory
 local.py             one policy in this process: model, tokenizer, engine, trainer
 ray.py               one policy on a Ray cluster
 ray_judges.py        the judge on a Ray cluster
+rollout_worker.py    rollout workers in other processes
 workflows.py         training and evaluation workflows
 sampling.py          sampling parameters of training and evaluation
 benchmarks.py        further evaluation sets (eval.benchmarks)

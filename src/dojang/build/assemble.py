@@ -18,6 +18,7 @@ from dojang.build.local import (
     prepare_torch,
 )
 from dojang.build.prepare import Prepared, checked_task, make_algorithms, measure_prompts, prepare
+from dojang.build.rollout_worker import make_workers
 from dojang.build.sampling import train_sampling
 from dojang.build.sft import demonstrations, held_out_samples
 from dojang.build.workflows import RoleParts, make_eval_workflow, make_workflow
@@ -28,10 +29,8 @@ from dojang.loop.checkpoint_ranking import CheckpointRanking
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
-from dojang.loop.prompt_sampler import draw_prompts
-from dojang.loop.rollout_workers import LocalWorkers, RolloutWorkers
 from dojang.loop.run import Run
-from dojang.protocols import Algorithm, RolloutEngine, Trainer, Workflow
+from dojang.protocols import Algorithm, RolloutEngine, Trainer
 from dojang.track.console import ConsoleTracker
 from dojang.track.file_tracker import FileTracker
 from dojang.track.multi_tracker import MultiTracker
@@ -40,7 +39,6 @@ from dojang.trainer.distributed import DistributedTrainer
 from dojang.trainer.multi_policy_trainer import MultiPolicyTrainer
 from dojang.trainer.process_group import SINGLE_PROCESS, ProcessGroup, join_process_group
 from dojang.trainer.thread_trainer import ThreadTrainer
-from dojang.types import Problem
 
 if TYPE_CHECKING:
     from dojang.build.ray import RayPolicy
@@ -109,9 +107,10 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         directory=directory,
         weights_synced=config.rollout.engine.copies_trainer
         and config.train.lora is None
-        and config.runtime.name == "local",
+        and config.runtime.name == "local"
+        and not config.loop.other_workers,  # they need the first weights as well
         lag=config.loop.staleness,
-        workers=_make_workers(config, prepared, workflow, engine),
+        workers=make_workers(config, prepared, parts, numeric, workflow, engine, directory, console),
         worker_timeout_s=config.loop.worker_timeout_s,
         critic=has_critic(prepared.algorithm),
         eval_samples=held_out_samples(config, prepared.held_out, leading.renderer),
@@ -130,20 +129,6 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
             for role, part in parts.items()
         ],
     )
-
-
-def _make_workers(
-    config: RunConfig, prepared: Prepared, workflow: Workflow, engine: RolloutEngine
-) -> list[RolloutWorkers]:
-    """Rollout workers of loop.mode=stream; none in other modes."""
-    if config.loop.mode != "stream":
-        return []
-
-    def problem(prompt_index: int) -> Problem:
-        ((_, found),) = draw_prompts(prepared.train, config.seed, prompt_index, 1)
-        return found
-
-    return [LocalWorkers(workflow, engine, problem)]
 
 
 MakePolicy = Callable[[RunConfig, str, PreTrainedTokenizerBase], "LocalPolicy | RayPolicy"]
@@ -172,7 +157,7 @@ def _make_parts(config: RunConfig, prepared: Prepared, make: MakePolicy) -> dict
         tokenizer, renderer = prepared.renderers[role]
         policy = make(each, sources[role], tokenizer)
         engine = policy.make_engine()
-        parts[role] = RoleParts(each, renderer, policy, engine, policy.make_trainer(prepared.algorithms[role]))
+        parts[role] = RoleParts(each, renderer, engine, policy, policy.make_trainer(prepared.algorithms[role]))
     return parts
 
 

@@ -15,21 +15,27 @@ from dojang.workflows.single_turn import SingleTurn
 if TYPE_CHECKING:
     from dojang.build.ray import RayPolicy
 
-__all__ = ["RoleParts", "make_eval_workflow", "make_workflow"]
+__all__ = ["RoleParts", "SamplingParts", "make_eval_workflow", "make_workflow"]
 
 
 @dataclass(frozen=True, slots=True)
-class RoleParts:
-    """Parts of one role: configuration, prompt renderer, policy, engine and trainer."""
+class SamplingParts:
+    """Parts of one role that sample: configuration, prompt renderer and engine."""
 
     config: RunConfig
     renderer: ChatRenderer
-    policy: "LocalPolicy | RayPolicy"
     engine: RolloutEngine
+
+
+@dataclass(frozen=True, slots=True)
+class RoleParts(SamplingParts):
+    """Parts of one role in the trainer's process: also policy and trainer."""
+
+    policy: "LocalPolicy | RayPolicy"
     trainer: Trainer
 
 
-def make_workflow(config: RunConfig, task: Task, parts: Mapping[str, RoleParts]) -> Workflow:
+def make_workflow(config: RunConfig, task: Task, parts: Mapping[str, SamplingParts]) -> Workflow:
     """Builds the workflow that training samples come from."""
     policies = {
         role: RolloutPolicy(part.engine, part.renderer, train_sampling(part.config, config.seed, stop=config.data.stop))

@@ -4,6 +4,7 @@ main.py        the `dojang` command: train, eval, export, track, dashboards, pla
 cli_judge.py   `dojang judge`; run_judge.py does its work
 cli_data.py    `dojang data`
 cli_launch.py  `dojang launch`
+cli_serve.py   `dojang serve`; serve_rollouts.py does its work
 option_group.py  shared arguments, and options as dataclasses
 track.py       `dojang track`
 doctor.py      `dojang doctor`

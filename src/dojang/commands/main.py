@@ -15,6 +15,7 @@ from dojang import __version__
 from dojang.commands.cli_data import data
 from dojang.commands.cli_judge import judge
 from dojang.commands.cli_launch import launch
+from dojang.commands.cli_serve import serve
 from dojang.commands.option_group import Overrides, Recipe, with_options
 from dojang.core import interrupt
 from dojang.core.errors import ConfigError, DojangError, Interrupted, RunDirError
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.add_typer(judge, name="judge")
 app.add_typer(data, name="data")
 app.add_typer(launch, name="launch")
+app.add_typer(serve, name="serve")
 
 
 class Precision(StrEnum):
@@ -115,6 +117,13 @@ def train(
             "--dry-run", help="Check settings, packages, models, data, rewards and the run directory; train nothing."
         ),
     ] = False,
+    print_join: Annotated[
+        bool,
+        typer.Option(
+            "--print-join",
+            help="Let rollout workers of other machines join (loop.mode=stream), and print the command for them.",
+        ),
+    ] = False,
     keys: Annotated[
         bool, typer.Option("--keys", callback=_show_keys, is_eager=True, help="List every setting and exit.")
     ] = False,
@@ -127,7 +136,7 @@ def train(
     if dry_run:
         training.dry_run(recipe, overrides or [], run_dir, resume=resume)
     else:
-        training.run(recipe, overrides or [], run_dir, resume=resume)
+        training.run(recipe, overrides or [], run_dir, resume=resume, join=print_join)
 
 
 @app.command()

@@ -219,6 +219,18 @@ class RunConfig(Section):
         if self.algo.name == "ppo":
             yield "workflow.name=coder_tester supports no critic, so algo.name=ppo cannot be used"
 
+    def _workers_agree(self) -> Iterator[str]:
+        if not self.loop.other_workers:
+            return
+        if self.rollout.engine.external:
+            yield (
+                "loop.workers and loop.listen: every rollout worker starts an engine, but rollout.engine.name="
+                f"{self.rollout.engine.name} uses servers that run already; use the engine torch or vllm, or leave "
+                "them out"
+            )
+        if self.runtime.name == "ray":
+            yield "loop.workers and loop.listen need runtime.name=local; on Ray set runtime.engines instead"
+
     def _runtime_agrees(self) -> Iterator[str]:
         tester, train = self.tester, self.train
         if not isinstance(self.runtime, RayConfig):
@@ -273,7 +285,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
-        wrong = [*self._models_agree(), *self._engine_agrees(), *self._runtime_agrees()]
+        wrong = [*self._models_agree(), *self._engine_agrees(), *self._runtime_agrees(), *self._workers_agree()]
         wrong += self.eval.sampling_disagreements("eval.")
         if self.train.minibatches > self.rollout.prompts_per_step:
             wrong.append(

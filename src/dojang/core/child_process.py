@@ -1,14 +1,32 @@
-"""Runs a program that ends with this process, also when Ctrl-C ends it at once."""
+"""Runs a program that ends with this process, also when Ctrl-C ends it at once; ends a process with its parent."""
 
 import os
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 from dojang.core.interrupt import CHILD_GROUPS
 
-__all__ = ["run_child"]
+__all__ = ["PARENT_VARIABLE", "end_with_parent", "run_child"]
+
+PARENT_VARIABLE = "DOJANG_PARENT"
+"""Environment variable with the process id of the parent that a process ends with."""
+_POLL_S = 0.5
+
+
+def end_with_parent(parent: int) -> None:
+    """Kills this process and its process group when the parent is gone. A process that is killed cannot end its
+    children, so they look for it: by a thread, which needs no cooperation of the rest."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_S)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def run_child(command: Sequence[str]) -> str:

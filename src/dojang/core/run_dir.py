@@ -59,14 +59,7 @@ CHOOSE_ANOTHER = "choose another run directory (--run-dir, in Python run_dir)"
 LINKS = ("best", "last")
 FILES = "files.json"
 """List of a checkpoint's files with sizes, to verify that a copy made file by file is complete."""
-UNUSABLE = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.EEXIST,
-    errno.ENOTDIR,
-    errno.ENAMETOOLONG,
-)
+UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG)
 """Errors of a path that cannot be written to; the user must choose another."""
 EVALUATION = "val/"
 """Prefix of the metrics of evaluations, and of no others."""
@@ -152,6 +145,9 @@ class RunDir:
     @property
     def journal(self) -> Path:
         return self.path / "rollouts.journal"
+
+    def worker_log(self, number: int) -> Path:
+        return self.path / "workers" / f"worker-{number}.log"
 
     def is_foreign(self) -> bool:
         """Reports whether the directory holds files, but no run."""

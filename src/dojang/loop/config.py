@@ -30,6 +30,24 @@ class LoopConfig(Section):
     """Seconds without a sign of life after which the prompts of a rollout worker go to others."""
 
     @property
+    def other_workers(self) -> bool:
+        """Whether other processes sample rollouts."""
+        return bool(self.workers or self.listen)
+
+    def address(self) -> tuple[str, int]:
+        """Host and port of `listen`; without it, loopback and any free port."""
+        host, _, port = (self.listen or "127.0.0.1:0").rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @field_validator("listen")
+    @classmethod
+    def _is_address(cls, listen: str) -> str:
+        host, _, port = listen.rpartition(":")
+        if listen and not (host and port.isdecimal() and int(port) < 2**16):
+            raise ValueError(f"{listen!r} must have the form HOST:PORT, such as 0.0.0.0:8643")
+        return listen
+
+    @property
     def staleness(self) -> int:
         """`lag`, or its default."""
         if self.lag is None:

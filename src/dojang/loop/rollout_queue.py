@@ -71,15 +71,16 @@ class RolloutQueue:
         self._idle_s = 0.0
         self._idle_since: float | None = None
 
-    async def lease(self, worker: str, limit_s: float) -> Lease | None:
-        """Waits until a prompt may start; None when `limit_s` has passed, or at the end of the run."""
+    async def lease(self, worker: str, limit_s: float, *, expires: bool = True) -> Lease | None:
+        """Waits until a prompt may start; None when `limit_s` has passed, or at the end of the run. A worker in this
+        process needs no lease that expires."""
         deadline = self._now() + limit_s
         with self._waiting("worker"):
-            while not (self._closed or self.ledger.finished):
+            while not self.ended:
                 self._raise_failure()
                 self._expire()
                 if (index := self.ledger.draw()) is not None:
-                    self._leases[index] = _Held(worker, self._now() + self._lease_s)
+                    self._leases[index] = _Held(worker, self._now() + self._lease_s if expires else math.inf)
                     self._note_idle()
                     return Lease(index, self.ledger.attempt(index), self.ledger.oldest_version(index))
                 if (left := deadline - self._now()) <= 0:
@@ -135,6 +136,19 @@ class RolloutQueue:
         """Records a published version: more prompts may start."""
         self.ledger.publish(version)
         self._notify()
+
+    async def wait_version(self, known: int, limit_s: float) -> int:
+        """Waits until another version than `known` is published, the queue is closed, or `limit_s` has passed. Returns
+        the newest version."""
+        deadline = self._now() + limit_s
+        while self.ledger.version == known and not self.ended and (left := deadline - self._now()) > 0:
+            await self._change(left)
+        return self.ledger.version
+
+    @property
+    def ended(self) -> bool:
+        """Whether no further prompt will be leased."""
+        return self._closed or self.ledger.finished
 
     async def next_batch(self) -> list[Group]:
         """Waits for the groups of the next batch. QueueClosed if none will come."""

@@ -57,7 +57,7 @@ class LocalWorkers:
         while True:
             if self._free is not None:
                 await self._free.acquire()
-            if (lease := await queue.lease("trainer's process", math.inf)) is None:
+            if (lease := await queue.lease("trainer's process", math.inf, expires=False)) is None:
                 return
             self._spawn(self._run(queue, lease))
 

@@ -27,6 +27,7 @@ RESUMABLE = (
     *("steps", "epochs", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.", "track", "runtime"),
     *("distillation.url", "distillation.timeout_s", "distillation.attempts", "distillation.concurrency"),
     *("distillation.max_errors", "distillation.token_env"),
+    *("loop.workers", "loop.listen", "loop.sample_here", "loop.worker_timeout_s"),
     *("tester.max_tokens", "tester.lr", "tester.url", "tester.engines", "tester.trainers"),
 )
 """Prefixes of the settings that may change when a run is resumed."""
@@ -38,7 +39,8 @@ FIXED = {
     "tester.model": "the checkpoint has that model's weights",
     "data": "the next steps would repeat some problems and skip others",
     "seed": "the next steps would repeat some problems and skip others",
-    "loop": "the checkpoint has the rollouts that wait for their update",
+    "loop.mode": "the checkpoint has the rollouts that wait for their update",
+    "loop.lag": "the checkpoint has the rollouts that wait for their update",
 }
 """Reasons why settings cannot change, by prefix; also exceptions to RESUMABLE: they decide what a checkpoint holds."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/")  # Path makes s3:/ of s3://

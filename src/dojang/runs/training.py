@@ -43,10 +43,14 @@ if TYPE_CHECKING:
 __all__ = ["dry_run", "import_build", "process_count", "resume", "run", "start"]
 
 
-def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: bool) -> None:
-    """Trains, and writes a summary however the run ends. With `resume`, continues the run in the directory."""
+def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: bool, join: bool = False) -> None:
+    """Trains, and writes a summary however the run ends. With `resume`, continues the run in the directory. With
+    `join`, rollout workers of other machines may join, at any free port unless loop.listen is set."""
     directory = choose_directory(recipe, run_dir, resume=resume)
-    start(directory, settings_of(recipe, overrides, directory, resume=resume), resume=resume)
+    settings = settings_of(recipe, overrides, directory, resume=resume)
+    if join and not settings.config.loop.listen:
+        settings = settings_of(recipe, [*overrides, "loop.listen=0.0.0.0:0"], directory, resume=resume)
+    start(directory, settings, resume=resume)
 
 
 def resume(run_dir: Path, overrides: Sequence[str]) -> None:

@@ -1,0 +1,232 @@
+"""Builds rollout workers in other processes: the trainer's side, and the worker's own parts.
+
+A worker builds data, task, judge and engine from the run's settings, as the trainer does, but no trainer.
+"""
+
+import hashlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+
+from dojang import __version__, models
+from dojang.build.local import Numerics, make_engine, numerics, prepare_torch
+from dojang.build.prepare import Prepared, prepare
+from dojang.build.workflows import RoleParts, SamplingParts, make_workflow
+from dojang.cluster.runtime_config import LocalConfig
+from dojang.config import recipe as recipes
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import ConfigError
+from dojang.core.in_process import function_name, in_process
+from dojang.core.run_dir import RunDir
+from dojang.engine.config import StartedEngineSection
+from dojang.loop.prompt_sampler import draw_prompts
+from dojang.loop.rollout_workers import LocalWorkers, RolloutWorkers
+from dojang.protocols import Judge, RolloutEngine, ServingEngine, Workflow
+from dojang.rollout_service.client import TOKEN_VARIABLE
+from dojang.rollout_service.messages import JoinRequest, RunDescription, digest_of
+from dojang.rollout_service.served_workers import LocalProcesses, ServedWorkers
+from dojang.rollout_service.server import ServedRun
+from dojang.rollout_service.worker import WorkerParts, worker_name
+from dojang.track.config import TrackConfig
+from dojang.types import Problem
+from dojang.weight_sync.versions import WeightVersions
+
+__all__ = ["BuiltWorker", "build_worker", "data_digest", "make_workers", "rollout_slots"]
+
+OWN_SETTINGS = ("data.path", "model.name", "model.device", "tester.model", "rollout.engine.", "judge.")
+"""Settings that may differ on the machine of a worker: paths, devices and sizes."""
+
+
+def rollout_slots(config: RunConfig) -> int:
+    """Groups that one worker samples at a time: as many as its engine decodes, and no more than its share of those that
+    may start, so that the others have work."""
+    rollout, loop = config.rollout, config.loop
+    engine = rollout.engine
+    capacity = engine.max_num_seqs // rollout.group_size if isinstance(engine, StartedEngineSection) else 2**30
+    workers = loop.workers + loop.sample_here + bool(loop.listen)
+    share = -(-(loop.staleness + 1) * rollout.prompts_per_step // max(1, workers))
+    return max(1, min(capacity, share))
+
+
+def data_digest(problems: Sequence[Problem]) -> str:
+    """Digest of training problems: ids, prompts and references, in order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for each in problems:
+        reference = getattr(each.reference, "digest", each.reference)  # a test suite has one
+        prompt = [(message.role, message.content) for message in each.messages]
+        digest.update(repr((each.id, each.source, prompt, reference)).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def make_workers(
+    config: RunConfig,
+    prepared: Prepared,
+    parts: Mapping[str, RoleParts],
+    numeric: Numerics,
+    workflow: Workflow,
+    engine: RolloutEngine,
+    directory: RunDir,
+    console: Console,
+) -> list[RolloutWorkers]:
+    """Builds the rollout workers of loop.mode=stream, in this process and in others; none in other modes."""
+    loop = config.loop
+    if loop.mode != "stream":
+        return []
+    problem = _problem_of(prepared, config)
+    if not loop.other_workers:
+        return [LocalWorkers(workflow, engine, problem)]
+    # Without samples the engine of this process still loads weights, for evaluations.
+    here = LocalWorkers(workflow, engine, problem, limit=rollout_slots(config) if loop.sample_here else 0)
+    return [_make_served_workers(config, prepared, parts, numeric, directory, console), here]
+
+
+def _make_served_workers(
+    config: RunConfig,
+    prepared: Prepared,
+    parts: Mapping[str, RoleParts],
+    numeric: Numerics,
+    directory: RunDir,
+    console: Console,
+) -> ServedWorkers:
+    _check_travels(config)
+    dtype = str(numeric.compute).removeprefix("torch.")  # the checksum of the weights depends on it
+    sent = config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
+    given = os.environ.get(TOKEN_VARIABLE, "")
+    run = ServedRun(
+        description=RunDescription(dojang=__version__, config=recipes.to_tree(sent), policies=list(parts)),
+        data=data_digest(prepared.train),
+        problem=_problem_of(prepared, config),
+        weights={role: _weights(part) for role, part in parts.items()},
+        token=given or secrets.token_urlsafe(24),
+        timeout_s=config.loop.worker_timeout_s,
+    )
+    devices = torch.cuda.device_count() if numeric.device.type == "cuda" else 0
+    shared = ["--shared-gpu"] if devices == 1 else []
+
+    def command(url: str) -> list[str]:
+        return [sys.executable, "-m", "dojang", "serve", "rollouts", "--join", url, *shared]
+
+    def announce(url: str) -> None:
+        token = f"${TOKEN_VARIABLE}" if given else run.token
+        text = f"to add a rollout worker: {TOKEN_VARIABLE}={token} dojang serve rollouts --join {url}"
+        if config.loop.listen:
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    environments = [_environment(config, number, devices) for number in range(config.loop.workers)]
+    processes = LocalProcesses(command, environments, directory.worker_log)
+    return ServedWorkers(run, *config.loop.address(), processes, announce)
+
+
+def _weights(part: RoleParts) -> WeightVersions:
+    weights = part.policy.weights
+    assert isinstance(weights, WeightVersions)  # the configuration refuses rollout workers with runtime=ray
+    return weights
+
+
+def _environment(config: RunConfig, number: int, devices: int) -> dict[str, str]:
+    """Environment of a worker process: its share of the CPU cores, and its GPUs. The trainer uses the first GPU."""
+    found: dict[str, str] = {}
+    if "OMP_NUM_THREADS" not in os.environ:
+        cores = len(os.sched_getaffinity(0))
+        found["OMP_NUM_THREADS"] = str(max(1, cores // (config.loop.workers + 1)))
+    if devices:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        names = visible if len(visible) == devices else [str(each) for each in range(devices)]
+        size = config.rollout.engine.gpus()
+        chosen = [names[(1 + number * size + each) % devices] for each in range(size)]
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(chosen))
+    return found
+
+
+def _check_travels(config: RunConfig) -> None:
+    """Raises ConfigError if a worker in another process could not build its part of the run."""
+    if local := [name for name in getattr(config.task, "rewards", {}) if in_process(name)]:
+        raise ConfigError(
+            f"rollout workers are other processes, which cannot import {function_name(local[0])!r}; put it into a "
+            "module and give it as 'package.module:function', or leave loop.workers and loop.listen out"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltWorker:
+    """A worker's parts, and the judge that the caller closes with the engines."""
+
+    parts: WorkerParts
+    judge: Judge
+
+    async def close(self) -> None:
+        """Closes engines and judge."""
+        for engine in self.parts.engines.values():
+            await engine.close()
+        await self.judge.close()
+
+
+def build_worker(description: RunDescription, overrides: Sequence[str] = (), *, alone: bool = True) -> BuiltWorker:
+    """Builds a worker from the settings of its run. `overrides`: settings of this machine. `alone`: no other process
+    uses its GPU. Not to be called from an event loop."""
+    if description.dojang != __version__:
+        raise ConfigError(
+            f"the run has dojang {description.dojang}, this machine {__version__}; install {description.dojang} here"
+        )
+    config = _own_config(description, overrides)
+    prepared = prepare(config)
+    numeric = numerics(config)
+    prepare_torch(numeric.device)
+    sampling: dict[str, SamplingParts] = {}
+    engines: dict[str, ServingEngine] = {}
+    for role, each in config.roles().items():
+        tokenizer, renderer = prepared.renderers[role]
+        source = models.resolve(each.model.name)
+        store = WeightVersions(numeric.compute)  # unused: weights come as packs
+        engine = make_engine(each, numeric, source, None, tokenizer, store, alone=alone)
+        if not isinstance(engine, ServingEngine):
+            raise ConfigError(f"the engine of {each.model.name} takes no weights from elsewhere; use loop.mode=overlap")
+        engines[role] = engine
+        sampling[role] = SamplingParts(each, renderer, engine)
+    if list(engines) != description.policies:
+        raise ConfigError(f"the run trains {description.policies}, but its settings describe {list(engines)}")
+    join = JoinRequest(
+        name=worker_name(os.getpid()),
+        dojang=__version__,
+        config=digest_of(description.config),
+        data=data_digest(prepared.train),
+    )
+    parts = WorkerParts(
+        join=join,
+        engines=engines,
+        workflow=make_workflow(config, prepared.task, sampling),
+        problem=_problem_of(prepared, config),
+        slots=rollout_slots(config),
+    )
+    return BuiltWorker(parts, prepared.judge)
+
+
+def _own_config(description: RunDescription, overrides: Sequence[str]) -> RunConfig:
+    """Settings of the run, with those of this machine, and without those that only the trainer uses."""
+    for each in overrides:
+        if not each.startswith(OWN_SETTINGS):
+            raise ConfigError(
+                f"{each}: a worker has the settings of its run; it may change only "
+                f"{', '.join(name + '*' * name.endswith('.') for name in OWN_SETTINGS)}"
+            )
+    config = recipes.resolve("the run", dict(description.config), overrides)
+    unused = {
+        "track": TrackConfig(),
+        "distillation": None,
+        "runtime": LocalConfig(),
+        "eval": config.eval.model_copy(update={"benchmarks": {}}),
+    }
+    return config.model_copy(update=unused)
+
+
+def _problem_of(prepared: Prepared, config: RunConfig) -> Callable[[int], Problem]:
+    def problem(prompt_index: int) -> Problem:
+        ((_, found),) = draw_prompts(prepared.train, config.seed, prompt_index, 1)
+        return found
+
+    return problem

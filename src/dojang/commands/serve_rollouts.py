@@ -1,0 +1,70 @@
+"""`dojang serve rollouts`: a rollout worker, until its run ends or a signal comes."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from dojang.core.child_process import PARENT_VARIABLE, end_with_parent
+from dojang.core.errors import ConfigError, Interrupted
+from dojang.rollout_service.client import TOKEN_VARIABLE, ServiceClient
+from dojang.rollout_service.messages import RunDescription
+
+if TYPE_CHECKING:
+    from dojang.build.rollout_worker import BuiltWorker
+
+__all__ = ["serve"]
+
+logger = logging.getLogger(__name__)
+
+
+def serve(url: str, overrides: Sequence[str], *, timeout_s: float, alone: bool) -> None:
+    """Joins the run at a URL, and works until it ends. `alone`: no other process uses the GPU."""
+    if parent := os.environ.pop(PARENT_VARIABLE, ""):
+        end_with_parent(int(parent))
+    if not (token := os.environ.get(TOKEN_VARIABLE, "")):
+        raise ConfigError(f"set {TOKEN_VARIABLE} to the token of the run, which `dojang train --print-join` prints")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
+    description = asyncio.run(_describe(url, token, timeout_s))
+    from dojang.build.rollout_worker import build_worker
+
+    worker = build_worker(description, overrides, alone=alone)
+    logger.info("joining %s, %d groups at a time", url, worker.parts.slots)
+    asyncio.run(_work(worker, url, token, timeout_s))
+    logger.info("done")
+
+
+async def _describe(url: str, token: str, timeout_s: float) -> RunDescription:
+    client = ServiceClient(url, token, timeout_s=timeout_s)
+    try:
+        return await client.describe()
+    finally:
+        await client.close()
+
+
+async def _work(worker: "BuiltWorker", url: str, token: str, timeout_s: float) -> None:
+    from dojang.rollout_service.worker import RolloutWorker
+
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    async with AsyncExitStack() as cleanup:
+        cleanup.push_async_callback(worker.close)
+        client = ServiceClient(url, token, timeout_s=timeout_s)
+        cleanup.push_async_callback(client.close)
+        working = asyncio.create_task(RolloutWorker(client, worker.parts, stop).run())
+
+        def ask_to_stop() -> None:
+            if stop.is_set():
+                working.cancel()
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ask_to_stop)
+        try:
+            await working
+        except asyncio.CancelledError:
+            raise Interrupted("told to stop twice: the groups under way go to other workers") from None

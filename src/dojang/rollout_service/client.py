@@ -1,0 +1,201 @@
+"""Requests of a rollout worker to the trainer's process. A request that fails is sent again, with growing delays, until
+the run has not answered for a given time."""
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
+
+import httpx
+from pydantic import BaseModel
+
+from dojang.core.errors import ClusterError, ConfigError
+from dojang.core.keepalive import KEEPALIVE
+from dojang.rollout_service.messages import (
+    DeliverReply,
+    HeartbeatReply,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    LeaseMessage,
+    LeaseReply,
+    LeaseRequest,
+    LeaveRequest,
+    MessageError,
+    RunDescription,
+    parse,
+)
+
+__all__ = ["TOKEN_VARIABLE", "NotJoined", "ServiceClient", "VersionGone"]
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+M = TypeVar("M", RunDescription, JoinReply, LeaseReply, HeartbeatReply, DeliverReply)
+
+TOKEN_VARIABLE = "DOJANG_ROLLOUT_TOKEN"
+_ANSWER_S = 120.0
+"""Seconds for the next bytes of an answer. A server that is alive answers a waiting request within a quarter of
+loop.worker_timeout_s."""
+_CONNECT_S = 10.0
+_FIRST_DELAY_S = 0.1
+_LONGEST_DELAY_S = 5.0
+_AGAIN = ("damaged", "too_slow")
+"""Refusals after which the same request may succeed."""
+
+
+class NotJoined(Exception):
+    """The service does not know this worker: it has to join again, and to start anew."""
+
+
+class VersionGone(Exception):
+    """The service does not hold these weights any more."""
+
+
+class _Failed(Exception):
+    """The request may succeed when it is sent again."""
+
+
+class ServiceClient:
+    """Connections to one run, for one event loop."""
+
+    def __init__(self, url: str, token: str, *, timeout_s: float) -> None:
+        """`timeout_s`: seconds without an answer after which the run is given up."""
+        parsed = httpx.URL(url)
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ConfigError(f"--join={url} must look like http://HOST:PORT, as `dojang train --print-join` prints it")
+        self.url, self._timeout_s = url.rstrip("/"), timeout_s
+        transport = httpx.AsyncHTTPTransport(
+            verify=httpx.create_ssl_context() if parsed.scheme == "https" else False,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
+            socket_options=KEEPALIVE,
+        )
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
+            transport=transport,
+        )
+
+    async def describe(self) -> RunDescription:
+        """Returns the settings of the run."""
+        return await self._again(lambda: self._ask(RunDescription, "GET", "/run"))
+
+    async def join(self, message: JoinRequest) -> JoinReply:
+        """Joins the run. ConfigError if the worker does not fit it."""
+        return await self._post(JoinReply, "/join", message)
+
+    async def lease(self, worker: str) -> tuple[LeaseMessage | None, bool]:
+        """Waits for a prompt. Returns it, if any, and whether the run has ended."""
+        reply = await self._post(LeaseReply, "/lease", LeaseRequest(worker=worker))
+        return reply.lease, reply.ended
+
+    async def heartbeat(self, worker: str, prompts: list[int], version: int) -> HeartbeatReply:
+        """Renews leases; waits for another version of the weights."""
+        return await self._post(
+            HeartbeatReply, "/heartbeat", HeartbeatRequest(worker=worker, prompts=prompts, version=version)
+        )
+
+    async def deliver(self, worker: str, lease: LeaseMessage, group: bytes) -> Literal["taken", "known", "late"]:
+        """Delivers an encoded group. It may be sent twice: the first delivery wins."""
+        query = {
+            "worker": worker,
+            "prompt_index": str(lease.prompt_index),
+            "attempt": str(lease.attempt),
+            "digest": hashlib.blake2b(group, digest_size=16).hexdigest(),
+        }
+        reply = await self._again(lambda: self._ask(DeliverReply, "POST", "/deliver", content=group, params=query))
+        return reply.answer
+
+    async def leave(self, worker: str, error: str = "") -> None:
+        """Leaves the run; tries once, as leases expire anyway."""
+        message = LeaveRequest(worker=worker, error=error[-5000:])
+        await self._http.post("/leave", content=message.model_dump_json(), timeout=_CONNECT_S)
+
+    async def weights(self, policy: str, version: int, base: int | None, merge: bool) -> bytearray:
+        """Fetches a weight pack; goes on where a cut connection ended. VersionGone if it is not held any more."""
+        data, tag = bytearray(), ""
+        query = {"merge": str(int(merge))} | ({} if base is None else {"base": str(base)})
+
+        async def fetch() -> bytearray:
+            nonlocal tag
+            headers = {"Range": f"bytes={len(data)}-", "If-Range": tag} if data else {}
+            path = f"/weights/{policy}/{version}"
+            async with self._http.stream("GET", path, params=query, headers=headers) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise _refusal(response)
+                if response.status_code != httpx.codes.PARTIAL_CONTENT:
+                    data.clear()
+                tag = response.headers.get("etag", "")
+                async for chunk in response.aiter_raw():
+                    data.extend(chunk)
+            return data
+
+        return await self._again(fetch, lambda: len(data))
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _post(self, kind: type[M], path: str, message: BaseModel) -> M:
+        return await self._again(lambda: self._ask(kind, "POST", path, content=message.model_dump_json().encode()))
+
+    async def _ask(
+        self, kind: type[M], method: str, path: str, content: bytes | None = None, params: dict[str, str] | None = None
+    ) -> M:
+        response = await self._http.request(method, path, content=content, params=params)
+        if not response.is_success:
+            raise _refusal(response)
+        try:
+            return parse(kind, response.content)
+        except MessageError as error:
+            raise ClusterError(f"{self.url}{path} is no rollout service of this version of dojang: {error}") from None
+
+    async def _again(self, send: Callable[[], Awaitable[T]], progress: Callable[[], int] = lambda: 0) -> T:
+        """Sends until it succeeds; ClusterError when `timeout_s` has passed without progress."""
+        loop = asyncio.get_running_loop()
+        deadline, delay, before = loop.time() + self._timeout_s, _FIRST_DELAY_S, progress()
+        while True:
+            try:
+                return await send()
+            except (httpx.TransportError, _Failed) as error:
+                if progress() > before:
+                    deadline, delay, before = loop.time() + self._timeout_s, _FIRST_DELAY_S, progress()
+                if loop.time() > deadline:
+                    raise ClusterError(
+                        f"the run at {self.url} did not answer for {self._timeout_s:g} s ({_describe(error)}); see "
+                        "whether it still trains, and start the worker again"
+                    ) from error
+                if delay == _FIRST_DELAY_S:
+                    logger.warning("%s: %s; trying again", self.url, _describe(error))
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(2 * delay, _LONGEST_DELAY_S)
+
+
+def _refusal(response: httpx.Response) -> Exception:
+    """Exception for an error reply."""
+    try:
+        content = response.json()
+        code, detail = str(content["error"]), str(content["detail"])
+    except (ValueError, KeyError, TypeError):
+        code, detail = "", response.text[:300] or response.reason_phrase
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        return ConfigError(
+            f"{response.url.host} refused the token: set {TOKEN_VARIABLE} to the one that `dojang train --print-join` "
+            "printed"
+        )
+    if code == "unknown_worker":
+        return NotJoined(detail)
+    if code == "unknown_weights":
+        return VersionGone(detail)
+    message = f"{response.url.copy_with(query=None)} returned {response.status_code}: {detail}"
+    if response.status_code >= 500 or code in _AGAIN:
+        return _Failed(message)
+    if code in ("wrong_version", "wrong_config", "wrong_data"):
+        return ConfigError(detail)
+    return ClusterError(message)
+
+
+def _describe(error: Exception) -> str:
+    return str(error) or type(error).__name__
