@@ -112,6 +112,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         lag=config.loop.staleness,
         workers=make_workers(config, prepared, parts, numeric, workflow, engine, directory, console),
         worker_timeout_s=config.loop.worker_timeout_s,
+        stall_s=config.loop.stall_s,
         critic=has_critic(prepared.algorithm),
         eval_samples=held_out_samples(config, prepared.held_out, leading.renderer),
         distiller=make_distiller(config, leading, trainer),

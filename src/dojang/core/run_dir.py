@@ -12,6 +12,7 @@
       checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimizer/ + state.json + files.json
                                       (+ critic/; + tester/, the same of a second model)
       checkpoints/last, best          links to the newest and to the best one by checkpoint.metric
+      stall.txt                       stacks of all threads and tasks when nothing progressed for loop.stall_s
       reward.png                      rewards and held-out accuracy over the steps
       summary.json                    written at the end (SUMMARY_KEYS)
       delivered/mlflow.json           progress of exporting to an external tracker
@@ -148,6 +149,10 @@ class RunDir:
 
     def worker_log(self, number: int) -> Path:
         return self.path / "workers" / f"worker-{number}.log"
+
+    @property
+    def stall(self) -> Path:
+        return self.path / "stall.txt"
 
     def is_foreign(self) -> bool:
         """Reports whether the directory holds files, but no run."""

@@ -20,6 +20,7 @@ rollout_queue         leases of prompts to rollout workers, their deliveries, ba
 ledger                states of the prompts drawn: which may start, which are the next batch
 journal               judged groups on disk between checkpoints
 group_codec           groups as bytes: in checkpoints, in the rollout journal, from rollout workers
+watchdog              says who waits for whom when nothing progresses
 health_check          stops a run whose rewards carry no signal
 parity_check          compares log-probs of engine and trainer before a run
 metrics               metrics of a training step

@@ -18,6 +18,7 @@ from typing import Self
 from dojang.loop.rollout import Batch, sample_batch
 from dojang.loop.run import Run
 from dojang.loop.run_state import State
+from dojang.loop.watchdog import activity
 from dojang.types import Metrics
 
 __all__ = ["BatchProducer"]
@@ -75,7 +76,8 @@ class BatchProducer:
             return
         self._loaded = None  # unknown while loading
         started = time.monotonic()
-        found = await self._run.engine.load(version) or {}
+        with activity("load"):
+            found = await self._run.engine.load(version) or {}
         self._transfer = {**found, "timing_s/load": time.monotonic() - started}
         self._loaded = version
 
@@ -114,6 +116,18 @@ class BatchProducer:
 
     async def saved(self, state: State) -> None:
         """A batch in flight is sampled again, with the same weights: nothing else has to be kept."""
+
+    @property
+    def settled(self) -> int:
+        return self._next
+
+    def describe(self) -> str:
+        if self._task is None or self._task.done():
+            return ""
+        version = self._version(self._next)
+        if self._waits:
+            return f"rollouts of batch {self._next} wait for version {version} of the weights"
+        return f"batch {self._next} is sampled with version {version} of the weights"
 
     async def _produce(self) -> None:
         run = self._run

@@ -29,6 +29,10 @@ class LoopConfig(Section):
     worker_timeout_s: float = Field(default=60.0, gt=0)
     """Seconds without a sign of life after which the prompts of a rollout worker go to others."""
 
+    stall_s: float = Field(default=600.0, gt=0)
+    """Seconds without progress after which the stacks of all threads and tasks are written to stall.txt in the run
+    directory, at least twice the longest pause so far. The run goes on waiting."""
+
     @property
     def other_workers(self) -> bool:
         """Whether other processes sample rollouts."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dojang.core.run_dir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD
 from dojang.loop.scores import Scores
+from dojang.loop.watchdog import activity
 from dojang.protocols import Workflow
 from dojang.types import Group, Metrics, Problem
 
@@ -46,7 +47,8 @@ async def run_all(
     """Runs the workflow on every problem whose index is not in `skip`; calls `on_done` with each group."""
 
     async def run_one(index: int, problem: Problem) -> Group:
-        group = await workflow.run(problem, index)
+        with activity("problem", index):
+            group = await workflow.run(problem, index)
         on_done(group)
         return group
 

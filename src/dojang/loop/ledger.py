@@ -65,6 +65,10 @@ class Ledger:
         self._void_reasons: Counter[str] = Counter()
         self._refused = 0
 
+    @property
+    def prompts_per_step(self) -> int:
+        return self._size
+
     def publish(self, version: int) -> None:
         """Records a published version: the number of batches trained, the one handed out included."""
         most = self.step + (self._handed_out is not None)

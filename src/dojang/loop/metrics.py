@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from statistics import fmean
 
 from dojang.loop.health_check import has_signal
+from dojang.loop.watchdog import activity
 from dojang.types import Group, Metrics, Sample
 
 __all__ = ["StepTimer", "advantage_metrics", "rollout_metrics", "staleness_metrics"]
@@ -90,7 +91,8 @@ class StepTimer:
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         started = time.monotonic()
-        yield
+        with activity(name):
+            yield
         self.seconds_by_stage[f"timing_s/{name}"] = time.monotonic() - started
 
     def step_metrics(self, groups: Sequence[Group], rollout: Metrics) -> Metrics:

@@ -42,3 +42,10 @@ class Producer(Protocol):
 
     async def saved(self, state: State) -> None:
         """Called after a checkpoint with this snapshot was written."""
+
+    @property
+    def settled(self) -> int:
+        """A number that grows with every finished rollout (watchdog.py)."""
+
+    def describe(self) -> str:
+        """Says what the next batch lacks, and who has it (watchdog.py)."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from dojang.loop.prompt_sampler import draw_prompts
 from dojang.loop.run import Run
+from dojang.loop.watchdog import activity
 from dojang.protocols import Algorithm
 from dojang.types import Group, Metrics, Problem
 
@@ -38,7 +39,12 @@ async def sample_batch(run: Run, first: int) -> list[Group]:
 
 async def rollout(run: Run, prompts: Sequence[tuple[int, Problem]]) -> list[Group]:
     """Samples and rewards a group of completions per prompt. A group is graded while others still generate."""
-    return await asyncio.gather(*(run.workflow.run(problem, prompt_index) for prompt_index, problem in prompts))
+
+    async def run_one(prompt_index: int, problem: Problem) -> Group:
+        with activity("rollout", prompt_index):
+            return await run.workflow.run(problem, prompt_index)
+
+    return await asyncio.gather(*(run_one(prompt_index, problem) for prompt_index, problem in prompts))
 
 
 def compute_advantages(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:

@@ -9,6 +9,7 @@ wins, also if its lease was lost.
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -42,6 +43,8 @@ class _Held:
     worker: str
     expires: float
     """Time of the event loop."""
+    since: float
+    """time.monotonic, for other threads."""
 
 
 class RolloutQueue:
@@ -80,7 +83,8 @@ class RolloutQueue:
                 self._raise_failure()
                 self._expire()
                 if (index := self.ledger.draw()) is not None:
-                    self._leases[index] = _Held(worker, self._now() + self._lease_s if expires else math.inf)
+                    kept_s = self._lease_s if expires else math.inf
+                    self._leases[index] = _Held(worker, self._now() + kept_s, time.monotonic())
                     self._note_idle()
                     return Lease(index, self.ledger.attempt(index), self.ledger.oldest_version(index))
                 if (left := deadline - self._now()) <= 0:
@@ -205,6 +209,25 @@ class RolloutQueue:
     def waits_for(self) -> dict[int, str]:
         """Prompts that the next batch lacks, with the worker that holds each; "" if no worker does."""
         return {index: held.worker if (held := self._leases.get(index)) else "" for index in self.ledger.missing()}
+
+    @property
+    def delivered(self) -> int:
+        """Number of groups that were taken."""
+        return self._events["taken"]
+
+    def describe(self) -> str:
+        """Says which groups the next batch lacks, and which workers hold them; from any thread."""
+        missing, now = self.ledger.missing(), time.monotonic()
+        held = [(index, lease) for index in missing if (lease := self._leases.get(index))]
+        parts = []
+        for worker in dict.fromkeys(lease.worker for _, lease in held):
+            own = [(lease.since, index) for index, lease in held if lease.worker == worker]
+            since, oldest = min(own)
+            parts.append(f"{len(own)} held by {worker}, the oldest (prompt {oldest}) for {now - since:.0f} s")
+        if waiting := len(missing) - len(held):
+            parts.append(f"{waiting} without a worker")
+        lacks = f"batch {self.ledger.step} lacks {len(missing)} of {self.ledger.prompts_per_step} groups"
+        return f"{lacks}: {', '.join(parts)}" if missing else ""
 
     @property
     def idle_s(self) -> float:

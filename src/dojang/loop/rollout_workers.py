@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from dojang.loop.rollout_queue import Lease, RolloutQueue
+from dojang.loop.watchdog import activity
 from dojang.protocols import RolloutEngine, Workflow
 from dojang.types import Metrics, Problem
 
@@ -64,7 +65,8 @@ class LocalWorkers:
     async def _run(self, queue: RolloutQueue, lease: Lease) -> None:
         index = lease.prompt_index
         try:
-            group = await self._workflow.run(self._problem(index), index)
+            with activity("rollout", index):
+                group = await self._workflow.run(self._problem(index), index)
             await queue.deliver("trainer's process", index, lease.attempt, group)
         except Exception as error:
             queue.fail(error)

@@ -63,6 +63,8 @@ class Run:
     """Rollout workers of a run that streams; empty if whole batches are sampled (batch_producer.py)."""
     worker_timeout_s: float = math.inf
     """Seconds without a sign of life after which the prompts of a rollout worker go to others."""
+    stall_s: float = math.inf
+    """Seconds without progress after which stacks are written (watchdog.py)."""
     critic: bool = False
     """Whether advantages come from the critic (GAE per token), not from comparing samples."""
     distiller: Distiller | None = None

@@ -19,6 +19,7 @@ from dojang.loop.rollout import Batch
 from dojang.loop.rollout_queue import RolloutQueue
 from dojang.loop.run import Run
 from dojang.loop.run_state import State
+from dojang.loop.watchdog import activity
 from dojang.types import Group, Metrics
 
 __all__ = ["StreamProducer"]
@@ -62,7 +63,8 @@ class StreamProducer:
             return
         self._loaded = None  # unknown while loading
         started = time.monotonic()
-        figures = [await workers.publish(version) for workers in self._run.workers]
+        with activity("load"):
+            figures = [await workers.publish(version) for workers in self._run.workers]
         self._transfer = {**_sum(figures), "timing_s/load": time.monotonic() - started}
         self._loaded = version
 
@@ -105,6 +107,13 @@ class StreamProducer:
     async def saved(self, state: State) -> None:
         assert state.ledger is not None
         await self.queue.trim_journal(state.ledger)
+
+    @property
+    def settled(self) -> int:
+        return self.queue.delivered
+
+    def describe(self) -> str:
+        return self.queue.describe() if self._started else ""
 
     def _has_signal(self, group: Group) -> bool:
         found = has_signal(group)

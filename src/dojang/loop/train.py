@@ -27,6 +27,7 @@ from dojang.loop.scheduled_eval import evaluate_due, is_due, is_eval_due
 from dojang.loop.stoppable import Stopped, or_stopped
 from dojang.loop.stream_producer import StreamProducer
 from dojang.loop.update import select_groups, update
+from dojang.loop.watchdog import Watchdog, activity
 
 __all__ = ["train", "train_step"]
 
@@ -44,7 +45,10 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
     synced = saved is None and run.weights_synced
     make = StreamProducer if run.workers else BatchProducer
     producer: Producer
-    async with make(run, state, loaded=state.step if synced else None) as producer:
+    async with (
+        make(run, state, loaded=state.step if synced else None) as producer,
+        Watchdog(producer, run.directory.stall, run.stall_s),
+    ):
         if not synced:
             await run.trainer.publish(state.step)
             await producer.load(state.step)
@@ -125,7 +129,7 @@ async def save_checkpoint(run: Run, state: State, producer: Producer) -> None:
     """Saves a checkpoint of this step, with the batches that are ready, and deletes those that are neither among the
     best nor the last."""
     whole = producer.snapshot(state)
-    with run.directory.new_checkpoint(state.step) as path:
+    with activity("checkpoint"), run.directory.new_checkpoint(state.step) as path:
         await run.trainer.save(path)
         write_state(path, whole, run.health)
     link_checkpoints(run, state)
