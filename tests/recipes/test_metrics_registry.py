@@ -22,9 +22,10 @@ RUNS = {
     "ppo": ["quickstart", *SMALL, "algo.name=ppo"],
     "m2po": ["quickstart", *SMALL, "algo.name=m2po", "train.minibatches=2"],
     "code": ["quickstart-code", *SMALL],
-    "penalties": ["quickstart", *SMALL, "algo.kl_coef=0.01", "algo.kl_in_reward=true", "algo.entropy.coef=0.001"],
+    "penalties": ["quickstart", *SMALL, "algo.kl_coef=0.01", "algo.kl_in_reward=0.01", "algo.entropy.coef=0.001"],
     "self-distillation": ["quickstart", *SMALL, "distillation={teacher: policy, hint: 'The answer is {reference}.'}"],
     "sft": ["quickstart-sft", "steps=2", "rollout.prompts_per_step=4", "eval.every=2", "eval.problems=8"],
+    "stream": ["quickstart", *SMALL, "rollout.group_size=2", "loop.mode=stream", "algo.max_resample_rounds=1"],
     "two": [str(TESTS / "resume" / "two_models.yaml"), "steps=2"],
 }
 ALL_AT_ONCE = """

@@ -55,7 +55,8 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
         for sample in group.samples
         if sample.version >= 0  # SFT completions were not sampled
     ]
-    return {"staleness/mean": fmean(ages), "staleness/max": max(ages)} if ages else {}
+    shares = {f"staleness/share/{age:g}": count / len(ages) for age, count in sorted(Counter(ages).items())}
+    return {"staleness/mean": fmean(ages), "staleness/max": max(ages), **shares} if ages else {}
 
 
 def _sample_metrics(samples: Sequence[Sample]) -> Iterator[tuple[str, float]]:

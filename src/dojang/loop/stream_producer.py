@@ -37,7 +37,7 @@ class StreamProducer:
         self._transfer: Metrics = {}
         self._started = False
         self._idle_s = 0.0
-        """Of the queue, up to the batch before."""
+        """Idle seconds of the queue, up to the batch before."""
         self._void: dict[int, Group] = {}
         """Groups without a signal that were replaced by others, for metrics and records."""
         self._rounds = run.algorithm.max_resample_rounds if run.distiller is None else 0

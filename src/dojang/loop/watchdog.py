@@ -122,7 +122,7 @@ class Watchdog:
         while not self._closed.wait(POLL_S):
             try:
                 self.check()
-            except Exception:  # a watchdog must not bite
+            except Exception:  # must not end the run
                 logger.debug("the watchdog failed", exc_info=True)
 
     def check(self) -> None:

@@ -130,7 +130,7 @@ def _time(found: Estimate) -> Iterator[str]:
 
 
 def _overlap(found: Estimate) -> str:
-    """What sampling the next batch during the update can gain."""
+    """Describes the gain of sampling the next batch during the update."""
     times = found.times
     seconds = max(times.rollout, times.update)
     said = f"overlapped (loop.mode=overlap), at most {times.overlap_gain:.2f}x as fast: {_s(seconds)}, "

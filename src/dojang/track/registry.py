@@ -152,6 +152,11 @@ ROWS = (
             Metric("staleness/mean", "Mean age of the step's samples, in published versions.", "versions"),
             Metric("staleness/max", "Age of the oldest sample of the step; at most `loop.lag`.", "versions"),
         ),
+        _panel(
+            "Samples by staleness",
+            Metric("staleness/share/<versions>", "Share of the step's samples that are this old.", "share"),
+            stacked=True,
+        ),
         _panel("Gradient", Metric("actor/grad_norm", "Gradient norm before clipping.")),
         _panel("Learning rate", Metric("actor/lr", "Learning rate of the step.")),
         _panel(
@@ -250,6 +255,36 @@ ROWS = (
             "Evaluation",
             Metric("timing_s/eval", "Duration of the evaluation.", "s"),
             Metric("timing_s/eval/<benchmark>", "Duration on one benchmark (eval.benchmarks).", "s"),
+        ),
+    ),
+    _row(
+        "Rollout queue",
+        _panel(
+            "Prompts by state",
+            Metric("rollout_queue/drawn", "With `loop.mode=stream`: prompts drawn that have no group yet.", "prompts"),
+            Metric("rollout_queue/ready", "Prompts whose group waits for its batch or its update.", "prompts"),
+            Metric("rollout_queue/leases", "Prompts that a rollout worker holds.", "prompts"),
+        ),
+        _panel(
+            "Prompts settled",
+            Metric("rollout_queue/learned", "Prompts trained on so far.", "prompts"),
+            Metric("rollout_queue/void", "Prompts settled without a group so far.", "prompts"),
+            Metric("rollout_queue/void/<reason>", "Those by reason: no signal, no verdict.", "prompts"),
+            Metric(
+                "rollout_queue/refused", "Groups of a checkpoint that were too old and are sampled again.", "prompts"
+            ),
+        ),
+        _panel(
+            "Deliveries and leases lost",
+            Metric("rollout_queue/known", "Groups delivered a second time, dropped.", "groups"),
+            Metric("rollout_queue/late", "Groups delivered with weights that are too old, sampled again.", "groups"),
+            Metric("rollout_queue/expired", "Leases lost because the worker gave no sign of life.", "groups"),
+            Metric("rollout_queue/returned", "Leases that a worker gave back.", "groups"),
+        ),
+        _panel(
+            "Waiting at the queue",
+            Metric("rollout_queue/worker_wait_s", "Time that workers waited for a prompt, added up.", "s"),
+            Metric("rollout_queue/trainer_wait_s", "Time that the trainer waited for a batch, added up.", "s"),
         ),
     ),
     _row(

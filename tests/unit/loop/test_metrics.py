@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dojang.loop.metrics import StepTimer, advantage_metrics, rollout_metrics
+from dojang.loop.metrics import StepTimer, advantage_metrics, rollout_metrics, staleness_metrics
 from dojang.types import Group, Outcome, Problem, Sample, Verdict
 
 
@@ -86,6 +86,16 @@ def test_figures_of_a_second_model_are_under_its_role(problem: Problem, make_sam
     assert both["tester/groups/zero_variance"] == 1.0
     assert both["tester/response_length/mean"] == 3.0
     assert (both["judge/errors"], both["tester/judge/errors"]) == (0.0, 1.0)
+
+
+def test_staleness_has_a_share_for_every_age(make_group: Callable[..., Group]) -> None:
+    groups = [make_group((1.0, 0.0, 0.0), version=4), make_group((1.0,), version=2)]
+    assert staleness_metrics(groups, 5) == {
+        "staleness/mean": 1.5,
+        "staleness/max": 3.0,
+        "staleness/share/1": 0.75,
+        "staleness/share/3": 0.25,
+    }
 
 
 def test_idle_shares_are_of_the_step(make_group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch) -> None:
