@@ -1,14 +1,16 @@
 """The loop with real parts: engine, trainer and a slow judge, with answers of geometric lengths."""
 
 import asyncio
+import gc
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from statistics import fmean, median
+from statistics import fmean
 
+import torch
 from rich.console import Console
 
 from dojang.build import assemble
@@ -27,7 +29,7 @@ from dojang.protocols import Task, Tracker
 from dojang.types import Completion, Group, Metrics, Outcome, Problem, Sampling, Verdict
 from lengths import geometric
 
-__all__ = ["Setting", "Timed", "held_back", "measure", "planned_gain"]
+__all__ = ["Setting", "Timed", "held_back", "measure", "middle", "planned_gain"]
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,10 @@ def measure(setting: Setting, mode: str) -> Timed:
         kept = Kept(run.tracker)
         _give_lengths(run, setting)
         asyncio.run(_train(replace(run, tracker=kept), prepared))
+    del run
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # the next run sizes its KV cache by the free memory
     return _timed(kept.rows[1:])
 
 
@@ -177,8 +183,7 @@ def _timed(rows: Sequence[Metrics]) -> Timed:
 
 def middle(rounds: Sequence[Timed]) -> Timed:
     """The round with the median step."""
-    wanted = median(sorted(each.step_s for each in rounds)[: 2 * ((len(rounds) - 1) // 2) + 1])
-    return next(each for each in rounds if each.step_s == wanted)
+    return sorted(rounds, key=lambda each: each.step_s)[(len(rounds) - 1) // 2]
 
 
 def held_back(sync: Timed, other: Timed) -> str:
