@@ -17,7 +17,7 @@ from dojang.rollout_service.messages import RunDescription
 if TYPE_CHECKING:
     from dojang.build.rollout_worker import BuiltWorker
 
-__all__ = ["serve"]
+__all__ = ["serve", "work"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def serve(url: str, overrides: Sequence[str], *, timeout_s: float, alone: bool) 
 
     worker = build_worker(description, overrides, alone=alone)
     logger.info("joining %s, %d groups at a time", url, worker.parts.slots)
-    asyncio.run(_work(worker, url, token, timeout_s))
+    asyncio.run(work(worker, url, token, timeout_s))
     logger.info("done")
 
 
@@ -47,7 +47,8 @@ async def _describe(url: str, token: str, timeout_s: float) -> RunDescription:
         await client.close()
 
 
-async def _work(worker: "BuiltWorker", url: str, token: str, timeout_s: float) -> None:
+async def work(worker: "BuiltWorker", url: str, token: str, timeout_s: float) -> None:
+    """Works until the run ends or a signal comes; closes the worker's parts."""
     from dojang.rollout_service.worker import RolloutWorker
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()

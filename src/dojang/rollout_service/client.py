@@ -57,6 +57,10 @@ class _Failed(Exception):
     """The request may succeed when it is sent again."""
 
 
+class _Starting(_Failed):
+    """The run has not begun."""
+
+
 class ServiceClient:
     """Connections to one run, for one event loop."""
 
@@ -160,14 +164,14 @@ class ServiceClient:
             try:
                 return await send()
             except (httpx.TransportError, _Failed) as error:
-                if progress() > before:
+                if progress() > before or isinstance(error, _Starting):
                     deadline, delay, before = loop.time() + self._timeout_s, _FIRST_DELAY_S, progress()
                 if loop.time() > deadline:
                     raise ClusterError(
                         f"the run at {self.url} did not answer for {self._timeout_s:g} s ({_describe(error)}); see "
                         "whether it still trains, and start the worker again"
                     ) from error
-                if delay == _FIRST_DELAY_S:
+                if delay == _FIRST_DELAY_S and not isinstance(error, _Starting):
                     logger.warning("%s: %s; trying again", self.url, _describe(error))
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, _LONGEST_DELAY_S)
@@ -190,6 +194,8 @@ def _refusal(response: httpx.Response) -> Exception:
     if code == "unknown_weights":
         return VersionGone(detail)
     message = f"{response.url.copy_with(query=None)} returned {response.status_code}: {detail}"
+    if code == "starting":
+        return _Starting(message)
     if response.status_code >= 500 or code in _AGAIN:
         return _Failed(message)
     if code in ("wrong_version", "wrong_config", "wrong_data"):

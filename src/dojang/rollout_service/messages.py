@@ -71,8 +71,6 @@ class JoinReply(_Message):
     worker: str
     version: int
     """Newest version of the weights."""
-    heartbeat_s: float = Field(gt=0)
-    """Longest time between two heartbeats."""
 
 
 class LeaseRequest(_Message):

@@ -48,7 +48,6 @@ class ServedWorkers:
         """`announce` is called with the URL once workers can join. Port 0 takes any free one."""
         self._run, self._processes, self._announce = run, processes, announce
         self._host, self._port = host, port
-        self._queue: RolloutQueue | None = None
         self._service: RolloutService | None = None
         self._server: HttpServer | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -61,31 +60,19 @@ class ServedWorkers:
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
     async def start(self, queue: RolloutQueue) -> None:
-        listener = open_listener(self._host, self._port)
-        self._queue, self._service = queue, RolloutService(self._run, queue)
-        self._server = HttpServer(self._service.app())
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
-        self._announce(_join_url(listener))
-        url = address_of(listener).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-        command = self._processes.command(url)
-        for number, environment in enumerate(self._processes.environments):
-            variables = {**environment, TOKEN_VARIABLE: self._run.token}
-            log = self._processes.log(number)
-            worker = WorkerProcess(command, variables, log, self._on_end)
-            self._workers.append(worker)
-            worker.start()
+        self._open().begin(queue)
 
     async def publish(self, version: int) -> Metrics:
         """Checks that all policies have published the version. Workers fetch it when the queue has published it, and
-        sample no prompt that needs it before."""
+        sample no prompt that needs it before. The first call starts the worker processes: they build their parts while
+        the trainer evaluates."""
         for policy, weights in self._run.weights.items():
             if version not in weights.held():
                 raise LookupError(f"version {version} of {policy} is not published; held are {weights.held()}")
-        if self._service is None:
-            return {}
-        sent, self._sent = self._sent, self._service.sent_bytes
+        service = self._open()
+        sent, self._sent = self._sent, service.sent_bytes
         return {
-            "rollout_service/workers": float(len(self._service.workers)),
+            "rollout_service/workers": float(len(service.workers)),
             "rollout_service/sent_bytes": float(self._sent - sent),
         }
 
@@ -99,12 +86,29 @@ class ServedWorkers:
             self._server.should_exit = True
             await self._serving
 
+    def _open(self) -> RolloutService:
+        """Listens, and starts the worker processes, unless that is done."""
+        if self._service is not None:
+            return self._service
+        listener = open_listener(self._host, self._port)
+        self._service = RolloutService(self._run)
+        self._server = HttpServer(self._service.app())
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        self._announce(_join_url(listener))
+        url = address_of(listener).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+        command = self._processes.command(url)
+        for number, environment in enumerate(self._processes.environments):
+            variables = {**environment, TOKEN_VARIABLE: self._run.token}
+            worker = WorkerProcess(command, variables, self._processes.log(number), self._on_end)
+            self._workers.append(worker)
+            worker.start()
+        return self._service
+
     def _on_end(self, pid: int, reason: str) -> bool:
         """Returns the prompts of a worker process that ended; reports whether it is started again."""
         assert self._service is not None
-        assert self._queue is not None
         self._service.lost(worker_name(pid))
-        if self._queue.ended:
+        if self._service.ended:
             return False
         self._service.failed(worker_name(pid), reason)
         return True

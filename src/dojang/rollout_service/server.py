@@ -90,10 +90,13 @@ class _Member:
 
 
 class RolloutService:
-    """Route handlers, over the rollout queue and the weights of the policies."""
+    """Route handlers, over the rollout queue and the weights of the policies. Workers may build their parts before the
+    run begins, and join then."""
 
-    def __init__(self, run: ServedRun, queue: RolloutQueue) -> None:
-        self._run, self._queue = run, queue
+    def __init__(self, run: ServedRun) -> None:
+        self._run = run
+        self._begun: asyncio.Future[RolloutQueue] = asyncio.get_running_loop().create_future()
+        self._failure: ClusterError | None = None
         self._packs = PackCache(run.weights)
         self._config = digest_of(run.description.config)
         self._session = secrets.token_hex(4)
@@ -111,6 +114,23 @@ class RolloutService:
         """Names of the workers that have joined, not left, and given a sign of life."""
         since = asyncio.get_running_loop().time() - self._run.timeout_s
         return [each.name for each in self._members.values() if each.heard >= since]
+
+    @property
+    def ended(self) -> bool:
+        """Whether no further prompt will be leased."""
+        return self._begun.done() and self._queue.ended
+
+    @property
+    def _queue(self) -> RolloutQueue:
+        if not self._begun.done():
+            raise Refusal(503, "starting", "the run has not begun; join later")
+        return self._begun.result()
+
+    def begin(self, queue: RolloutQueue) -> None:
+        """Lets workers join."""
+        self._begun.set_result(queue)
+        if self._failure is not None:
+            queue.fail(self._failure)
 
     def app(self) -> Starlette:
         """Creates the ASGI application."""
@@ -140,7 +160,9 @@ class RolloutService:
             text = (
                 f"{len(self._failed)} rollout workers failed without a group between them; the last, {name}: {reason}"
             )
-            self._queue.fail(ClusterError(text))
+            self._failure = ClusterError(text)
+            if self._begun.done():
+                self._queue.fail(self._failure)
 
     def lost(self, name: str) -> None:
         """Returns the prompts of a worker whose process has ended."""
@@ -174,11 +196,13 @@ class RolloutService:
                 "the worker has other training problems than the run: the same prompt index would be another problem; "
                 "give it the same data files",
             )
+        await asyncio.wait({self._begun}, timeout=self._run.timeout_s / 4)
+        version = self._queue.ledger.version
         self._joined += 1
         worker = f"{self._session}-{self._joined}"
         self._members[worker] = _Member(asked.name, asyncio.get_running_loop().time())
         logger.info("rollout worker %s joined", asked.name)
-        return _reply(JoinReply(worker=worker, version=self._queue.ledger.version, heartbeat_s=self._run.timeout_s / 4))
+        return _reply(JoinReply(worker=worker, version=version))
 
     async def _lease(self, request: Request) -> Response:
         asked = await self._message(LeaseRequest, request)

@@ -171,7 +171,7 @@ class _Session:
         self, policy: str, receiver: PackReceiver, version: int
     ) -> Callable[[int | None, bool], Awaitable[bytearray]]:
         """Fetches the pack that the receiver will ask for first. Returns its fetch function."""
-        first = (receiver.version, False)
+        first = receiver.first_request
         data: bytearray | None = await self._client.weights(policy, version, *first)
 
         async def fetch(base: int | None, merge: bool) -> bytearray:

@@ -40,7 +40,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the last process."""
+        """Process id; None if no process runs."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
@@ -49,12 +49,14 @@ class WorkerProcess:
         self._task = asyncio.create_task(self._watch())
 
     async def close(self, limit_s: float) -> None:
-        """Waits for the process to end; kills it and its children when the time is over."""
+        """Tells the process to end, and waits; kills it and its children when the time is over."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._process is None:
             return
+        with suppress(OSError):
+            self._process.terminate()
         deadline = time.monotonic() + limit_s
         while self._process.poll() is None and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)
@@ -75,13 +77,13 @@ class WorkerProcess:
         CHILD_GROUPS.add(self._process.pid)
 
     async def _watch(self) -> None:
-        while True:
-            assert self._process is not None
+        while self._process is not None:
             started = time.monotonic()
             while (code := self._process.poll()) is None:
                 await asyncio.sleep(_POLL_S)
+            pid = self._process.pid
             self._reap()
-            if not self._on_end(self._process.pid, f"it ended with {_ending(code)}{self._tail()}"):
+            if not self._on_end(pid, f"it ended with {_ending(code)}{self._tail()}"):
                 return
             await asyncio.sleep(0 if time.monotonic() - started > _QUIET_S else _DELAY_S)
             self._launch()
@@ -93,6 +95,7 @@ class WorkerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         CHILD_GROUPS.discard(self._process.pid)
+        self._process = None
 
     def _tail(self) -> str:
         """End of the log, for the error message."""

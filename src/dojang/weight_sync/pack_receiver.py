@@ -90,10 +90,15 @@ class PackReceiver:
         self._merge = False
         """Whether factors are merged by the sender, because they gave other weights here."""
 
+    @property
+    def first_request(self) -> tuple[int | None, bool]:
+        """Arguments with which `load` calls `fetch` first: a caller may fetch that pack before."""
+        return self.version, self._merge
+
     async def load(self, version: int, fetch: Fetch) -> Metrics:
         """Fetch a version and apply it. Returns metrics of the transfer. Raises the error of full weights."""
         size = 0
-        for base, merge in dict.fromkeys([(self.version, self._merge), (None, self._merge), (None, True)]):
+        for base, merge in dict.fromkeys([self.first_request, (None, self._merge), (None, True)]):
             data = await fetch(base, merge)
             size += len(data)
             try:

@@ -1,13 +1,11 @@
 """Rollout workers against a real service: weights first, new versions meanwhile, restarts, draining, errors."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import pytest
 import torch
-from service_parts import client_of, parts_of, play, queue_of, run_of, served, store_of, tensors
 
 from dojang.core.errors import ClusterError
 from dojang.loop.ledger import token_versions
@@ -15,21 +13,8 @@ from dojang.loop.rollout_queue import RolloutQueue
 from dojang.rollout_service.worker import RolloutWorker
 from dojang.weight_sync.pack import Pack
 from dojang.weight_sync.versions import WeightVersions
+from service_parts import client_of, parts_of, play, queue_of, run_of, served, tensors, train
 from weight_soak import DictEngine
-
-
-async def train(queue: RolloutQueue, weights: Mapping[str, WeightVersions], steps: int) -> list[list[int]]:
-    """A trainer that learns at once, and publishes."""
-    batches = []
-    for step in range(steps):
-        batch = await queue.next_batch()
-        batches.append([group.prompt_index for group in batch])
-        for store in weights.values():
-            store.publish(step + 1, tensors(step + 1))
-        queue.publish(step + 1)
-        queue.learn(step)
-        await asyncio.sleep(0.01)
-    return batches
 
 
 def holds(engine: DictEngine, version: int) -> bool:
@@ -151,7 +136,7 @@ def test_after_a_restart_of_the_trainer_rollouts_are_dropped_and_full_weights_fe
 
         parts, workflow = parts_of("policy", work=work, slots=1)
         stop = asyncio.Event()
-        before, after = run_of(), run_of(weights={"policy": store_of(0)})
+        before, after = run_of(timeout_s=1), run_of(timeout_s=1)
         async with served(before, first) as (url, _):
             client_context = client_of(url)
             client = await client_context.__aenter__()

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -86,7 +86,8 @@ def run_of(*policies: str, **options: Any) -> ServedRun:
 @asynccontextmanager
 async def served(run: ServedRun, queue: RolloutQueue, port: int = 0) -> AsyncIterator[tuple[str, RolloutService]]:
     listener = open_listener("127.0.0.1", port)
-    service = RolloutService(run, queue)
+    service = RolloutService(run)
+    service.begin(queue)
     server = HttpServer(service.app())
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -127,11 +128,22 @@ def delivery(worker: str, index: int, body: bytes, attempt: int = 0, **changed: 
     return {"content": body, "params": {**query, **changed}}
 
 
+class FakeEngine(DictEngine):
+    """An engine that holds other weights than the run."""
+
+    def __init__(self) -> None:
+        super().__init__({key: tensor - 1 for key, tensor in tensors(0).items()})
+        self.version, self.closed = -1, False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
 @dataclass
 class FakeWorkflow:
     """Answers with the versions that its engines hold at the beginning and at the end."""
 
-    engines: dict[str, DictEngine]
+    engines: dict[str, FakeEngine]
     work: Callable[[int], Coroutine[Any, Any, None]]
     ran: list[int] = field(default_factory=list)
 
@@ -152,10 +164,8 @@ async def at_once(prompt_index: int) -> None:
 def parts_of(
     *policies: str, work: Callable[[int], Coroutine[Any, Any, None]] = at_once, slots: int = 4, name: str = "here:1"
 ) -> tuple[WorkerParts, FakeWorkflow]:
-    """Parts of a worker whose engines hold other weights than the run."""
-    engines = {each: DictEngine({key: tensor - 1 for key, tensor in tensors(0).items()}) for each in policies}
-    for engine in engines.values():
-        engine.version = -1
+    """Parts of a worker with fake engines and a fake workflow."""
+    engines = {each: FakeEngine() for each in policies}
     workflow = FakeWorkflow(engines, work)
     parts = WorkerParts(
         join=JOIN.model_copy(update={"name": name}),
@@ -165,6 +175,20 @@ def parts_of(
         slots=slots,
     )
     return parts, workflow
+
+
+async def train(queue: RolloutQueue, weights: Mapping[str, WeightVersions], steps: int) -> list[list[int]]:
+    """A trainer that learns at once, and publishes."""
+    batches = []
+    for step in range(steps):
+        batch = await queue.next_batch()
+        batches.append([group.prompt_index for group in batch])
+        for store in weights.values():
+            store.publish(step + 1, tensors(step + 1))
+        queue.publish(step + 1)
+        queue.learn(step)
+        await asyncio.sleep(0.01)
+    return batches
 
 
 def play(work: Coroutine[Any, Any, None]) -> None:

@@ -1,0 +1,80 @@
+"""Rollout workers built from a run's settings: their share of the work, digests of the data, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from dojang import __version__
+from dojang.build.rollout_worker import build_worker, data_digest, rollout_slots
+from dojang.config import recipe as recipes
+from dojang.config.run_config import RunConfig
+from dojang.core.errors import ConfigError
+from dojang.rollout_service.messages import RunDescription
+from dojang.types import Message, Problem
+
+STREAM = ["loop.mode=stream", "rollout.prompts_per_step=16", "rollout.group_size=8"]
+
+
+def config_of(*overrides: str) -> RunConfig:
+    return recipes.load("quickstart", [*STREAM, *overrides])
+
+
+def description_of(config: RunConfig, version: str = __version__) -> RunDescription:
+    return RunDescription(dojang=version, config=recipes.to_tree(config), policies=["policy"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "slots"),
+    [
+        (["loop.workers=1"], 16),  # half of the 2 x 16 prompts that may start at lag 1
+        (["loop.workers=3"], 8),
+        (["loop.workers=2", "loop.sample_here=false"], 16),
+        (["loop.workers=1", "loop.listen=0.0.0.0:0"], 11),
+        (["loop.workers=1", "rollout.engine.max_num_seqs=24"], 3),
+        (["loop.workers=1", "rollout.engine.max_num_seqs=4"], 1),
+        (["loop.workers=1", "loop.lag=3"], 32),
+    ],
+)
+def test_workers_share_the_prompts_that_may_start(overrides: list[str], slots: int) -> None:
+    assert rollout_slots(config_of(*overrides)) == slots
+
+
+def test_the_digest_of_the_data_covers_order_prompts_and_references() -> None:
+    first = Problem("a", "sums", (Message("user", "1+1?"),), "2")
+    second = replace(first, id="b")
+    digests = {
+        data_digest(each)
+        for each in (
+            [first, second],
+            [second, first],
+            [first],
+            [replace(first, reference="3"), second],
+            [replace(first, messages=(Message("system", "1+1?"),)), second],
+            [replace(first, messages=(Message("user", "1+2?"),)), second],
+        )
+    }
+    assert len(digests) == 6
+    assert data_digest([first, second]) == data_digest([replace(first), replace(second)])
+
+
+def test_a_worker_changes_only_settings_of_its_machine() -> None:
+    config = config_of("loop.workers=1")
+    for override in ("seed=1", "rollout.temperature=0.5", "data.digits=3", "loop.lag=2"):
+        with pytest.raises(ConfigError, match="a worker has the settings of its run"):
+            build_worker(description_of(config), [override])
+    with pytest.raises(ConfigError, match=r"the run has dojang 0\.0\.1, this machine"):
+        build_worker(description_of(config, "0.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["loop.listen=8643"], "HOST:PORT"),
+        (["loop.listen=localhost:90000"], "HOST:PORT"),
+        (["loop.workers=1", "runtime=ray"], "need runtime.name=local"),
+        (["loop.workers=1", "rollout.engine={name: remote, url: ['http://a:1']}"], "starts an engine"),
+    ],
+)
+def test_settings_that_rollout_workers_cannot_have(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config_of(*overrides)
