@@ -39,8 +39,8 @@ for name, (recipe, *overrides) in json.loads(sys.argv[1]).items():
         play.coder_tester.parse_cases = play.parse_cases
     training.run(recipe, overrides, Path(sys.argv[2], name), resume=False)
 """
-ELSEWHERE = {"weights/bytes", "weights/whole"}
-"""Metrics of engines in separate processes; tests/vllm covers them."""
+ELSEWHERE = {"weights/bytes", "weights/whole", "rollout_service/workers", "rollout_service/sent_bytes"}
+"""Metrics of engines and rollout workers in separate processes; tests/vllm and tests/resume cover them."""
 
 pytestmark = pytest.mark.slow
 

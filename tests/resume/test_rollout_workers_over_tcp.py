@@ -98,4 +98,6 @@ def test_two_workers_over_tcp_learn_through_kills_of_worker_and_trainer(tmp_path
     assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
     assert max(row["staleness/max"] for row in steps) <= 2
     assert steps[-1]["rollout_queue/learned"] + PROMPTS == STEPS * PROMPTS
+    assert max(row.get("rollout_service/workers", 0) for row in steps) == 2
+    assert sum(row.get("rollout_service/sent_bytes", 0) for row in steps) > 0
     assert not worker_pids(resumed.pid)

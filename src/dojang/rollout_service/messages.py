@@ -56,7 +56,7 @@ class RunDescription(_Message):
 class JoinRequest(_Message):
     """A worker that has built its parts."""
 
-    name: str = Field(max_length=_MOST_NAME)
+    name: str = Field(max_length=_MOST_NAME // 2)
     """Host and process, for logs."""
     dojang: str
     config: str

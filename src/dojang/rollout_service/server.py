@@ -199,7 +199,7 @@ class RolloutService:
         await asyncio.wait({self._begun}, timeout=self._run.timeout_s / 4)
         version = self._queue.ledger.version
         self._joined += 1
-        worker = f"{self._session}-{self._joined}"
+        worker = f"{asked.name} {self._session}-{self._joined}"
         self._members[worker] = _Member(asked.name, asyncio.get_running_loop().time())
         logger.info("rollout worker %s joined", asked.name)
         return _reply(JoinReply(worker=worker, version=version))

@@ -37,7 +37,7 @@ _RETRY_S = 1.0
 
 def worker_name(pid: int) -> str:
     """Name of a worker process of this machine."""
-    return f"{gethostname()}:{pid}"
+    return f"{gethostname()[:64]}:{pid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

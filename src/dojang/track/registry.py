@@ -286,6 +286,14 @@ ROWS = (
             Metric("rollout_queue/worker_wait_s", "Time that workers waited for a prompt, added up.", "s"),
             Metric("rollout_queue/trainer_wait_s", "Time that the trainer waited for a batch, added up.", "s"),
         ),
+        _panel(
+            "Rollout workers",
+            Metric("rollout_service/workers", "Rollout workers in other processes that have joined.", "workers"),
+        ),
+        _panel(
+            "Weights to rollout workers",
+            Metric("rollout_service/sent_bytes", "Weights sent to rollout workers since the step before.", "bytes"),
+        ),
     ),
     _row(
         "Throughput",
