@@ -7,6 +7,11 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+
+from dojang.core.errors import ClusterError, ConfigError
+from dojang.loop.group_codec import encode
+from dojang.rollout_service.client import NotJoined, VersionGone
+from dojang.weight_sync import pack
 from service_parts import (
     JOIN,
     PATIENCE,
@@ -22,11 +27,6 @@ from service_parts import (
     store_of,
     tensors,
 )
-
-from dojang.core.errors import ClusterError, ConfigError
-from dojang.loop.group_codec import encode
-from dojang.rollout_service.client import NotJoined, VersionGone
-from dojang.weight_sync import pack
 
 ROUTES = [
     ("GET", "/run"),
@@ -154,6 +154,7 @@ def test_a_connection_cut_within_a_delivery_takes_nothing() -> None:
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:-1])
             await writer.drain()
             writer.close()
+            await writer.wait_closed()
             await asyncio.sleep(0.1)
             assert queue.ledger.counts()["ready"] == 0
             assert await client.deliver(worker, lease, body) == "taken"
