@@ -14,7 +14,7 @@ import pytest
 
 import commands
 
-STEPS, PROMPTS = 12, 16
+STEPS, PROMPTS = 18, 16
 PATIENCE = 240.0
 pytestmark = pytest.mark.slow
 
@@ -69,14 +69,15 @@ def test_two_workers_over_tcp_learn_through_kills_of_worker_and_trainer(tmp_path
     ]
     options: dict[str, Any] = {"env": environment, "stdout": -1, "stderr": -2, "text": True}
     trainer = commands.Popen([*command, "train", "quickstart", *settings, "--run-dir", str(run)], **options)
-    join = ["serve", "rollouts", "--join", f"http://127.0.0.1:{port}"]
-    joined = commands.Popen([*command, *join], **options)
-    resumed = None
+    joined = resumed = None
     try:
-        wait_until(lambda: trained(run) >= 2, trainer, joined)
+        wait_until(lambda: trained(run) >= 1, trainer)
+        join = ["serve", "rollouts", "--join", f"http://127.0.0.1:{port}"]
+        joined = commands.Popen([*command, *join], **options)
+        wait_until(lambda: any(row.get("rollout_service/workers") == 2 for row in rows(run)), trainer, joined)
         (worker,) = worker_pids(trainer.pid)
         os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: trained(run) >= 5 and worker_pids(trainer.pid) not in ([], [worker]), trainer, joined)
+        wait_until(lambda: worker_pids(trainer.pid) not in ([], [worker]), trainer, joined)
         (worker,) = worker_pids(trainer.pid)
         trainer.kill()
         trainer.wait()
@@ -98,6 +99,5 @@ def test_two_workers_over_tcp_learn_through_kills_of_worker_and_trainer(tmp_path
     assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
     assert max(row["staleness/max"] for row in steps) <= 2
     assert steps[-1]["rollout_queue/learned"] + PROMPTS == STEPS * PROMPTS
-    assert max(row.get("rollout_service/workers", 0) for row in steps) == 2
     assert sum(row.get("rollout_service/sent_bytes", 0) for row in steps) > 0
     assert not worker_pids(resumed.pid)

@@ -36,7 +36,7 @@ from dojang.track.config import TrackConfig
 from dojang.types import Problem
 from dojang.weight_sync.versions import WeightVersions
 
-__all__ = ["BuiltWorker", "build_worker", "data_digest", "make_workers", "rollout_slots"]
+__all__ = ["BuiltWorker", "build_worker", "data_digest", "make_workers", "rollout_slots", "worker_environment"]
 
 OWN_SETTINGS = ("data.path", "model.name", "model.device", "tester.model", "rollout.engine.", "judge.")
 """Settings that may differ on the machine of a worker: paths, devices and sizes."""
@@ -117,7 +117,7 @@ def _make_served_workers(
         if config.loop.listen:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    environments = [_environment(config, number, devices) for number in range(config.loop.workers)]
+    environments = [worker_environment(config, number, devices) for number in range(config.loop.workers)]
     processes = LocalProcesses(command, environments, directory.worker_log)
     return ServedWorkers(run, *config.loop.address(), processes, announce)
 
@@ -128,17 +128,20 @@ def _weights(part: RoleParts) -> WeightVersions:
     return weights
 
 
-def _environment(config: RunConfig, number: int, devices: int) -> dict[str, str]:
-    """Environment of a worker process: its share of the CPU cores, and its GPUs. The trainer uses the first GPU."""
-    found: dict[str, str] = {}
+def worker_environment(config: RunConfig, number: int, devices: int) -> dict[str, str]:
+    """Environment of a worker process: its share of the CPU cores, and its GPUs after those of the trainer. A worker
+    is no rank of a run by torchrun."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    found = {name: value for name, value in alone.items() if name in os.environ}
     if "OMP_NUM_THREADS" not in os.environ:
         cores = len(os.sched_getaffinity(0))
-        found["OMP_NUM_THREADS"] = str(max(1, cores // (config.loop.workers + 1)))
+        found["OMP_NUM_THREADS"] = str(max(1, cores // (config.loop.workers + ranks)))
     if devices:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         names = visible if len(visible) == devices else [str(each) for each in range(devices)]
         size = config.rollout.engine.gpus()
-        chosen = [names[(1 + number * size + each) % devices] for each in range(size)]
+        chosen = [names[(ranks + number * size + each) % devices] for each in range(size)]
         found["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(chosen))
     return found
 

@@ -6,5 +6,6 @@ pack_cache.py      encoded weights that are being sent
 served_workers.py  the RolloutWorkers of the loop: server and worker processes
 worker_process.py  worker processes of this machine
 client.py          requests of a worker, with retries
+download.py        downloads of weights that go on after a cut connection
 worker.py          the worker: leases prompts, runs the workflow, delivers groups, loads new weights
 """

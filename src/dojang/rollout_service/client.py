@@ -3,16 +3,20 @@ the run has not answered for a given time."""
 
 import asyncio
 import hashlib
+import json
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from http.client import HTTPException
 from typing import Literal, TypeVar
+from urllib.parse import quote, urlencode
 
 import httpx
 from pydantic import BaseModel
 
 from dojang.core.errors import ClusterError, ConfigError
 from dojang.core.keepalive import KEEPALIVE
+from dojang.rollout_service.download import Download, ErrorReply
 from dojang.rollout_service.messages import (
     DeliverReply,
     HeartbeatReply,
@@ -40,7 +44,7 @@ _ANSWER_S = 120.0
 loop.worker_timeout_s."""
 _CONNECT_S = 10.0
 _FIRST_DELAY_S = 0.1
-_LONGEST_DELAY_S = 5.0
+_LONGEST_DELAY_S = 2.0
 _AGAIN = ("damaged", "too_slow")
 """Refusals after which the same request may succeed."""
 
@@ -69,7 +73,7 @@ class ServiceClient:
         parsed = httpx.URL(url)
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ConfigError(f"--join={url} must look like http://HOST:PORT, as `dojang train --print-join` prints it")
-        self.url, self._timeout_s = url.rstrip("/"), timeout_s
+        self.url, self._token, self._timeout_s = url.rstrip("/"), token, timeout_s
         transport = httpx.AsyncHTTPTransport(
             verify=httpx.create_ssl_context() if parsed.scheme == "https" else False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
@@ -119,25 +123,22 @@ class ServiceClient:
 
     async def weights(self, policy: str, version: int, base: int | None, merge: bool) -> bytearray:
         """Fetches a weight pack; goes on where a cut connection ended. VersionGone if it is not held any more."""
-        data, tag = bytearray(), ""
-        query = {"merge": str(int(merge))} | ({} if base is None else {"base": str(base)})
+        query = urlencode({"merge": int(merge)} | ({} if base is None else {"base": base}))
+        url = f"{self.url}/weights/{quote(policy)}/{version}"
+        download = Download(f"{url}?{query}", self._token, _ANSWER_S)
 
         async def fetch() -> bytearray:
-            nonlocal tag
-            headers = {"Range": f"bytes={len(data)}-", "If-Range": tag} if data else {}
-            path = f"/weights/{policy}/{version}"
-            async with self._http.stream("GET", path, params=query, headers=headers) as response:
-                if not response.is_success:
-                    await response.aread()
-                    raise _refusal(response)
-                if response.status_code != httpx.codes.PARTIAL_CONTENT:
-                    data.clear()
-                tag = response.headers.get("etag", "")
-                async for chunk in response.aiter_raw():
-                    data.extend(chunk)
-            return data
+            try:
+                return await asyncio.to_thread(download.fetch)
+            except ErrorReply as error:
+                raise _refusal(error.status, url, error.content) from None
+            except (OSError, HTTPException) as error:
+                raise _Failed(f"{url}: {_describe(error)}") from error
+            except asyncio.CancelledError:
+                download.cancel()
+                raise
 
-        return await self._again(fetch, lambda: len(data))
+        return await self._again(fetch, lambda: download.size)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -150,7 +151,7 @@ class ServiceClient:
     ) -> M:
         response = await self._http.request(method, path, content=content, params=params)
         if not response.is_success:
-            raise _refusal(response)
+            raise _refusal(response.status_code, f"{self.url}{path}", response.content)
         try:
             return parse(kind, response.content)
         except MessageError as error:
@@ -177,26 +178,25 @@ class ServiceClient:
             delay = min(2 * delay, _LONGEST_DELAY_S)
 
 
-def _refusal(response: httpx.Response) -> Exception:
+def _refusal(status: int, url: str, content: bytes) -> Exception:
     """Exception for an error reply."""
     try:
-        content = response.json()
-        code, detail = str(content["error"]), str(content["detail"])
+        reply = json.loads(content)
+        code, detail = str(reply["error"]), str(reply["detail"])
     except (ValueError, KeyError, TypeError):
-        code, detail = "", response.text[:300] or response.reason_phrase
-    if response.status_code == httpx.codes.UNAUTHORIZED:
+        code, detail = "", content[:300].decode(errors="replace")
+    message = f"{url} returned {status}: {detail}"
+    if status == httpx.codes.UNAUTHORIZED:
         return ConfigError(
-            f"{response.url.host} refused the token: set {TOKEN_VARIABLE} to the one that `dojang train --print-join` "
-            "printed"
+            f"{url} refused the token: set {TOKEN_VARIABLE} to the one that `dojang train --print-join` printed"
         )
     if code == "unknown_worker":
         return NotJoined(detail)
     if code == "unknown_weights":
         return VersionGone(detail)
-    message = f"{response.url.copy_with(query=None)} returned {response.status_code}: {detail}"
     if code == "starting":
         return _Starting(message)
-    if response.status_code >= 500 or code in _AGAIN:
+    if status >= 500 or code in _AGAIN:
         return _Failed(message)
     if code in ("wrong_version", "wrong_config", "wrong_data"):
         return ConfigError(detail)

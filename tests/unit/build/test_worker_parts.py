@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dojang import __version__
-from dojang.build.rollout_worker import build_worker, data_digest, rollout_slots
+from dojang.build.rollout_worker import build_worker, data_digest, rollout_slots, worker_environment
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
@@ -78,3 +78,24 @@ def test_a_worker_changes_only_settings_of_its_machine() -> None:
 def test_settings_that_rollout_workers_cannot_have(overrides: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         config_of(*overrides)
+
+
+def test_worker_processes_get_the_gpus_after_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of("loop.workers=3")
+    for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_WORLD_SIZE", "RANK", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def chosen(devices: int) -> list[str]:
+        return [worker_environment(config, number, devices)["CUDA_VISIBLE_DEVICES"] for number in range(3)]
+
+    assert chosen(4) == ["1", "2", "3"]
+    assert chosen(2) == ["1", "0", "1"]
+    assert chosen(1) == ["0", "0", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert chosen(4) == ["5", "6", "7"]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert chosen(4) == ["6", "7", "4"]
+    assert worker_environment(config, 0, 0)["LOCAL_WORLD_SIZE"] == "1"
+    assert int(worker_environment(config, 0, 0)["OMP_NUM_THREADS"]) >= 1
+    assert "CUDA_VISIBLE_DEVICES" not in worker_environment(config, 0, 0)
