@@ -9,7 +9,7 @@ after it are sampled again. Only sampling work can be lost that way, never a sta
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -44,10 +44,15 @@ class Journal:
 
     def append(self, group: Group, *, attempt: int) -> None:
         """Writes a group to disk, whole or not at all. RunDirError if the disk is full."""
-        record = _record(group.prompt_index, attempt, encode(group))
+        self.append_all([JournalEntry(group, attempt)])
+
+    def append_all(self, entries: Iterable[JournalEntry]) -> None:
+        """Writes several groups and flushes them to disk together: flushing takes most of the time."""
+        records = (_record(each.group.prompt_index, each.attempt, encode(each.group)) for each in entries)
+        content = b"".join(records)
         with self._lock, disk_errors(self._path):
             self._repair()
-            append_whole(self._path, record, sync=True)
+            append_whole(self._path, content, sync=True)
 
     def replay(self, problem: Callable[[int], Problem]) -> Iterator[JournalEntry]:
         """Yields the groups in the order they were written; `problem` maps a prompt index to its problem. Truncates a

@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
-from dojang.loop.journal import Journal
+from dojang.loop.journal import Journal, JournalEntry
 from dojang.loop.ledger import Ledger, token_versions
 from dojang.types import Group, Metrics, Problem
 
@@ -65,7 +66,10 @@ class RolloutQueue:
         self._has_signal = has_signal
         self._lease_s = lease_s
         self._leases: dict[int, _Held] = {}
-        self._delivering = asyncio.Lock()
+        self._delivering: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """Locks of the prompts whose groups are being delivered."""
+        self._unwritten: list[tuple[JournalEntry, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._closed = False
         self._failure: BaseException | None = None
@@ -111,7 +115,8 @@ class RolloutQueue:
         tokens are of versions that are too old, or that this run has not published; the prompt is leased again."""
         if group.prompt_index != prompt_index:
             raise ValueError(f"group {group.prompt_index} was delivered as group {prompt_index}")
-        async with self._delivering:  # one at a time: two deliveries of a prompt must not both be written
+        # One at a time for each prompt: two deliveries must not both be written.
+        async with self._delivering.setdefault(prompt_index, asyncio.Lock()):
             answer = await self._take(worker, prompt_index, attempt, group)
         self._events[answer] += 1
         self._notify()
@@ -128,13 +133,38 @@ class RolloutQueue:
         has_signal = self._has_signal(group)
         if self._journal is not None:
             try:
-                await asyncio.to_thread(self._journal.append, group, attempt=attempt)
+                await self._write(JournalEntry(group, attempt))
             except Exception as error:
                 self.fail(error)  # the trainer must know of a full disk, not the worker alone
                 raise
         self._leases.pop(index, None)
         self._note_idle()
         return self.ledger.deliver(index, group, has_signal)
+
+    async def _write(self, entry: JournalEntry) -> None:
+        """Writes a group to the journal; groups that come while others are written are flushed to disk together."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unwritten.append((entry, written))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_all())
+        await written
+
+    async def _write_all(self) -> None:
+        assert self._journal is not None
+        while self._unwritten:
+            batch, self._unwritten = self._unwritten, []
+            error: Exception | None = None
+            try:
+                await asyncio.to_thread(self._journal.append_all, [entry for entry, _ in batch])
+            except Exception as failed:
+                error = failed
+            for _, written in batch:
+                if written.done():  # its delivery was cancelled
+                    continue
+                if error is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(error)
 
     def publish(self, version: int) -> None:
         """Records a published version: more prompts may start."""

@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dojang.core.errors import RunDirError
-from dojang.loop.journal import Journal
+from dojang.loop.journal import Journal, JournalEntry
 from dojang.loop.ledger import Ledger, token_versions
 from dojang.loop.rollout_queue import Lease, QueueClosed, RolloutQueue
 from dojang.types import Group
@@ -332,9 +332,32 @@ def test_two_deliveries_at_once_are_written_once(run: Run, tmp_path: Path) -> No
     run(work)
 
 
+def test_groups_that_come_together_are_flushed_together(run: Run, tmp_path: Path) -> None:
+    class Counted(Journal):
+        sizes: list[int] = []  # noqa: RUF012  # of the groups flushed together
+
+        def append_all(self, entries: Iterable[JournalEntry]) -> None:
+            entries = list(entries)
+            self.sizes.append(len(entries))
+            super().append_all(entries)
+
+    async def work() -> None:
+        journal = Counted(tmp_path / "journal")
+        queue = queue_of(9, 0, journal=journal)
+        for _ in range(9):
+            await leased(queue, "a")
+        answers = await asyncio.gather(*(queue.deliver("a", index, 0, group(index, 0)) for index in range(9)))
+        assert answers == ["taken"] * 9
+        assert sum(journal.sizes) == 9
+        assert len(journal.sizes) <= 2
+        assert sorted(each.group.prompt_index for each in journal.replay(lambda _: PROBLEM)) == list(range(9))
+
+    run(work)
+
+
 def test_a_full_disk_ends_the_waits_of_trainer_and_workers(run: Run, tmp_path: Path) -> None:
     class Full(Journal):
-        def append(self, group: Group, *, attempt: int) -> None:
+        def append_all(self, entries: Iterable[JournalEntry]) -> None:
             raise RunDirError("the disk is full")
 
     async def ends(waiting: Awaitable[object]) -> None:
