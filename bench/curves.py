@@ -1,46 +1,60 @@
 """Draws the mean reward of some runs over their learning, side by side, and prints it as a table.
 
-    python bench/curves.py OUTPUT.png NAME=RUN_DIR/metrics.jsonl NAME=...
+    python bench/curves.py OUTPUT.png [--seconds] NAME=RUN_DIR/metrics.jsonl NAME=...
 
-The x axis counts the steps that the policy had learned from. Of steps without an update the last is shown.
+The x axis counts the steps that the policy had learned from: with a lag, fewer than the run. Of several batches of the
+same policy the last is shown. With --seconds it is the time of all steps so far.
 """
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
 REWARD, ACCURACY, LOSS = "critic/rewards/mean", "val/accuracy", "actor/loss"
+STALENESS = "staleness/max"
 FORMER_ACCURACY = "val/score"
 """Its name in the published results of docs/results."""
 EVERY = 10
 
 
 def read(path: Path, name: str) -> dict[int, float]:
-    """A figure by how many steps the policy had learned from before."""
+    """A figure by the number of steps that the policy had learned from before."""
     found, learned = {}, 0
     for row in map(json.loads, path.read_text().splitlines()):
         if name in row:
-            found[learned] = row[name]
+            found[learned - round(row.get(STALENESS, 0))] = row[name]
         learned += LOSS in row
     return found
 
 
-def smooth(values: dict[int, float]) -> list[float]:
+def read_seconds(path: Path) -> dict[float, float]:
+    """Mean reward by the seconds of all steps so far."""
+    found, seconds = {}, 0.0
+    for row in map(json.loads, path.read_text().splitlines()):
+        if REWARD in row:
+            seconds += row["timing_s/step"]
+            found[seconds] = row[REWARD]
+    return found
+
+
+def smooth(values: Mapping[Any, float]) -> list[float]:
     """Means over the last five steps."""
     found = list(values.values())
     return [sum(found[max(0, at - 4) : at + 1]) / min(at + 1, 5) for at in range(len(found))]
 
 
-def draw(output: Path, runs: dict[str, Path]) -> None:
+def draw(output: Path, runs: dict[str, Path], *, seconds: bool) -> None:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, path in runs.items():
-        values = read(path, REWARD)
+        values: Mapping[Any, float] = read_seconds(path) if seconds else read(path, REWARD)
         axes.plot(list(values), smooth(values), label=name, linewidth=1.6)
-    axes.set(xlabel="steps learned from", ylabel="mean reward, over 5 steps")
+    axes.set(xlabel="seconds" if seconds else "steps learned from", ylabel="mean reward, over 5 steps")
     axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.legend(frameon=False, ncols=2)
     axes.spines[["top", "right"]].set_visible(False)
@@ -63,11 +77,12 @@ def table(runs: dict[str, Path]) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) < 3 or not all("=" in each for each in sys.argv[2:]):
+    output, *named = [each for each in sys.argv[1:] if each != "--seconds"] or [""]
+    if not named or not all("=" in each for each in named):
         raise SystemExit(__doc__)
     matplotlib.use("Agg")
-    runs = {name: Path(path) for name, _, path in (each.partition("=") for each in sys.argv[2:])}
-    draw(Path(sys.argv[1]), runs)
+    runs = {name: Path(path) for name, _, path in (each.partition("=") for each in named)}
+    draw(Path(output), runs, seconds="--seconds" in sys.argv)
     sys.stdout.write(f"{table(runs)}\n")
 
 
