@@ -110,7 +110,7 @@ class ServedWorkers:
         self._service.lost(worker_name(pid))
         if self._service.ended:
             return False
-        self._service.failed(worker_name(pid), reason)
+        self._service.failed(worker_name(pid), reason, killed=True)
         return True
 
 

@@ -106,6 +106,8 @@ class RolloutService:
         self._left = asyncio.Event()
         self._failed: set[str] = set()
         """Names of workers that failed since the last group was taken."""
+        self._productive: set[str] = set()
+        """Names of workers that have delivered a group."""
         self.sent_bytes = 0
         """Bytes of weights sent to workers."""
 
@@ -150,12 +152,15 @@ class RolloutService:
             exception_handlers=ERROR_HANDLERS,
         )
 
-    def failed(self, name: str, reason: str) -> None:
-        """Records that a worker failed. Ends the run after several failures without a group between them."""
+    def failed(self, name: str, reason: str, *, killed: bool = False) -> None:
+        """Records that a worker failed. Ends the run after several failures without a group between them. A worker that
+        was `killed` after it had delivered groups does not count: all of them may be killed at once."""
         if name in self._failed:
             return
-        self._failed.add(name)
         logger.warning("rollout worker %s failed: %s", name, reason)
+        if killed and name in self._productive:
+            return
+        self._failed.add(name)
         if len(self._failed) >= _MOST_FAILURES:
             text = (
                 f"{len(self._failed)} rollout workers failed without a group between them; the last, {name}: {reason}"
@@ -224,7 +229,7 @@ class RolloutService:
     async def _deliver(self, request: Request) -> Response:
         worker, digest = _text(request, "worker"), _text(request, "digest")
         prompt_index, attempt = _number(request, "prompt_index"), _number(request, "attempt")
-        self._check_known(worker)
+        member = self._check_known(worker)
         body = await read_body(request, self._run.group_mb, self._run.upload_s)
         if hashlib.blake2b(body, digest_size=16).hexdigest() != digest:
             raise Refusal(400, "damaged", "the group differs from its digest: it was damaged on the way; send it again")
@@ -235,6 +240,7 @@ class RolloutService:
             raise Refusal(422, "invalid", f"the group is invalid: {error}") from None
         if answer == "taken":
             self._failed.clear()
+            self._productive.add(member.name)
         return _reply(DeliverReply(answer=answer))
 
     async def _weights(self, request: Request) -> Response:
@@ -302,10 +308,11 @@ class RolloutService:
         except MessageError as error:
             raise Refusal(422, "invalid", str(error)) from None
 
-    def _check_known(self, worker: str) -> None:
+    def _check_known(self, worker: str) -> _Member:
         if (member := self._members.get(worker)) is None:
             raise Refusal(409, "unknown_worker", "this worker has not joined, or the run was restarted; join again")
         member.heard = asyncio.get_running_loop().time()
+        return member
 
 
 def _reply(message: Any) -> Response:
