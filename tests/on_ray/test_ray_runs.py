@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from processes import kill, of
 from safetensors.torch import load_file
 
+from dojang.core.run_dir import RunDir
 from run_records import ALIKE, Ledger, ledger, steps_done
 
 pytestmark = pytest.mark.slow
@@ -116,6 +118,33 @@ def test_a_killed_driver_leaves_no_processes_and_the_run_resumes(
     with train(directory, on, *ON_RAY, "--resume") as again:
         again.ends_well(600)
     assert ledger(directory) == undisturbed
+
+
+@pytest.mark.parametrize("mode", ["overlap", "stream"])
+def test_asynchronous_runs_train_every_prompt_once_after_kills(
+    make_cluster: MakeCluster, environment: dict[str, str], tmp_path: Path, mode: str
+) -> None:
+    cluster = make_cluster(2, 2)
+    directory = tmp_path / "run"
+    modes = [f"loop.mode={mode}", "loop.lag=2"]
+    with train(directory, {**environment, "RAY_ADDRESS": cluster.address}, *ON_RAY, *modes) as run:
+        for kind in ("Engine", "Trainer"):
+            done = steps_done(directory)
+            deadline = time.monotonic() + 300
+            while steps_done(directory) <= done and run.process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.2)
+            kill(min(number for number, name in of(cluster.list_all_nodes(), kind).items()))
+        run.ends_well(600)
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if "staleness/max" in row]
+    assert max(row["staleness/max"] for row in steps) <= 2
+    learned = [
+        dict.fromkeys(pq.read_table(RunDir(directory).rollouts("train", at + 1))["prompt_index"].to_pylist())
+        for at in range(len(steps))
+    ]
+    assert [index for each in learned for index in each] == list(range(sum(map(len, learned))))
+    assert len({len(each) for each in learned}) == 1
+    assert of(cluster.list_all_nodes(), *OURS) == {}
 
 
 @pytest.mark.parametrize("trainers", [2, 4])

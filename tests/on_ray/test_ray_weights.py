@@ -9,6 +9,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has it")
+
 from dojang.cluster.ray import engines
 from dojang.cluster.ray.actors import ActorLost
 from dojang.cluster.ray.engines import RayEngine, Sampler

@@ -142,7 +142,7 @@ def make_renderer(
 def make_weights(config: RunConfig, numeric: Numerics) -> WeightVersions:
     """Builds the weight store between a trainer and an engine of this process, or external servers."""
     deltas = DELTA_CHAIN if config.rollout.engine.weight_sync == "delta" else 0
-    return WeightVersions(numeric.compute, keep=config.loop.staleness + 1, deltas=deltas)
+    return WeightVersions(numeric.compute, keep=config.loop.kept_versions, deltas=deltas)
 
 
 class LocalPolicy:

@@ -56,7 +56,7 @@ class RayPolicy:
         self._config, self._runtime = config, config.runtime
         self.tokenizer = tokenizer
         self._numeric = numeric
-        self.weights: LatestWeights | WeightVersions = LatestWeights(keep=config.loop.staleness + 1)
+        self.weights: LatestWeights | WeightVersions = LatestWeights(keep=config.loop.kept_versions)
         if config.rollout.engine.external:
             self.weights = make_weights(config, numeric)
         self._gpus = gpus_each(self._runtime, config.model.device)

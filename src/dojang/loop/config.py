@@ -58,6 +58,12 @@ class LoopConfig(Section):
             return 0 if self.mode == "sync" else 1
         return self.lag
 
+    @property
+    def kept_versions(self) -> int:
+        """Versions of the weights to keep. overlap samples with one that is `lag` steps old; stream with the newest,
+        and keeps the one before for workers that are fetching it."""
+        return {"sync": 1, "overlap": self.staleness + 1, "stream": 2}[self.mode]
+
     @model_validator(mode="after")
     def _modes_agree(self) -> Self:
         if self.mode == "sync" and self.lag:

@@ -278,7 +278,7 @@ class _Device:
     def weight_store(self) -> float:
         """Published versions of the weights: loop.lag + 1 of them. On Ray a trainer has one, and the object store the
         others."""
-        versions = 1 if self.layout.on_ray else self.model.config.loop.staleness + 1
+        versions = 1 if self.layout.on_ray else self.model.config.loop.kept_versions
         if self._publishes_factors:  # all versions share the base weights
             return self._published + versions * self.master * self.learned
         return versions * self._published
