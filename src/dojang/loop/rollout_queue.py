@@ -180,6 +180,11 @@ class RolloutQueue:
         return self.ledger.version
 
     @property
+    def taken(self) -> int:
+        """Number of groups taken from workers."""
+        return self._events["taken"]
+
+    @property
     def ended(self) -> bool:
         """Whether no further prompt will be leased."""
         return self._closed or self.ledger.finished

@@ -56,7 +56,7 @@ M = TypeVar("M", JoinRequest, LeaseRequest, HeartbeatRequest, LeaveRequest)
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 _DISCARD_S = 5.0
-_MOST_FAILURES = 3
+_MOST_FAILURES = 5
 """Failures of workers, without a group taken between them, after which the run fails."""
 
 
@@ -105,7 +105,9 @@ class RolloutService:
         """Workers that have joined and not left, by identifier."""
         self._left = asyncio.Event()
         self._failed: set[str] = set()
-        """Names of workers that failed since the last group was taken."""
+        """Names of workers that failed since a group was taken, from these or other workers."""
+        self._taken = 0
+        """Groups taken before the first of these failures."""
         self._productive: set[str] = set()
         """Names of workers that have delivered a group."""
         self.sent_bytes = 0
@@ -160,6 +162,9 @@ class RolloutService:
         logger.warning("rollout worker %s failed: %s", name, reason)
         if killed and name in self._productive:
             return
+        if self._begun.done() and (taken := self._queue.taken) != self._taken:
+            self._failed.clear()
+            self._taken = taken
         self._failed.add(name)
         if len(self._failed) >= _MOST_FAILURES:
             text = (
@@ -239,7 +244,6 @@ class RolloutService:
         except ValueError as error:
             raise Refusal(422, "invalid", f"the group is invalid: {error}") from None
         if answer == "taken":
-            self._failed.clear()
             self._productive.add(member.name)
         return _reply(DeliverReply(answer=answer))
 

@@ -254,15 +254,15 @@ def test_the_run_fails_when_worker_after_worker_does() -> None:
     async def test() -> None:
         queue = queue_of()
         async with joined(run_of(), queue) as (client, worker):
-            for number in range(4):
+            for number in range(7):
                 name = JOIN.model_copy(update={"name": f"there:{number}"})
                 other = await client.join(name)
-                if number == 1:  # a group between: they work in principle
+                if number == 2:  # a group between: they work in principle
                     lease, _ = await client.lease(worker.worker)
                     assert lease is not None
                     await client.deliver(worker.worker, lease, encode(group_of(0, 0)))
                 await client.leave(other.worker, f"KeyError: {number}")
-            with pytest.raises(ClusterError, match=r"3 rollout workers failed .*there:3: KeyError: 3"):
+            with pytest.raises(ClusterError, match=r"5 rollout workers failed .*there:6: KeyError: 6"):
                 await queue.next_batch()
 
     play(test())
@@ -272,12 +272,12 @@ def test_workers_killed_at_work_do_not_end_the_run() -> None:
     async def test() -> None:
         queue = queue_of(4, 1)
         async with served(run_of(), queue) as (url, service), client_of(url) as client:
-            for number in range(5):
+            for number in range(6):
                 worker = (await client.join(JOIN.model_copy(update={"name": f"there:{number}"}))).worker
                 lease, _ = await client.lease(worker)
                 assert lease is not None
                 await client.deliver(worker, lease, encode(group_of(lease.prompt_index, 0)))
-            for number in range(5):  # all at once, without a group between
+            for number in range(6):  # all at once, without a group between
                 service.lost(f"there:{number}")
                 service.failed(f"there:{number}", "signal SIGKILL", killed=True)
             assert len(await queue.next_batch()) == 4

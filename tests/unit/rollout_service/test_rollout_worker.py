@@ -169,7 +169,7 @@ def test_an_error_of_the_workflow_is_tried_again_and_then_reported(monkeypatch: 
     monkeypatch.setattr("dojang.rollout_service.worker._RETRY_S", 0.0)
 
     async def test() -> None:
-        failures = {0: 2, 1: 9}
+        failures = {0: 2, 1: 15}
 
         async def work(index: int) -> None:
             failures[index] -= 1
@@ -178,7 +178,7 @@ def test_an_error_of_the_workflow_is_tried_again_and_then_reported(monkeypatch: 
 
         queue = queue_of(1, 1)
         async with served(run_of(), queue) as (url, service), client_of(url) as client:
-            for number in range(3):
+            for number in range(5):
                 parts, workflow = parts_of("policy", work=work, slots=1, name=f"here:{number}")
                 with pytest.raises(KeyError, match="prompt 1"):
                     await RolloutWorker(client, parts, asyncio.Event()).run()
@@ -188,7 +188,7 @@ def test_an_error_of_the_workflow_is_tried_again_and_then_reported(monkeypatch: 
 
     async def queue_result(queue: RolloutQueue) -> Any:
         assert queue.ledger.counts()["ready"] == 1
-        with pytest.raises(ClusterError, match=r"here:2: KeyError"):
+        with pytest.raises(ClusterError, match=r"here:4: KeyError"):
             await queue.next_batch()
         return queue.ledger.ready_groups()
 

@@ -72,7 +72,7 @@ def test_the_run_fails_if_worker_processes_cannot_start(tmp_path: Path, monkeypa
         await served.publish(0)
         await asyncio.sleep(0.3)
         await served.start(queue)
-        with pytest.raises(ClusterError, match=r"(?s)3 rollout workers failed .*exit code 1.*no such model"):
+        with pytest.raises(ClusterError, match=r"(?s)5 rollout workers failed .*exit code 1.*no such model"):
             await queue.next_batch()
         queue.close()
         await served.close()
