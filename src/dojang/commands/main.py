@@ -134,7 +134,7 @@ def train(
     from dojang.runs import training
 
     if dry_run:
-        training.dry_run(recipe, overrides or [], run_dir, resume=resume)
+        training.dry_run(recipe, overrides or [], run_dir, resume=resume, join=print_join)
     else:
         training.run(recipe, overrides or [], run_dir, resume=resume, join=print_join)
 

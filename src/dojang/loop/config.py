@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from dojang.core.errors import ConfigError
 from dojang.core.run_dir import ACCURACY, EVALUATION, REWARD
 from dojang.core.section import Section
 
@@ -42,6 +43,16 @@ class LoopConfig(Section):
         """Host and port of `listen`; without it, loopback and any free port."""
         host, _, port = (self.listen or "127.0.0.1:0").rpartition(":")
         return host.strip("[]"), int(port)
+
+    def check_address(self) -> None:
+        """Raises ConfigError if the run cannot listen for rollout workers, by listening for a moment."""
+        if self.listen:
+            from dojang.core.http_service import open_listener
+
+            try:
+                open_listener(*self.address()).close()
+            except ConfigError as error:
+                raise ConfigError(f"loop.listen={self.listen}: {error}") from error
 
     @field_validator("listen")
     @classmethod

@@ -50,6 +50,7 @@ def describe(config: RunConfig) -> str:
             f"  steps   {config.steps} of {_batch(config)}{passes:.2f} passes over the data)",
             f"  learn   {config.algo.name}, {updates} optimizer steps, "
             f"learning rate {config.train.lr:g} ({config.train.schedule})",
+            *_loop(config),
             *_teacher(config),
             f"  eval    {len(prepared.held_out)} held-out problems before, every {config.eval.every} steps, and after",
             *(
@@ -73,6 +74,20 @@ def _batch(config: RunConfig) -> str:
         f"samples of up to "
         f"{rollout.max_tokens} tokens, "
     )
+
+
+def _loop(config: RunConfig) -> list[str]:
+    """Order of rollouts and updates, and the processes that sample, if they do not take turns."""
+    loop = config.loop
+    if loop.mode == "sync":
+        return []
+    samplers = [
+        *(["this process"] if loop.sample_here else []),
+        *([f"{loop.workers} rollout worker{'s' * (loop.workers > 1)}"] if loop.workers else []),
+        *([f"those that join at {loop.listen}"] if loop.listen else []),
+    ]
+    by = f"; sampled by {', '.join(samplers)}" if loop.other_workers else ""
+    return [f"  loop    {loop.mode}, loop.lag={loop.staleness}{by}"]
 
 
 def _overlong(config: RunConfig, prepared: assemble.Prepared) -> list[str]:

@@ -47,10 +47,14 @@ def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: 
     """Trains, and writes a summary however the run ends. With `resume`, continues the run in the directory. With
     `join`, rollout workers of other machines may join, at any free port unless loop.listen is set."""
     directory = choose_directory(recipe, run_dir, resume=resume)
+    start(directory, _settings(recipe, overrides, directory, resume=resume, join=join), resume=resume)
+
+
+def _settings(recipe: str, overrides: Sequence[str], directory: RunDir, *, resume: bool, join: bool) -> Settings:
     settings = settings_of(recipe, overrides, directory, resume=resume)
     if join and not settings.config.loop.listen:
         settings = settings_of(recipe, [*overrides, "loop.listen=0.0.0.0:0"], directory, resume=resume)
-    start(directory, settings, resume=resume)
+    return settings
 
 
 def resume(run_dir: Path, overrides: Sequence[str]) -> None:
@@ -133,6 +137,7 @@ def _once(
     on_ray = config.runtime.name == "ray"
     if on_ray:
         _exit_on_signal()
+    config.loop.check_address()
     prepared = assemble.prepare(config)  # before the directory is made: an error leaves none behind
     config = prepared.config
     ending = replace(ending, steps=config.steps, dropped=prepared.dropped)
@@ -180,11 +185,13 @@ def _keep_directory(config: RunConfig) -> None:
     """Does nothing: this run has claimed its directory already."""
 
 
-def dry_run(recipe: str, overrides: Sequence[str], run_dir: Path | None = None, *, resume: bool = False) -> None:
+def dry_run(
+    recipe: str, overrides: Sequence[str], run_dir: Path | None = None, *, resume: bool = False, join: bool = False
+) -> None:
     """Checks all that a run checks before its first step; prints a description of the run. Raises all errors that it
     finds together. Writes nothing."""
     directory = choose_directory(recipe, run_dir, resume=resume)
-    config = settings_of(recipe, overrides, directory, resume=resume).config
+    config = _settings(recipe, overrides, directory, resume=resume, join=join).config
     errors = ErrorList()
     with errors.collect():
         check_directory(directory, config, resume=resume)
@@ -193,6 +200,8 @@ def dry_run(recipe: str, overrides: Sequence[str], run_dir: Path | None = None, 
         check_disk_space(config, directory)
     with errors.collect():
         config.track.check_port()
+    with errors.collect():
+        config.loop.check_address()
     import_build()
     from dojang.runs.dry_run import describe
 

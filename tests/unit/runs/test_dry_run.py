@@ -10,7 +10,7 @@ import pytest
 from dojang.build import preflight
 from dojang.core import section
 from dojang.core.error_list import SeveralErrors
-from dojang.core.errors import DataError, DojangError, RunDirError
+from dojang.core.errors import ConfigError, DataError, DojangError, RunDirError
 from dojang.runs.training import dry_run
 
 TEXT = [{"question": "the sky?", "answer": "blue"}, {"question": "grass?", "answer": "green"}]
@@ -94,14 +94,31 @@ def test_a_port_in_use_a_small_kv_cache_and_a_full_disk(here: Path, monkeypatch:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        error = refuse(f"track.prometheus.port={port}", "rollout.engine.kv_cache_gb=1e-5", run_dir=here / "run")
+        error = refuse(
+            *(f"track.prometheus.port={port}", "rollout.engine.kv_cache_gb=1e-5"),
+            *("loop.mode=stream", f"loop.listen=127.0.0.1:{port}"),
+            run_dir=here / "run",
+        )
     for words in (
+        f"loop.listen=127.0.0.1:{port}: cannot listen",
         f"cannot listen on track.prometheus.host=127.0.0.1, port={port}",
         "rollout.engine.kv_cache_gb=1e-05 holds 0 tokens",
         "GB of checkpoints (weights and optimizer state, checkpoint.keep=1 and the last) will not fit",
     ):
         assert words in str(error)
     assert not (here / "run").exists()
+
+
+def test_print_join_needs_stream(here: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs mode=stream"):
+        dry_run("quickstart", ["loop.mode=overlap"], here / "run", join=True)
+
+
+def test_the_loop_is_described(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dry_run("quickstart", ["loop.mode=stream", "loop.lag=3", "loop.workers=2"], here / "run", join=True)
+    said = capsys.readouterr().out
+    by = "this process, 2 rollout workers, those that join at 0.0.0.0:0"
+    assert f"loop    stream, loop.lag=3; sampled by {by}" in said
 
 
 def test_a_rollout_server_that_does_not_answer_is_refused() -> None:
