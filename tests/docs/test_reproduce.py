@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 import published_rows
 from doc_shell import Answer, blocks, run, value
-from dojang.build import preflight
 from dojang.cluster.bootstrap import start_cluster
 from dojang.cluster.sagemaker import sdk, submit
 from dojang.commands import app
+from dojang.core import section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduce.md"
 SECTIONS = blocks(PAGE)
@@ -90,7 +90,7 @@ def programs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     # The SDK is not here; what comes before the request is.
     monkeypatch.setattr(sdk, "build_request", lambda job: {})
     monkeypatch.setattr(submit, "attach", lambda job, region, profile: 0)
-    monkeypatch.setattr(preflight, "find_spec", lambda package: True)  # vLLM and Ray are on the clusters of the page
+    monkeypatch.setattr(section, "find_spec", lambda package: True)  # vLLM and Ray are on the clusters of the page
     # A cluster of hosts is not, either: its command runs without one.
     monkeypatch.setattr(start_cluster, "ray_cluster", in_a_cluster)
     recorded: dict[str, Answer] = dict.fromkeys(NOT_HERE, lambda arguments: "")

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from pydantic import ValidationError
 
+from dojang.core import section
 from dojang.core.errors import ConfigError, DataError
 from dojang.data import reasoning_gym
 from dojang.data.reasoning_gym import ReasoningGymConfig
@@ -131,6 +132,6 @@ def test_unknown_split_is_refused() -> None:
 
 
 def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reasoning_gym, "find_spec", lambda name: None)
+    monkeypatch.setattr(section, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'dojang\[reasoning-gym\]'"):
         settings({"maze": {}}).load("train")

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dojang.commands import app
-from dojang.core.errors import ConfigError, DataError
+from dojang.core.errors import ConfigError, DataError, Interrupted
 from dojang.data.prepared import PreparedConfig
 
 STATEMENT = (
@@ -129,7 +129,8 @@ def test_an_interruption_while_dropping_changes_no_count(
     both = ("--subset", "primeintellect", "--subset", "codeforces")
     with monkeypatch.context() as patch:
         patch.setattr("dojang.data.prepare_rows._Progress._drop", interrupted)
-        typed("deepcoder", deepcoder, tmp_path / "out", *both)
+        with pytest.raises(Interrupted):
+            typed("deepcoder", deepcoder, tmp_path / "out", *both)
     with pytest.raises(DataError, match="is not finished"):
         words(tmp_path / "out", "train")
     told = typed("deepcoder", deepcoder, tmp_path / "out", *both)

@@ -13,7 +13,7 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, Interrupted
 from dojang.evaluation import command
 from dojang.evaluation.cases import find_subject, make_cases
-from dojang.evaluation.evaluate_model import SAMPLES, EvalResult, evaluate
+from dojang.evaluation.evaluate_model import SAMPLES, SETTINGS, EvalResult, evaluate
 from dojang.evaluation.options import Options
 from dojang.evaluation.samples import read_samples
 from dojang.types import Message, Outcome, Problem, Verdict
@@ -137,6 +137,8 @@ def test_override_names_the_dataset_and_the_task(tmp_path: Path) -> None:
 
 def test_ctrl_c_names_the_samples_and_how_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def interrupted(*_: Any, **__: Any) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / SETTINGS).write_text("{}")  # the evaluation has begun
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "evaluate_cases", interrupted)
