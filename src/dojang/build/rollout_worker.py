@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -217,7 +218,7 @@ def _own_config(description: RunDescription, overrides: Sequence[str]) -> RunCon
                 f"{each}: a worker has the settings of its run; it may change only "
                 f"{', '.join(name + '*' * name.endswith('.') for name in OWN_SETTINGS)}"
             )
-    config = recipes.resolve("the run", dict(description.config), overrides)
+    config = recipes.resolve("the run", deepcopy(dict(description.config)), overrides)
     unused = {
         "track": TrackConfig(),
         "distillation": None,

@@ -1,5 +1,6 @@
 """Rollout workers built from a run's settings: their share of the work, digests of the data, and what is refused."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from dojang.build.rollout_worker import build_worker, data_digest, rollout_slots
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
-from dojang.rollout_service.messages import RunDescription
+from dojang.rollout_service.messages import RunDescription, digest_of
 from dojang.types import Message, Problem
 
 STREAM = ["loop.mode=stream", "rollout.prompts_per_step=16", "rollout.group_size=8"]
@@ -64,6 +65,14 @@ def test_a_worker_changes_only_settings_of_its_machine() -> None:
             build_worker(description_of(config), [override])
     with pytest.raises(ConfigError, match=r"the run has dojang 0\.0\.1, this machine"):
         build_worker(description_of(config, "0.0.1"))
+
+
+def test_settings_of_its_machine_do_not_keep_a_worker_from_joining() -> None:
+    config = config_of("loop.workers=1")
+    worker = build_worker(description_of(config), ["rollout.engine.max_num_seqs=24", "judge.workers=1"])
+    asyncio.run(worker.close())
+    assert worker.parts.slots == 3
+    assert worker.parts.join.config == digest_of(recipes.to_tree(config))
 
 
 @pytest.mark.parametrize(
