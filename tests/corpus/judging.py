@@ -67,7 +67,8 @@ async def judge_all(isolation: str, cache: Path, chosen: list[Entry], binaries: 
             key = (entry.language, entry.source)
             async with turns:
                 if kept and kept.exists():
-                    pool._binaries.put(key, kept.read_bytes())
+                    binary = kept.read_bytes()
+                    pool._binaries.put(key, binary, len(binary))
                 judgement = await pool.judge(submission)
                 if kept and not kept.exists() and third(entry) and (binary := pool._binaries.get(key)):
                     kept.write_bytes(binary)

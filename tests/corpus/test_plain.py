@@ -137,7 +137,7 @@ def test_the_same_binary_does_the_same(isolation: str, offers: dict[str, str]) -
         async with JudgePool(cache=cache_root(), isolation=isolation, workers=1) as pool:
             shared = bool(pool.host.launch_spec("cpp17", source)["shared"])
             if shared in _compiled:
-                pool._binaries.put(("cpp17", source), _compiled[shared])
+                pool._binaries.put(("cpp17", source), _compiled[shared], len(_compiled[shared]))
             executions = [await pool.run("cpp17", source, each, Limits(memory_mb=512)) for each in inputs]
             _compiled[shared] = pool._binaries.get(("cpp17", source))
             return executions, _compiled[shared]

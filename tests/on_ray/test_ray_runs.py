@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from dojang.core.run_dir import RunDir
 from run_records import ALIKE, Ledger, ledger, steps_done
 
+pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has it")
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("DOJANG_KILLS", "4"))
 """How many processes are killed in one run."""
