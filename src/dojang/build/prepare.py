@@ -23,6 +23,7 @@ from dojang.build.sft import fit_rows
 from dojang.config.run_config import RunConfig
 from dojang.core.error_list import ErrorList
 from dojang.core.errors import ConfigError, DataError
+from dojang.core.in_process import function_name, in_process
 from dojang.core.paths import cache_root
 from dojang.core.section import complaints
 from dojang.loop.checkpoint_ranking import check_source
@@ -112,6 +113,16 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True, pack
         raise
 
 
+def _check_travels(config: RunConfig) -> None:
+    """Raises ConfigError if rollout workers in other processes could not import a reward."""
+    local = [name for name in getattr(config.task, "rewards", {}) if in_process(name)]
+    if local and config.loop.other_workers:
+        raise ConfigError(
+            f"rollout workers are other processes, which cannot import {function_name(local[0])!r}; put it into a "
+            "module and give it as 'package.module:function', or leave loop.workers and loop.listen out"
+        )
+
+
 def _check_settings(config: RunConfig, errors: ErrorList, *, dry: bool, packages: bool) -> dict[str, Algorithm]:
     """Checks settings against this machine and the models; returns the algorithm of each role, unless one is wrong."""
     if packages:
@@ -128,6 +139,8 @@ def _check_settings(config: RunConfig, errors: ErrorList, *, dry: bool, packages
             check_model(each)
     with errors.collect():
         check_teacher(config)
+    with errors.collect():
+        _check_travels(config)
     if not dry and config.runtime.name == "local":  # on Ray the ranks are actors; RunConfig has checked their number
         with errors.collect():
             check_processes(config)

@@ -22,7 +22,6 @@ from dojang.cluster.runtime_config import LocalConfig
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
-from dojang.core.in_process import function_name, in_process
 from dojang.core.run_dir import RunDir
 from dojang.engine.config import StartedEngineSection
 from dojang.loop.prompt_sampler import draw_prompts
@@ -94,7 +93,6 @@ def _make_served_workers(
     directory: RunDir,
     console: Console,
 ) -> ServedWorkers:
-    _check_travels(config)
     dtype = str(numeric.compute).removeprefix("torch.")  # the checksum of the weights depends on it
     sent = config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
     given = os.environ.get(TOKEN_VARIABLE, "")
@@ -145,15 +143,6 @@ def worker_environment(config: RunConfig, number: int, devices: int) -> dict[str
         chosen = [names[(ranks + number * size + each) % devices] for each in range(size)]
         found["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(chosen))
     return found
-
-
-def _check_travels(config: RunConfig) -> None:
-    """Raises ConfigError if a worker in another process could not build its part of the run."""
-    if local := [name for name in getattr(config.task, "rewards", {}) if in_process(name)]:
-        raise ConfigError(
-            f"rollout workers are other processes, which cannot import {function_name(local[0])!r}; put it into a "
-            "module and give it as 'package.module:function', or leave loop.workers and loop.listen out"
-        )
 
 
 @dataclass(frozen=True, slots=True)

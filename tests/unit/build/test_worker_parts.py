@@ -2,9 +2,11 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import dojang
 from dojang import __version__
 from dojang.build.rollout_worker import build_worker, data_digest, rollout_slots, worker_environment
 from dojang.config import recipe as recipes
@@ -87,6 +89,16 @@ def test_settings_of_its_machine_do_not_keep_a_worker_from_joining() -> None:
 def test_settings_that_rollout_workers_cannot_have(overrides: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         config_of(*overrides)
+
+
+def test_a_reward_that_workers_cannot_import_is_refused_before_the_run(tmp_path: Path) -> None:
+    def reward(completions: list[str], **columns: object) -> list[float]:
+        return [0.0 for _ in completions]
+
+    rows, loop = [{"prompt": "1+1?"}, {"prompt": "1+2?"}], {"mode": "stream", "workers": 1}
+    with pytest.raises(ConfigError, match="rollout workers are other processes, which cannot import"):
+        dojang.train(model="dojang-tiny", dataset=rows, reward_funcs=[reward], run_dir=tmp_path / "run", loop=loop)
+    assert not (tmp_path / "run").exists()
 
 
 def test_worker_processes_get_the_gpus_after_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
