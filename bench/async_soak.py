@@ -10,6 +10,7 @@
     join      a worker joins at any moment, drains and leaves
     disk      a full disk, then `dojang resume` (needs root: a small file system)
     overlap   SIGKILL of a run with loop.mode=overlap; then `dojang resume`
+    mixed     the first four and joining workers, by turns
 
 After each run: every prompt is learned in exactly one step, no sample is staler than loop.lag, no process and no shared
 memory is left, and in overlap the tokens are those of a run without faults. Exit status 1 otherwise.
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,8 +34,9 @@ from typing import Any
 from async_soak_run import WORKER_TIMEOUT_S, Shape, SoakRun, Violation, sampled_tokens, shared_memory
 from machine import arguments, machine
 
-KINDS = ("worker", "trainer", "all", "stop", "link", "join", "disk", "overlap")
-FAULTS_PER_RUN = 5
+IN_TURN = ("worker", "trainer", "all", "stop", "join")
+"""Kinds that need nothing but processes: "mixed" makes them by turns, in one run."""
+KINDS = ("worker", "trainer", "all", "stop", "link", "join", "disk", "overlap", "mixed")
 DISK_MB = 16
 
 
@@ -60,12 +63,14 @@ class Soak:
         seed: int,
         *,
         shape: Shape | None = None,
+        faults_per_run: int = 5,
+        longest_delay_s: float = 6.0,
         local: int = 1,
         joined: int = 1,
         popen: Callable[..., subprocess.Popen[Any]] = subprocess.Popen,
     ) -> None:
         self._folder, self._draw, self._seed = folder, Random(seed), seed
-        self._shape = shape or Shape()
+        self._shape, self._most, self._delay_s = shape or Shape(), faults_per_run, longest_delay_s
         self._options: dict[str, Any] = {"popen": popen, "local": local, "joined": joined}
         self._number = 0
         self._undisturbed: dict[str, list[Any]] | None = None
@@ -75,7 +80,7 @@ class Soak:
         result, started = Result(kind), time.monotonic()
         result.skipped = missing_for(kind)
         while not result.skipped and result.faults < faults and len(result.violations) < 3:
-            self._one_run(kind, min(FAULTS_PER_RUN, faults - result.faults), result)
+            self._one_run(kind, min(self._most, faults - result.faults), result)
         result.seconds = time.monotonic() - started
         return result
 
@@ -93,7 +98,7 @@ class Soak:
                     if not run.reaches(moment):
                         break
                     # Rarely later: while a resumed run or a new worker builds its parts.
-                    time.sleep(self._draw.uniform(0, self._draw.choice((0.5, 0.5, 6.0))))
+                    time.sleep(self._draw.uniform(0, self._draw.choice((0.5, 0.5, self._delay_s))))
                     result.faults += run.is_running() and fault(self._draw)
                 found = run.finish()
                 if kind == "overlap" and not found and sampled_tokens(run.directory) != self._reference():
@@ -129,7 +134,8 @@ class Soak:
             "join": run.join_worker,
             "disk": run.fill_disk,
         }
-        return run, faults[kind]
+        turns = cycle(faults[each] for each in IN_TURN)
+        return run, faults[kind] if kind in faults else lambda draw: next(turns)(draw)
 
     def _reference(self) -> dict[str, list[Any]]:
         """Tokens of a run without faults."""

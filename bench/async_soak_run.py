@@ -175,17 +175,13 @@ class SoakRun:
         """Kills one worker. One that joined is replaced, the trainer replaces its own."""
         if not (pids := self.worker_pids()):
             return False
-        _signal(draw.choice(pids), signal.SIGKILL)
-        self.replace_workers()
-        return True
-
-    def replace_workers(self) -> None:
-        """Starts workers in the place of those that joined and were killed."""
+        pid = draw.choice(pids)
+        _signal(pid, signal.SIGKILL)
         for number, worker in enumerate(self.workers):
-            with suppress(subprocess.TimeoutExpired):
-                worker.wait(0.1)
-            if worker.returncode == -signal.SIGKILL:
+            if worker.pid == pid:
+                worker.wait()
                 self.workers[number] = self.join("worker.log")
+        return True
 
     def kill_trainer(self, draw: Random) -> bool:
         """Kills the trainer, with the rollout service in it, and resumes the run."""
@@ -235,7 +231,10 @@ class SoakRun:
         if trainer.poll() is not None:  # the run is over
             joiner.kill()
             joiner.wait()
-        elif joiner.returncode:
+        elif joiner.returncode not in (
+            0,
+            -signal.SIGTERM,
+        ):  # the signal ends it before it has joined or after it is done
             text = self.log(name).read_text()[-500:]
             raise Violation(f"a worker told to stop ended with {joiner.returncode}: {text}")
         return made

@@ -10,20 +10,26 @@ from random import SystemRandom
 import pytest
 
 import commands
-from async_soak import Soak
+from async_soak import IN_TURN, Soak
 from async_soak_run import Shape
 
 pytestmark = pytest.mark.slow
-FAULTS = 3
 
 
-@pytest.mark.parametrize("kind", ["worker", "trainer", "all", "stop", "link", "join", "disk", "overlap"])
-def test_every_prompt_is_learned_once_after_faults(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "faults"), [("mixed", 3 * len(IN_TURN)), ("link", 3), ("disk", 3), ("overlap", 3)])
+def test_every_prompt_is_learned_once_after_faults(kind: str, faults: int, tmp_path: Path) -> None:
     seed = int(os.environ.get("DOJANG_KILL_SEED") or SystemRandom().randrange(10**6))
-    # Workers that join are forked, and so start quickly; those of a trainer import everything anew.
-    soak = Soak(tmp_path, seed, shape=Shape(steps=12), local=0, joined=2, popen=commands.Popen)
-    result = soak.soak(kind, FAULTS)
+    soak = Soak(
+        tmp_path,
+        seed,
+        shape=Shape(steps=30 if kind == "mixed" else 15),
+        faults_per_run=faults,
+        longest_delay_s=2.0,
+        local=0,  # workers that join are forked, and so start quickly; those of a trainer import everything anew
+        popen=commands.Popen,
+    )
+    result = soak.soak(kind, faults)
     if result.skipped:
         pytest.skip(result.skipped)
     assert result.violations == [], f"seed {seed}"
-    assert result.faults == FAULTS
+    assert result.faults == faults
