@@ -24,10 +24,21 @@ from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir, disk_errors, write_atomi
 __all__ = ["Settings", "check_directory", "choose_directory", "settings_of", "step_of", "write_settings"]
 
 RESUMABLE = (
-    *("steps", "epochs", "rollout.", "train.", "eval.every", "checkpoint.", "health.", "judge.", "track", "runtime"),
+    *(
+        "steps",
+        "epochs",
+        "rollout.",
+        "train.",
+        "eval.every",
+        "checkpoint.",
+        "health.",
+        "judge.",
+        "track",
+        "runtime",
+        "loop.",
+    ),
     *("distillation.url", "distillation.timeout_s", "distillation.attempts", "distillation.concurrency"),
     *("distillation.max_errors", "distillation.token_env"),
-    *("loop.workers", "loop.listen", "loop.sample_here", "loop.worker_timeout_s"),
     *("tester.max_tokens", "tester.lr", "tester.url", "tester.engines", "tester.trainers"),
 )
 """Prefixes of the settings that may change when a run is resumed."""
@@ -39,8 +50,6 @@ FIXED = {
     "tester.model": "the checkpoint has that model's weights",
     "data": "the next steps would repeat some problems and skip others",
     "seed": "the next steps would repeat some problems and skip others",
-    "loop.mode": "the checkpoint has the rollouts that wait for their update",
-    "loop.lag": "the checkpoint has the rollouts that wait for their update",
 }
 """Reasons why settings cannot change, by prefix; also exceptions to RESUMABLE: they decide what a checkpoint holds."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/")  # Path makes s3:/ of s3://
