@@ -19,6 +19,7 @@ memory is left, and in overlap the tokens are those of a run without faults. Exi
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -124,7 +125,8 @@ class Soak:
         if kind == "overlap":
             run = SoakRun(folder / "run", self._shape, mode="overlap", popen=self._options["popen"])
             return run, run.kill_trainer
-        shape = replace(self._shape, steps=5 * self._shape.steps) if kind == "join" else self._shape
+        # The run goes on during these faults, and must not be over before the last.
+        shape = replace(self._shape, steps=5 * self._shape.steps) if kind in ("stop", "join") else self._shape
         run = SoakRun(folder / "run", shape, **self._options)
         faults = {
             "worker": run.kill_worker,
@@ -239,6 +241,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--keep", type=Path, help="folder for the runs; those with violations stay")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # removes what it has made
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="dojang-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
     if not asked.json:
