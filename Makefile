@@ -28,7 +28,7 @@ done > $$(echo $(1)/lib/python*/site-packages)/base.pth
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all check-ci test-ci test-prometheus test-ray test-sagemaker test-trl test-vllm prometheus check bench docs clean
+.PHONY: help install quickstart test test-all test-soak check-ci test-ci test-prometheus test-ray test-sagemaker test-trl test-vllm prometheus check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -61,7 +61,10 @@ test: $(READY)  ## run the tests of all parts, in about ten minutes on two cores
 	$(call two_lots,-m "not slow" tests/architecture tests/contracts tests/unit/[a-h]*,-m "not slow" tests/unit/[i-z]* tests/golden)
 
 test-all: $(READY)  ## run all tests that need no other environment: also slow ones, whole runs, resuming, the corpus of programs
-	$(call two_lots,--ignore=tests/unit,tests/unit)
+	$(call two_lots,-m "not soak" --ignore=tests/unit,-m "not soak" tests/unit)
+
+test-soak: $(READY)  ## run asynchronous runs through many kills, cut links and full disks; links and disks need root
+	$(BIN)/python -m pytest -m soak tests/resume
 
 test-prometheus: $(READY) $(PROMETHEUS)  ## run the tests of dashboards and alerts, by Prometheus' own tools
 	$(BIN)/python -m pytest tests/prometheus

@@ -253,7 +253,7 @@ class RolloutQueue:
     def describe(self) -> str:
         """Says which groups the next batch lacks, and which workers hold them; from any thread."""
         missing, now = self.ledger.missing(), time.monotonic()
-        held = [(index, lease) for index in missing if (lease := self._leases.get(index))]
+        held = [(index, lease) for index in missing if (lease := self._leases.get(index)) and lease.expires > now]
         parts = []
         for worker in dict.fromkeys(lease.worker for _, lease in held):
             own = [(lease.since, index) for index, lease in held if lease.worker == worker]
