@@ -65,7 +65,7 @@ def test_without_the_hub_a_model_comes_from_its_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(catalogue, "why_unreachable", lambda: "https://hub cannot be reached: no route")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     repository = tmp_path / "models--org--name"
-    with pytest.raises(ModelError, match=r"'org/name' is not in .* no route.*hf download org/name --local-dir DIR"):
+    with pytest.raises(ModelError, match=r"'org/name' is neither .* no route.*hf download org/name --local-dir DIR"):
         resolve("org/name")
     place = model_at(repository / "snapshots" / ("0" * 40))
     (repository / "refs").mkdir()
