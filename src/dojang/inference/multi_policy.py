@@ -11,7 +11,7 @@ __all__ = ["MultiPolicyEngine"]
 
 
 class MultiPolicyEngine:
-    """The first policy's RolloutEngine, plus a second engine that loads the same version of its own weights."""
+    """RolloutEngine of the first policy. Loading a version also loads that version of the second policy's weights."""
 
     def __init__(self, first: RolloutEngine, second: RolloutEngine, *, concurrent: bool = False) -> None:
         """`concurrent`: the engines share no device, so both load weights at once."""

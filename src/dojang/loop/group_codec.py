@@ -111,7 +111,7 @@ class _Bytes:
         return int(found)
 
     def array(self, dtype: str, count: int) -> "np.ndarray[Any, Any]":
-        """Array of its own, in the byte order of this machine."""
+        """Copy of the bytes as an array, in the native byte order."""
         kind = np.dtype(dtype)
         return np.frombuffer(self.take(count * kind.itemsize), dtype=kind).astype(kind.newbyteorder("="), copy=False)
 

@@ -1,4 +1,4 @@
-"""Trainer in a thread of its own, so that rollouts go on while it computes.
+"""Runs a trainer in a separate thread, so that rollouts go on while it computes.
 
 A trainer's methods are coroutines that compute without a pause: in the loop's thread nothing else would run meanwhile.
 All calls run in one thread, one after another, with the caller's number of CPU threads, so they compute the same as in
