@@ -147,7 +147,12 @@ def _make_runtime(config: RunConfig) -> tuple[RunConfig, Numerics, ProcessGroup,
     prepare_torch(numeric.device)
     ranks = join_process_group(numeric.device, config.train.sequence_parallel)
     ranks.broadcast_first(config.steps)  # the other ranks do not load the data
-    return config, numeric, ranks, lambda each, source, tokenizer: LocalPolicy(each, numeric, ranks, source, tokenizer)
+    reservations: list[Callable[[], int]] = []
+
+    def make(each: RunConfig, source: str, tokenizer: PreTrainedTokenizerBase) -> LocalPolicy:
+        return LocalPolicy(each, numeric, ranks, source, tokenizer, reservations=reservations)
+
+    return config, numeric, ranks, make
 
 
 def _make_parts(config: RunConfig, prepared: Prepared, make: MakePolicy) -> dict[str, RoleParts]:
@@ -186,6 +191,7 @@ def run_worker_rank(config: RunConfig) -> None:
     for (role, each), algorithm in zip(config.roles().items(), make_algorithms(config).values(), strict=True):
         source = models.resolve(each.model.name)
         tokenizer, _ = load_tokenizer(source)
-        trainers[role] = LocalPolicy(each, numeric, ranks, source, tokenizer).make_trainer(algorithm)
+        policy = LocalPolicy(each, numeric, ranks, source, tokenizer, reservations=[])
+        trainers[role] = policy.make_trainer(algorithm)
     first, *others = trainers.values()
     distributed.run_worker_rank(MultiPolicyTrainer(trainers, algorithm) if others else first, ranks)

@@ -1,6 +1,7 @@
 """Builds one policy of a run in this process: model, tokenizer, prompt renderer, engine and trainer."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -156,7 +157,10 @@ class LocalPolicy:
         source: str,
         tokenizer: PreTrainedTokenizerBase,
         weights: WeightVersions | None = None,
+        reservations: list[Callable[[], int]] | None = None,
     ) -> None:
+        """`reservations`: GPU memory that the trainers of this process will still allocate, for engines beside them."""
+        self._reservations = reservations
         self._config, self._numeric, self._ranks, self._source = config, numeric, ranks, source
         self.tokenizer = tokenizer
         self.weights = weights or make_weights(config, numeric)
@@ -166,7 +170,20 @@ class LocalPolicy:
 
     def make_engine(self) -> RolloutEngine:
         """Builds the inference engine."""
-        return make_engine(self._config, self._numeric, self._source, self._policy, self.tokenizer, self.weights)
+        reservations = self._reservations
+
+        def reserved() -> int:
+            return sum(each() for each in reservations or ())
+
+        return make_engine(
+            self._config,
+            self._numeric,
+            self._source,
+            self._policy,
+            self.tokenizer,
+            self.weights,
+            reserved=reserved if reservations is not None else None,
+        )
 
     def make_trainer(self, algorithm: Algorithm) -> TorchTrainer:
         """Builds the trainer, with the reference model, critic and teacher that the configuration needs."""
@@ -192,7 +209,7 @@ class LocalPolicy:
         if has_critic(algorithm):
             value_model = load_model(self._source, numeric.master, self._device)
             critic = Critic(value_model, algorithm, config.train, compute=numeric.compute, ranks=self._ranks)
-        return TorchTrainer(
+        trainer = TorchTrainer(
             self._policy,
             reference,
             self.tokenizer,
@@ -209,6 +226,11 @@ class LocalPolicy:
             teacher=teacher,
             ranks=self._ranks,
         )
+        engine = config.rollout.engine
+        if self._reservations is not None and numeric.device.type == "cuda" and engine.copies_trainer:
+            passes = trainer.measure_passes()
+            self._reservations.append(lambda: trainer.reserved_bytes(passes, config.loop.kept_versions))
+        return trainer
 
     def _load_policy(self) -> PreTrainedModel:
         lora, numeric = self._config.train.lora, self._numeric
@@ -263,10 +285,12 @@ def make_engine(
     weights: WeightStore,
     *,
     alone: bool = False,
+    reserved: Callable[[], int] | None = None,
     threads: int | None = None,
 ) -> RolloutEngine:
     """Builds the inference engine of a model. Without a `policy` to copy, an engine in this process loads the model.
-    `alone`: no other process uses its GPUs. `threads`: CPU threads, if the engine's settings have none."""
+    `alone`: no other process uses its GPUs. `reserved` tells how much GPU memory trainers of this process will still
+    allocate. `threads`: CPU threads, if the engine's settings have none."""
 
     def model() -> PreTrainedModel:
         if policy is None or policy.device.type != numeric.device.type or getattr(policy, "is_quantized", False):
@@ -283,6 +307,7 @@ def make_engine(
             context=config.rollout.max_model_len,
             float32_head=config.model.head_dtype == "float32",
             alone=alone,
+            reserved=reserved,
             threads=threads or _threads_beside_judge(config),
         )
     )

@@ -41,6 +41,8 @@ class EngineParts:
     float32_head: bool
     alone: bool
     """No other process uses the engine's GPUs."""
+    reserved: Callable[[], int] | None
+    """Tells how many bytes trainers of this process will still allocate on the engine's GPU; None: not known."""
     threads: int | None
     """CPU threads, if the section does not set them; None: torch's default."""
 
@@ -74,8 +76,8 @@ class StartedEngineSection(EngineSection):
     """Maximum number of sequences in a batch (continuous batching), as far as their KV cache fits `kv_cache_gb`."""
     kv_cache_gb: float | None = Field(default=None, gt=0)
     """KV cache size in GiB. Defaults to 4 on a CPU. On a GPU without a trainer (on Ray, unless runtime.gpus is below 1)
-    most of the memory its weights leave free; beside a trainer a third of the free memory. Waiting prompts that
-    are already prefilled come on top."""
+    most of the memory its weights leave free. Beside a trainer half of what updates, which are measured at the start,
+    leave free; vllm takes a third of the free memory. Waiting prompts that are already prefilled come on top."""
 
 
 class TorchEngineConfig(StartedEngineSection):
@@ -104,6 +106,7 @@ class TorchEngineConfig(StartedEngineSection):
             TorchEngine,
             kv_cache_gb=self.kv_cache_gb,
             alone=parts.alone,
+            reserved=parts.reserved,
             prefill_chunk_tokens=self.prefill_chunk_tokens,
         )
         if found.engine == "generate":

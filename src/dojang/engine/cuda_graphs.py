@@ -41,6 +41,8 @@ class CudaGraphRunner:
         self._count = 0
         """Rows that are no padding."""
         self._pool: Any = None
+        self._capturing = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        """Graphs keep the priority of the stream that captures them."""
         self._captured_keys: ref[Tensor] | None = None
 
     def num_steps(self, samplings: Sequence[Sampling], left: Sequence[int]) -> int:
@@ -125,7 +127,7 @@ class CudaGraphRunner:
         self._step(rows, samples=samples)
         graph = torch.cuda.CUDAGraph()
         # Thread-local: another thread may use the GPU meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._capturing, capture_error_mode="thread_local"):
             logits_NV = self._step(rows, samples=samples)
         self._pool = graph.pool()
         for target, value in zip((self._token_N, self._position_N, self._sampler.step), kept, strict=True):

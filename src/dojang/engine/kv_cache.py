@@ -208,10 +208,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def default_kv_cache_bytes(device: torch.device, *, alone: bool = False) -> int:
-    """Default size of the KV cache: 4 GiB on a CPU, a share of the free memory on a GPU."""
+def default_kv_cache_bytes(
+    device: torch.device, *, alone: bool = False, reserved: Callable[[], int] | None = None
+) -> int:
+    """Default size of the KV cache: 4 GiB on a CPU, a share of the free memory on a GPU. `reserved` tells how much
+    trainers on the same GPU will still allocate."""
     if device.type != "cuda":
         return DEFAULT_BYTES
     free, _ = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return kv_budget(free + cached, alone=alone)
+    return kv_budget(free + cached, alone=alone, reserved=None if reserved is None else reserved())

@@ -27,11 +27,12 @@ def longest_sequence(budget: int, token_bytes: int) -> int:
     return budget // token_bytes // _LENGTH_MULTIPLE * _LENGTH_MULTIPLE
 
 
-def kv_budget(free: int, *, alone: bool) -> int:
+def kv_budget(free: int, *, alone: bool, reserved: int | None = None) -> int:
     """Bytes for the KV cache out of `free` bytes, with the engine's weights already there. An engine alone on its GPU
-    takes 85%, but leaves 2 GiB (half, on a very small GPU); one that shares it with others takes a third."""
+    takes 85%, but leaves 2 GiB (half, on a very small GPU). One beside trainers takes half of what they will not
+    allocate, which is `reserved`; if that is not known, a third."""
     if not alone:
-        return free // 3
+        return free // 3 if reserved is None else max(1, (free - reserved) // 2)
     return max(free // 2, min(free * 85 // 100, free - _MARGIN))
 
 

@@ -76,6 +76,7 @@ class TorchEngine:
         max_num_seqs: int,
         kv_cache_gb: float | None = None,
         alone: bool = False,
+        reserved: Callable[[], int] | None = None,
         prefill_chunk_tokens: int | None = None,
         context: int | None = None,
         threads: int | None = None,
@@ -83,8 +84,9 @@ class TorchEngine:
         float32_head: bool = False,
         weight_sync: Literal["full", "delta"] = "full",
     ) -> None:
-        """`alone`: no other process or trainer uses the same GPU, so the KV cache may take most of it. `weight_sync`:
-        load full weights or deltas."""
+        """`alone`: no other process or trainer uses the same GPU, so the KV cache may take most of it. `reserved`
+        tells at the first request how many bytes trainers will still allocate there. `weight_sync`: load full weights
+        or deltas."""
         decoder = Decoder(model, dtype, float32_head=float32_head)
         self._device = decoder.device
         self._threads = threads
@@ -94,7 +96,7 @@ class TorchEngine:
         budget = (
             max(1, int(kv_cache_gb * 2**30))
             if kv_cache_gb
-            else partial(default_kv_cache_bytes, decoder.device, alone=alone)
+            else partial(default_kv_cache_bytes, decoder.device, alone=alone, reserved=reserved)
         )
         self._scheduler = Scheduler(
             decoder,
@@ -233,6 +235,9 @@ class TorchEngine:
         torch.get_num_threads()  # fixes this thread's number now; torch reads a shared default at the first call
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # a new thread starts on device 0
+            torch.cuda.synchronize()  # the weights were copied on another stream
+            # The small kernels of decoding go before the large ones of a trainer on the same GPU.
+            torch.cuda.set_stream(torch.cuda.Stream(priority=-1))  # type: ignore[no-untyped-call]
         started.set()
         while not self._closed:
             self._run_commands()

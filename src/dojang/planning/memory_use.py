@@ -125,17 +125,24 @@ def _caches(found: "list[_Device]", layout: Layout, held: Mapping[str, int]) -> 
         if not each.engine_here:
             continue
         free = max(0, int(layout.gpu.memory_gib * GIB) - taken) if layout.gpu else 0
-        caches.append(each.cache(_spare(each, layout, free)))
+        caches.append(each.cache(_spare(each, layout, free, held)))
         taken += caches[-1].bytes
     return caches
 
 
-def _spare(engine: "_Device", layout: Layout, free: int) -> int:
+def _spare(engine: "_Device", layout: Layout, free: int, held: Mapping[str, int]) -> int:
     """Bytes for the KV cache out of those that are free, as the engines compute them."""
     if layout.alone and layout.gpu and engine.rollout.engine.name == "vllm":  # it measures its activations
         kept = int((1 - UTILIZATION) * layout.gpu.memory_gib * GIB)
         return max(0, free - kept - int(engine.engine_work))
-    return kv_budget(free, alone=layout.alone)
+    if layout.on_ray or "gradients" not in held or not engine.rollout.engine.copies_trainer:  # no trainer beside it
+        return kv_budget(free, alone=layout.alone)
+    offloaded = "optimizer" in engine.train.offload
+    passes = sum(held[name] for name in ("copies", "activations", "scores", "gathered"))
+    # An offloaded optimizer state visits the GPU between two passes.
+    passes = max(passes, held["optimizer"]) if offloaded else passes + held["optimizer"]
+    versions = held["weight store"] + held["new version"]
+    return kv_budget(free, alone=layout.alone, reserved=held["gradients"] + passes + versions)
 
 
 def _phases(held: Mapping[str, int], first: "_Device", layout: Layout) -> dict[str, tuple[str, ...]]:

@@ -23,6 +23,7 @@ from dojang.trainer.optimizer import make_optimizer, optimizer_on_device
 from dojang.trainer.packed_attention import use_packed_attention
 from dojang.trainer.packing import MicroBatch
 from dojang.trainer.process_group import SINGLE_PROCESS, ProcessGroup
+from dojang.trainer.update_memory import gradient_bytes, missing_state_bytes
 from dojang.types import Metrics
 
 __all__ = ["Critic"]
@@ -119,6 +120,10 @@ class Critic:
         with optimizer_on_device(device, self._optimizer, offload="optimizer" in self._config.offload):
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+
+    def missing_bytes(self) -> int:
+        """GPU memory that its updates will still allocate next to those of the policy."""
+        return gradient_bytes(self._optimizer) + missing_state_bytes(self._config.optimizer, self._optimizer)
 
     def save(self, path: Path) -> None:
         """Saves into a folder of the checkpoint directory `path`. All ranks must call this."""

@@ -7,7 +7,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dojang.trainer.process_group import ProcessGroup
 
-__all__ = ["full_tensor", "shard"]
+__all__ = ["full_tensor", "local_part", "shard"]
 
 
 def shard(module: torch.nn.Module, ranks: ProcessGroup, compute: torch.dtype, *, offload: bool = False) -> None:
@@ -47,3 +47,9 @@ def full_tensor(tensor: Tensor) -> Tensor:
     """Gathers a sharded tensor from all ranks; other tensors as they are. All ranks must call this."""
     gather = getattr(tensor, "full_tensor", None)  # not by isinstance: its class is slow to import
     return tensor if gather is None else gather()
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """This rank's shard of a tensor; other tensors as they are. Without gradient."""
+    local = getattr(tensor, "to_local", None)
+    return tensor.detach() if local is None else local().detach()

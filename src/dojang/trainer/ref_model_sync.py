@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dojang.trainer import checkpoint
+from dojang.trainer.fsdp import local_part
 
 __all__ = ["restore_reference", "save_reference", "sync_reference"]
 
@@ -21,7 +21,9 @@ def sync_reference(policy: torch.nn.Module, reference: torch.nn.Module, alpha: f
     for module in (policy, reference):
         _reshard(module)
     with torch.no_grad():
-        for source, target in zip(map(_own, policy.parameters()), map(_own, reference.parameters()), strict=True):
+        for source, target in zip(
+            map(local_part, policy.parameters()), map(local_part, reference.parameters()), strict=True
+        ):
             # In the precision of the policy; the reference may be in half precision.
             mixed = target.to(source).lerp(source, alpha) if alpha < 1 else source
             target.copy_(mixed)
@@ -51,9 +53,3 @@ def _reshard(module: torch.nn.Module) -> None:
     reshard: Any = getattr(module, "reshard", None)
     if reshard is not None:
         reshard()
-
-
-def _own(parameter: Tensor) -> Tensor:
-    """This rank's shard of a weight."""
-    local = getattr(parameter, "to_local", None)
-    return parameter.detach() if local is None else local().detach()

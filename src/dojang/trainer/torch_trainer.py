@@ -38,6 +38,7 @@ from dojang.trainer.process_group import SINGLE_PROCESS, ProcessGroup
 from dojang.trainer.ref_model_sync import restore_reference, save_reference, sync_reference
 from dojang.trainer.teacher_model import Teacher
 from dojang.trainer.ulysses import attention_heads, check_heads, shard_sequence
+from dojang.trainer.update_memory import full_micro_batch, gradient_bytes, missing_state_bytes, peak_bytes
 from dojang.types import Group, Metrics, Sample
 
 __all__ = ["TorchTrainer"]
@@ -239,6 +240,38 @@ class TorchTrainer:
             if self._entropy_bonus is not None and state["entropy"] is not None:
                 self._entropy_bonus.restore(json.loads(state["entropy"]))
         checkpoint.load_weights(self._model, weights)
+
+    def measure_passes(self) -> int:
+        """Measures the GPU memory of forward and backward passes, by two over a full micro-batch: the second one next
+        to the gradients of the first. All ranks must call this."""
+
+        def passes() -> None:
+            for _ in range(2):
+                for batch in self._batches(samples):
+                    logp_BT, _ = self._policy(batch)
+                    (logp_BT.sum() * 0.0).backward()
+
+        samples = full_micro_batch(self._max_microbatch_tokens * self._ranks.data, self._max_tokens)
+        found = peak_bytes(self._model.device, passes)
+        self._optimizer.zero_grad(set_to_none=True)
+        return found
+
+    def reserved_bytes(self, passes: int, versions: int) -> int:
+        """GPU memory that updates will still allocate, with `passes` bytes for forward and backward passes, and that
+        `versions` more published versions take."""
+        offload, state = self._config.offload, missing_state_bytes(self._config.optimizer, self._optimizer)
+        found = passes + (0 if self._critic is None else self._critic.missing_bytes())
+        if "optimizer" in offload:  # its state visits the GPU between two passes
+            found = max(found, gradient_bytes(self._optimizer) + state)
+        else:
+            found += state
+        return found + versions * self._published_bytes()
+
+    def _published_bytes(self) -> int:
+        """Bytes of a published version of the weights."""
+        if self._config.lora is not None and self._config.lora.publish == "factors":
+            return gradient_bytes(self._optimizer)  # as large as the factors
+        return sum(each.numel() for each in self._model.parameters()) * self._compute.itemsize
 
     async def close(self) -> None:
         if self._ranks.world > 1 and torch.distributed.is_initialized():  # another trainer may have closed it

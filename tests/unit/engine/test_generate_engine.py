@@ -162,6 +162,7 @@ def parts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EngineP
         None,
         float32_head=False,
         alone=False,
+        reserved=None,
         threads=None,
     )
 

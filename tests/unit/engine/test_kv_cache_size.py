@@ -51,6 +51,15 @@ def test_cache_share_depends_on_sharing_the_gpu(free: float, alone: bool, expect
     assert kv_budget(int(free * GIB), alone=alone) == int(expected * GIB)
 
 
+@pytest.mark.parametrize(("free", "reserved", "expected"), [(60, 20, 20), (60, 0, 30), (24, 20, 2)])
+def test_cache_beside_a_trainer_leaves_what_updates_need(free: int, reserved: int, expected: int) -> None:
+    assert kv_budget(free * GIB, alone=False, reserved=reserved * GIB) == expected * GIB
+
+
+def test_cache_is_never_less_than_a_byte_so_that_the_error_names_it() -> None:
+    assert kv_budget(GIB, alone=False, reserved=2 * GIB) == 1
+
+
 def test_free_memory_is_measured_at_the_first_request(gpus: Callable[..., None]) -> None:
     gpus(60)
     assert default_kv_cache_bytes(torch.device("cuda")) == 20 * GIB
@@ -65,20 +74,25 @@ def test_the_torch_engine_passes_it_on(
     monkeypatch: pytest.MonkeyPatch,
     alone: bool,
 ) -> None:
-    asked: list[bool] = []
+    asked: list[tuple[bool, int]] = []
 
-    def spare(device: torch.device, *, alone: bool = False) -> int:
-        asked.append(alone)
+    def spare(device: torch.device, *, alone: bool, reserved: Callable[[], int]) -> int:
+        asked.append((alone, reserved()))
         return GIB
 
     monkeypatch.setattr("dojang.engine.torch_engine.default_kv_cache_bytes", spare)
     monkeypatch.setattr(kv_cache, "default_kv_cache_bytes", spare)
     engine = TorchEngine(
-        micro_model(torch.float32), tokenizer, WeightVersions(torch.float32), max_num_seqs=4, alone=alone
+        micro_model(torch.float32),
+        tokenizer,
+        WeightVersions(torch.float32),
+        max_num_seqs=4,
+        alone=alone,
+        reserved=lambda: 7,
     )
     assert asked == []  # what is loaded after the engine, such as a trainer, counts too
     engine._scheduler.check(8)
-    assert asked == [alone]
+    assert asked == [(alone, 7)]
 
 
 def test_vllm_alone_on_its_gpus_sizes_its_cache_itself(gpus: Callable[..., None]) -> None:

@@ -1,6 +1,7 @@
 """What the trainer does on a GPU: one attention kernel for all samples, and memory given back."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -157,6 +158,7 @@ def test_offloaded_state_takes_no_gpu_memory(tokenizer: PreTrainedTokenizerBase,
     held = {}
     steps(make(tokenizer, GPU, torch.bfloat16), groups)  # the workspace of matrix products stays allocated
     for offload in ((), ("optimizer", "reference")):
+        gc.collect()  # the trainer before has cycles
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         trainer = make(tokenizer, GPU, torch.bfloat16, offload=offload)
@@ -179,3 +181,24 @@ def test_a_float32_head_does_not_round_scores_on_a_gpu() -> None:
     wide.sum().backward()
     assert x.grad is not None
     assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}, {"offload": ("optimizer", "reference")}])
+def test_reserved_memory_suffices_for_updates(
+    tokenizer: PreTrainedTokenizerBase, groups: list[Group], settings: dict[str, Any]
+) -> None:
+    steps(make(tokenizer, GPU, torch.bfloat16), groups)  # the workspace of matrix products stays allocated
+    gc.collect()
+    trainer = make(tokenizer, GPU, torch.bfloat16, **settings)
+    reserved = trainer.reserved_bytes(trainer.measure_passes(), versions=2)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    steps(trainer, groups)
+    for version in (1, 2):
+        asyncio.run(trainer.publish(version))
+    used = torch.cuda.max_memory_allocated() - before
+    assert used <= 1.05 * reserved
+    assert used > 0.6 * reserved
+    weights = sum(each.numel() for each in trainer._model.parameters())
+    after = trainer.reserved_bytes(0, versions=0)
+    assert after == (4 * weights if "offload" in settings else 0)  # the optimizer state is there

@@ -1,0 +1,66 @@
+"""GPU memory that updates will allocate, measured before the first rollout.
+
+An engine on the same GPU sizes its KV cache at its first request, before the first update. It must leave room for
+gradients, activations, optimizer state and published weights.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dojang.core.errors import TrainingError
+from dojang.trainer.fsdp import local_part
+from dojang.trainer.memory import optimizer_bytes
+from dojang.types import Completion, Outcome, Sample, Verdict
+
+__all__ = ["full_micro_batch", "gradient_bytes", "missing_state_bytes", "peak_bytes"]
+
+_PROMPT = 16
+
+
+def full_micro_batch(tokens: int, max_tokens: int) -> list[Sample]:
+    """Makes up samples of one prompt, each `max_tokens` tokens long, that fill a micro-batch of `tokens` tokens."""
+    answer = Completion((0,) * max_tokens, (0.0,) * max_tokens, "", "length", 0)
+    sample = Sample.of((0,) * _PROMPT, answer, Verdict(Outcome.WRONG, 0.0))
+    return [sample] * max(1, (tokens - _PROMPT) // max_tokens)
+
+
+def peak_bytes(device: torch.device, compute: Callable[[], None]) -> int:
+    """Computes, and returns the bytes of GPU memory that it allocates at its peak. Raises TrainingError if there is not
+    enough."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    try:
+        compute()
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            "the GPU has too little memory for an update: set train.gradient_checkpointing=true, lower "
+            "train.max_tokens_per_microbatch or rollout.max_tokens, or train a LoRA; `dojang plan` shows what needs "
+            f"memory ({error})"
+        ) from error
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - before
+    torch.cuda.empty_cache()  # other CUDA streams cannot use what this one has cached
+    return peak
+
+
+def gradient_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of the gradients of all trained weights."""
+    return sum(each.nbytes for each in _parameters(optimizer))
+
+
+def missing_state_bytes(name: str, optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of optimizer state that are not allocated yet: all of them before the first step, none after it or after a
+    restore. For muon it is more than will be needed."""
+    if optimizer.state:
+        return 0
+    parameters = _parameters(optimizer)
+    itemsize = max((each.element_size() for each in parameters), default=0)
+    return int(optimizer_bytes(name, itemsize, 0, sum(each.numel() for each in parameters)))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """This rank's part of the trained weights."""
+    return [local_part(each) for group in optimizer.param_groups for each in group["params"]]
