@@ -128,6 +128,24 @@ def test_workers_that_hold_what_is_missing_are_named(clock: Clock) -> None:
     )
 
 
+def test_an_expired_lease_counts_as_without_a_worker(clock: Clock) -> None:
+    async def described() -> list[str]:
+        queue, said = RolloutQueue(Ledger(3, 0), has_signal=lambda group: True, lease_s=60), list[str]()
+        for worker in ("killed", "alive"):
+            assert await queue.lease(worker, 0.0) is not None
+        for _ in range(2):
+            clock.now += 40
+            queue.heartbeat("alive")
+            said.append(queue.describe())
+        return said
+
+    assert asyncio.run(described()) == [
+        "batch 0 lacks 3 of 3 groups: 1 held by killed, the oldest (prompt 0) for 40 s, 1 held by alive, the oldest "
+        "(prompt 1) for 40 s, 1 without a worker",
+        "batch 0 lacks 3 of 3 groups: 1 held by alive, the oldest (prompt 1) for 80 s, 2 without a worker",
+    ]
+
+
 @pytest.mark.parametrize("mode", ["sync", "stream"])
 def test_a_run_that_hangs_says_why_and_keeps_stacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mode: str
