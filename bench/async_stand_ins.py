@@ -12,7 +12,7 @@ from dojang.algos.grpo import GrpoConfig
 from dojang.core.run_dir import RunDir
 from dojang.loop.config import HealthConfig
 from dojang.loop.health_check import HealthCheck
-from dojang.loop.prompt_sampler import draw_prompts
+from dojang.loop.prompt_sampler import problem_at
 from dojang.loop.rollout_workers import LocalWorkers
 from dojang.loop.run import Run
 from dojang.loop.run_state import State
@@ -176,7 +176,7 @@ def make_run(case: Case, mode: str, steps: int, folder: Path, engine: Engine, tr
     workflow, trainer = Workflow(engine), StandInTrainer(case.update_s)
 
     def problem(prompt_index: int) -> Problem:
-        return draw_prompts(PROBLEMS, 0, prompt_index, 1)[0][1]
+        return problem_at(PROBLEMS, 0, prompt_index)
 
     return Run(
         seed=0,

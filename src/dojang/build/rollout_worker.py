@@ -7,9 +7,10 @@ import hashlib
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -24,7 +25,7 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.core.run_dir import RunDir
 from dojang.engine.config import StartedEngineSection
-from dojang.loop.prompt_sampler import draw_prompts
+from dojang.loop.prompt_sampler import problem_at
 from dojang.loop.rollout_workers import LocalWorkers, RolloutWorkers
 from dojang.protocols import Judge, RolloutEngine, ServingEngine, Workflow
 from dojang.rollout_service.client import TOKEN_VARIABLE
@@ -77,7 +78,7 @@ def make_workers(
     loop = config.loop
     if loop.mode != "stream":
         return []
-    problem = _problem_of(prepared, config)
+    problem = partial(problem_at, prepared.train, config.seed)
     if not loop.other_workers:
         return [LocalWorkers(workflow, engine, problem)]
     # Without samples the engine of this process still loads weights, for evaluations.
@@ -99,7 +100,7 @@ def _make_served_workers(
     run = ServedRun(
         description=RunDescription(dojang=__version__, config=recipes.to_tree(sent), policies=list(parts)),
         data=data_digest(prepared.train),
-        problem=_problem_of(prepared, config),
+        problem=partial(problem_at, prepared.train, config.seed),
         weights={role: _weights(part) for role, part in parts.items()},
         token=given or secrets.token_urlsafe(24),
         timeout_s=config.loop.worker_timeout_s,
@@ -193,7 +194,7 @@ def build_worker(description: RunDescription, overrides: Sequence[str] = (), *, 
         join=join,
         engines=engines,
         workflow=make_workflow(config, prepared.task, sampling),
-        problem=_problem_of(prepared, config),
+        problem=partial(problem_at, prepared.train, config.seed),
         slots=rollout_slots(config),
     )
     return BuiltWorker(parts, prepared.judge)
@@ -215,11 +216,3 @@ def _own_config(description: RunDescription, overrides: Sequence[str]) -> RunCon
         "eval": config.eval.model_copy(update={"benchmarks": {}}),
     }
     return config.model_copy(update=unused)
-
-
-def _problem_of(prepared: Prepared, config: RunConfig) -> Callable[[int], Problem]:
-    def problem(prompt_index: int) -> Problem:
-        ((_, found),) = draw_prompts(prepared.train, config.seed, prompt_index, 1)
-        return found
-
-    return problem

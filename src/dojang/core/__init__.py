@@ -12,6 +12,7 @@ user_code.py    file and line of an exception in the user's code
 in_process.py   names for functions given as Python objects
 checksum.py     checksum over weights
 output_head.py  float32 logits
+sum_metrics.py  sums of metrics by name
 hub.py          whether the Hugging Face hub can be reached
 keepalive.py    TCP keepalive options
 http_service.py  parts of HTTP services

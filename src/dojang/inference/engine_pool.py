@@ -8,16 +8,16 @@ newest weights.
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dojang.core.errors import ClusterError, DojangError, RanksLost
+from dojang.core.sum_metrics import sum_metrics
 from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Metrics, Sampling
 
-__all__ = ["EnginePool", "sum_metrics"]
+__all__ = ["EnginePool"]
 
 logger = logging.getLogger(__name__)
 _ATTEMPTS = 3
@@ -160,12 +160,3 @@ class EnginePool:
                 replica.weights_lost = isinstance(error, RanksLost)
                 replica.reason = f"{type(error).__name__}: {error}"
             loading = None
-
-
-def sum_metrics(figures: Iterable[Metrics | None]) -> Metrics:
-    """Sum the metrics of several engines."""
-    sums = defaultdict[str, float](float)
-    for each in figures:
-        for name, value in (each or {}).items():
-            sums[name] += value
-    return sums

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from dojang.inference.engine_pool import sum_metrics
+from dojang.core.sum_metrics import sum_metrics
 from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Metrics, Sampling
 

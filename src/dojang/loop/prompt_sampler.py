@@ -11,16 +11,18 @@ import numpy as np
 
 from dojang.types import Problem
 
-__all__ = ["draw_prompts"]
+__all__ = ["draw_prompts", "problem_at"]
 
 
 def draw_prompts(problems: Sequence[Problem], seed: int, first: int, count: int) -> list[tuple[int, Problem]]:
     """Draws `count` problems from position `first` on, each with its prompt index."""
-    size = len(problems)
-    return [
-        (prompt_index, problems[_shuffle(seed, prompt_index // size, size)[prompt_index % size]])
-        for prompt_index in range(first, first + count)
-    ]
+    return [(prompt_index, problem_at(problems, seed, prompt_index)) for prompt_index in range(first, first + count)]
+
+
+def problem_at(problems: Sequence[Problem], seed: int, prompt_index: int) -> Problem:
+    """Returns the problem that is drawn at a prompt index."""
+    epoch, place = divmod(prompt_index, len(problems))
+    return problems[_shuffle(seed, epoch, len(problems))[place]]
 
 
 @lru_cache(maxsize=2)  # a step may span two epochs

@@ -10,7 +10,7 @@ from dojang.loop.checkpoint_ranking import CheckpointRanking
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
-from dojang.loop.prompt_sampler import draw_prompts
+from dojang.loop.prompt_sampler import problem_at
 from dojang.loop.rollout_workers import RolloutWorkers
 from dojang.protocols import Algorithm, RolloutEngine, Tracker, Trainer, Workflow
 from dojang.types import Group, Metrics, Problem, Sample
@@ -80,5 +80,4 @@ class Run:
 
     def problem(self, prompt_index: int) -> Problem:
         """Returns the problem drawn at this index of the run."""
-        ((_, problem),) = draw_prompts(self.problems, self.seed, prompt_index, 1)
-        return problem
+        return problem_at(self.problems, self.seed, prompt_index)

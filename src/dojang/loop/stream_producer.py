@@ -7,11 +7,11 @@ not depend on the clock, their tokens do. A kill loses no judged group: each is 
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from dojang.core.sum_metrics import sum_metrics
 from dojang.loop.health_check import has_signal
 from dojang.loop.journal import Journal
 from dojang.loop.ledger import Ledger
@@ -65,7 +65,7 @@ class StreamProducer:
         started = time.monotonic()
         with activity("load"):
             figures = [await workers.publish(version) for workers in self._run.workers]
-        self._transfer = {**_sum(figures), "timing_s/load": time.monotonic() - started}
+        self._transfer = {**sum_metrics(figures), "timing_s/load": time.monotonic() - started}
         self._loaded = version
 
     async def announce(self, version: int) -> None:
@@ -153,8 +153,3 @@ def _restore(run: Run, state: State, rounds: int) -> Ledger:
         ready,
         **settings,
     )
-
-
-def _sum(figures: Sequence[Metrics]) -> Metrics:
-    names = dict.fromkeys(name for each in figures for name in each)
-    return {name: sum(each.get(name, 0.0) for each in figures) for name in names}

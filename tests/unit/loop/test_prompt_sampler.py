@@ -1,6 +1,6 @@
 import pytest
 
-from dojang.loop.prompt_sampler import draw_prompts
+from dojang.loop.prompt_sampler import draw_prompts, problem_at
 from dojang.types import Message, Problem
 
 PROBLEMS = [Problem(f"p/{place}", "p", (Message("user", str(place)),), str(place)) for place in range(10)]
@@ -39,6 +39,9 @@ def test_the_order_does_not_depend_on_how_many_are_posed_at_a_time(size: int) ->
 def test_prompt_indices_count_on_over_the_end_of_a_pass() -> None:
     assert [prompt_index for prompt_index, _ in draw_prompts(PROBLEMS, 0, 8, 5)] == [8, 9, 10, 11, 12]
     assert places(8, 5) == places(0, 20)[8:13]
+    assert [problem_at(PROBLEMS, 0, index) for index in range(8, 13)] == [
+        problem for _, problem in draw_prompts(PROBLEMS, 0, 8, 5)
+    ]
 
 
 def test_more_than_two_passes_in_one_step() -> None:

@@ -26,7 +26,7 @@ from dojang.loop.config import HealthConfig
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
-from dojang.loop.prompt_sampler import draw_prompts
+from dojang.loop.prompt_sampler import problem_at
 from dojang.loop.rollout import compute_advantages, sample_batch
 from dojang.loop.rollout_workers import LocalWorkers
 from dojang.loop.run import Run
@@ -169,7 +169,7 @@ def make_run(
         sampled = workflow(4, 1.0, 0)
 
         def problem(prompt_index: int) -> Problem:
-            return draw_prompts(TRAIN, 0, prompt_index, 1)[0][1]
+            return problem_at(TRAIN, 0, prompt_index)
 
         return Run(
             seed=0,
