@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from dojang.config.key_docs import keys as all_keys
 from dojang.config.overrides import annotation_at, apply_overrides, element_of, is_number, remove, tag_of
 from dojang.config.renamed_keys import RENAMED
-from dojang.config.run_config import RunConfig, Task, sections
+from dojang.config.run_config import STREAM_ALGORITHM, RunConfig, Task, sections, stream_chooses_algorithm
 from dojang.core.errors import ConfigError
 from dojang.core.section import flatten
 from dojang.judge.config import JudgeConfig
@@ -57,7 +57,8 @@ def resolve(recipe: str, tree: dict[str, Any], overrides: Sequence[str] = ()) ->
         if not mistakes:
             return config
     except ValidationError as error:
-        mistakes += [*_mistakes(error), *_hidden_mistakes(tree, error)]
+        mistakes += [_with_chosen_algorithm(line, tree) for line in _mistakes(error)]
+        mistakes += _hidden_mistakes(tree, error)
     listing = "\n".join(f"  - {line}" for line in mistakes)
     count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
     raise ConfigError(f"{count} in the configuration of {recipe!r}:\n{listing}")
@@ -154,6 +155,20 @@ def _mistakes(error: ValidationError, *section: str) -> list[str]:
     for detail in (found := error.errors()):
         detail["loc"] = (*section, *detail["loc"])
     return list(dict.fromkeys(line for detail in found for line in _explain(detail)))
+
+
+def _with_chosen_algorithm(line: str, tree: dict[str, Any]) -> str:
+    """Adds to a mistake in algo.KEY that loop.mode=stream chose the algorithm, and how to choose the usual one."""
+    section, _, key = line.partition(":")[0].partition(".")
+    given, usual = tree.get("algo"), RunConfig.model_fields["algo"].default
+    if section != "algo" or not isinstance(given, dict) or not stream_chooses_algorithm(tree):
+        return line
+    chosen = f"{line} (algo.name={STREAM_ALGORITHM} was chosen by loop.mode=stream, as none was given)"
+    try:
+        type(usual).model_validate({key: given.get(key)})
+    except ValidationError:
+        return chosen if "no such key" in line else line
+    return f"{chosen}; write algo.name={usual.name} algo.{key}={given[key]}"
 
 
 def _hidden_mistakes(tree: dict[str, Any], error: ValidationError) -> list[str]:

@@ -7,7 +7,7 @@ union is a registry: its members are the choices of `name`.
 import math
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -45,7 +45,7 @@ from dojang.trainer.config import CriticConfig, TrainConfig
 from dojang.workflows.coder_tester import CoderTesterConfig, TesterConfig
 from dojang.workflows.single_turn import SingleTurnConfig
 
-__all__ = ["Data", "ModelConfig", "RunConfig", "Task", "sections"]
+__all__ = ["STREAM_ALGORITHM", "Data", "ModelConfig", "RunConfig", "Task", "sections", "stream_chooses_algorithm"]
 
 Algorithm = Annotated[
     GrpoConfig
@@ -80,6 +80,17 @@ def sections(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         return [section for member in typing.get_args(annotation) for section in sections(member)]
     return []
+
+
+STREAM_ALGORITHM = "m2po"
+"""Algorithm of loop.mode=stream if none is named: it is made for stale data."""
+
+
+def stream_chooses_algorithm(tree: Mapping[str, Any]) -> bool:
+    """Reports whether loop.mode=stream chooses the algorithm of these settings, because they name none."""
+    loop, algo = tree.get("loop"), tree.get("algo")
+    unnamed = algo is None or (isinstance(algo, Mapping) and "name" not in algo)
+    return isinstance(loop, Mapping) and loop.get("mode") == "stream" and unnamed
 
 
 class ModelConfig(Section):
@@ -137,9 +148,8 @@ class RunConfig(Section):
         """Fills in default names: `algo.kl_coef=0.05` alone means the default algorithm with that KL coefficient."""
         if not isinstance(tree, dict):
             return tree
-        loop, algo = tree.get("loop"), tree.get("algo")
-        if isinstance(loop, dict) and loop.get("mode") == "stream" and (algo is None or isinstance(algo, dict)):
-            tree = {**tree, "algo": {"name": "m2po", **(algo or {})}}  # made for stale data
+        if stream_chooses_algorithm(tree):
+            tree = {**tree, "algo": {"name": STREAM_ALGORITHM, **(tree.get("algo") or {})}}
         named = {
             section: {"name": cls.model_fields[section].default.name, **tree[section]}
             for section in ("task", "workflow", "algo", "runtime")

@@ -239,6 +239,15 @@ def test_weights_are_for_rewards_there_are() -> None:
             "nothing corrects for the lag",
         ),
         (("algo.name=m2po", "algo.old_logprobs=trainer"), "algo.old_logprobs: "),
+        (
+            ("loop.mode=stream", "algo.clip_high=0.3"),
+            "algo.name=m2po was chosen by loop.mode=stream, as none was given); write algo.name=grpo algo.clip_high=0",
+        ),
+        (("loop.mode=stream", "algo.old_logprobs=trainer"), "write algo.name=grpo algo.old_logprobs=trainer"),
+        (
+            ("loop.mode=stream", "algo.value_clip=0.1"),
+            "setting of algo.name=ppo (algo.name=m2po was chosen by loop.mode=stream, as none was given)",
+        ),
         (("algo.corrections=[{name: icepop}]",), "with old_logprobs=behaviour; set old_logprobs=trainer"),
         (
             ("algo.name=maxrl", "task={name: code}"),
