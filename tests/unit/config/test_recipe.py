@@ -358,6 +358,16 @@ def test_files_that_cannot_be_a_recipe(tmp_path: Path) -> None:
     assert "cannot read" in complaint(str(tmp_path / "folder.yaml"))
 
 
+def test_a_lag_that_is_the_default_is_no_difference() -> None:
+    unset, one, two = (
+        recipes.load("quickstart", ["loop.mode=stream", *more]) for more in ((), ("loop.lag=1",), ("loop.lag=2",))
+    )
+    assert recipes.differences(unset, one) == recipes.differences(one, unset) == {}
+    assert recipes.differences(unset, two) == {"loop.lag": (None, 2)}
+    sync = recipes.load("quickstart", ["algo.name=m2po"])
+    assert recipes.differences(sync, one) == {"loop.mode": ("sync", "stream"), "loop.lag": (None, 1)}
+
+
 def test_differences_name_both_values() -> None:
     old = recipes.load("quickstart")
     new = recipes.load("quickstart", ["steps=41", "algo.kl_coef=0.5", "data.name=custom", "data.load_with=mine:load"])

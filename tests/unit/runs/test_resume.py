@@ -151,3 +151,11 @@ def test_every_shipped_recipe_resumes_with_unchanged_settings(tmp_path: Path) ->
         settings = settings_of(name, [], directory, resume=False)
         write_settings(directory, settings, settings.config)
         assert resumed(directory, recipe=name).notes == ["settings: as before"]
+
+
+def test_a_default_lag_that_is_written_out_is_no_change(tmp_path: Path) -> None:
+    directory = RunDir(tmp_path / "run")
+    settings = settings_of("quickstart", ["loop.mode=stream"], directory, resume=False)
+    write_settings(directory, settings, settings.config)
+    assert resumed(directory, "loop.lag=1").notes == ["settings: as before"]
+    assert resumed(directory, "loop.lag=2").notes == ["changed settings:", "  loop.lag: None -> 2"]
