@@ -32,7 +32,7 @@ from dojang.rollout_service.messages import (
     parse,
 )
 
-__all__ = ["TOKEN_VARIABLE", "NotJoined", "ServiceClient", "VersionGone"]
+__all__ = ["TOKEN_VARIABLE", "NotJoined", "ServiceClient", "VersionGone", "check_token"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,6 +47,7 @@ _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 2.0
 _AGAIN = ("damaged", "too_slow")
 """Refusals after which the same request may succeed."""
+_PRINTED = "as `dojang train --print-join` prints it"
 
 
 class NotJoined(Exception):
@@ -70,25 +71,23 @@ class ServiceClient:
 
     def __init__(self, url: str, token: str, *, timeout_s: float) -> None:
         """`timeout_s`: seconds without an answer after which the run is given up."""
-        parsed = httpx.URL(url)
-        if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ConfigError(f"--join={url} must look like http://HOST:PORT, as `dojang train --print-join` prints it")
+        scheme = _check_address(url)
+        check_token(token)
         self.url, self._token, self._timeout_s = url.rstrip("/"), token, timeout_s
         transport = httpx.AsyncHTTPTransport(
-            verify=httpx.create_ssl_context() if parsed.scheme == "https" else False,
+            verify=httpx.create_ssl_context() if scheme == "https" else False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
             socket_options=KEEPALIVE,
         )
         self._http = httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"},
-            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
             transport=transport,
         )
 
     async def describe(self) -> RunDescription:
-        """Returns the settings of the run."""
-        return await self._again(lambda: self._ask(RunDescription, "GET", "/run"))
+        """Returns the settings of the run. ConfigError if something else listens at its address."""
+        return await self._again(lambda: self._ask(RunDescription, "GET", "/run", limit_s=max(1.0, self._timeout_s)))
 
     async def join(self, message: JoinRequest) -> JoinReply:
         """Joins the run. ConfigError if the worker does not fit it."""
@@ -147,15 +146,30 @@ class ServiceClient:
         return await self._again(lambda: self._ask(kind, "POST", path, content=message.model_dump_json().encode()))
 
     async def _ask(
-        self, kind: type[M], method: str, path: str, content: bytes | None = None, params: dict[str, str] | None = None
+        self,
+        kind: type[M],
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        params: dict[str, str] | None = None,
+        limit_s: float = _ANSWER_S,
     ) -> M:
-        response = await self._http.request(method, path, content=content, params=params)
+        timeout = httpx.Timeout(min(limit_s, _ANSWER_S), connect=min(limit_s, _CONNECT_S))
+        try:
+            response = await self._http.request(method, path, content=content, params=params, timeout=timeout)
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            if reason := _wrong_server(error):
+                raise ConfigError(f"no rollout service at {self.url}: {reason}; give the address {_PRINTED}") from None
+            raise
         if not response.is_success:
             raise _refusal(response.status_code, f"{self.url}{path}", response.content)
         try:
             return parse(kind, response.content)
         except MessageError as error:
-            raise ClusterError(f"{self.url}{path} is no rollout service of this version of dojang: {error}") from None
+            raise ConfigError(
+                f"no rollout service of this version of dojang at {self.url}: {path} returned {error}; give the "
+                f"address {_PRINTED}"
+            ) from None
 
     async def _again(self, send: Callable[[], Awaitable[T]], progress: Callable[[], int] = lambda: 0) -> T:
         """Sends until it succeeds; ClusterError when `timeout_s` has passed without progress."""
@@ -170,12 +184,38 @@ class ServiceClient:
                 if loop.time() > deadline:
                     raise ClusterError(
                         f"the run at {self.url} did not answer for {self._timeout_s:g} s ({_describe(error)}); see "
-                        "whether it still trains, and start the worker again"
+                        "whether it trains, at this address, and start the worker again"
                     ) from error
                 if delay == _FIRST_DELAY_S and not isinstance(error, _Starting):
                     logger.warning("%s: %s; trying again", self.url, _describe(error))
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, _LONGEST_DELAY_S)
+
+
+def _check_address(url: str) -> str:
+    """Returns the scheme of a URL. ConfigError if it is no address of a run."""
+    try:
+        parsed = httpx.URL(url)
+        parsed.host.encode("idna")
+    except (httpx.InvalidURL, UnicodeError):
+        parsed = httpx.URL("")
+    whole = parsed.host and not (parsed.query or parsed.fragment) and (parsed.port or 0) < 2**16
+    if parsed.scheme not in ("http", "https") or not whole:
+        raise ConfigError(f"--join={url} must look like http://HOST:PORT, {_PRINTED}")
+    return parsed.scheme
+
+
+def check_token(token: str) -> None:
+    """Raises ConfigError if a token cannot be sent in a header."""
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise ConfigError(f"{TOKEN_VARIABLE} must have printable ASCII characters without spaces only")
+
+
+def _wrong_server(error: Exception) -> str:
+    """Says why there is another server at the address; "" if the request may succeed when it is sent again."""
+    if isinstance(error, httpx.DecodingError) or "illegal status line" in str(error):
+        return f"what listens there does not speak HTTP ({error})"
+    return f"TLS failed ({error})" if "[SSL" in str(error) else ""
 
 
 def _refusal(status: int, url: str, content: bytes) -> Exception:
@@ -186,7 +226,7 @@ def _refusal(status: int, url: str, content: bytes) -> Exception:
     except (ValueError, KeyError, TypeError):
         code, detail = "", content[:300].decode(errors="replace")
     message = f"{url} returned {status}: {detail}"
-    if status == httpx.codes.UNAUTHORIZED:
+    if code == "unauthorized":
         return ConfigError(
             f"{url} refused the token: set {TOKEN_VARIABLE} to the one that `dojang train --print-join` printed"
         )
@@ -200,6 +240,8 @@ def _refusal(status: int, url: str, content: bytes) -> Exception:
         return _Failed(message)
     if code in ("wrong_version", "wrong_config", "wrong_data"):
         return ConfigError(detail)
+    if code in ("", "not_found", "method_not_allowed"):
+        return ConfigError(f"no rollout service at this address: {url} returned {status}; give the address {_PRINTED}")
     return ClusterError(message)
 
 
