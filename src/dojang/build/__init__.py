@@ -7,6 +7,7 @@ local.py             one policy in this process: model, tokenizer, engine, train
 ray.py               one policy on a Ray cluster
 ray_judges.py        the judge on a Ray cluster
 rollout_worker.py    rollout workers in other processes
+worker_config.py     settings of a rollout worker
 workflows.py         training and evaluation workflows
 sampling.py          sampling parameters of training and evaluation
 benchmarks.py        further evaluation sets (eval.benchmarks)

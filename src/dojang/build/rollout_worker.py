@@ -8,7 +8,6 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +18,6 @@ from dojang import __version__, models
 from dojang.build.local import Numerics, make_engine, numerics, prepare_torch
 from dojang.build.prepare import Prepared, prepare
 from dojang.build.workflows import RoleParts, SamplingParts, make_workflow
-from dojang.cluster.runtime_config import LocalConfig
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
@@ -28,19 +26,15 @@ from dojang.engine.config import StartedEngineSection
 from dojang.loop.prompt_sampler import problem_at
 from dojang.loop.rollout_workers import LocalWorkers, RolloutWorkers
 from dojang.protocols import Judge, RolloutEngine, ServingEngine, Workflow
-from dojang.rollout_service.client import TOKEN_VARIABLE
+from dojang.rollout_service.client import TOKEN_VARIABLE, check_token
 from dojang.rollout_service.messages import JoinRequest, RunDescription, digest_of
 from dojang.rollout_service.served_workers import LocalProcesses, ServedWorkers
 from dojang.rollout_service.server import ServedRun
 from dojang.rollout_service.worker import WorkerParts, worker_name
-from dojang.track.config import TrackConfig
 from dojang.types import Problem
 from dojang.weight_sync.versions import WeightVersions
 
 __all__ = ["BuiltWorker", "build_worker", "data_digest", "make_workers", "rollout_slots", "worker_environment"]
-
-OWN_SETTINGS = ("data.path", "model.name", "model.device", "tester.model", "rollout.engine.", "judge.")
-"""Settings that may differ on the machine of a worker: paths, devices and sizes."""
 
 
 def rollout_slots(config: RunConfig) -> int:
@@ -96,7 +90,7 @@ def _make_served_workers(
 ) -> ServedWorkers:
     dtype = str(numeric.compute).removeprefix("torch.")  # the checksum of the weights depends on it
     sent = config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
-    given = os.environ.get(TOKEN_VARIABLE, "")
+    check_token(given := os.environ.get(TOKEN_VARIABLE, ""))
     run = ServedRun(
         description=RunDescription(dojang=__version__, config=recipes.to_tree(sent), policies=list(parts)),
         data=data_digest(prepared.train),
@@ -160,14 +154,9 @@ class BuiltWorker:
         await self.judge.close()
 
 
-def build_worker(description: RunDescription, overrides: Sequence[str] = (), *, alone: bool = True) -> BuiltWorker:
-    """Builds a worker from the settings of its run. `overrides`: settings of this machine. `alone`: no other process
-    uses its GPU. Not to be called from an event loop."""
-    if description.dojang != __version__:
-        raise ConfigError(
-            f"the run has dojang {description.dojang}, this machine {__version__}; install {description.dojang} here"
-        )
-    config = _own_config(description, overrides)
+def build_worker(description: RunDescription, config: RunConfig, *, alone: bool = True) -> BuiltWorker:
+    """Builds a worker of a run, with the settings that it has on this machine (worker_config.py). `alone`: no other
+    process uses its GPU. Not to be called from an event loop."""
     prepared = prepare(config)
     numeric = numerics(config)
     prepare_torch(numeric.device)
@@ -198,21 +187,3 @@ def build_worker(description: RunDescription, overrides: Sequence[str] = (), *, 
         slots=rollout_slots(config),
     )
     return BuiltWorker(parts, prepared.judge)
-
-
-def _own_config(description: RunDescription, overrides: Sequence[str]) -> RunConfig:
-    """Settings of the run, with those of this machine, and without those that only the trainer uses."""
-    for each in overrides:
-        if not each.startswith(OWN_SETTINGS):
-            raise ConfigError(
-                f"{each}: a worker has the settings of its run; it may change only "
-                f"{', '.join(name + '*' * name.endswith('.') for name in OWN_SETTINGS)}"
-            )
-    config = recipes.resolve("the run", deepcopy(dict(description.config)), overrides)
-    unused = {
-        "track": TrackConfig(),
-        "distillation": None,
-        "runtime": LocalConfig(),
-        "eval": config.eval.model_copy(update={"benchmarks": {}}),
-    }
-    return config.model_copy(update=unused)

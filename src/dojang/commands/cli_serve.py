@@ -23,7 +23,8 @@ def rollouts(
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Settings of this machine: data.path, model.name, model.device, rollout.engine.*, judge.*",
+            help="Settings of this machine: data.path, model.name, model.device, tester.model, rollout.engine.*, "
+            "judge.*",
         ),
     ] = None,
     timeout_s: Annotated[

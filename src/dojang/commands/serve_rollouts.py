@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from dojang.build.worker_config import check_overrides, worker_config
 from dojang.core.child_process import PARENT_VARIABLE, end_with_parent
 from dojang.core.errors import ConfigError, Interrupted
 from dojang.rollout_service.client import TOKEN_VARIABLE, ServiceClient
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 def serve(url: str, overrides: Sequence[str], *, timeout_s: float, alone: bool) -> None:
     """Joins the run at a URL, and works until it ends. `alone`: no other process uses the GPU."""
+    check_overrides(overrides)
     if parent := os.environ.pop(PARENT_VARIABLE, ""):
         end_with_parent(int(parent))
     if not (token := os.environ.get(TOKEN_VARIABLE, "")):
@@ -31,9 +33,10 @@ def serve(url: str, overrides: Sequence[str], *, timeout_s: float, alone: bool) 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     description = asyncio.run(_describe(url, token, timeout_s))
-    from dojang.build.rollout_worker import build_worker
+    config = worker_config(description, overrides)
+    from dojang.build.rollout_worker import build_worker  # loads torch
 
-    worker = build_worker(description, overrides, alone=alone)
+    worker = build_worker(description, config, alone=alone)
     logger.info("joining %s, %d groups at a time", url, worker.parts.slots)
     asyncio.run(work(worker, url, token, timeout_s))
     logger.info("done")

@@ -9,6 +9,7 @@ import pytest
 import dojang
 from dojang import __version__
 from dojang.build.rollout_worker import build_worker, data_digest, rollout_slots, worker_environment
+from dojang.build.worker_config import worker_config
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
@@ -62,16 +63,30 @@ def test_the_digest_of_the_data_covers_order_prompts_and_references() -> None:
 
 def test_a_worker_changes_only_settings_of_its_machine() -> None:
     config = config_of("loop.workers=1")
-    for override in ("seed=1", "rollout.temperature=0.5", "data.digits=3", "loop.lag=2"):
+    refused = (
+        "seed=1",
+        "rollout.temperature=0.5",
+        "data.digits=3",
+        "loop.lag=2",
+        "model.named=x",
+        "rollout",
+        "judges=",
+    )
+    for override in refused:
         with pytest.raises(ConfigError, match="a worker has the settings of its run"):
-            build_worker(description_of(config), [override])
+            worker_config(description_of(config), [override])
+    for override in ("rollout.engine=vllm", "rollout.engine.name=vllm", "rollout.engine={name: vllm}"):
+        assert worker_config(description_of(config), [override]).rollout.engine.name == "vllm"
+    with pytest.raises(ConfigError, match=r"judge\.nothing: no such key"):
+        worker_config(description_of(config), ["judge.nothing=1"])
     with pytest.raises(ConfigError, match=r"the run has dojang 0\.0\.1, this machine"):
-        build_worker(description_of(config, "0.0.1"))
+        worker_config(description_of(config, "0.0.1"))
 
 
 def test_settings_of_its_machine_do_not_keep_a_worker_from_joining() -> None:
     config = config_of("loop.workers=1")
-    worker = build_worker(description_of(config), ["rollout.engine.max_num_seqs=24", "judge.workers=1"])
+    own = worker_config(description_of(config), ["rollout.engine.max_num_seqs=24", "judge.workers=1"])
+    worker = build_worker(description_of(config), own)
     asyncio.run(worker.close())
     assert worker.parts.slots == 3
     assert worker.parts.join.config == digest_of(recipes.to_tree(config))

@@ -45,6 +45,14 @@ def test_a_token_and_an_address_are_needed(monkeypatch: pytest.MonkeyPatch) -> N
     assert "--join" in CliRunner().invoke(app, ["serve", "rollouts", "--help"]).output
 
 
+def test_a_setting_that_a_worker_may_not_change_is_refused_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DOJANG_ROLLOUT_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match=r"train.lr=1: a worker has the settings of its run; it may change only data"):
+        serve("http://127.0.0.1:1", ["judge.workers=1", "train.lr=1"], timeout_s=600, alone=True)
+
+
 @asynccontextmanager
 async def listening(answer: bytes) -> AsyncIterator[str]:
     """Another server, that answers every connection with these bytes; with none it never answers."""
