@@ -58,6 +58,8 @@ Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 _DISCARD_S = 5.0
 _MOST_FAILURES = 5
 """Failures of workers, without a group taken between them, after which the run fails."""
+_MOST_SILENT = 1000
+"""Silent workers that are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,9 @@ class RolloutService:
         self._session = secrets.token_hex(4)
         self._joined = 0
         self._members: dict[str, _Member] = {}
-        """Workers that have joined and not left, by identifier."""
+        """Workers that have joined, not left, and given a sign of life, by identifier."""
+        self._silent: dict[str, _Member] = {}
+        """Workers that have given none for too long. One that was only cut off may still deliver its groups."""
         self._left = asyncio.Event()
         self._failed: set[str] = set()
         """Names of workers that failed since a group was taken, from these or other workers."""
@@ -116,8 +120,8 @@ class RolloutService:
     @property
     def workers(self) -> list[str]:
         """Names of the workers that have joined, not left, and given a sign of life."""
-        since = asyncio.get_running_loop().time() - self._run.timeout_s
-        return [each.name for each in self._members.values() if each.heard >= since]
+        self._drop_silent()
+        return [each.name for each in self._members.values()]
 
     @property
     def ended(self) -> bool:
@@ -176,7 +180,7 @@ class RolloutService:
 
     def lost(self, name: str) -> None:
         """Returns the prompts of a worker whose process has ended."""
-        for worker in [worker for worker, each in self._members.items() if each.name == name]:
+        for worker in [worker for worker, each in (self._members | self._silent).items() if each.name == name]:
             self._remove(worker)
 
     async def all_left(self, limit_s: float) -> None:
@@ -280,10 +284,23 @@ class RolloutService:
         return Response(status_code=204)
 
     def _remove(self, worker: str) -> _Member | None:
-        if (member := self._members.pop(worker, None)) is not None:
+        if (member := self._members.pop(worker, None) or self._silent.pop(worker, None)) is not None:
             self._queue.leave(worker)
             self._left.set()
         return member
+
+    def _drop_silent(self) -> None:
+        """Removes workers without a sign of life, such as killed ones of other machines. Their leases expire."""
+        since = asyncio.get_running_loop().time() - self._run.timeout_s
+        for worker in [worker for worker, each in self._members.items() if each.heard < since]:
+            self._silent[worker] = member = self._members.pop(worker)
+            self._left.set()
+            logger.warning(
+                "rollout worker %s has given no sign of life for %g s: its prompts go to others",
+                *(member.name, self._run.timeout_s),
+            )
+        while len(self._silent) > _MOST_SILENT:
+            del self._silent[next(iter(self._silent))]
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
         """Wraps an endpoint in authorization and error replies."""
@@ -313,9 +330,11 @@ class RolloutService:
             raise Refusal(422, "invalid", str(error)) from None
 
     def _check_known(self, worker: str) -> _Member:
-        if (member := self._members.get(worker)) is None:
+        if (member := self._members.get(worker) or self._silent.pop(worker, None)) is None:
             raise Refusal(409, "unknown_worker", "this worker has not joined, or the run was restarted; join again")
         member.heard = asyncio.get_running_loop().time()
+        self._members[worker] = member
+        self._drop_silent()
         return member
 
 

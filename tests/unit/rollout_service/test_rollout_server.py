@@ -250,6 +250,44 @@ def test_leaving_returns_prompts_at_once() -> None:
     play(test())
 
 
+def test_a_killed_worker_leaves_after_its_timeout(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dojang.rollout_service.server._MOST_SILENT", 2)
+
+    async def test() -> None:
+        async with served(run_of(), queue_of(1, 0)) as (url, service), client_of(url) as client:
+            for number in range(4):
+                killed = await client.join(JOIN.model_copy(update={"name": f"killed:{number}"}))
+            for member in service._members.values():
+                member.heard -= PATIENCE + 1
+            alive = await client.join(JOIN)
+            await client.heartbeat(alive.worker, [], -1)  # a request of another worker is enough to notice it
+            assert list(service._members) == [alive.worker]
+            assert service.workers == ["here:1"]
+            assert [each.name for each in service._silent.values()] == ["killed:2", "killed:3"]
+            await client.leave(killed.worker)
+            service.lost("killed:2")
+            assert not service._silent
+
+    play(test())
+    assert "rollout worker killed:0 has given no sign of life for 20 s" in caplog.text
+
+
+def test_a_worker_that_was_cut_off_too_long_may_still_deliver() -> None:
+    async def test() -> None:
+        async with served(run_of(), queue_of(1, 0)) as (url, service), client_of(url) as client:
+            worker = (await client.join(JOIN)).worker
+            lease, _ = await client.lease(worker)
+            assert lease is not None
+            service._members[worker].heard -= PATIENCE + 1
+            assert service.workers == []
+            assert await client.deliver(worker, lease, encode(group_of(0, 0))) == "taken"
+            assert service.workers == ["here:1"]
+
+    play(test())
+
+
 def test_the_run_fails_when_worker_after_worker_does() -> None:
     async def test() -> None:
         queue = queue_of()
