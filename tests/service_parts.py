@@ -16,7 +16,7 @@ from dojang.loop.ledger import Ledger
 from dojang.loop.rollout_queue import RolloutQueue
 from dojang.protocols import ServingEngine
 from dojang.rollout_service.client import ServiceClient
-from dojang.rollout_service.messages import JoinReply, JoinRequest, RunDescription, digest_of
+from dojang.rollout_service.messages import JoinReply, JoinRequest, ModelDescription, RunDescription
 from dojang.rollout_service.server import RolloutService, ServedRun
 from dojang.rollout_service.worker import WorkerParts
 from dojang.types import Group, Message, Outcome, Problem, Sample, Span, Verdict
@@ -27,7 +27,19 @@ TOKEN = "secret"
 PATIENCE = 20.0
 """Timeout for things that should happen at once, long enough for a busy machine."""
 CONFIG = {"seed": 1}
-JOIN = JoinRequest(name="here:1", dojang="1.0", config=digest_of(CONFIG), data="data")
+MODEL = ModelDescription(architecture={"hidden_size": 8}, tokenizer="digest")
+
+
+def description_of(*policies: str) -> RunDescription:
+    return RunDescription(dojang="1.0", config=CONFIG, models=dict.fromkeys(policies, MODEL))
+
+
+def join_of(*policies: str, name: str = "here:1") -> JoinRequest:
+    """Request of a worker that fits the run."""
+    return JoinRequest(name=name, dojang="1.0", run=description_of(*policies).digest, data="data")
+
+
+JOIN = join_of("policy")
 
 
 def problem_of(prompt_index: int) -> Problem:
@@ -72,7 +84,7 @@ def run_of(*policies: str, **options: Any) -> ServedRun:
     names = policies or ("policy",)
     return replace(
         ServedRun(
-            description=RunDescription(dojang="1.0", config=CONFIG, policies=list(names)),
+            description=description_of(*names),
             data="data",
             problem=problem_of,
             weights={name: store_of(0) for name in names},
@@ -168,7 +180,7 @@ def parts_of(
     engines = {each: FakeEngine() for each in policies}
     workflow = FakeWorkflow(engines, work)
     parts = WorkerParts(
-        join=JOIN.model_copy(update={"name": name}),
+        join=join_of(*policies, name=name),
         engines={each: cast(ServingEngine, engine) for each, engine in engines.items()},
         workflow=workflow,
         problem=problem_of,

@@ -8,6 +8,7 @@ ray.py               one policy on a Ray cluster
 ray_judges.py        the judge on a Ray cluster
 rollout_worker.py    rollout workers in other processes
 worker_config.py     settings of a rollout worker
+model_description.py  compares models and tokenizers of trainer and rollout workers
 workflows.py         training and evaluation workflows
 sampling.py          sampling parameters of training and evaluation
 benchmarks.py        further evaluation sets (eval.benchmarks)

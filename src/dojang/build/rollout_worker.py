@@ -3,6 +3,7 @@
 A worker builds data, task, judge and engine from the run's settings, as the trainer does, but no trainer.
 """
 
+import asyncio
 import hashlib
 import os
 import secrets
@@ -15,7 +16,8 @@ import torch
 from rich.console import Console
 
 from dojang import __version__, models
-from dojang.build.local import Numerics, make_engine, numerics, prepare_torch
+from dojang.build.local import Numerics, load_tokenizer, make_engine, numerics, prepare_torch
+from dojang.build.model_description import check_same_model, describe_model
 from dojang.build.prepare import Prepared, prepare
 from dojang.build.workflows import RoleParts, SamplingParts, make_workflow
 from dojang.config import recipe as recipes
@@ -27,7 +29,7 @@ from dojang.loop.prompt_sampler import problem_at
 from dojang.loop.rollout_workers import LocalWorkers, RolloutWorkers
 from dojang.protocols import Judge, RolloutEngine, ServingEngine, Workflow
 from dojang.rollout_service.client import TOKEN_VARIABLE, check_token
-from dojang.rollout_service.messages import JoinRequest, RunDescription, digest_of
+from dojang.rollout_service.messages import JoinRequest, RunDescription
 from dojang.rollout_service.served_workers import LocalProcesses, ServedWorkers
 from dojang.rollout_service.server import ServedRun
 from dojang.rollout_service.worker import WorkerParts, worker_name
@@ -92,7 +94,14 @@ def _make_served_workers(
     sent = config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
     check_token(given := os.environ.get(TOKEN_VARIABLE, ""))
     run = ServedRun(
-        description=RunDescription(dojang=__version__, config=recipes.to_tree(sent), policies=list(parts)),
+        description=RunDescription(
+            dojang=__version__,
+            config=recipes.to_tree(sent),
+            models={
+                role: describe_model(models.resolve(part.config.model.name), part.policy.tokenizer)
+                for role, part in parts.items()
+            },
+        ),
         data=data_digest(prepared.train),
         problem=partial(problem_at, prepared.train, config.seed),
         weights={role: _weights(part) for role, part in parts.items()},
@@ -157,7 +166,22 @@ class BuiltWorker:
 def build_worker(description: RunDescription, config: RunConfig, *, alone: bool = True) -> BuiltWorker:
     """Builds a worker of a run, with the settings that it has on this machine (worker_config.py). `alone`: no other
     process uses its GPU. Not to be called from an event loop."""
+    if list(config.roles()) != list(description.models):
+        raise ConfigError(f"the run trains {list(description.models)}, but its settings have {list(config.roles())}")
+    for role, each in config.roles().items():
+        source = models.resolve(each.model.name)
+        own = describe_model(source, load_tokenizer(source)[0])
+        key = "tester.model" if role == "tester" else "model.name"
+        check_same_model(key, each.model.name, own, description.models[role])
     prepared = prepare(config)
+    try:
+        return _build(description, config, prepared, alone)
+    except BaseException:
+        asyncio.run(prepared.judge.close())
+        raise
+
+
+def _build(description: RunDescription, config: RunConfig, prepared: Prepared, alone: bool) -> BuiltWorker:
     numeric = numerics(config)
     prepare_torch(numeric.device)
     sampling: dict[str, SamplingParts] = {}
@@ -171,12 +195,10 @@ def build_worker(description: RunDescription, config: RunConfig, *, alone: bool 
             raise ConfigError(f"the engine of {each.model.name} takes no weights from elsewhere; use loop.mode=overlap")
         engines[role] = engine
         sampling[role] = SamplingParts(each, renderer, engine)
-    if list(engines) != description.policies:
-        raise ConfigError(f"the run trains {description.policies}, but its settings describe {list(engines)}")
     join = JoinRequest(
         name=worker_name(os.getpid()),
         dojang=__version__,
-        config=digest_of(description.config),
+        run=description.digest,
         data=data_digest(prepared.train),
     )
     parts = WorkerParts(

@@ -238,7 +238,7 @@ def _refusal(status: int, url: str, content: bytes) -> Exception:
         return _Starting(message)
     if status >= 500 or code in _AGAIN:
         return _Failed(message)
-    if code in ("wrong_version", "wrong_config", "wrong_data"):
+    if code in ("wrong_version", "wrong_run", "wrong_data"):
         return ConfigError(detail)
     if code in ("", "not_found", "method_not_allowed"):
         return ConfigError(f"no rollout service at this address: {url} returned {status}; give the address {_PRINTED}")

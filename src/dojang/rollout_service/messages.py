@@ -26,6 +26,7 @@ __all__ = [
     "LeaseRequest",
     "LeaveRequest",
     "MessageError",
+    "ModelDescription",
     "RunDescription",
     "digest_of",
     "parse",
@@ -43,14 +44,27 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
+class ModelDescription(_Message):
+    """Properties that the models of trainer and workers must share, so that the same weights are the same policy."""
+
+    architecture: dict[str, Any]
+    """Settings of the model (its config.json) that change its log-probs."""
+    tokenizer: str
+    """Digest of the tokenizer."""
+
+
 class RunDescription(_Message):
     """Settings from which a worker builds its part of the run."""
 
     dojang: str
     """Version of dojang."""
     config: dict[str, Any]
-    policies: list[str]
-    """Names of the policies whose weights are sent."""
+    models: dict[str, ModelDescription]
+    """The policies whose weights are sent, by name."""
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.model_dump())
 
 
 class JoinRequest(_Message):
@@ -59,8 +73,8 @@ class JoinRequest(_Message):
     name: str = Field(max_length=_MOST_NAME // 2)
     """Host and process, for logs."""
     dojang: str
-    config: str
-    """Digest of the settings."""
+    run: str
+    """Digest of the RunDescription that it was built from."""
     data: str
     """Digest of the training problems."""
 

@@ -42,7 +42,6 @@ from dojang.rollout_service.messages import (
     LeaveRequest,
     MessageError,
     RunDescription,
-    digest_of,
     parse,
 )
 from dojang.rollout_service.pack_cache import PackCache
@@ -100,7 +99,7 @@ class RolloutService:
         self._begun: asyncio.Future[RolloutQueue] = asyncio.get_running_loop().create_future()
         self._failure: ClusterError | None = None
         self._packs = PackCache(run.weights)
-        self._config = digest_of(run.description.config)
+        self._digest = run.description.digest
         self._session = secrets.token_hex(4)
         self._joined = 0
         self._members: dict[str, _Member] = {}
@@ -201,8 +200,8 @@ class RolloutService:
         here = self._run.description.dojang
         if asked.dojang != here:
             raise Refusal(409, "wrong_version", f"the worker has dojang {asked.dojang}, the run {here}; install {here}")
-        if asked.config != self._config:
-            raise Refusal(409, "wrong_config", "the worker has other settings than the run; start it again")
+        if asked.run != self._digest:
+            raise Refusal(409, "wrong_run", "the worker was built for other settings or models; start it again")
         if asked.data != self._run.data:
             raise Refusal(
                 409,

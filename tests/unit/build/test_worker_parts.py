@@ -1,19 +1,24 @@
 """Rollout workers built from a run's settings: their share of the work, digests of the data, and what is refused."""
 
 import asyncio
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dojang
-from dojang import __version__
+from dojang import __version__, models
+from dojang.build.local import load_tokenizer
+from dojang.build.model_description import describe_model
 from dojang.build.rollout_worker import build_worker, data_digest, rollout_slots, worker_environment
 from dojang.build.worker_config import worker_config
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
-from dojang.rollout_service.messages import RunDescription, digest_of
+from dojang.rollout_service.messages import RunDescription
 from dojang.types import Message, Problem
 
 STREAM = ["loop.mode=stream", "rollout.prompts_per_step=16", "rollout.group_size=8"]
@@ -24,7 +29,9 @@ def config_of(*overrides: str) -> RunConfig:
 
 
 def description_of(config: RunConfig, version: str = __version__) -> RunDescription:
-    return RunDescription(dojang=version, config=recipes.to_tree(config), policies=["policy"])
+    sources = {role: models.resolve(each.model.name) for role, each in config.roles().items()}
+    described = {role: describe_model(source, load_tokenizer(source)[0]) for role, source in sources.items()}
+    return RunDescription(dojang=version, config=recipes.to_tree(config), models=described)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +96,69 @@ def test_settings_of_its_machine_do_not_keep_a_worker_from_joining() -> None:
     worker = build_worker(description_of(config), own)
     asyncio.run(worker.close())
     assert worker.parts.slots == 3
-    assert worker.parts.join.config == digest_of(recipes.to_tree(config))
+    assert worker.parts.join.run == description_of(config).digest
+
+
+def copy_of_tiny(folder: Path, **changed: Any) -> Path:
+    """A directory with the quickstart's model, with other settings and so other weights."""
+    shutil.copytree(models.resolve("dojang-tiny"), folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, **changed, "transformers_version": "4.0", "new": 1}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"hidden_size": 32, "num_hidden_layers": 3},
+            "num_hidden_layers is 3 here, 2 there; hidden_size is 32 here, 64",
+        ),
+        ({"num_attention_heads": 2, "head_dim": 32}, "head_dim is 32 here, 16 there"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, r"rope_parameters is \{'rope_theta': 5.0"),
+        (
+            {"hidden_act": "gelu", "rms_norm_eps": 1e-3, "vocab_size": 9, "mlp_bias": True},
+            "9 here, 292 .* 1 more; give",
+        ),
+    ],
+)
+def test_a_worker_with_another_model_is_refused_before_weights_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
+) -> None:
+    run = description_of(config_of("loop.workers=1"))
+    folder = copy_of_tiny(tmp_path / "other", **changed)
+    monkeypatch.setattr("dojang.build.rollout_worker.prepare", None)  # neither data nor weights are loaded
+    with pytest.raises(
+        ConfigError, match=f"model.name={folder} is another model here than in the run: .*{said}"
+    ) as error:
+        build_worker(run, worker_config(run, [f"model.name={folder}"]))
+    assert "give this worker the run's model, by model.name=DIR" in str(error.value)
+
+
+@pytest.mark.parametrize("part", ["vocab", "merges", "chat_template"])
+def test_a_worker_with_another_tokenizer_is_refused(tmp_path: Path, part: str) -> None:
+    run = description_of(config_of("loop.workers=1"))
+    folder = copy_of_tiny(tmp_path / "other")
+    if part == "chat_template":
+        (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    else:
+        content = json.loads((folder / "tokenizer.json").read_text())
+        if part == "merges":
+            content["model"]["merges"] = content["model"]["merges"][:-1]
+        else:
+            first, second, *_ = vocabulary = content["model"]["vocab"]
+            vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=f"model.name={folder} has another tokenizer here than in the run"):
+        build_worker(run, worker_config(run, [f"model.name={folder}"]))
+
+
+def test_a_copy_of_the_model_by_another_version_of_transformers_is_the_same(tmp_path: Path) -> None:
+    run = description_of(config_of("loop.workers=1"))
+    folder = copy_of_tiny(tmp_path / "copy", torch_dtype="float32", use_cache=False)
+    worker = build_worker(run, worker_config(run, [f"model.name={folder}"]))
+    asyncio.run(worker.close())
+    assert worker.parts.join.run == run.digest == RunDescription.model_validate_json(run.model_dump_json()).digest
 
 
 @pytest.mark.parametrize(

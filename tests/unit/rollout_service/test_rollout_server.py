@@ -62,7 +62,7 @@ def test_every_route_needs_the_token() -> None:
     ("changed", "code", "said"),
     [
         ({"dojang": "0.9"}, "wrong_version", "install 1.0"),
-        ({"config": "other"}, "wrong_config", "other settings"),
+        ({"run": "other"}, "wrong_run", "other settings or models"),
         ({"data": "other"}, "wrong_data", "other training problems"),
     ],
 )
