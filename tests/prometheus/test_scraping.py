@@ -34,7 +34,7 @@ RECIPE = [
 NOT_IN_THIS_RUN = {
     *("Corrections", "Second moment", "Weight sync", "Full weight syncs"),
     *("KL in the reward", "Held-out loss"),
-    *("Rollout workers", "Weights to rollout workers"),
+    *("Rollout workers", "Weights to rollout workers", "Groups of the trainer's process"),
     *("Prompts by state", "Prompts settled", "Waiting at the queue", "Deliveries and leases lost"),
     *("Loss of the critic", "Values and returns", "Explained variance", "Clipped values", "Gradient of the critic"),
 }

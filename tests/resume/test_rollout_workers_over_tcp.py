@@ -1,4 +1,7 @@
-"""A streaming run with two worker processes over TCP learns, whatever is killed: a worker, then the trainer."""
+"""A streaming run with two worker processes over TCP learns, whatever is killed: a worker, then the trainer.
+
+Both workers sample at the same time before the kills, and the trainer's process samples nothing.
+"""
 
 import json
 import os
@@ -25,8 +28,12 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def trained(run: Path) -> int:
-    return max((row["step"] for row in rows(run) if "critic/rewards/mean" in row), default=0)
+def shared(run: Path) -> list[int]:
+    """Steps of the last checkpoint whose batch has groups of two workers, both of which were alive at that time."""
+    saved = max((int(each.name.removeprefix("step-")) for each in run.glob("checkpoints/step-*")), default=0)
+    wanted = {"rollout_service/workers": 2, "rollout_queue/batch_workers": 2}
+    found = [row["step"] for row in rows(run) if all(row.get(name) == count for name, count in wanted.items())]
+    return [step for step in found if step <= saved]
 
 
 def wait_until(condition: Callable[[], bool], *processes: Any) -> None:
@@ -50,10 +57,13 @@ def worker_pids(trainer: int) -> list[int]:
     return found
 
 
-def test_two_workers_over_tcp_learn_through_kills_of_worker_and_trainer(tmp_path: Path) -> None:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    run = tmp_path / "run"
+        return int(free.getsockname()[1])
+
+
+def test_two_workers_over_tcp_learn_through_kills_of_worker_and_trainer(tmp_path: Path) -> None:
+    port, run = free_port(), tmp_path / "run"
     environment = {**os.environ, "DOJANG_ROLLOUT_TOKEN": "secret"}
     command = [sys.executable, "-m", "dojang"]
     settings = [
@@ -65,16 +75,18 @@ def test_two_workers_over_tcp_learn_through_kills_of_worker_and_trainer(tmp_path
         f"steps={STEPS}",
         f"rollout.prompts_per_step={PROMPTS}",
         f"eval.every={STEPS}",
+        "eval.problems=64",
+        "rollout.engine.max_num_seqs=64",  # 8 groups at a time: both workers are needed for a batch of 16
         "checkpoint.every=3",
     ]
     options: dict[str, Any] = {"env": environment, "stdout": -1, "stderr": -2, "text": True}
     trainer = commands.Popen([*command, "train", "quickstart", *settings, "--run-dir", str(run)], **options)
     joined = resumed = None
     try:
-        wait_until(lambda: trained(run) >= 1, trainer)
+        wait_until(lambda: len(rows(run)) >= 2, trainer)  # the evaluation before, and the first step
         join = ["serve", "rollouts", "--join", f"http://127.0.0.1:{port}"]
         joined = commands.Popen([*command, *join], **options)
-        wait_until(lambda: any(row.get("rollout_service/workers") == 2 for row in rows(run)), trainer, joined)
+        wait_until(lambda: len(shared(run)) >= 2, trainer, joined)
         (worker,) = worker_pids(trainer.pid)
         os.kill(worker, signal.SIGKILL)
         wait_until(lambda: worker_pids(trainer.pid) not in ([], [worker]), trainer, joined)
@@ -98,6 +110,8 @@ def test_two_workers_over_tcp_learn_through_kills_of_worker_and_trainer(tmp_path
     steps = [row for row in rows(run) if "critic/rewards/mean" in row]
     assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
     assert max(row["staleness/max"] for row in steps) <= 2
+    assert {row["rollout_queue/sampled_here"] for row in steps} == {0}
+    assert len(shared(run)) >= 2
     assert steps[-1]["rollout_queue/learned"] + PROMPTS == STEPS * PROMPTS
     assert sum(row.get("rollout_service/sent_bytes", 0) for row in steps) > 0
     assert not worker_pids(resumed.pid)

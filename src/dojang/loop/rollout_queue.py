@@ -21,7 +21,10 @@ from dojang.loop.journal import Journal, JournalEntry
 from dojang.loop.ledger import Ledger, token_versions
 from dojang.types import Group, Metrics, Problem
 
-__all__ = ["Lease", "QueueClosed", "RolloutQueue"]
+__all__ = ["TRAINER", "Lease", "QueueClosed", "RolloutQueue"]
+
+TRAINER = "trainer's process"
+"""Name of the worker in the trainer's process."""
 
 
 class QueueClosed(Exception):
@@ -73,6 +76,8 @@ class RolloutQueue:
         self._changed = asyncio.Event()
         self._closed = False
         self._failure: BaseException | None = None
+        self._sampled_by: dict[int, str] = {}
+        """Workers of the groups that are not learned yet; those of a checkpoint or journal are not known."""
         self._events: Counter[str] = Counter()
         self._waited_s = {"worker": 0.0, "trainer": 0.0}
         self._idle_s = 0.0
@@ -139,6 +144,7 @@ class RolloutQueue:
                 raise
         self._leases.pop(index, None)
         self._note_idle()
+        self._sampled_by[index] = worker
         return self.ledger.deliver(index, group, has_signal)
 
     async def _write(self, entry: JournalEntry) -> None:
@@ -203,6 +209,8 @@ class RolloutQueue:
     def learn(self, step: int) -> None:
         """Records that batch `step` was trained on."""
         self.ledger.learn(step)
+        end = self.ledger.batch_end
+        self._sampled_by = {index: worker for index, worker in self._sampled_by.items() if index >= end}
 
     def recover(self, problem: Callable[[int], Problem]) -> dict[str, int]:
         """Takes the groups of the journal that fit the restored weights, and drops the others: their prompts are
@@ -270,13 +278,17 @@ class RolloutQueue:
         return self._idle_s + (0.0 if self._idle_since is None else self._now() - self._idle_since)
 
     def metrics(self) -> Metrics:
-        """Prompts by state, leases, deliveries by answer, lost leases, and seconds that workers (added up) and the
-        trainer have waited."""
+        """Prompts by state, leases, deliveries by answer, lost leases, seconds that workers (added up) and the trainer
+        have waited, and who sampled the batch that was handed out."""
+        end = self.ledger.batch_end
+        workers = [worker for index, worker in self._sampled_by.items() if index < end]
         return {
             **{f"rollout_queue/{name}": float(count) for name, count in self.ledger.counts().items()},
             "rollout_queue/leases": float(len(self._leases)),
             **{f"rollout_queue/{name}": float(self._events[name]) for name in ("known", "late", "expired", "returned")},
             **{f"rollout_queue/{name}_wait_s": seconds for name, seconds in self._waited_s.items()},
+            "rollout_queue/batch_workers": float(len(set(workers))),
+            "rollout_queue/sampled_here": float(workers.count(TRAINER)),
         }
 
     def _fits(self, group: Group) -> bool:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from dojang.loop.rollout_queue import Lease, RolloutQueue
+from dojang.loop.rollout_queue import TRAINER, Lease, RolloutQueue
 from dojang.loop.watchdog import activity
 from dojang.protocols import RolloutEngine, Workflow
 from dojang.types import Metrics, Problem
@@ -58,7 +58,7 @@ class LocalWorkers:
         while True:
             if self._free is not None:
                 await self._free.acquire()
-            if (lease := await queue.lease("trainer's process", math.inf, expires=False)) is None:
+            if (lease := await queue.lease(TRAINER, math.inf, expires=False)) is None:
                 return
             self._spawn(self._run(queue, lease))
 
@@ -67,7 +67,7 @@ class LocalWorkers:
         try:
             with activity("rollout", index):
                 group = await self._workflow.run(self._problem(index), index)
-            await queue.deliver("trainer's process", index, lease.attempt, group)
+            await queue.deliver(TRAINER, index, lease.attempt, group)
         except Exception as error:
             queue.fail(error)
         finally:

@@ -289,6 +289,11 @@ ROWS = (
         _panel(
             "Rollout workers",
             Metric("rollout_service/workers", "Rollout workers in other processes that have joined.", "workers"),
+            Metric("rollout_queue/batch_workers", "Workers that sampled groups of the batch.", "workers"),
+        ),
+        _panel(
+            "Groups of the trainer's process",
+            Metric("rollout_queue/sampled_here", "Groups of the batch that the trainer's process sampled.", "groups"),
         ),
         _panel(
             "Weights to rollout workers",

@@ -15,7 +15,7 @@ import pytest
 from dojang.core.errors import RunDirError
 from dojang.loop.journal import Journal, JournalEntry
 from dojang.loop.ledger import Ledger, token_versions
-from dojang.loop.rollout_queue import Lease, QueueClosed, RolloutQueue
+from dojang.loop.rollout_queue import TRAINER, Lease, QueueClosed, RolloutQueue
 from dojang.types import Group
 from synchronous_batches import PROBLEM, group, synchronous_batches
 
@@ -203,6 +203,22 @@ def test_a_lease_waits_until_its_prompt_may_start(run: Run) -> None:
         return first, await second, queue.metrics()["rollout_queue/worker_wait_s"]
 
     assert run(work) == (Lease(0, 0, 0), Lease(1, 0, 1), 8.0)
+
+
+def test_metrics_say_which_workers_sampled_the_batch(run: Run) -> None:
+    async def work() -> list[tuple[float, ...]]:
+        queue, found = queue_of(3, 1), []
+        for index, worker in enumerate(["a", TRAINER, "b", "a", "a", "a"]):
+            lease = await leased(queue, worker)
+            assert await queue.deliver(worker, lease.prompt_index, 0, group(index, 0)) == "taken"
+            assert await queue.deliver("late", lease.prompt_index, 0, group(index, 0)) == "known"
+        for step in range(2):
+            await queue.next_batch()
+            found.append(tuple(queue.metrics()[f"rollout_queue/{name}"] for name in ("batch_workers", "sampled_here")))
+            queue.learn(step)
+        return found
+
+    assert run(work) == [(3, 1), (1, 0)]
 
 
 def test_the_version_of_a_lease_is_the_oldest_that_the_lag_allows(run: Run) -> None:
