@@ -5,11 +5,12 @@ Problem ──► Completion ──► Verdict ──► Sample ──► Group
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
+
+from dojang.core.arrays import float_array, read_only
 
 if TYPE_CHECKING:  # numpy is imported late: the records are read by code that starts fast
     import numpy as np
@@ -30,8 +31,8 @@ __all__ = [
     "Sample",
     "Sampling",
     "Span",
+    "StopLine",
     "Verdict",
-    "float_array",
     "plain_prompt",
 ]
 
@@ -74,6 +75,25 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class StopLine:
+    """Stop condition of a task: a completion ends at the line that completes its answer. The text is cut at `end`; the
+    tokens are kept, also the rest of a token that goes on after it."""
+
+    begins: tuple[str, ...]
+    """Strings of which one is in such a line; `end` is only called when one has been sampled."""
+    end: Callable[[str], int | None]
+    """Position at which a text ends; None if it goes on. A function of a module, so that it can be sent to engines in
+    other processes."""
+    whole_line: bool = False
+    """Whether the line must be complete: sampling goes on up to its line break."""
+
+    def awaited(self, text: str) -> tuple[str, ...]:
+        """Strings of which one must follow `text` before it can end, for engines that only know stop strings."""
+        line = text.rpartition("\n")[2]
+        return ("\n",) if self.whole_line and any(each in line for each in self.begins) else self.begins
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling parameters. `seed` and `prompt_index` select the random stream, so sampling is reproducible."""
 
@@ -95,6 +115,8 @@ class Sampling:
     """Min-p: sample from tokens at least this many times as likely as the likeliest; 0 for all."""
     bias: tuple[tuple[int, float], ...] = ()
     """Logit bias: (token, value added to its logit)."""
+    stop_line: StopLine | None = None
+    """Stop condition of the task."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -188,36 +210,6 @@ class Verdict:
             raise ValueError(f"a part of the reward is not a finite number: {', '.join(bad)}")
 
 
-def float_array(values: "Sequence[float] | Floats") -> "Floats":
-    """Read-only array of numbers: float32 if that loses nothing, as with log-probs of float32 logits, else float64."""
-    import numpy as np
-
-    if not len(values):
-        return _no_floats()
-    found = np.asarray(values)
-    if found.dtype != np.float32:
-        found = found.astype(np.float64, copy=False)
-        with np.errstate(over="ignore"):  # such a number stays float64
-            narrow = found.astype(np.float32)
-        found = narrow if np.array_equal(narrow, found, equal_nan=True) else found
-    return _read_only(found)
-
-
-@cache
-def _no_floats() -> "Floats":
-    """The same empty array for all, which pickle writes once."""
-    import numpy as np
-
-    return _read_only(np.zeros(0, dtype=np.float32))
-
-
-def _read_only(array: "NDArray[Any]") -> "NDArray[Any]":
-    if array.flags.writeable:
-        array = array.view()
-        array.flags.writeable = False
-    return array
-
-
 _FLOATS = ("logprobs", "token_rewards", "old_logprobs", "values", "advantages", "returns")
 
 
@@ -260,8 +252,8 @@ class Sample:
     def __post_init__(self) -> None:
         import numpy as np
 
-        object.__setattr__(self, "tokens", _read_only(np.asarray(self.tokens, dtype=np.int32)))
-        object.__setattr__(self, "mask", _read_only(np.asarray(self.mask, dtype=np.bool_)))
+        object.__setattr__(self, "tokens", read_only(np.asarray(self.tokens, dtype=np.int32)))
+        object.__setattr__(self, "mask", read_only(np.asarray(self.mask, dtype=np.bool_)))
         for name in _FLOATS:
             stream = float_array(getattr(self, name))
             object.__setattr__(self, name, stream)

@@ -16,7 +16,7 @@ from dojang.protocols import RolloutEngine
 from dojang.trainer.forward import token_logprobs
 from dojang.trainer.packed_attention import use_packed_attention
 from dojang.trainer.packing import micro_batches
-from dojang.types import Completion, Sample, Sampling
+from dojang.types import Completion, Outcome, Sample, Sampling, StopLine, Verdict
 from dojang.weight_sync.versions import WeightVersions
 from ray_cluster import NEEDS_RAY, alone
 from scripted_engine import ScriptedEngine
@@ -208,6 +208,35 @@ def test_closing_an_idle_engine_twice_is_harmless(make_engine: Callable[[], Roll
     assert asyncio.run(close_twice()) == 2
 
 
+def end_of_marked_line(text: str) -> int | None:
+    """The line break after the first line that has an e."""
+    at = text.find("e")
+    end = text.find("\n", at) if at >= 0 else -1
+    return end if end >= 0 else None
+
+
+MARKED = StopLine(("e",), end_of_marked_line, whole_line=True)
+
+
+def test_a_completion_ends_with_the_stop_line(
+    make_engine: Callable[[], RolloutEngine], tokenizer: PreTrainedTokenizerBase, request: pytest.FixtureRequest
+) -> None:
+    if request.node.callspec.params["make_engine"] == "scripted":
+        pytest.skip("its completions end where the script says")
+    [e, line_break] = [tokenizer.encode(text)[0] for text in ("e", "\n")]
+    sampling = replace(WARM, max_tokens=60, bias=((e, 5.0), (line_break, 5.0)), stop_line=MARKED)
+    [completions] = run(make_engine(), (PROMPTS[0], 8, sampling))
+    ended = 0
+    for each in completions:
+        whole = tokenizer.decode(each.tokens, skip_special_tokens=True)
+        assert len(each.tokens) == len(each.logprobs) <= 60
+        assert end_of_marked_line(tokenizer.decode(each.tokens[:-1], skip_special_tokens=True)) is None
+        if (end := end_of_marked_line(whole)) is not None:
+            ended += 1
+            assert (each.finish, each.text) == ("stop", whole[:end])
+    assert ended  # the bias makes such lines likely
+
+
 # The engine that computes
 
 
@@ -302,6 +331,39 @@ def test_a_stop_string_cuts_the_text_but_keeps_the_tokens(
     whole = tokenizer.decode(stopped.tokens)
     assert whole.count(stop) == 1
     assert stopped.text == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize("max_num_seqs", [2, 64])
+def test_a_stop_line_changes_neither_tokens_nor_log_probs_before_it(
+    torch_engine: MakeTorch,
+    micro_model: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    max_num_seqs: int,
+) -> None:
+    line = StopLine(
+        ("e", "a"), lambda text: min((at for at in (text.find("e"), text.find("a")) if at >= 0), default=None)
+    )
+    free_sampling = replace(WARM, max_tokens=40)
+    asks = [(prompt, 4, replace(free_sampling, prompt_index=at)) for at, prompt in enumerate(PROMPTS)]
+    stopping = [(prompt, n, replace(sampling, stop_line=line)) for prompt, n, sampling in asks]
+    free, stopped = (run(torch_engine(max_num_seqs=max_num_seqs), *each) for each in (asks, stopping))
+    shorter = 0
+    for prompt, whole, cut in [
+        (prompt, *pair)
+        for prompt, *each in zip(PROMPTS, free, stopped, strict=True)
+        for pair in zip(*each, strict=True)
+    ]:
+        count = len(cut.tokens)
+        shorter += count < len(whole.tokens)
+        assert cut.tokens == whole.tokens[:count]
+        assert cut.logprobs == pytest.approx(whole.logprobs[:count], abs=1e-9)
+        with torch.no_grad():
+            logits_TV = micro_model(torch.float64)(input_ids=torch.tensor([[*prompt, *cut.tokens]])).logits[0]
+        logp_T = logits_TV[len(prompt) - 1 : -1].log_softmax(-1)[torch.arange(count), torch.tensor(cut.tokens)]
+        assert list(cut.logprobs) == pytest.approx(logp_T.tolist(), abs=1e-9)
+        sample = Sample.of(prompt, cut, Verdict(Outcome.WRONG, 0.0))
+        assert sample.mask.tolist() == [False] * len(prompt) + [True] * count
+    assert shorter > 4
 
 
 @pytest.mark.parametrize("max_num_seqs", [1, 3])

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, Sampling, Span, Verdict, float_array
+from dojang.core.arrays import float_array
+from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, Sampling, Span, Verdict
 
 
 @pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.JUDGE_ERROR])

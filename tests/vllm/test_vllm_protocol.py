@@ -36,6 +36,12 @@ def test_parameters_say_what_the_sampling_says() -> None:
     }
 
 
+def test_awaited_strings_are_stop_strings_of_the_request() -> None:
+    wanted = parameters(replace(SAMPLING, stop=("Question:",)), 0, 9, ("####",), 1)
+    assert (wanted["stop"], wanted["detokenize"]) == (["Question:", "####"], True)
+    assert wanted["seed"] != parameters(SAMPLING, 0, 9)["seed"]
+
+
 def test_every_sample_has_a_different_seed() -> None:
     others = [replace(SAMPLING, seed=4), replace(SAMPLING, prompt_index=3)]
     seeds = [parameters(SAMPLING, index, 9)["seed"] for index in range(20)]

@@ -104,6 +104,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
             ]
         ),
         health=HealthCheck(config.health, needs_signal=config.distillation is None),
+        answer_end=config.task.answer_end,
         directory=directory,
         weights_synced=config.rollout.engine.copies_trainer
         and config.train.lora is None
@@ -123,7 +124,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
                 trainer=trainer,
                 renderer=part.renderer,
                 problems=prepared.train,
-                sampling=train_sampling(part.config, config.seed),
+                sampling=train_sampling(part.config, config.seed, stops=False),
                 tolerance=TOLERANCE[numeric.compute],
                 role=role,
             )

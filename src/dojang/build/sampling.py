@@ -16,14 +16,14 @@ workflow (workflows/coder_tester.py)."""
 _BY_SEQUENCE = ("geometric", "opsm")
 
 
-def train_sampling(config: RunConfig, seed: int, stop: tuple[str, ...] = ()) -> Sampling:
-    """Sampling of rollouts."""
-    return _sampling(config.rollout, config.rollout.max_tokens, seed, stop)
+def train_sampling(config: RunConfig, seed: int, *, stops: bool = True) -> Sampling:
+    """Sampling of rollouts. `stops`: completions end at the stop strings of the data and the stop line of the task."""
+    return _sampling(config, config.rollout, seed, stops=stops)
 
 
 def eval_sampling(config: RunConfig) -> Sampling:
     """Sampling of answers to held-out problems."""
-    return _sampling(config.eval, config.rollout.max_tokens, config.seed + EVAL_STREAM, config.data.stop)
+    return _sampling(config, config.eval, config.seed + EVAL_STREAM)
 
 
 def check_truncation(config: RunConfig, algorithm: Algorithm) -> None:
@@ -56,12 +56,15 @@ def _cuts(rollout: RolloutConfig, key: str) -> bool:
     return bool(getattr(rollout, key) != RolloutConfig.model_fields[key].default)
 
 
-def _sampling(settings: RolloutConfig | SamplingConfig, max_tokens: int, seed: int, stop: tuple[str, ...]) -> Sampling:
+def _sampling(
+    config: RunConfig, settings: RolloutConfig | SamplingConfig, seed: int, *, stops: bool = True
+) -> Sampling:
     return Sampling(
         settings.temperature,
-        max_tokens,
+        config.rollout.max_tokens,
         seed,
-        stop=stop,
+        stop=config.data.stop if stops else (),
+        stop_line=config.task.stop_line() if stops else None,
         top_k=settings.top_k,
         top_p=settings.top_p,
         min_p=settings.min_p,

@@ -38,7 +38,7 @@ class RoleParts(SamplingParts):
 def make_workflow(config: RunConfig, task: Task, parts: Mapping[str, SamplingParts]) -> Workflow:
     """Builds the workflow that training samples come from."""
     policies = {
-        role: RolloutPolicy(part.engine, part.renderer, train_sampling(part.config, config.seed, stop=config.data.stop))
+        role: RolloutPolicy(part.engine, part.renderer, train_sampling(part.config, config.seed))
         for role, part in parts.items()
     }
     # Conversations that stream cannot be repeated, so their turns need not wait for each other.

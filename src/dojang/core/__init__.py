@@ -10,6 +10,7 @@ interrupt.py    Ctrl-C while a command starts
 child_process.py  programs that end with this process
 user_code.py    file and line of an exception in the user's code
 in_process.py   names for functions given as Python objects
+arrays.py       read-only arrays of records
 checksum.py     checksum over weights
 output_head.py  float32 logits
 sum_metrics.py  sums of metrics by name

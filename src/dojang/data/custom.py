@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-from pydantic import field_validator
-
 from dojang.core.errors import DataError
 from dojang.core.section import make_object
 from dojang.data.section import DataSection
@@ -18,15 +16,6 @@ class CustomDataConfig(DataSection):
     name: Literal["custom"] = "custom"
     load_with: str
     """package.module:function, called with the split (train or test); returns a list of Problem."""
-    stop: tuple[str, ...] = ()
-    """Stop strings."""
-
-    @field_validator("stop")
-    @classmethod
-    def _not_empty(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(stop):
-            raise ValueError("an empty stop string would end every completion at once; remove it")
-        return stop
 
     def read(self, split: str) -> list[Problem]:
         """Calls the user's function and checks its result."""

@@ -36,8 +36,6 @@ class FilesConfig(FileSection):
     """Column with the tier of a row, for separate scores."""
     source: str = "files"
     """Name of the data source in metrics."""
-    stop: tuple[str, ...] = ()
-    """Stop strings."""
 
     @field_validator("prompt")
     @classmethod

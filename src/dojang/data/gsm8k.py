@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -45,7 +45,7 @@ _REMEDY = "download GSM8K from github.com/openai/grade-school-math and set data.
 class Gsm8kConfig(DataSection):
     """Grade-school word problems."""
 
-    stop: ClassVar[tuple[str, ...]] = STOP
+    stop: tuple[str, ...] = STOP
     name: Literal["gsm8k"] = "gsm8k"
     path: LocalPath = Path("data/gsm8k")
     """Path to the directory with train.jsonl and test.jsonl."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from dojang.core.errors import DataError
 from dojang.core.section import LocalPath
@@ -21,7 +21,6 @@ _KINDS = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.json")
 class PreparedConfig(DataSection):
     """Rows of problems in veRL's layout."""
 
-    stop: ClassVar[tuple[str, ...]] = ()
     name: Literal["prepared"] = "prepared"
     path: LocalPath
     """Path to a directory with train and test, each a directory of files or one file: train.parquet, or train.jsonl."""

@@ -29,8 +29,6 @@ class PromptCompletionConfig(FileSection):
     """Column with a whole conversation, used where a row has no prompt column; its last turn is the completion."""
     source: str = "prompt_completion"
     """Data source under which evaluations are reported."""
-    stop: tuple[str, ...] = ()
-    """Stop strings in evaluations."""
 
     def problem(self, row: Mapping[str, Any], where: str) -> Problem:
         """Returns the problem of a row, with its completion as the reference."""

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Set
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -46,7 +46,6 @@ class Generator(Section):
 class ReasoningGymConfig(DataSection):
     """Puzzles of reasoning-gym."""
 
-    stop: ClassVar[tuple[str, ...]] = ()
     name: Literal["reasoning_gym"] = "reasoning_gym"
     generators: dict[str, Generator] = Field(min_length=1)
     """Generators by name, with weights and settings: {maze: {}, chain_sum: {weight: 2, settings: {max_terms: 4}}}."""

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
-from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dojang.core.errors import DataError
 from dojang.core.section import Section
@@ -30,6 +29,17 @@ class DataSection(Section):
     filter_multiple_answers: bool = False
     """Whether to drop and count training problems that may have several correct answers, by their statements or because
     their tests contradict each other, unless they have a checker program (task.name=code). Keeps held-out problems."""
+
+    stop: tuple[str, ...] = ()
+    """Stop strings: completions end where one appears, and it is not part of the text that is graded. The task has a
+    stop condition as well (task.stop_at)."""
+
+    @field_validator("stop")
+    @classmethod
+    def _not_empty(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(stop):
+            raise ValueError("an empty stop string would end every completion at once; remove it")
+        return stop
 
     @model_validator(mode="after")
     def _seed_needs_limit(self) -> "DataSection":
@@ -70,7 +80,6 @@ class DataSection(Section):
 class GeneratedSection(DataSection):
     """Settings of a generated dataset. A subclass draws problems; their content alone determines the split."""
 
-    stop: ClassVar[tuple[str, ...]] = ()
     train_size: int
     """Number of training problems."""
     test_size: int

@@ -181,7 +181,7 @@ class GenerateEngine:
         return Completion(
             tokens=tuple(each.tokens),
             logprobs=tuple(each.logprobs),
-            text=self._stop_criteria.text(each.tokens, each.request.sampling.stop),
+            text=self._stop_criteria.text(each.tokens, each.request.sampling),
             finish=each.finish,
             version=self._version,
             plain_logprobs=tuple(each.plain_logprobs),

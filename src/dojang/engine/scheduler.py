@@ -341,7 +341,7 @@ class Scheduler:
         request.finished[seq.index] = Completion(
             tokens=tuple(seq.tokens),
             logprobs=tuple(seq.logprobs),
-            text=self._stop_criteria.text(seq.tokens, request.sampling.stop),
+            text=self._stop_criteria.text(seq.tokens, request.sampling),
             finish=finish,
             version=seq.spans[0].version if seq.spans else self.version,
             plain_logprobs=tuple(seq.plain_logprobs),

@@ -68,9 +68,10 @@ class Evaluator:
             problems = found.problems
             _check_order(problems, done)
             task = case.task or await checked_task(config, {"train": (), "test": problems}, judge)
-            workflow = SingleTurn(
-                self._engine, task, renderer, group_size=config.eval.samples, sampling=eval_sampling(config)
-            )
+            sampling = eval_sampling(config)
+            if case.task is not None:  # the stop line is that of config.task
+                sampling = replace(sampling, stop_line=None)
+            workflow = SingleTurn(self._engine, task, renderer, group_size=config.eval.samples, sampling=sampling)
             await run_all(workflow, problems, lambda group: keep(group, task, len(problems)), skip=done.keys())
             return found.dropped
         finally:

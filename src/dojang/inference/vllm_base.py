@@ -6,6 +6,7 @@ weights are not used for new requests.
 """
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from dojang.engine.validate import check_clean, check_request
 from dojang.engine.weight_update import StagedUpdate, load_weights
 from dojang.inference.vllm_protocol import INITIAL, VllmOutput, completed, parameters
 from dojang.protocols import EngineState, WeightStore
-from dojang.types import Completion, Metrics, Sampling
+from dojang.types import Completion, Metrics, Sampling, StopLine
 from dojang.weight_sync.weight_files import WeightFiles
 
 __all__ = ["ModelInfo", "VllmBaseEngine", "VllmConnection"]
@@ -110,21 +111,50 @@ class VllmBaseEngine:
             self._tasks.difference_update(tasks)
 
     async def _sample(self, facts: ModelInfo, prompt: tuple[int, ...], index: int, sampling: Sampling) -> Completion:
+        limit = min(sampling.max_tokens, facts.context - len(prompt))
+        if sampling.stop_line is None:
+            output, version = await self._request(prompt, parameters(sampling, index, limit))
+        else:
+            output, version = await self._sample_to_line(prompt, index, sampling, sampling.stop_line, limit)
+        return completed(output, version, sampling, self._stop_criteria)
+
+    async def _sample_to_line(
+        self, prompt: tuple[int, ...], index: int, sampling: Sampling, line: StopLine, limit: int
+    ) -> tuple[VllmOutput, int]:
+        """Sample up to the stop line. vLLM knows stop strings only, so it hands the sample back at each string that may
+        complete the line, and continues it in another request, with the keys and values of the first."""
+        whole, versions = VllmOutput((), (), "stop"), list[int]()
+        for part in itertools.count():
+            written, left = whole.tokens, limit - len(whole.tokens)
+            awaited = line.awaited(self._stop_criteria.decode(written))
+            output, version = await self._request(prompt + written, parameters(sampling, index, left, awaited, part))
+            versions.append(version)
+            count, finish = self._stop_criteria.check(written, output.tokens, left, sampling)
+            if finish == "stop":  # vLLM may have sampled several tokens in its last step
+                return whole.followed_by(output.cut(count, "stop")), versions[0]
+            if output.finish != "stop" or self._stop_criteria.find_stop((), output.tokens, awaited) is None:
+                break
+            if finish == "length":
+                output = output.cut(count, "length")
+                break
+            whole = whole.followed_by(output)
+        return whole.followed_by(output), versions[0]
+
+    async def _request(self, prompt: tuple[int, ...], wanted: Mapping[str, Any]) -> tuple[VllmOutput, int]:
+        """Send one request to vLLM; return its output and the version of the weights when it was sent."""
         while self._updated is not None:
             await self._updated.wait()
         check_clean(self._dirty)
         version, loaded = self._version or 0, self._loaded
         self._running += 1
         try:
-            max_tokens = min(sampling.max_tokens, facts.context - len(prompt))
-            wanted = parameters(sampling, index, max_tokens)
             output = await self._connection.generate(prompt, wanted, lambda: self._salt)
         finally:
             self._running -= 1
         if loaded and any(label == INITIAL for label, _, _ in output.versions):
             self._dirty = "vLLM was restarted and holds its initial weights"
         check_clean(self._dirty)
-        return completed(output, version, sampling, self._stop_criteria)
+        return output, version
 
     async def load(self, version: int) -> Metrics:
         self._check_open()

@@ -27,21 +27,39 @@ class VllmOutput:
     versions: tuple[tuple[str, int, int], ...] = ()
     """(label of the weights, first token, end); empty if the server does not report it."""
 
+    def followed_by(self, other: "VllmOutput") -> "VllmOutput":
+        """The output of this request and of the next one, which continued its tokens."""
+        offset = len(self.tokens)
+        return VllmOutput(
+            self.tokens + other.tokens,
+            self.logprobs + other.logprobs,
+            other.finish,
+            (*self.versions, *((label, start + offset, end + offset) for label, start, end in other.versions)),
+        )
 
-def parameters(sampling: Sampling, index: int, max_tokens: int) -> dict[str, Any]:
-    """vLLM's sampling parameters for sample `index`."""
+    def cut(self, count: int, finish: Finish) -> "VllmOutput":
+        """The first `count` tokens; spans of weights that go on after them are cut with the completion."""
+        return replace(self, tokens=self.tokens[:count], logprobs=self.logprobs[:count], finish=finish)
+
+
+def parameters(
+    sampling: Sampling, index: int, max_tokens: int, awaited: Sequence[str] = (), part: int = 0
+) -> dict[str, Any]:
+    """vLLM's sampling parameters for sample `index`. `awaited` are further stop strings, at which vLLM hands the sample
+    back; `part` numbers the requests that it takes."""
+    stop = [*sampling.stop, *awaited]
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
         "max_tokens": max_tokens,
-        "seed": _seed(sampling, index),
-        "stop": list(sampling.stop),
+        "seed": _seed(sampling, index, part),
+        "stop": stop,
         "stop_token_ids": list(sampling.stop_tokens),
         "logit_bias": dict(sampling.bias) or None,
         "logprobs": 0,  # only of the sampled token
-        "detokenize": bool(sampling.stop),  # text is decoded here; vLLM needs it only for stop strings
+        "detokenize": bool(stop),  # text is decoded here; vLLM needs it only for stop strings
     }
 
 
@@ -53,7 +71,7 @@ def completed(output: VllmOutput, version: int, sampling: Sampling, stop_criteri
     return Completion(
         tokens=output.tokens,
         logprobs=output.logprobs,
-        text=stop_criteria.text(output.tokens, sampling.stop),
+        text=stop_criteria.text(output.tokens, sampling),
         finish=output.finish,  # type: ignore[arg-type]  # checked above
         version=spans[0].version if spans else version,
         spans=spans,
@@ -80,7 +98,7 @@ def _spans(output: VllmOutput) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _seed(sampling: Sampling, index: int) -> int:
-    """Seed of one sample (see rng.py)."""
-    counter: Sequence[int] = [0, index, sampling.prompt_index, 0]
+def _seed(sampling: Sampling, index: int, part: int) -> int:
+    """Seed of one request of a sample (see rng.py)."""
+    counter: Sequence[int] = [part, index, sampling.prompt_index, 0]
     return int(np.random.Philox(key=[sampling.seed, 1], counter=counter).random_raw() >> 2)  # an int64, never -1

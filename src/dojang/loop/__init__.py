@@ -21,7 +21,8 @@ ledger                states of the prompts drawn: which may start, which are th
 journal               judged groups on disk between checkpoints
 group_codec           groups as bytes: in checkpoints, in the rollout journal, from rollout workers
 watchdog              says who waits for whom when nothing progresses
-health_check          stops a run whose rewards carry no signal
+health_check          stops a run whose rewards carry no signal; warns of completions that are cut or run on
+endings               counts completions that are cut or run on after their answer
 parity_check          compares log-probs of engine and trainer before a run
 metrics               metrics of a training step
 """

@@ -1,9 +1,11 @@
-"""Training health check: stops a run whose rewards carry no signal, and reports why.
+"""Training health check: stops a run whose rewards carry no signal, and reports why. Warns of completions that are
+cut at the token limit or run on after their answer.
 
 Equal rewards carry no signal. They come from groups that are all wrong or all right; only the first is a reason to
 stop.
 """
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,9 +13,17 @@ from typing import Any
 
 from dojang.core.errors import HealthError
 from dojang.loop.config import HealthConfig
+from dojang.loop.endings import Endings
 from dojang.types import Group, Outcome
 
 __all__ = ["HealthCheck", "has_signal"]
+
+logger = logging.getLogger(__name__)
+
+_MANY_CUT = 0.25
+"""Share of completions cut before they had an answer above which the run warns."""
+_MANY_RUN_ON = 0.1
+"""Share of completions cut after their answer above which the run warns: each of them is a waste."""
 
 
 def has_signal(group: Group) -> bool:
@@ -34,6 +44,12 @@ class _StepHealth:
     highest: float
     complaint: str
     """Last error of the judge."""
+    samples: int = 0
+    """Completions of the main policy; the next two are parts of them."""
+    cut: int = 0
+    """Truncated at max_tokens before they had an answer."""
+    run_on: int = 0
+    """Truncated at max_tokens after their answer."""
 
     @property
     def hopeless(self) -> bool:
@@ -47,12 +63,16 @@ class HealthCheck:
         """`needs_signal` is False where the run trains on more than rewards (distillation)."""
         self._config, self._needs_signal = config, needs_signal
         self._steps: deque[_StepHealth] = deque(maxlen=config.patience_steps)
+        self._warned: set[str] = set()
+        """Warnings logged; each is logged once."""
 
-    def check(self, groups: Sequence[Group]) -> None:
-        """Adds a step; raises HealthError if the judge keeps failing or the rewards carry no signal."""
-        self._steps.append(_step_health(groups))
+    def check(self, groups: Sequence[Group], endings: Endings | None = None) -> None:
+        """Adds a step; raises HealthError if the judge keeps failing or the rewards carry no signal. `endings` says how
+        its completions ended."""
+        self._steps.append(_step_health(groups, endings or Endings()))
         if len(self._steps) >= min(3, self._config.patience_steps):  # a broken judge is reported early
             self._check_judge()
+            self._check_endings()
         if self._needs_signal and len(self._steps) == self._config.patience_steps:
             self._check_signal()
 
@@ -75,6 +95,31 @@ class HealthCheck:
                 "with `dojang resume`"
             )
 
+    def _check_endings(self) -> None:
+        """Warns, once each, of completions that run on after their answer or are cut before they have one."""
+        total = max(1, sum(step.samples for step in self._steps))
+        run_on = sum(step.run_on for step in self._steps) / total
+        cut = sum(step.cut for step in self._steps) / total
+        if run_on > _MANY_RUN_ON and "run on" not in self._warned:
+            self._warned.add("run on")
+            logger.warning(
+                "%.0f%% of the completions of the last %d steps ran on after their answer until they were cut at "
+                "rollout.max_tokens. They cost time, and no reward depends on where they end. Let them stop: set "
+                "task.stop_at to another value than never, or data.stop to a text that follows the answers; or reward "
+                "completions that end with their answer (docs/rewards.md). Watch response/cut_after_answer",
+                100 * run_on,
+                len(self._steps),
+            )
+        if cut > _MANY_CUT and "cut" not in self._warned:
+            self._warned.add("cut")
+            logger.warning(
+                "%.0f%% of the completions of the last %d steps were cut at rollout.max_tokens before they had an "
+                "answer. Raise rollout.max_tokens, or ask for shorter answers in the prompt; "
+                "train.mask_truncated_completions=true leaves them out of the loss. Watch response_length/clip_ratio",
+                100 * cut,
+                len(self._steps),
+            )
+
     def _check_signal(self) -> None:
         if not all(step.hopeless for step in self._steps):
             return
@@ -89,7 +134,7 @@ class HealthCheck:
         )
 
 
-def _step_health(groups: Sequence[Group]) -> _StepHealth:
+def _step_health(groups: Sequence[Group], endings: Endings) -> _StepHealth:
     samples = [sample for group in groups for sample in group.samples]
     errors = [error for group in groups for error in group.judge_errors]
     rewards = [sample.reward for sample in samples] or [0.0]
@@ -101,4 +146,7 @@ def _step_health(groups: Sequence[Group]) -> _StepHealth:
         lowest=min(rewards),
         highest=max(rewards),
         complaint=errors[-1] if errors else "",
+        samples=endings.samples,
+        cut=endings.cut - endings.cut_after_answer,
+        run_on=endings.cut_after_answer,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 
+from dojang.loop.endings import MAIN_ROLES
 from dojang.loop.health_check import has_signal
 from dojang.loop.watchdog import activity
 from dojang.types import Group, Metrics, Sample
@@ -13,16 +14,12 @@ from dojang.types import Group, Metrics, Sample
 __all__ = ["StepTimer", "advantage_metrics", "rollout_metrics", "staleness_metrics"]
 
 
-_MAIN_ROLES = ("policy", "coder")
-"""Roles of the main policy; metrics of other roles are prefixed with the role's name."""
-
-
 def rollout_metrics(groups: Sequence[Group]) -> Metrics:
     """Rewards, lengths, verdicts, and the number of groups without a reward signal."""
     roles = dict.fromkeys(sample.role for group in groups for sample in (*group.samples, *group.unjudged))
     return {
-        name if role in _MAIN_ROLES else f"{role}/{name}": value
-        for role in roles or _MAIN_ROLES[:1]
+        name if role in MAIN_ROLES else f"{role}/{name}": value
+        for role in roles or MAIN_ROLES[:1]
         for name, value in _role_metrics([group.of(role) for group in groups]).items()
     }
 

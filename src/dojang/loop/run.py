@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dojang.core.run_dir import RunDir
 from dojang.loop.checkpoint_ranking import CheckpointRanking
+from dojang.loop.endings import AnswerEnd
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
@@ -48,6 +49,8 @@ class Run:
     tracker: Tracker
     health: HealthCheck
     directory: RunDir
+    answer_end: AnswerEnd = lambda text: None
+    """Position at which the answer in a completion ends, if the task says so."""
     ppo_epochs: int = 1
     """Passes over each batch of rollouts, with `minibatches` optimizer steps each."""
     mask_truncated: bool = False

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from dojang.core.errors import Interrupted
 from dojang.loop.batch_producer import BatchProducer
+from dojang.loop.endings import count_endings
 from dojang.loop.kl_in_reward import penalise
 from dojang.loop.metrics import StepTimer, advantage_metrics, rollout_metrics, staleness_metrics
 from dojang.loop.producer import Producer
@@ -101,7 +102,8 @@ async def train_step(run: Run, state: State, batch: Batch, timer: StepTimer, sto
     rewarded, penalty = await penalise(run.algorithm, run.trainer, batch.groups)
     groups = compute_advantages(run.algorithm, rewarded)
     run.tracker.groups(state.step + 1, "train", groups)
-    run.health.check(groups)
+    endings = count_endings(groups, run.answer_end)
+    run.health.check(groups, endings)
     trained, distilled = select_groups(run, groups), dict[str, float]()
     if run.distiller is not None:
         with timer("teacher"):
@@ -113,6 +115,7 @@ async def train_step(run: Run, state: State, batch: Batch, timer: StepTimer, sto
         await run.trainer.publish(state.step + 1)
     figures = {
         **rollout_metrics(groups),
+        **endings.metrics(),
         **staleness_metrics(groups, state.step),
         **penalty,
         **updated,

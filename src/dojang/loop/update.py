@@ -5,11 +5,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import cast
 
+from dojang.core.arrays import float_array
 from dojang.loop.metrics import advantage_metrics
 from dojang.loop.run import Run
 from dojang.loop.truncation_mask import mask_truncated, warn_if_all_are_masked
 from dojang.protocols import TrainsCritic
-from dojang.types import Group, Metrics, float_array
+from dojang.types import Group, Metrics
 
 __all__ = ["has_gradient", "select_groups", "update"]
 

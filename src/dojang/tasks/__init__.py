@@ -8,6 +8,7 @@ maths                  numbers and formulas, compared by math-verify
 math_verify_process    worker process for maths
 code                   programs, run by the judge
 extract                extracts the program from a completion
+stop_lines             stop conditions: where completions end because their answer is complete
 keywords               texts that must mention certain things
 keyword_rules          its rules
 phrases                finds terms in a text

@@ -10,12 +10,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dojang.protocols import Judge
-from dojang.tasks.answers import answer_line, is_correct, read_number
+from dojang.tasks.answers import answer_line, answer_line_end, is_correct, read_number
 from dojang.tasks.base import RewardedTask
 from dojang.tasks.reward_settings import RewardedTaskConfig, Weighted
 from dojang.tasks.rewards import BUILT_IN
+from dojang.tasks.stop_lines import AFTER_ANSWER_LINE
 from dojang.tasks.wrong_answers import right_and_wrong
-from dojang.types import Outcome, Problem, Verdict
+from dojang.types import Outcome, Problem, StopLine, Verdict
 
 __all__ = ["AnswerLineConfig", "AnswerLineTask"]
 
@@ -28,6 +29,16 @@ class AnswerLineConfig(RewardedTaskConfig):
     rewards: Weighted = Field(default={"format": 0.5, "correct": 1.0}, min_length=1)
     """Reward functions and their weights: `format`, `correct`, `gsm8k_post_format`, `gsm8k_post_correct`, a length, a
     pattern, or a custom package.module:function (docs/rewards.md)."""
+
+    stop_at: Literal["answer", "never"] = "answer"
+    """Stop condition of completions. answer: at the end of the answer line, the first that begins with ####. never:
+    only at the end token and at stop strings of the data."""
+
+    def stop_line(self) -> StopLine | None:
+        return None if self.stop_at == "never" else AFTER_ANSWER_LINE
+
+    def answer_end(self, text: str) -> int | None:
+        return answer_line_end(text)
 
     def right_and_wrong(self, problem: Problem) -> tuple[list[str], list[str]]:
         return right_and_wrong(str(problem.reference), lambda answer: f"#### The final answer is {answer}")

@@ -20,7 +20,18 @@ Not covered: symbolic answers (surds, intervals, units that matter), and decimal
 import re
 from fractions import Fraction
 
-__all__ = ["NEXT_QUESTION", "answer_line", "follows_format", "is_correct", "read_number"]
+__all__ = [
+    "ANSWER_MARK",
+    "NEXT_QUESTION",
+    "answer_line",
+    "answer_line_end",
+    "follows_format",
+    "is_correct",
+    "read_number",
+]
+
+ANSWER_MARK = "####"
+"""Beginning of the answer line."""
 
 NEXT_QUESTION = "Question:"
 """Prefix of each question in datasets with few-shot examples."""
@@ -53,6 +64,12 @@ def answer_line(text: str) -> str | None:
     """Returns the text after `####` on the first line that begins with it."""
     found = _ANSWER_LINE.search(_before_next_question(text))
     return found[1].strip() if found else None
+
+
+def answer_line_end(text: str) -> int | None:
+    """Returns the position at which the answer line ends; None without one."""
+    found = _ANSWER_LINE.search(_before_next_question(text))
+    return found.end() if found else None
 
 
 def follows_format(text: str) -> bool:

@@ -46,7 +46,8 @@ from dojang.protocols import Judge
 from dojang.tasks.base import RewardedTask, check_usable
 from dojang.tasks.extract import SPELLINGS, extract_code
 from dojang.tasks.reward_settings import RewardedTaskConfig
-from dojang.types import Outcome, Problem, Verdict
+from dojang.tasks.stop_lines import AFTER_FIRST_PROGRAM, TURN_AFTER_PROGRAM, program_end
+from dojang.types import Outcome, Problem, StopLine, Verdict
 
 __all__ = ["CodeConfig", "CodeReference", "CodeTask", "read_reference"]
 
@@ -85,6 +86,17 @@ class CodeConfig(RewardedTaskConfig):
     checker: Literal["contest", "tokens", "caseless", "floats", "exact", "unordered"] | None = None
     """Checker that compares outputs, overriding that of each problem except checker programs. null: each problem's
     checker, which is contest in contest datasets and tokens where a problem names none (docs/judge.md)."""
+
+    stop_at: Literal["answer", "next_turn", "never"] = "next_turn"
+    """Stop condition of completions. next_turn: at an invented next turn ("Human:", a token of a chat template) after a
+    program, which changes no verdict. answer: at the end of the first block of code, for prompts that ask for one block
+    and models that do not think. never: only at the end token and at stop strings of the data."""
+
+    def stop_line(self) -> StopLine | None:
+        return {"answer": AFTER_FIRST_PROGRAM, "next_turn": TURN_AFTER_PROGRAM, "never": None}[self.stop_at]
+
+    def answer_end(self, text: str) -> int | None:
+        return program_end(text)
 
     def negative_rewards(self) -> Iterator[str]:
         yield from super().negative_rewards()

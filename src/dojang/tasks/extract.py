@@ -34,11 +34,11 @@ that contain </code>, which only a fence can hold.
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SPELLINGS", "extract_code", "final_answer"]
+__all__ = ["NEXT_TURNS", "SPELLINGS", "BlockScan", "extract_code", "final_answer", "final_answer_span"]
 
 _CPP = frozenset(
     {"cpp", "c++", "cc", "cxx"} | {f"{name}{year}" for name in ("cpp", "c++") for year in (11, 14, 17, 20, 23)}
@@ -51,10 +51,14 @@ SPELLINGS: Mapping[str, frozenset[str]] = {
 }
 """Language -> names that models write after a fence, in lower case."""
 
-_NEXT_TURN = re.compile(
-    r"<\|(?:im_start|im_end|user|system|assistant|end|endoftext|end_of_text|eot_id|start_header_id)\|>"
-    r"|<\uff5c(?:User|Assistant)\uff5c>|<(?:start|end)_of_turn>"
+_ROLES = ("im_start", "im_end", "user", "system", "assistant", "end", "endoftext", "end_of_text", "eot_id")
+_TEMPLATE_TOKENS = (
+    *(f"<|{name}|>" for name in (*_ROLES, "start_header_id")),
+    *("<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<start_of_turn>", "<end_of_turn>"),
 )
+_NEXT_TURN = re.compile("|".join(map(re.escape, _TEMPLATE_TOKENS)))
+NEXT_TURNS = ("User:", "Human:", "[INST]", *_TEMPLATE_TOKENS)
+"""Strings that an invented next turn starts with."""
 # No two repetitions can match the same characters, and each starts at its line or stops at a bracket: linear time.
 _EVENT = re.compile(
     r"""
@@ -98,18 +102,24 @@ def extract_code(text: str, language: str) -> str | None:
     if language not in SPELLINGS:
         raise ValueError(f"unknown language {language!r}; known: {', '.join(SPELLINGS)}")
     answer = final_answer(text.replace("\r\n", "\n"))
-    return None if answer is None else _Scan(answer, SPELLINGS[language]).program()
+    return None if answer is None else BlockScan(answer, SPELLINGS[language]).program()
 
 
 def final_answer(text: str) -> str | None:
     """Returns the text of this turn after the thinking; None if the model never stopped thinking."""
+    span = final_answer_span(text)
+    return None if span is None else text[slice(*span)]
+
+
+def final_answer_span(text: str) -> tuple[int, int] | None:
+    """Returns where the final answer starts and ends in the text."""
     found = _NEXT_TURN.search(text)
     turn = text[: found.start()] if found else text
     said = turn.rpartition("</think>")[2]
-    return None if "<think>" in said else said
+    return None if "<think>" in said else (len(turn) - len(said), len(turn))
 
 
-class _Scan:
+class BlockScan:
     """Finds every closed block in one pass over the text."""
 
     def __init__(self, text: str, names: frozenset[str]) -> None:
@@ -118,21 +128,42 @@ class _Scan:
         self._fence: _Block | None = None
         self._code: _Block | None = None
         self._found: dict[_Kind, list[tuple[_Block, str]]] = {"ours": [], "untagged": [], "inline": [], "other": []}
+        self.turn: int | None = None
+        """Position at which an invented next turn starts."""
+        self.unclosed_code = False
+        """Whether a <code> was never closed: more text may close it."""
         events = list(_EVENT.finditer(text))
         self._last_close = max((event.start() for event in events if event["close"]), default=-1)
         for event in events:
             if event["turn"] and not (self._fence or self._code):
+                self.turn = event.start()
                 break
             self._on(event)
 
     def program(self) -> str | None:
         """Returns the program of the last block that holds one."""
-        for kind in ("ours", "untagged", "inline"):
-            for block, text in reversed(self._found[kind]):
-                program = _unfenced(block, text) if block.mark else self._in_code(text)
-                if program is not None and program.strip():
-                    return _tidy(program)
-        return None
+        found = self._last()
+        return _tidy(found[1]) if found else None
+
+    def program_end(self) -> int | None:
+        """Returns the position at which the last block that holds a program is closed."""
+        found = self._last()
+        return found[0] if found else None
+
+    def first_end(self) -> int | None:
+        """Returns the position at which the first block of the language with a program is closed."""
+        return min((end for end, _ in self._programs("ours")), default=None)
+
+    def _last(self) -> tuple[int, str] | None:
+        kinds: tuple[_Kind, ...] = ("ours", "untagged", "inline")
+        return next((found for kind in kinds for found in self._programs(kind)), None)
+
+    def _programs(self, kind: _Kind) -> Iterator[tuple[int, str]]:
+        """Yields the end and the program of blocks that hold one, the last first."""
+        for block, text in reversed(self._found[kind]):
+            program = _unfenced(block, text) if block.mark else self._in_code(text)
+            if program is not None and program.strip():
+                yield block.start + len(text), program
 
     def _on(self, event: re.Match[str]) -> None:
         if event["open"]:
@@ -170,7 +201,9 @@ class _Scan:
             kind = "other"
         if event.start() < self._last_close:
             self._code = _Block(kind, event.end())
-        elif kind == "ours":  # start of a truncated program; in a sentence it is a mention
+            return
+        self.unclosed_code = True
+        if kind == "ours":  # start of a truncated program; in a sentence it is a mention
             self._found["untagged"].clear()
 
     def _kind(self, info: str) -> _Kind:
@@ -181,7 +214,7 @@ class _Scan:
 
     def _in_code(self, text: str) -> str | None:
         """Returns the text of a <code> block, without a fence around its program."""
-        found = _Scan(text, self._names)._found
+        found = BlockScan(text, self._names)._found
         if found["ours"]:
             return _unfenced(*found["ours"][-1])
         first = _EVENT.search(text)

@@ -15,7 +15,7 @@ from typing import Any
 
 from dojang.tasks.worker_process import serve
 
-__all__ = ["last_box", "verifier"]
+__all__ = ["last_box", "last_box_end", "verifier"]
 
 REMEMBERED = 4096
 SHORT = 200
@@ -60,6 +60,18 @@ def verifier() -> Callable[[Any], dict[str, Any]]:
 
 def last_box(text: str) -> str | None:
     """Returns the last \\boxed{...} with its content."""
+    span = _last_span(text)
+    return None if span is None else f"\\boxed{text[slice(*span)]}"
+
+
+def last_box_end(text: str) -> int | None:
+    """Returns the position after the last \\boxed{...}."""
+    span = _last_span(text)
+    return None if span is None else span[1]
+
+
+def _last_span(text: str) -> tuple[int, int] | None:
+    """Returns where the braces of the last \\boxed{...} open and close."""
     found = list(_BOX.finditer(text))
     if not found:
         return None
@@ -67,7 +79,7 @@ def last_box(text: str) -> str | None:
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
         if text[place] == "}" and not depth:
-            return f"\\boxed{text[start : place + 1]}"
+            return start, place + 1
     return None  # truncated
 
 

@@ -14,11 +14,12 @@ from pydantic import Field
 from dojang.core.section import Requirement
 from dojang.protocols import Judge
 from dojang.tasks.base import RewardedTask
-from dojang.tasks.math_verify_process import last_box
+from dojang.tasks.math_verify_process import last_box, last_box_end
 from dojang.tasks.reward_settings import RewardedTaskConfig
+from dojang.tasks.stop_lines import TURN_AFTER_BOX
 from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
 from dojang.tasks.wrong_answers import right_and_wrong
-from dojang.types import Outcome, Problem, Verdict
+from dojang.types import Outcome, Problem, StopLine, Verdict
 
 __all__ = ["MathsConfig", "MathsTask"]
 
@@ -38,6 +39,16 @@ class MathsConfig(RewardedTaskConfig):
     package.module:function in `rewards`."""
     workers: int = Field(default=0, ge=0, le=1024)
     """Number of worker processes; 0: one per core."""
+
+    stop_at: Literal["next_turn", "never"] = "next_turn"
+    """Stop condition of completions. next_turn: at an invented next turn ("Human:", a token of a chat template) after a
+    \\boxed{}. never: only at the end token and at stop strings of the data."""
+
+    def stop_line(self) -> StopLine | None:
+        return None if self.stop_at == "never" else TURN_AFTER_BOX
+
+    def answer_end(self, text: str) -> int | None:
+        return last_box_end(text)
 
     def required_packages(self) -> Iterator[Requirement]:
         yield Requirement("task.name=maths", ("math_verify",), "maths")

@@ -17,8 +17,9 @@ from dojang.core.section import Requirement
 from dojang.protocols import Judge
 from dojang.tasks.base import SplitTask
 from dojang.tasks.section import TaskSection
+from dojang.tasks.stop_lines import TURN_AFTER_TAGS, tags_end
 from dojang.tasks.worker_pool import WorkerFailure, WorkerPool
-from dojang.types import Outcome, Problem, Verdict
+from dojang.types import Outcome, Problem, StopLine, Verdict
 
 __all__ = ["ReasoningGymTask", "ReasoningGymTaskConfig"]
 
@@ -35,6 +36,16 @@ class ReasoningGymTaskConfig(TaskSection):
     """Time limit in seconds for scoring one answer, after which its process is killed."""
     workers: int = Field(default=0, ge=0, le=1024)
     """Number of worker processes; 0: one per core."""
+
+    stop_at: Literal["next_turn", "never"] = "next_turn"
+    """Stop condition of completions. next_turn: at an invented next turn ("Human:", a token of a chat template) after
+    an <answer></answer>. never: only at the end token and at stop strings of the data."""
+
+    def stop_line(self) -> StopLine | None:
+        return None if self.stop_at == "never" else TURN_AFTER_TAGS
+
+    def answer_end(self, text: str) -> int | None:
+        return tags_end(text)
 
     def required_packages(self) -> Iterator[Requirement]:
         yield Requirement("task.name=reasoning_gym", ("reasoning_gym",), "reasoning-gym")

@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol, Self, runtime_checkable
 from dojang.core.section import Section
 from dojang.programs import JudgeInput
 from dojang.protocols import Judge, Task
-from dojang.types import Problem
+from dojang.types import Problem, StopLine
 
 __all__ = ["AuditableSection", "TaskSection"]
 
@@ -49,6 +49,14 @@ class TaskSection(Section):
 
     async def check_made(self, task: Task, problems: Mapping[str, Sequence[Problem]]) -> None:
         """Raises ConfigError if the task that `make` created cannot be used."""
+
+    def stop_line(self) -> StopLine | None:
+        """Stop condition of completions; None if they end with an end token only."""
+        return None
+
+    def answer_end(self, text: str) -> int | None:
+        """Position at which the answer in a completion ends; None if it has none, or the task does not say."""
+        return None
 
     def negative_rewards(self) -> Iterator[str]:
         """Settings that make rewards negative, each with a remedy."""

@@ -210,7 +210,12 @@ ROWS = (
     _row(
         "Lengths",
         _panel("Completion length", *_mean_min_max("response_length", "completion length.", "tokens")),
-        _panel("Truncated", Metric("response_length/clip_ratio", "Share truncated at `rollout.max_tokens`.", "share")),
+        _panel(
+            "Truncated, or with text after the answer",
+            Metric("response_length/clip_ratio", "Share truncated at `rollout.max_tokens`.", "share"),
+            Metric("response/cut_after_answer", "Share truncated after its answer (`task.stop_at`).", "share"),
+            Metric("response/text_after_answer", "Share with text after its answer.", "share"),
+        ),
     ),
     _row(
         "Judge",

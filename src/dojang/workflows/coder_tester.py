@@ -67,8 +67,9 @@ class CoderTesterConfig(WorkflowSection):
             self,
             _program_task(task),
             coder=coder,
-            retry_policy=_on_stream(coder, _RETRY_STREAM, coder.sampling.stop),
-            tester=_on_stream(tester, _TESTER_STREAM, stop=()),
+            retry_policy=_on_stream(coder, _RETRY_STREAM),
+            # The stop conditions are those of answers to the problems, not of test cases.
+            tester=_on_stream(tester, _TESTER_STREAM, stop=(), stop_line=None),
             group_size=group_size,
             batch_turns=batch_turns,
         )
@@ -91,9 +92,9 @@ def _program_task(task: Task) -> ProgramTask:
     return task
 
 
-def _on_stream(policy: RolloutPolicy, offset: int, stop: tuple[str, ...]) -> RolloutPolicy:
-    """Copy of a policy with another random stream."""
-    return replace(policy, sampling=replace(policy.sampling, seed=policy.sampling.seed + offset, stop=stop))
+def _on_stream(policy: RolloutPolicy, offset: int, **changes: Any) -> RolloutPolicy:
+    """Copy of a policy with another random stream, and changes of its sampling."""
+    return replace(policy, sampling=replace(policy.sampling, seed=policy.sampling.seed + offset, **changes))
 
 
 class TesterConfig(Section):

@@ -19,6 +19,18 @@ def test_truncation_reaches_the_sampling_of_training_and_of_evaluations_apart() 
     ]
 
 
+@pytest.mark.parametrize("recipe", ["quickstart", "quickstart-code", "smollm2-gsm8k", "deepmath-qwen2.5-0.5b"])
+def test_training_and_evaluations_stop_where_the_task_says(recipe: str) -> None:
+    config = recipes.load(recipe)
+    line = config.task.stop_line()
+    assert line is not None
+    stops = [(each.stop, each.stop_line) for each in (train_sampling(config, 0), eval_sampling(config))]
+    assert stops == [(config.data.stop, line)] * 2
+    never = recipes.load(recipe, ["task.stop_at=never"])
+    assert [each.stop_line for each in (train_sampling(never, 0), eval_sampling(never))] == [None, None]
+    assert train_sampling(config, 0, stops=False).stop_line is None
+
+
 @pytest.mark.parametrize("cut", CUTS)
 def test_ratios_to_truncated_log_probs_are_refused(cut: str) -> None:
     with pytest.raises(ConfigError, match=f"{cut}.*algo.old_logprobs=trainer"):

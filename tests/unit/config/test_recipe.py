@@ -379,7 +379,6 @@ def test_differences_name_both_values() -> None:
         "data.train_size": (4096, None),
         "data.test_size": (256, None),
         "data.load_with": (None, "mine:load"),
-        "data.stop": (None, []),
     }
 
 

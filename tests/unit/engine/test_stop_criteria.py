@@ -1,8 +1,10 @@
+import re
+
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from dojang.engine.stop_criteria import StopCriteria
-from dojang.types import Sampling
+from dojang.types import Sampling, StopLine
 
 
 @pytest.fixture
@@ -11,18 +13,23 @@ def stop_criteria(tokenizer: PreTrainedTokenizerBase) -> StopCriteria:
 
 
 def ended_at(
-    stop_criteria: StopCriteria, tokens: list[int], *, limit: int = 1000, stop: tuple[str, ...] = ()
+    stop_criteria: StopCriteria,
+    tokens: list[int],
+    *,
+    limit: int = 1000,
+    stop: tuple[str, ...] = (),
+    stop_line: StopLine | None = None,
 ) -> tuple[int, str] | None:
     """After how many tokens the sequence ended, and why; the same whether they come one at a time or several."""
-    found = {_ended_at(stop_criteria, tokens, limit, stop, window) for window in (1, 3, 16, 1000)}
+    sampling = Sampling(1.0, limit, stop=stop, stop_line=stop_line)
+    found = {_ended_at(stop_criteria, tokens, limit, sampling, window) for window in (1, 3, 16, 1000)}
     assert len(found) == 1
     return found.pop()
 
 
 def _ended_at(
-    stop_criteria: StopCriteria, tokens: list[int], limit: int, stop: tuple[str, ...], window: int
+    stop_criteria: StopCriteria, tokens: list[int], limit: int, sampling: Sampling, window: int
 ) -> tuple[int, str] | None:
-    sampling = Sampling(1.0, limit, stop=stop)
     for start in range(0, len(tokens), window):
         fresh = tokens[start : start + window]
         count, finish = stop_criteria.check(tokens[:start], fresh, limit - start, sampling)
@@ -99,7 +106,7 @@ def test_a_stop_string_ends_the_sequence_and_is_cut(
     assert ended is not None
     count, finish = ended
     assert finish == "stop"
-    assert stop_criteria.text(tokens[:count], stop) == before
+    assert stop_criteria.text(tokens[:count], Sampling(1.0, 9, stop=stop)) == before
     assert not any(string in tokenizer.decode(tokens[: count - 1]) for string in stop)  # and not a token too late
 
 
@@ -108,7 +115,7 @@ def test_a_token_may_run_past_the_stop_string(stop_criteria: StopCriteria, token
     assert len(tokens) < len("the answer is ")  # otherwise no token has several letters and this tests nothing
     ended = ended_at(stop_criteria, tokens, stop=("the ans",))
     assert ended is not None
-    assert stop_criteria.text(tokens[: ended[0]], ("the ans",)) == ""
+    assert stop_criteria.text(tokens[: ended[0]], Sampling(1.0, 9, stop=("the ans",))) == ""
 
 
 def test_almost_a_stop_string_is_none(stop_criteria: StopCriteria, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -119,8 +126,85 @@ def test_almost_a_stop_string_is_none(stop_criteria: StopCriteria, tokenizer: Pr
 def test_the_text_is_cut_at_the_first_of_several(
     stop_criteria: StopCriteria, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    assert stop_criteria.text(tokenizer.encode("abc def ghi"), ("ghi", "def")) == "abc "
+    assert stop_criteria.text(tokenizer.encode("abc def ghi"), Sampling(1.0, 9, stop=("ghi", "def"))) == "abc "
 
 
 def test_the_text_has_no_end_token(stop_criteria: StopCriteria, tokenizer: PreTrainedTokenizerBase) -> None:
-    assert stop_criteria.text([*tokenizer.encode("the answer"), tokenizer.eos_token_id], ()) == "the answer"
+    tokens = [*tokenizer.encode("the answer"), tokenizer.eos_token_id]
+    assert stop_criteria.text(tokens, Sampling(1.0, 9)) == "the answer"
+
+
+# Stop lines
+
+
+def marked_line(text: str) -> int | None:
+    """The end of the first line that begins with >>, if a line break follows."""
+    found = re.search(r"^>>.*(?=\n)", text, re.MULTILINE)
+    return found.end() if found else None
+
+
+def name_line(text: str) -> int | None:
+    """The beginning of the first line that begins with a name."""
+    found = re.search(r"^(?:Ann|Bób):", text, re.MULTILINE)
+    return found.start() if found else None
+
+
+MARKED, NAMED = StopLine((">>",), marked_line, whole_line=True), StopLine(("Ann:", "Bób:"), name_line)
+
+
+@pytest.mark.parametrize("spelled", ["joined", "byte by byte"])
+@pytest.mark.parametrize(
+    ("line", "text", "before"),
+    [
+        (MARKED, "one\n>> 42\ntwo", "one\n>> 42"),
+        (MARKED, ">> 42\n\n>> 43\n", ">> 42"),
+        (MARKED, "a >> b\n>> caf\u00e9 → 5\n\u00e9t\u00e9", "a >> b\n>> caf\u00e9 → 5"),
+        (MARKED, "x >>\n" * 30 + ">>\ny", "x >>\n" * 30 + ">>"),
+        (MARKED, ">> " + "a very long line " * 40 + "\n\nmore", ">> " + "a very long line " * 40),
+        (NAMED, "the answer.\nAnn: why?", "the answer.\n"),
+        (NAMED, "to Ann: no\nB\u00f3b: yes", "to Ann: no\n"),
+    ],
+)
+def test_a_stop_line_ends_the_sequence_and_the_text(
+    stop_criteria: StopCriteria,
+    tokenizer: PreTrainedTokenizerBase,
+    line: StopLine,
+    text: str,
+    before: str,
+    spelled: str,
+) -> None:
+    tokens = tokenizer.encode(text) if spelled == "joined" else byte_tokens(tokenizer, text)
+    ended = ended_at(stop_criteria, tokens, stop_line=line, limit=5000)
+    assert ended is not None
+    count, finish = ended
+    assert finish == "stop"
+    assert stop_criteria.text(tokens[:count], Sampling(1.0, 5000, stop_line=line)) == before
+    assert line.end(tokenizer.decode(tokens[:count])) is not None
+    assert line.end(tokenizer.decode(tokens[: count - 1])) is None  # and not a token too late
+
+
+@pytest.mark.parametrize("text", ["one\n>> 42", "a >> b\nc >> d\n", "no mark\n at all\n"])
+def test_a_line_that_is_not_complete_or_not_the_stop_line_is_none(
+    stop_criteria: StopCriteria, tokenizer: PreTrainedTokenizerBase, text: str
+) -> None:
+    assert ended_at(stop_criteria, tokenizer.encode(text), stop_line=MARKED) is None
+    assert stop_criteria.text(tokenizer.encode(text), Sampling(1.0, 9, stop_line=MARKED)) == text
+
+
+def test_the_first_of_all_stop_conditions_counts(
+    stop_criteria: StopCriteria, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    tokens = [*byte_tokens(tokenizer, ">> 4\nab"), tokenizer.eos_token_id]
+    assert ended_at(stop_criteria, tokens, stop_line=MARKED) == (5, "stop")
+    assert ended_at(stop_criteria, tokens, stop_line=MARKED, stop=("4",)) == (4, "stop")
+    assert ended_at(stop_criteria, tokens, stop_line=MARKED, stop=("b",)) == (5, "stop")
+    assert ended_at(stop_criteria, tokens, stop_line=MARKED, limit=5) == (5, "stop")  # complete at the limit: not cut
+    assert ended_at(stop_criteria, tokens, stop_line=MARKED, limit=4) == (4, "length")
+    assert ended_at(stop_criteria, tokens, stop_line=NAMED) == (8, "stop")
+    text = stop_criteria.text(tokens[:4], Sampling(1.0, 9, stop=("4",), stop_line=MARKED))
+    assert text == ">> "
+
+
+def test_engines_with_stop_strings_only_wait_for_the_line_and_then_for_its_end() -> None:
+    assert [MARKED.awaited(text) for text in ("", "a\n>> 4", "a >>", ">> 4\n")] == [(">>",), ("\n",), ("\n",), (">>",)]
+    assert NAMED.awaited("Ann:") == ("Ann:", "Bób:")

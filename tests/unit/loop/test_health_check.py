@@ -6,6 +6,7 @@ import pytest
 
 from dojang.core.errors import HealthError
 from dojang.loop.config import HealthConfig
+from dojang.loop.endings import Endings
 from dojang.loop.health_check import HealthCheck, has_signal
 from dojang.types import Group, Sample
 
@@ -119,3 +120,54 @@ def test_rewards_are_compared_with_those_of_the_same_role(
     assert has_signal(mixed((0.0, 0.0), (0.5, 0.0)))
     with pytest.raises(HealthError, match="no group had rewards that differ"):
         health(window=1).check([mixed((0.0, 0.0), (0.5, 0.5))])
+
+
+def warned(caplog: pytest.LogCaptureFixture, guard: HealthCheck, steps: list[tuple[Group, Endings]]) -> list[str]:
+    caplog.clear()
+    for group, endings in steps:
+        guard.check([group], endings)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_completions_that_run_on_are_reported_once_with_a_remedy(
+    make_group: Callable[..., Group], caplog: pytest.LogCaptureFixture
+) -> None:
+    guard, group = health(window=10), make_group((0.0, 1.0))
+    run_on = (group, Endings(samples=12, cut=4, after_answer=6, cut_after_answer=4))
+    assert warned(caplog, guard, [run_on] * 2) == []
+    (message,) = warned(caplog, guard, [run_on] * 5)
+    assert "33% of the completions of the last 3 steps ran on after their answer" in message
+    for remedy in ("task.stop_at", "data.stop", "docs/rewards.md", "response/cut_after_answer"):
+        assert remedy in message
+
+
+def test_completions_that_are_cut_before_their_answer_are_reported_once_with_a_remedy(
+    make_group: Callable[..., Group], caplog: pytest.LogCaptureFixture
+) -> None:
+    guard, group = health(window=3), make_group((0.0, 1.0))
+    (message,) = warned(caplog, guard, [(group, Endings(samples=10, cut=4))] * 5)
+    assert "40% of the completions of the last 3 steps were cut at rollout.max_tokens before they had an" in message
+    for remedy in ("Raise rollout.max_tokens", "train.mask_truncated_completions", "response_length/clip_ratio"):
+        assert remedy in message
+
+
+@pytest.mark.parametrize(
+    "endings", [Endings(), Endings(samples=10, after_answer=10), Endings(samples=10, cut=3, cut_after_answer=1)]
+)
+def test_a_few_cut_completions_and_explanations_after_the_answer_are_no_reason_to_warn(
+    make_group: Callable[..., Group], caplog: pytest.LogCaptureFixture, endings: Endings
+) -> None:
+    assert warned(caplog, health(window=3), [(make_group((0.0, 1.0)), endings)] * 5) == []
+
+
+def test_how_completions_end_is_remembered_by_checkpoints(
+    make_group: Callable[..., Group], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, step = health(window=3), health(window=3), (make_group((0.0, 1.0)), Endings(10, 5, 5, 5))
+    warned(caplog, first, [step] * 2)
+    second.restore(json.loads(json.dumps(first.state())))
+    assert len(warned(caplog, second, [step])) == 1
+    old = [
+        {key: value for key, value in each.items() if key not in ("samples", "cut", "run_on")} for each in first.state()
+    ]
+    health(window=3).restore(old)  # of a checkpoint without these counts

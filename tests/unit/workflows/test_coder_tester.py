@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from dojang.programs import CallTest, IoTest, Isolation, Judgement, TestResult, fold
-from dojang.types import Group, Message, Outcome, Problem, Sample, Sampling, Verdict
+from dojang.types import Group, Message, Outcome, Problem, Sample, Sampling, StopLine, Verdict
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.coder_tester import CoderTester, CoderTesterConfig
 from dojang.workflows.section import RolloutPolicy
@@ -278,11 +278,13 @@ def test_several_problems_at_a_time_get_what_each_gets_alone(tokenizer: PreTrain
     assert [samples(group) for group in asyncio.run(together())] == [samples(group) for group in alone]
 
 
-def test_second_turns_and_the_tester_have_separate_seeds_and_the_tester_no_stop_strings() -> None:
-    policy: Any = RolloutPolicy(None, None, Sampling(1.0, TOKENS, seed=7, stop=("end",)))  # type: ignore[arg-type]
+def test_second_turns_and_the_tester_have_separate_seeds_and_the_tester_no_stop_conditions() -> None:
+    line = StopLine(("x",), len)
+    sampling = Sampling(1.0, TOKENS, seed=7, stop=("end",), stop_line=line)
+    policy: Any = RolloutPolicy(None, None, sampling)  # type: ignore[arg-type]
     made = CoderTesterConfig().make(Doubling(), {"coder": policy, "tester": policy}, group_size=2)
     chosen = [each.sampling for each in (made._coder, made._retry_policy, made._tester)]
     assert len({each.seed for each in chosen}) == 3
     assert all(each.seed % 2**32 == 7 for each in chosen)  # apart from evaluation, whose offset is 2**32
     assert 7 + 2**32 not in {each.seed for each in chosen}
-    assert [each.stop for each in chosen] == [("end",), ("end",), ()]
+    assert [(each.stop, each.stop_line) for each in chosen] == [(("end",), line), (("end",), line), ((), None)]
