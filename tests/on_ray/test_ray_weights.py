@@ -1,7 +1,9 @@
-"""Deltas through the object store: which engines load them, and full weights whenever they do not fit."""
+"""Deltas and LoRA factors through the object store: which engines load them, and full weights whenever they do not
+fit."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Sampling
 from dojang.weight_sync.pack import encode
 from dojang.weight_sync.versions import WeightVersions
+
+ADAPTED = "model.layers.0.self_attn.q_proj.weight"
 
 
 class Process:
@@ -46,6 +50,9 @@ class World:
     def __init__(self, make_sampler: Callable[[], Sampler], trained: dict[str, torch.Tensor]) -> None:
         self.store, self.latest, self.trained = WeightVersions(torch.float32, deltas=1), LatestWeights(3), trained
         self.processes: list[Process] = []
+        self.base: dict[str, Any] = {}
+        self.sent: list[int] = []
+        """Sizes of the packs with factors."""
         self._make_sampler = make_sampler
         self.engine = RayEngine(None, None, self.latest, 60.0)  # type: ignore[arg-type]
 
@@ -61,6 +68,24 @@ class World:
         pack = self.store.delta(version - 1, version)
         data = None if pack is None else np.frombuffer(spoil(encode(pack)), np.uint8)
         self.latest.announce(version, PublishedWeights(whole, version - 1, data))
+
+    def publish_factors(self, version: int, base: Mapping[str, torch.Tensor], spoil: str = "") -> None:
+        """As a rank that trains LoRA does; `spoil` replaces the checksum of the merged weights."""
+        weight = self.trained[ADAPTED]
+        factors = {ADAPTED: (torch.full((weight.shape[0], 2), version / 8), torch.full((2, weight.shape[1]), 0.5))}
+        self.store.publish(version, base, factors)
+        pack = self.store.factors(version)
+        assert pack is not None
+        pack = replace(pack, checksum=spoil) if spoil else pack
+        if base:
+            self.base = {name: (each.numpy().copy(), "float32") for name, each in base.items()}
+        data = np.frombuffer(encode(pack), np.uint8)
+        self.sent.append(data.nbytes)
+
+        async def merge(wanted: int) -> Any:
+            return {name: (each.numpy(), "float32") for name, each in self.store.fetch(wanted).items()}
+
+        self.latest.announce(version, PublishedWeights(self.base, factors=data), merge)
 
     async def load(self, version: int) -> list[tuple[str, int]]:
         """Calls that the load took. The engine holds the version afterwards."""
@@ -110,6 +135,32 @@ def test_deltas_follow_full_weights_until_one_does_not_fit(world: World) -> None
         assert await world.load(7) == [("load_delta", 7)]
         await world.engine.close()
         assert len(world.processes) == 2
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+@pytest.mark.parametrize("weight_sync", ["full", "delta"])
+def test_factors_alone_follow_the_base_weights(world: World, weight_sync: str) -> None:
+    factors = "load_factors"
+
+    async def play() -> None:
+        world.publish_factors(0, world.trained)
+        assert await world.load(0) == [(factors, 0), (factors, 0)]  # the second brings the base weights
+        world.processes[-1].sampler._engine._deltas = weight_sync == "delta"  # type: ignore[attr-defined]
+        for version in (1, 3):  # 2 is missed
+            world.publish_factors(version, {})
+            assert await world.load(version) == [(factors, version)]
+        assert max(world.sent) < sum(each.nbytes for each in world.trained.values()) / 10
+        world.publish_factors(4, {}, spoil="f" * 16)  # as if the engine's hardware added otherwise
+        assert await world.load(4) == [(factors, 4), (factors, 4), ("load", 4)]
+        world.publish_factors(5, {})
+        assert await world.load(5) == [(factors, 5)]
+        world.processes[-1].kill()  # the engine is replaced
+        world.publish_factors(6, {})
+        assert await world.load(6) == [(factors, 6), (factors, 6)]
+        world.publish_factors(7, {name: each + 1 for name, each in world.trained.items()})  # another base
+        assert await world.load(7) == [(factors, 7), (factors, 7)]
+        await world.engine.close()
 
     asyncio.run(asyncio.wait_for(play(), 60))
 

@@ -3,7 +3,9 @@
 Functions of this file run in the actors and build the same parts as a run in one process (local.py).
 """
 
+import asyncio
 from functools import partial
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -30,6 +32,7 @@ from dojang.core.errors import ConfigError
 from dojang.inference.engine_pool import EnginePool
 from dojang.protocols import Algorithm, RolloutEngine
 from dojang.trainer.process_group import join_process_group
+from dojang.weight_sync.pack import decode
 from dojang.weight_sync.versions import WeightVersions
 
 __all__ = ["RayPolicy", "make_rank", "make_sampler", "resolve_numerics"]
@@ -59,6 +62,10 @@ class RayPolicy:
         self.weights: LatestWeights | WeightVersions = LatestWeights(keep=config.loop.kept_versions)
         if config.rollout.engine.external:
             self.weights = make_weights(config, numeric)
+        self.served = make_weights(config, numeric) if config.loop.other_workers else None
+        """Weights for rollout workers, which fetch them from the driver."""
+        self._served_base: Any = None
+        """Object reference of the LoRA base weights that it holds."""
         self._gpus = gpus_each(self._runtime, config.model.device)
         # Before the engines: those are placed one by one around the trainers.
         self._placements = self._reserve("trainers", self._runtime.trainers, gpus=self._gpus)
@@ -91,9 +98,21 @@ class RayPolicy:
 
     async def _on_publish(self, version: int, weights: PublishedWeights, holder: Actor) -> None:
         if isinstance(self.weights, LatestWeights):
-            self.weights.announce(version, weights)
-        else:
-            self.weights.publish(version, get_weights(await holder.wait(weights.whole)))
+            self.weights.announce(version, weights, partial(holder.call, "put_merged"))
+        for store in (self.weights, self.served):
+            if isinstance(store, WeightVersions):
+                await self._copy_here(store, version, weights, holder)
+
+    async def _copy_here(self, store: WeightVersions, version: int, weights: PublishedWeights, holder: Actor) -> None:
+        """Copies a version from the object store to the driver: with LoRA the factors, and the base weights once."""
+        if weights.factors is None:
+            tensors = get_weights(await holder.wait(weights.whole))
+            return await asyncio.to_thread(store.publish, version, tensors)
+        pack = await asyncio.to_thread(decode, await holder.wait(weights.factors))
+        tensors = {}
+        if weights.whole != self._served_base:
+            tensors, self._served_base = get_weights(await holder.wait(weights.whole)), weights.whole
+        await asyncio.to_thread(store.publish, version, tensors, pack.factors, pack.checksum)
 
 
 def make_rank(config: RunConfig, rank: int, world: int, address: tuple[str, int]) -> Rank:
@@ -117,7 +136,7 @@ def make_sampler(config: RunConfig, *, alone: bool) -> Sampler:
     prepare_torch(numeric.device)
     source = models.resolve(config.model.name)
     tokenizer, _ = load_tokenizer(source)
-    weights = ReceivedWeights()
+    weights = ReceivedWeights(numeric.device)
     threads = torch.get_num_threads()
     engine = make_engine(config, numeric, source, None, tokenizer, weights, alone=alone, threads=threads)
     return Sampler(engine, weights)

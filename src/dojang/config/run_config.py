@@ -239,8 +239,12 @@ class RunConfig(Section):
                 f"{self.rollout.engine.name} uses servers that run already; use the engine torch or vllm, or leave "
                 "them out"
             )
-        if self.runtime.name == "ray":
-            yield "loop.workers and loop.listen need runtime.name=local; on Ray set runtime.engines instead"
+        host, _ = self.loop.address("")
+        if self.runtime.name == "ray" and self.loop.workers and (host in ("localhost", "::1") or host[:4] == "127."):
+            yield (
+                f"loop.listen={self.loop.listen}: rollout workers on other nodes of the Ray cluster cannot reach "
+                f"{host}; leave loop.listen out, or use 0.0.0.0:PORT"
+            )
 
     def _runtime_agrees(self) -> Iterator[str]:
         tester, train = self.tester, self.train
@@ -271,6 +275,16 @@ class RunConfig(Section):
             filled = runtime.model_copy(update={"trainers": self.train.sequence_parallel})
             filled.model_fields_set.discard("trainers")
             self.__dict__["runtime"] = filled
+        return self
+
+    @model_validator(mode="after")
+    def _default_publish(self) -> Self:
+        """Sets train.lora.publish to factors where weights go to other processes. The field stays marked as unset."""
+        lora, travels = self.train.lora, self.runtime.name == "ray" or self.loop.other_workers
+        if lora is not None and travels and "publish" not in lora.model_fields_set and not lora.modules_to_save:
+            filled = lora.model_copy(update={"publish": "factors"})
+            filled.model_fields_set.discard("publish")
+            self.__dict__["train"] = self.train.model_copy(update={"lora": filled})
         return self
 
     def roles(self) -> "dict[str, RunConfig]":

@@ -17,6 +17,7 @@ from socket import gethostname
 from typing import Any
 
 import httpx
+import torch
 
 from dojang.core.errors import DojangError
 from dojang.loop.group_codec import encode
@@ -52,6 +53,8 @@ class WorkerParts:
     """Returns the problem of a prompt index."""
     slots: int
     """Groups that are sampled at a time."""
+    device: torch.device | None = None
+    """Merges LoRA factors; None: a CPU."""
 
 
 class RolloutWorker:
@@ -87,7 +90,7 @@ class _Session:
         self._worker = joined.worker
         self._newest = joined.version
         """Newest version of the run."""
-        self._receivers = {name: PackReceiver(engine) for name, engine in parts.engines.items()}
+        self._receivers = {name: PackReceiver(engine, parts.device) for name, engine in parts.engines.items()}
         self._loaded: int | None = None
         """Version that all engines hold; None before the first."""
         self._running: set[int] = set()

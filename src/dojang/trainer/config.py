@@ -39,7 +39,7 @@ class LoraConfig(Section):
     """Bits of the frozen base weights: 4 stores them as NF4 (QLoRA), 16 in the compute dtype."""
     publish: Literal["merged", "factors"] = "merged"
     """Weight sync with adapters: merged sends all weights with the adapters added, factors only the two LoRA factors,
-    which the engine adds."""
+    which the engine adds. On Ray and with rollout workers the default is factors, unless modules_to_save is set."""
 
     def adapter_weights(self, linears: Iterable[tuple[str, int, int]]) -> int:
         """Number of weights of the adapters on linear layers, given as names with their input and output sizes."""

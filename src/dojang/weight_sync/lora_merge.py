@@ -13,13 +13,17 @@ _CHUNK = 1 << 22
 """Elements computed at a time: in float64 they take 32 MiB."""
 
 
-def merge_factors(weight: Tensor, b: Tensor, a: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return weight + b @ a in `dtype`."""
+def merge_factors(
+    weight: Tensor, b: Tensor, a: Tensor, dtype: torch.dtype, device: torch.device | None = None
+) -> Tensor:
+    """Return weight + b @ a in `dtype`, on the weight's device; computed on `device`, if given, to which it is copied
+    chunk by chunk."""
     rows, columns = weight.shape
     step = max(1, _CHUNK // max(1, columns))
-    wide_a = a.double()
+    device = device or weight.device
+    wide_a = a.to(device).double()
     merged = torch.empty(weight.shape, dtype=dtype, device=weight.device)
     for start in range(0, rows, step):
         chunk = slice(start, start + step)
-        merged[chunk] = weight[chunk].double() + b[chunk].double() @ wide_a
+        merged[chunk] = weight[chunk].to(device).double() + b[chunk].to(device).double() @ wide_a
     return merged

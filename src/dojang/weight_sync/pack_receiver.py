@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from dojang.core.checksum import checksum
@@ -28,9 +29,19 @@ Fetch = Callable[[int | None, bool], Awaitable[Buffer]]
 class LoraBase:
     """Base weights of LoRA, held by a receiver: factors alone are sent afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
+        """`device` merges them; None: the one that holds them."""
+        self._device = device
         self._tensors: Mapping[str, Tensor] = {}
         self._checksum = ""
+
+    def hold(self, tensors: Mapping[str, Tensor]) -> None:
+        """Hold base weights that came by themselves. They must not change."""
+        self._tensors, self._checksum = tensors, checksum(tensors, self._device)
+
+    def fits(self, pack: Pack) -> bool:
+        """Whether the pack's factors belong to the base weights that are held."""
+        return self._checksum == pack.base_checksum
 
     def merge(self, pack: Pack) -> dict[str, Tensor]:
         """Return all weights with the pack's factors added. ValueError if they have another base, or do not become the
@@ -39,7 +50,7 @@ class LoraBase:
             tensors, held = pack.tensors, ""
         else:
             tensors, held = self._tensors, self._checksum
-            if held != pack.base_checksum:
+            if not self.fits(pack):
                 raise ValueError(
                     f"the factors of version {pack.version} belong to base weights with checksum {pack.base_checksum}; "
                     f"held are {held or 'none'}"
@@ -48,10 +59,10 @@ class LoraBase:
         for name, (b, a) in pack.factors.items():
             if name not in tensors or tensors[name].shape != (b.shape[0], a.shape[1]):
                 raise ValueError(f"the factors of version {pack.version} do not fit a weight called {name}")
-            merged[name] = merge_factors(tensors[name], b, a, tensors[name].dtype)
-        if (found := checksum(merged)) != pack.checksum:
+            merged[name] = merge_factors(tensors[name], b, a, tensors[name].dtype, self._device)
+        if (found := checksum(merged, self._device)) != pack.checksum:
             raise ValueError(f"version {pack.version} has checksum {found} after merging, not {pack.checksum}")
-        self._tensors, self._checksum = tensors, held or checksum(tensors)
+        self._tensors, self._checksum = tensors, held or checksum(tensors, self._device)
         return merged
 
 
@@ -83,8 +94,9 @@ async def _check_base(engine: ServingEngine, pack: Pack) -> None:
 class PackReceiver:
     """Loads versions into one engine from packs, with full weights whenever a smaller pack does not fit."""
 
-    def __init__(self, engine: ServingEngine) -> None:
-        self._engine, self._lora_base = engine, LoraBase()
+    def __init__(self, engine: ServingEngine, device: torch.device | None = None) -> None:
+        """`device` merges LoRA factors; None: a CPU."""
+        self._engine, self._lora_base = engine, LoraBase(device)
         self.version: int | None = None
         """Version that the engine holds; None: unknown, also after a failed update."""
         self._merge = False

@@ -59,11 +59,14 @@ class WeightVersions:
                 raise LookupError("no weights have been published yet")
             return next(reversed(self._versions))
 
-    def publish(self, version: int, tensors: Mapping[str, Tensor], factors: Factors = NO_FACTORS) -> None:
+    def publish(
+        self, version: int, tensors: Mapping[str, Tensor], factors: Factors = NO_FACTORS, checksum: str = ""
+    ) -> None:
+        """Publish, as a WeightStore. `checksum`: that of the weights with factors merged, if it is known."""
         with self._publishing:
             with self._lock:
                 before = next(reversed(self._versions.values()), None)
-            after = self._copy(version, tensors, factors, before)
+            after = self._copy(version, tensors, factors, before, checksum)
             positions = None
             if self._compare and before is not None:
                 positions = compare(before.weights, after.weights)
@@ -102,10 +105,16 @@ class WeightVersions:
             newest = next(reversed(self._versions.values()))
         if target.factors and not merge:
             if base is not None and known and target.base is newest.base:
-                return Pack("factors", version, base, target.base.checksum, target.checksum, factors=target.factors)
+                return target.factors_pack(base)
             return Pack("full", version, None, "", target.checksum, target.base.tensors, factors=target.factors)
         delta = None if base is None else self.delta(base, version)
         return delta or Pack("full", version, None, "", target.checksum, dict(target.weights))
+
+    def factors(self, version: int) -> Pack | None:
+        """Return the LoRA factors of a version, for a receiver of its base weights; None if it has none. LookupError if
+        the version is not held."""
+        target = self._held(version)
+        return target.factors_pack(version) if target.factors else None
 
     def delta(self, base: int, version: int) -> Pack | None:
         """Return the changes from `base` to `version` as a pack; None if they are not known."""
@@ -139,7 +148,7 @@ class WeightVersions:
             return list(self._versions)
 
     def _copy(
-        self, version: int, tensors: Mapping[str, Tensor], factors: Factors, before: "_Version | None"
+        self, version: int, tensors: Mapping[str, Tensor], factors: Factors, before: "_Version | None", known: str
     ) -> "_Version":
         copied = {name: tensor.detach().to(self._dtype, copy=True) for name, tensor in tensors.items()}
         base = _Base(copied)
@@ -149,7 +158,7 @@ class WeightVersions:
             raise LookupError(f"factors were given for {min(unknown)}, which is not a weight")
         kept = {name: (b.detach().clone(), a.detach().clone()) for name, (b, a) in factors.items()}
         _wait_for_device(base.tensors)
-        return _Version(version, base, kept, self._dtype)
+        return _Version(version, base, kept, self._dtype, known)
 
     def _chain(self, base: int, version: int) -> "list[Positions] | None":
         """Deltas that lead from one version to another; None if one is missing."""
@@ -208,6 +217,8 @@ class _Version:
     base: _Base
     factors: Mapping[str, tuple[Tensor, Tensor]]
     dtype: torch.dtype
+    known: str
+    """Checksum of the weights, if the publisher knew it."""
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -216,7 +227,10 @@ class _Version:
 
     @cached_property
     def checksum(self) -> str:
-        return checksum(self.weights) if self.factors else self.base.checksum
+        return self.known or (checksum(self.weights) if self.factors else self.base.checksum)
+
+    def factors_pack(self, base: int) -> Pack:
+        return Pack("factors", self.number, base, self.base.checksum, self.checksum, factors=self.factors)
 
 
 class _Merged(Mapping[str, Tensor]):

@@ -503,3 +503,20 @@ def test_new_keys_exist() -> None:
     known = {key.name for key in keys()}
     assert [new for new in RENAMED.values() if new not in known] == []
     assert [old for old in RENAMED if old in known] == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "publish"),
+    [
+        ([], "merged"),
+        (["runtime=ray"], "factors"),
+        (["loop.mode=stream", "loop.workers=1"], "factors"),
+        (["runtime=ray", "train.lora.publish=merged"], "merged"),
+        (["runtime=ray", "train.lora.modules_to_save=[lm_head]"], "merged"),
+    ],
+)
+def test_lora_factors_alone_go_to_other_processes(overrides: list[str], publish: str) -> None:
+    config = recipes.load("quickstart", ["train.lora.rank=2", *overrides])
+    assert config.train.lora is not None
+    assert config.train.lora.publish == publish
+    assert recipes.resolve("again", recipes.to_tree(config)).train == config.train

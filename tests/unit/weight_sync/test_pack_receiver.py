@@ -121,7 +121,7 @@ def test_factors_that_merge_to_other_weights_here_come_merged(
     sender, engine = Sender(torch.float32, keep=2, deltas=2), DictEngine(weights(0.0, torch.float32))
     receiver = PackReceiver(as_engine(engine))
 
-    def other(weight: Tensor, b: Tensor, a: Tensor, dtype: torch.dtype) -> Tensor:
+    def other(weight: Tensor, b: Tensor, a: Tensor, dtype: torch.dtype, device: torch.device | None) -> Tensor:
         return weight + (b @ a) * (1 + 1e-6)
 
     monkeypatch.setattr("dojang.weight_sync.pack_receiver.merge_factors", other)

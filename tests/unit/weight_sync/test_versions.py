@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dojang.core.checksum import bits, checksum
 from dojang.protocols import Changes
+from dojang.weight_sync.pack_receiver import LoraBase
 from dojang.weight_sync.versions import WeightVersions
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -111,6 +112,26 @@ class TestFactors:
         [patch] = changes.patches
         assert (patch.name, patch.index_N.tolist(), patch.value_N.tolist()) == ("a", [5], [6.0])
         assert changes.checksum == checksum(store.fetch(1))
+
+    def test_factors_are_packed_for_receivers_of_the_base(self) -> None:
+        store = WeightVersions(torch.float32, 2)
+        base = {"a": torch.ones(3, 2), "b": torch.ones(2)}
+        store.publish(0, base, {"a": (self.B, self.A)})
+        pack = store.factors(0)
+        assert pack is not None
+        assert (pack.kind, pack.base_checksum, pack.checksum) == ("factors", checksum(base), store.checksum(0))
+        there = LoraBase(torch.device("cpu"))
+        assert not there.fits(pack)
+        there.hold(base)
+        assert there.fits(pack)
+        assert checksum(there.merge(pack)) == store.checksum(0)
+        store.publish(1, base)
+        assert store.factors(1) is None
+
+    def test_a_known_checksum_is_not_computed_again(self) -> None:
+        store = WeightVersions(torch.float32)
+        store.publish(0, {"a": torch.ones(3, 2)}, {"a": (self.B, self.A)}, "of the trainer")
+        assert store.checksum(0) == store.pack(0).checksum == "of the trainer"
 
     def test_factors_of_an_unknown_weight_publish_nothing(self) -> None:
         store = WeightVersions(torch.float32)

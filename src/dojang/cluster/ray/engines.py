@@ -53,6 +53,22 @@ class Sampler:
             logger.warning("loading the full weights of version %d: %s", version, error)
             return False, None
 
+    async def load_factors(self, version: int, data: Any, base: Any = None) -> tuple[bool, Metrics | None]:
+        """Loads a version from LoRA factors and base weights, which are kept. False if the base weights are missing, or
+        if the merged weights are not those of the trainer."""
+        lora_base = self._weights.lora_base
+        try:
+            pack = await asyncio.to_thread(decode, data)
+            if base is not None and not lora_base.fits(pack):
+                await asyncio.to_thread(lora_base.hold, get_weights(base))
+            if not lora_base.fits(pack):
+                return False, None
+            await asyncio.to_thread(self._weights.receive, pack)
+        except ValueError as error:
+            logger.warning("cannot add the LoRA factors of version %d: %s", version, error)
+            return False, None
+        return True, await self._load(version)
+
     async def _load(self, version: int) -> Metrics | None:
         try:
             metrics = await self._engine.load(version)
@@ -116,15 +132,25 @@ class RayEngine:
         loaded = False
         try:
             async with asyncio.timeout(self._timeout_s):
-                if weights.delta is not None and weights.base == self._version:
+                if weights.factors is not None:
+                    loaded, metrics = await self._load_factors(version, weights)
+                elif weights.delta is not None and weights.base == self._version:
                     loaded, metrics = await self._call("load_delta", version, weights.delta)
                 if not loaded:
-                    metrics = await self._call("load", version, weights.whole)
+                    whole = weights.whole if weights.factors is None else await self._weights.merged(version)
+                    metrics = await self._call("load", version, whole)
         except TimeoutError as error:
             self._drop(self._actor)
             raise ActorLost(f"weights did not arrive within {self._timeout_s:g} s") from error
         self._version = version
         return metrics
+
+    async def _load_factors(self, version: int, weights: PublishedWeights) -> tuple[bool, Metrics | None]:
+        """Sends LoRA factors, and the base weights if the engine lacks them. False if it cannot add them."""
+        loaded, metrics = await self._call("load_factors", version, weights.factors)
+        if not loaded:
+            loaded, metrics = await self._call("load_factors", version, weights.factors, weights.whole)
+        return loaded, metrics
 
     async def close(self) -> None:
         actor, self._actor = self._actor, None

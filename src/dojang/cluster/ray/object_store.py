@@ -1,11 +1,12 @@
 """Weights in Ray's object store.
 
-They are put once, as numpy arrays; deltas as the bytes of a pack. All processes of a node share that memory; an engine
-copies when it loads them. Only what an engine reads goes to another node. Arrays from the store are read-only.
+They are put once, as numpy arrays; deltas and LoRA factors as the bytes of a pack. All processes of a node share that
+memory; an engine copies when it loads them. Only what an engine reads goes to another node. Arrays from the store are
+read-only.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from dojang.protocols import Changes, Factors
 from dojang.weight_sync.pack import Pack, encode
+from dojang.weight_sync.pack_receiver import LoraBase
 
 __all__ = ["LatestWeights", "PublishedWeights", "ReceivedWeights", "get_weights", "put_pack", "put_weights"]
 
@@ -51,10 +53,16 @@ class PublishedWeights:
     """Object references of one version."""
 
     whole: Any
-    """All weights."""
+    """All weights; with `factors`, the base weights of LoRA, which all versions share."""
     base: int | None = None
     delta: Any = None
     """A pack with the changes since version `base`."""
+    factors: Any = None
+    """A pack with LoRA factors."""
+
+
+Merge = Callable[[int], Awaitable[Any]]
+"""Puts a version with its LoRA factors merged into the object store; returns the object reference."""
 
 
 class LatestWeights:
@@ -65,13 +73,20 @@ class LatestWeights:
         self._keep = keep
         self._references: dict[int, PublishedWeights] = {}
         """In the order of publication."""
+        self._merge: Merge | None = None
 
-    def announce(self, version: int, weights: PublishedWeights) -> None:
-        """Adds the latest version, and drops the oldest ones."""
+    def announce(self, version: int, weights: PublishedWeights, merge: Merge | None = None) -> None:
+        """Adds the latest version, and drops the oldest ones. `merge` is for engines that cannot add LoRA factors."""
+        self._merge = merge
         self._references.pop(version, None)
         self._references[version] = weights
         for old in list(self._references)[: -self._keep]:
             del self._references[old]
+
+    async def merged(self, version: int) -> Any:
+        """Object reference of all weights of a version with LoRA factors, merged by the trainer."""
+        assert self._merge is not None, "factors are announced with a way to merge them"
+        return await self._merge(version)
 
     def newest(self) -> int:
         """Latest version."""
@@ -90,20 +105,25 @@ class LatestWeights:
 class ReceivedWeights:
     """A WeightStore in an engine's actor: holds a received version until the engine has loaded it."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
+        """`device` merges LoRA factors; None: a CPU."""
         self._version = -1
         self._tensors: Mapping[str, Tensor] = {}
         self._pack: Pack | None = None
+        self.lora_base = LoraBase(device)
+        """Base weights of LoRA, in the memory of the object store."""
 
     def publish(self, version: int, tensors: Mapping[str, Tensor], factors: Factors | None = None) -> None:
-        assert not factors, "trainers on Ray publish merged weights"
+        assert not factors, "factors come as packs"
         self.release()
         self._version, self._tensors = version, tensors
 
     def receive(self, pack: Pack) -> None:
-        """Holds a delta instead of full weights."""
+        """Holds a delta instead of full weights, or the weights with LoRA factors merged. ValueError if the factors do
+        not become the weights that were published."""
         self.release()
-        self._version, self._pack = pack.version, pack
+        tensors = self.lora_base.merge(pack) if pack.kind == "factors" else {}
+        self._version, self._tensors, self._pack = pack.version, tensors, pack
 
     def fetch(self, version: int) -> Mapping[str, Tensor]:
         if version != self._version or not self._tensors:
@@ -112,6 +132,8 @@ class ReceivedWeights:
 
     def changes(self, base: int, version: int) -> Changes | None:
         pack = self._pack
+        if pack is not None and pack.kind == "factors" and pack.version == version:
+            return Changes(self._tensors, (), pack.checksum)
         if pack is None or (pack.base, pack.version) != (base, version):
             return None
         return Changes(pack.tensors, pack.patches, pack.checksum)

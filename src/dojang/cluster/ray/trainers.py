@@ -19,6 +19,7 @@ from dojang.cluster.ray.placement import Placement, release
 from dojang.core.errors import DojangError, RanksLost
 from dojang.protocols import Trainer
 from dojang.trainer.forwarding import ForwardingTrainer
+from dojang.weight_sync.pack import Pack
 from dojang.weight_sync.versions import WeightVersions
 
 __all__ = ["Rank", "RayTrainer", "set_rank_environment"]
@@ -44,6 +45,9 @@ class Rank(FileTransfer, ForwardingTrainer):
         super().__init__()
         self._trainer, self._weights = trainer, weights
         self._published: int | None = None
+        self._lora_base: Any = None
+        """Object reference of the base weights of LoRA."""
+        self._base_checksum = ""
 
     async def publish_and_put(self, version: int, first: bool) -> PublishedWeights | None:
         """Publishes; returns the object references of the weights if this is the first rank."""
@@ -51,9 +55,21 @@ class Rank(FileTransfer, ForwardingTrainer):
         if not first:
             return None
         base, self._published = self._published, version
+        if (factors := self._weights.factors(version)) is not None:
+            return self._put_factors(factors)
         whole = put_weights(self._weights.fetch(version))
         pack = None if base is None else self._weights.delta(base, version)
         return PublishedWeights(whole, base, put_pack(pack)) if pack else PublishedWeights(whole)
+
+    def _put_factors(self, pack: Pack) -> PublishedWeights:
+        if pack.base_checksum != self._base_checksum:
+            self._lora_base = put_weights(self._weights.pack(pack.version).tensors)
+            self._base_checksum = pack.base_checksum
+        return PublishedWeights(self._lora_base, factors=put_pack(pack))
+
+    def put_merged(self, version: int) -> Any:
+        """Returns the object reference of a version with LoRA factors merged."""
+        return put_weights(self._weights.fetch(version))
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         return await getattr(self._trainer, method)(*arguments)
