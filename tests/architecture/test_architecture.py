@@ -22,7 +22,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"vllm": "inference/vllm.py", "peft": "trainer/lora.py", "bitsandbytes": "trainer/quantization.py"}
 HEAVY |= {"mlflow": "track/mlflow.py", "tensorboard": "track/tensorboard.py"}
 HEAVY |= {"sagemaker": "cluster/sagemaker/sdk.py", "boto3": "cluster/sagemaker/sdk.py"}
-RAYS = ("cluster/ray/", "build/ray.py", "build/ray_judges.py")
+RAYS = ("cluster/ray/", "build/ray.py", "build/ray_judges.py", "build/ray_workers.py")
 """What needs Ray, and is itself imported only when it is used."""
 ASKS_RAY = ("track/ray.py", "cluster/bootstrap/node_check.py")
 """A tracker of runs that may be elsewhere, and a process that counts nodes: they ask for Ray when it is there."""

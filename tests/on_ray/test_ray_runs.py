@@ -6,20 +6,17 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 from processes import kill, of
 from safetensors.torch import load_file
+from training import learned_prompts, rows, train
 
-from dojang.core.run_dir import RunDir
-from run_records import ALIKE, Ledger, ledger, steps_done
+from run_records import Ledger, ledger, steps_done
 
 pytest.importorskip("ray", reason="Ray is not installed here; make test-ray has it")
 pytestmark = pytest.mark.slow
@@ -28,33 +25,6 @@ KILLS = int(os.environ.get("DOJANG_KILLS", "4"))
 ON_RAY = ["runtime.name=ray", "runtime.trainers=2", "runtime.engines=2", "runtime.max_failures=100"]
 OURS = ("Engine", "Trainer", "Judge")
 MakeCluster = Callable[..., Any]
-
-
-@dataclass
-class Training:
-    """A run in a process of its own."""
-
-    process: "subprocess.Popen[bytes]"
-    log: Path
-
-    def ends_well(self, seconds: float) -> None:
-        assert self.process.wait(seconds) == 0, self.log.read_text()
-
-
-@contextmanager
-def train(
-    directory: Path, environment: dict[str, str], *settings: str, recipe: Sequence[str] = ALIKE
-) -> Iterator[Training]:
-    """Into a file: Ray has much to say of what is killed, more than a pipe holds that nobody reads."""
-    command = [sys.executable, "-m", "dojang", "train", *recipe, *settings, "--run-dir", str(directory)]
-    log = directory.with_suffix(".log")
-    with log.open("ab") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, cwd=directory.parent)
-    try:
-        yield Training(process, log)
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +106,9 @@ def test_asynchronous_runs_train_every_prompt_once_after_kills(
                 time.sleep(0.2)
             kill(min(number for number, name in of(cluster.list_all_nodes(), kind).items()))
         run.ends_well(600)
-    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    steps = [row for row in rows if "staleness/max" in row]
+    steps = [row for row in rows(directory) if "staleness/max" in row]
     assert max(row["staleness/max"] for row in steps) <= 2
-    learned = [
-        dict.fromkeys(pq.read_table(RunDir(directory).rollouts("train", at + 1))["prompt_index"].to_pylist())
-        for at in range(len(steps))
-    ]
+    learned = learned_prompts(directory, len(steps))
     assert [index for each in learned for index in each] == list(range(sum(map(len, learned))))
     assert len({len(each) for each in learned}) == 1
     assert of(cluster.list_all_nodes(), *OURS) == {}

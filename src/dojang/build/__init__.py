@@ -6,9 +6,11 @@ preflight.py         checks of packages, architectures and the run directory
 local.py             one policy in this process: model, tokenizer, engine, trainer
 ray.py               one policy on a Ray cluster
 ray_judges.py        the judge on a Ray cluster
+ray_workers.py       rollout workers on a Ray cluster
 rollout_worker.py    rollout workers in other processes
 worker_config.py     settings of a rollout worker
 model_description.py  compares models and tokenizers of trainer and rollout workers
+serve_worker.py      the work of one of them
 workflows.py         training and evaluation workflows
 sampling.py          sampling parameters of training and evaluation
 benchmarks.py        further evaluation sets (eval.benchmarks)

@@ -164,6 +164,8 @@ class LocalPolicy:
         self._config, self._numeric, self._ranks, self._source = config, numeric, ranks, source
         self.tokenizer = tokenizer
         self.weights = weights or make_weights(config, numeric)
+        self.served: WeightVersions | None = self.weights
+        """Weights for rollout workers in other processes."""
         # A model to be sharded over ranks may not fit one device.
         self._device = numeric.device if ranks.world == 1 else torch.device("cpu")
         self._policy = self._load_policy()

@@ -30,9 +30,10 @@ from dojang.loop.rollout_workers import LocalWorkers, RolloutWorkers
 from dojang.protocols import Judge, RolloutEngine, ServingEngine, Workflow
 from dojang.rollout_service.client import TOKEN_VARIABLE, check_token
 from dojang.rollout_service.messages import JoinRequest, RunDescription
-from dojang.rollout_service.served_workers import LocalProcesses, ServedWorkers
+from dojang.rollout_service.served_workers import ServedWorkers, StartedWorkers
 from dojang.rollout_service.server import ServedRun
 from dojang.rollout_service.worker import WorkerParts, worker_name
+from dojang.rollout_service.worker_process import LocalProcesses
 from dojang.types import Problem
 from dojang.weight_sync.versions import WeightVersions
 
@@ -40,14 +41,10 @@ __all__ = ["BuiltWorker", "build_worker", "data_digest", "make_workers", "rollou
 
 
 def rollout_slots(config: RunConfig) -> int:
-    """Groups that one worker samples at a time: as many as its engine decodes, and no more than its share of those that
-    may start, so that the others have work."""
-    rollout, loop = config.rollout, config.loop
-    engine = rollout.engine
-    capacity = engine.max_num_seqs // rollout.group_size if isinstance(engine, StartedEngineSection) else 2**30
-    workers = loop.workers + loop.sample_here + bool(loop.listen)
-    share = -(-(loop.staleness + 1) * rollout.prompts_per_step // max(1, workers))
-    return max(1, min(capacity, share))
+    """Groups that one worker samples at a time: as many as its engine decodes. The queue limits it to its share."""
+    engine = config.rollout.engine
+    assert isinstance(engine, StartedEngineSection)  # the configuration refuses others
+    return max(1, engine.max_num_seqs // config.rollout.group_size)
 
 
 def data_digest(problems: Sequence[Problem]) -> str:
@@ -78,7 +75,7 @@ def make_workers(
     if not loop.other_workers:
         return [LocalWorkers(workflow, engine, problem)]
     # Without samples the engine of this process still loads weights, for evaluations.
-    here = LocalWorkers(workflow, engine, problem, limit=rollout_slots(config) if loop.sample_here else 0)
+    here = LocalWorkers(workflow, engine, problem, idle=not loop.sample_here)
     return [_make_served_workers(config, prepared, parts, numeric, directory, console), here]
 
 
@@ -108,11 +105,6 @@ def _make_served_workers(
         token=given or secrets.token_urlsafe(24),
         timeout_s=config.loop.worker_timeout_s,
     )
-    devices = torch.cuda.device_count() if numeric.device.type == "cuda" else 0
-    shared = ["--shared-gpu"] if devices == 1 else []
-
-    def command(url: str) -> list[str]:
-        return [sys.executable, "-m", "dojang", "serve", "rollouts", "--join", url, *shared]
 
     def announce(url: str) -> None:
         token = f"${TOKEN_VARIABLE}" if given else run.token
@@ -120,14 +112,30 @@ def _make_served_workers(
         if config.loop.listen:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    started = _start_workers(config, numeric, directory)
+    host, port = config.loop.address(started.host)
+    return ServedWorkers(run, host, port, started, announce)
+
+
+def _start_workers(config: RunConfig, numeric: Numerics, directory: RunDir) -> StartedWorkers:
+    """Builds the workers that the run itself starts: actors on Ray, else processes on this machine."""
+    if config.runtime.name == "ray":
+        from dojang.build.ray_workers import make_ray_workers
+
+        return make_ray_workers(config)
+    devices = torch.cuda.device_count() if numeric.device.type == "cuda" else 0
+    shared = ["--shared-gpu"] if devices == 1 else []
+
+    def command(url: str) -> list[str]:
+        return [sys.executable, "-m", "dojang", "serve", "rollouts", "--join", url, *shared]
+
     environments = [worker_environment(config, number, devices) for number in range(config.loop.workers)]
-    processes = LocalProcesses(command, environments, directory.worker_log)
-    return ServedWorkers(run, *config.loop.address(), processes, announce)
+    return LocalProcesses(command, environments, directory.worker_log)
 
 
 def _weights(part: RoleParts) -> WeightVersions:
-    weights = part.policy.weights
-    assert isinstance(weights, WeightVersions)  # the configuration refuses rollout workers with runtime=ray
+    weights = part.policy.served
+    assert weights is not None  # the run has other workers
     return weights
 
 
@@ -207,5 +215,6 @@ def _build(description: RunDescription, config: RunConfig, prepared: Prepared, a
         workflow=make_workflow(config, prepared.task, sampling),
         problem=partial(problem_at, prepared.train, config.seed),
         slots=rollout_slots(config),
+        device=numeric.device,
     )
     return BuiltWorker(parts, prepared.judge)

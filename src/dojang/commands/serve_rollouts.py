@@ -6,14 +6,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from dojang.build import serve_worker
 from dojang.build.worker_config import check_overrides, worker_config
 from dojang.core.child_process import PARENT_VARIABLE, end_with_parent
 from dojang.core.errors import ConfigError, Interrupted
-from dojang.rollout_service.client import TOKEN_VARIABLE, ServiceClient
-from dojang.rollout_service.messages import RunDescription
+from dojang.rollout_service.client import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from dojang.build.rollout_worker import BuiltWorker
@@ -32,7 +31,7 @@ def serve(url: str, overrides: Sequence[str], *, timeout_s: float, alone: bool) 
         raise ConfigError(f"set {TOKEN_VARIABLE} to the token of the run, which `dojang train --print-join` prints")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
-    description = asyncio.run(_describe(url, token, timeout_s))
+    description = asyncio.run(serve_worker.describe_run(url, token, timeout_s))
     config = worker_config(description, overrides)
     from dojang.build.rollout_worker import build_worker  # loads torch
 
@@ -42,33 +41,19 @@ def serve(url: str, overrides: Sequence[str], *, timeout_s: float, alone: bool) 
     logger.info("done")
 
 
-async def _describe(url: str, token: str, timeout_s: float) -> RunDescription:
-    client = ServiceClient(url, token, timeout_s=timeout_s)
-    try:
-        return await client.describe()
-    finally:
-        await client.close()
-
-
 async def work(worker: "BuiltWorker", url: str, token: str, timeout_s: float) -> None:
     """Works until the run ends or a signal comes; closes the worker's parts."""
-    from dojang.rollout_service.worker import RolloutWorker
-
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    async with AsyncExitStack() as cleanup:
-        cleanup.push_async_callback(worker.close)
-        client = ServiceClient(url, token, timeout_s=timeout_s)
-        cleanup.push_async_callback(client.close)
-        working = asyncio.create_task(RolloutWorker(client, worker.parts, stop).run())
+    working = asyncio.create_task(serve_worker.work(worker, url, token, timeout_s, stop))
 
-        def ask_to_stop() -> None:
-            if stop.is_set():
-                working.cancel()
-            stop.set()
+    def ask_to_stop() -> None:
+        if stop.is_set():
+            working.cancel()
+        stop.set()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, ask_to_stop)
-        try:
-            await working
-        except asyncio.CancelledError:
-            raise Interrupted("told to stop twice: the groups under way go to other workers") from None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask_to_stop)
+    try:
+        await working
+    except asyncio.CancelledError:
+        raise Interrupted("told to stop twice: the groups under way go to other workers") from None

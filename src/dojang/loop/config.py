@@ -22,7 +22,8 @@ class LoopConfig(Section):
     """Largest staleness: published versions of the weights between the one that samples a token and the one that is
     trained on it. Defaults to 1 in overlap and stream; 0 in sync."""
     workers: int = Field(default=0, ge=0)
-    """Rollout worker processes to start on this machine, for mode=stream."""
+    """Rollout workers to start, for mode=stream: processes on this machine, or actors on a Ray cluster, each with the
+    CPUs and GPUs of an engine. Actors without room start when a node has it, also one that joins later."""
     listen: str = ""
     """Address HOST:PORT at which rollout workers of other machines join, for mode=stream; port 0 takes a free one."""
     sample_here: bool = True
@@ -39,9 +40,9 @@ class LoopConfig(Section):
         """Whether other processes sample rollouts."""
         return bool(self.workers or self.listen)
 
-    def address(self) -> tuple[str, int]:
-        """Host and port of `listen`; without it, loopback and any free port."""
-        host, _, port = (self.listen or "127.0.0.1:0").rpartition(":")
+    def address(self, default: str = "127.0.0.1") -> tuple[str, int]:
+        """Host and port of `listen`; without it, the default host and any free port."""
+        host, _, port = (self.listen or f"{default}:0").rpartition(":")
         return host.strip("[]"), int(port)
 
     def check_address(self) -> None:

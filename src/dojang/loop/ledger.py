@@ -69,6 +69,11 @@ class Ledger:
     def prompts_per_step(self) -> int:
         return self._size
 
+    @property
+    def capacity(self) -> int:
+        """Largest number of groups that may be in flight, apart from those that replace void ones."""
+        return (self._lag + 1) * self._size
+
     def publish(self, version: int) -> None:
         """Records a published version: the number of batches trained, the one handed out included."""
         most = self.step + (self._handed_out is not None)

@@ -4,7 +4,8 @@
 
 Runs on one event loop, over a ledger and, if given, a journal. It does not know where workers run. A lease that is not
 renewed in time goes to another worker with the same prompt index, so with the same random stream. The first delivery
-wins, also if its lease was lost.
+wins, also if its lease was lost. No worker holds more than its share of the prompts that may be in flight: those are
+divided equally among the workers of the moment.
 """
 
 import asyncio
@@ -69,6 +70,10 @@ class RolloutQueue:
         self._has_signal = has_signal
         self._lease_s = lease_s
         self._leases: dict[int, _Held] = {}
+        self._present: dict[str, float] = {}
+        """Workers that have entered, and the time of their last sign of life."""
+        self._asking: Counter[str] = Counter()
+        """Workers that wait for a prompt."""
         self._delivering: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """Locks of the prompts whose groups are being delivered."""
         self._unwritten: list[tuple[JournalEntry, asyncio.Future[None]]] = []
@@ -87,11 +92,11 @@ class RolloutQueue:
         """Waits until a prompt may start; None when `limit_s` has passed, or at the end of the run. A worker in this
         process needs no lease that expires."""
         deadline = self._now() + limit_s
-        with self._waiting("worker"):
+        with self._waiting("worker"), self._asks(worker):
             while not self.ended:
                 self._raise_failure()
                 self._expire()
-                if (index := self.ledger.draw()) is not None:
+                if self._has_share(worker) and (index := self.ledger.draw()) is not None:
                     kept_s = self._lease_s if expires else math.inf
                     self._leases[index] = _Held(worker, self._now() + kept_s, time.monotonic())
                     self._note_idle()
@@ -101,15 +106,22 @@ class RolloutQueue:
                 await self._change(min(left, self._until_expiry()))
         return None
 
+    def enter(self, worker: str) -> None:
+        """Announces a worker that will lease prompts: they are divided among more workers from now on."""
+        self._present[worker] = self._now()
+
     def heartbeat(self, worker: str, prompts: Collection[int] | None = None) -> None:
         """Renews a worker's leases: those of `prompts`, or all. A worker that names its prompts loses the others in
         time: leases whose answer never reached it."""
+        self.enter(worker)
         for index, held in self._leases.items():
             if held.worker == worker and (prompts is None or index in prompts):
                 held.expires = self._now() + self._lease_s
 
     def leave(self, worker: str) -> None:
-        """Returns all prompts that a worker holds."""
+        """Returns all prompts that a worker holds. The others share what it had."""
+        self._present.pop(worker, None)
+        self._notify()
         for index in [index for index, held in self._leases.items() if held.worker == worker]:
             self._give_back(index, "returned")
 
@@ -298,6 +310,14 @@ class RolloutQueue:
             return True
         return self.ledger.oldest_version(group.prompt_index) <= versions[0] and versions[1] <= self.ledger.version
 
+    def _has_share(self, worker: str) -> bool:
+        """Whether a worker holds less than its share of the prompts that may be in flight."""
+        since = self._now() - self._lease_s
+        held = Counter(lease.worker for lease in self._leases.values())
+        present = (name for name, seen in self._present.items() if seen >= since)
+        workers = {worker, *held, *self._asking, *present}
+        return len(workers) == 1 or held[worker] < -(-self.ledger.capacity // len(workers))
+
     def _expire(self) -> None:
         for index in [index for index, held in self._leases.items() if held.expires <= self._now()]:
             self._give_back(index, "expired")
@@ -332,6 +352,15 @@ class RolloutQueue:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    @contextmanager
+    def _asks(self, worker: str) -> Iterator[None]:
+        self._asking[worker] += 1
+        try:
+            yield
+        finally:
+            self._asking[worker] -= 1
+            self._asking = +self._asking  # without zeros
 
     @contextmanager
     def _waiting(self, name: str) -> Iterator[None]:

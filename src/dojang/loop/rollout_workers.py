@@ -22,6 +22,9 @@ class RolloutWorkers(Protocol):
     async def publish(self, version: int) -> Metrics:
         """Make a version of the weights available; prompts that need it are leased afterwards. Returns metrics."""
 
+    def describe(self) -> str:
+        """Say which workers have not started, and why; empty if none. May be called from any thread."""
+
     async def close(self) -> None:
         """End all rollouts and processes."""
 
@@ -35,19 +38,21 @@ class LocalWorkers:
         engine: RolloutEngine,
         problem: Callable[[int], Problem],
         *,
-        limit: int | None = None,
+        idle: bool = False,
     ) -> None:
-        """`problem` maps a prompt index to its problem. `limit`: most groups at a time, where other workers share the
-        work; None: all that may start."""
-        self._workflow, self._engine, self._problem = workflow, engine, problem
-        self._free = None if limit is None else asyncio.Semaphore(limit)
+        """`problem` maps a prompt index to its problem. `idle`: others sample, the engine just gets weights."""
+        self._workflow, self._engine, self._problem, self._idle = workflow, engine, problem, idle
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, queue: RolloutQueue) -> None:
-        self._spawn(self._serve(queue))
+        if not self._idle:
+            self._spawn(self._serve(queue))
 
     async def publish(self, version: int) -> Metrics:
         return await self._engine.load(version) or {}
+
+    def describe(self) -> str:
+        return ""
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -56,8 +61,6 @@ class LocalWorkers:
 
     async def _serve(self, queue: RolloutQueue) -> None:
         while True:
-            if self._free is not None:
-                await self._free.acquire()
             if (lease := await queue.lease(TRAINER, math.inf, expires=False)) is None:
                 return
             self._spawn(self._run(queue, lease))
@@ -70,9 +73,6 @@ class LocalWorkers:
             await queue.deliver(TRAINER, index, lease.attempt, group)
         except Exception as error:
             queue.fail(error)
-        finally:
-            if self._free is not None:
-                self._free.release()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

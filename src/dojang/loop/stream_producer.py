@@ -113,7 +113,9 @@ class StreamProducer:
         return self.queue.delivered
 
     def describe(self) -> str:
-        return self.queue.describe() if self._started else ""
+        if not self._started:
+            return ""
+        return "; ".join(filter(None, [self.queue.describe(), *(workers.describe() for workers in self._run.workers)]))
 
     def _has_signal(self, group: Group) -> bool:
         found = has_signal(group)

@@ -136,6 +136,13 @@ def _impossible(subject: Subject, found: Estimate) -> Iterator[Finding]:
         yield Finding("failed", "ranks", said, ConfigError.exit_code)
     if layout.lacks:
         yield Finding("failed", "ranks", lacking_resources(config, layout), ConfigError.exit_code)
+    elif layout.workers and not layout.placed_workers and not (config.loop.sample_here or config.loop.listen):
+        said = (
+            f"none of {layout.workers} rollout workers has room beside trainers and engines, and nothing else samples"
+        )
+        yield Finding(
+            "failed", "workers", f"{said}; use more machines, or loop.sample_here=true", ConfigError.exit_code
+        )
     if found.certain > found.capacity:
         said = f"weights, gradients and optimizer alone take {_gib(found.certain)} of {_gib(found.capacity)}"
         yield Finding("failed", "memory", f"{said}; `dojang plan` lists settings that help", ModelError.exit_code)
@@ -235,6 +242,9 @@ def _idle(subject: Subject, found: Estimate) -> Iterator[Finding]:
     if layout.ranks > 1 and config.rollout.engine.name == "torch" and not layout.servers:
         said = f"the torch engine samples on one GPU while {layout.ranks - 1} wait"
         yield Finding("note", "ranks", f"{said}; rollout.engine=remote uses all")
+    if layout.on_ray and (waiting := layout.workers - layout.placed_workers):
+        said = f"{waiting} of {layout.workers} rollout workers have no room, and wait until a machine joins the cluster"
+        yield Finding("warning", "workers", f"{said}; lower loop.workers, or use more machines")
     if config.rollout.engine.external and not layout.servers and layout.gpu:
         said = "the rollout servers are taken to be elsewhere, on one GPU like this one; they are not in the price"
         yield Finding("note", "servers", said)

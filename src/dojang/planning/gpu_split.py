@@ -2,7 +2,8 @@
 
 Half of the GPUs train and half sample. Trainers come in multiples of train.sequence_parallel, engines take
 rollout.engine.tensor_parallel_size GPUs each, every model of the run gets the same share, adamw8bit trains in one
-process, and with rollout.engine=remote all GPUs train. On a single GPU one trainer and one engine share it.
+process, and with rollout.engine=remote all GPUs train. Rollout workers (loop.workers) get their GPUs first, if enough
+are left. On a single GPU one trainer and one engine share it.
 """
 
 from dojang.cluster.runtime_config import RayConfig
@@ -55,6 +56,8 @@ def _counts(config: RunConfig, runtime: RayConfig, gpu_slots: int) -> dict[str, 
     trained, sampled = (roles - (count is not None) for count in tester)
     remote = config.rollout.engine.external
     gpu_slots -= (tester[0] or 0) + (0 if remote else width * (tester[1] or 0))
+    if gpu_slots - (workers := width * config.loop.workers) >= roles * (group + width):
+        gpu_slots -= workers
     most = (
         max(1, config.rollout.prompts_per_step // config.train.minibatches) * group
     )  # more ranks would have no prompt to train on

@@ -39,7 +39,9 @@ class Layout:
     each: float = 0.0
     """GPUs of a trainer on a Ray cluster."""
     engine: float = 0.0
-    """GPUs of an engine there; they are all in one machine."""
+    """GPUs of an engine there; they are all in one machine. A rollout worker has as many."""
+    workers: int = 0
+    """Rollout workers on a Ray cluster. Those without room wait, and the run goes on."""
 
     def of(self, role: str) -> "Layout":
         """The same machines with the processes of one role."""
@@ -96,18 +98,29 @@ class Layout:
             return f"{self.trainers} trainers of {self.each:g} GPUs, and there is room for {sum(room)}"
         if not engines or not self.engine:
             return ""
-        if 0 < self.each < 1 and self.engine == self.each:
-            fits = sum(room) - self.trainers
-        else:
-            full, more = divmod(self.trainers, room[0]) if room else (0, 0)
-            left = [self.instance.gpus - math.ceil(more * self.each), *[self.instance.gpus] * self.nodes]
-            fits = sum(_fitting(gpus, self.engine) for gpus in left[: self.nodes - full])
-        if engines > fits:
+        if engines > (fits := self._room_for_engines()):
             return (
                 f"{engines} engines of {self.engine:g} GPUs, each in one machine of {self.instance.gpus}, and beside "
                 f"{self.trainers} trainers there is room for {max(fits, 0)}"
             )
         return ""
+
+    def _room_for_engines(self) -> int:
+        """Number of engines, or of rollout workers, that fit the GPUs beside the trainers."""
+        room = [_fitting(self.instance.gpus, self.each)] * self.nodes
+        if 0 < self.each < 1 and self.engine == self.each:
+            return sum(room) - self.trainers
+        full, more = divmod(self.trainers, room[0])
+        left = [self.instance.gpus - math.ceil(more * self.each), *[self.instance.gpus] * self.nodes]
+        return sum(_fitting(gpus, self.engine) for gpus in left[: self.nodes - full])
+
+    @property
+    def placed_workers(self) -> int:
+        """Number of rollout workers that have room beside trainers and engines."""
+        room = int((self.instance.vcpus * self.nodes - self.busy) / self.cpus) if self.cpus else 0
+        if self.gpu and self.engine:
+            room = min(room, self._room_for_engines() - sum(count for _, count in self.roles.values()))
+        return min(self.workers, max(0, room))
 
     @property
     def usd(self) -> float | None:
@@ -158,6 +171,7 @@ def _make_ray_layout(config: RunConfig, runtime: RayConfig, instance: Instance, 
         roles=roles,
         each=each,
         engine=engine,
+        workers=config.loop.workers,
     )
 
 

@@ -1,71 +1,72 @@
-"""RolloutWorkers of a run that are other processes: on this machine, and on any machine that joins."""
+"""RolloutWorkers of a run that are other processes: those that it starts, and those of any machine that joins."""
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from socket import AF_INET, AF_INET6, SOCK_DGRAM, gethostname, socket
+from typing import Protocol
 
-from dojang.core.http_service import HttpServer, address_of, open_listener
+from dojang.core.http_service import LOOPBACK, HttpServer, address_of, open_listener
 from dojang.loop.rollout_queue import RolloutQueue
-from dojang.rollout_service.client import TOKEN_VARIABLE
 from dojang.rollout_service.server import RolloutService, ServedRun
-from dojang.rollout_service.worker import worker_name
-from dojang.rollout_service.worker_process import WorkerProcess
 from dojang.types import Metrics
 
-__all__ = ["LocalProcesses", "ServedWorkers"]
+__all__ = ["OnEnd", "ServedWorkers", "StartedWorkers"]
 
 _LEAVE_S = 5.0
 """Seconds for workers to leave at the end of a run."""
 
+OnEnd = Callable[[str, str], bool]
+"""Called with the name of a worker that ended and the reason, empty if it did not fail; returns whether another one is
+to be started."""
 
-@dataclass(frozen=True, slots=True)
-class LocalProcesses:
-    """Worker processes to start on this machine."""
 
-    command: Callable[[str], Sequence[str]]
-    """Returns the command of a worker that joins a URL."""
-    environments: Sequence[Mapping[str, str]] = ()
-    """Environment variables of each worker: one process per entry."""
-    log: Callable[[int], Path] = field(default=lambda number: Path(f"worker-{number}.log"))
-    """Returns the log file of a worker."""
+class StartedWorkers(Protocol):
+    """Workers that the run itself starts, and starts again when they end too early."""
+
+    @property
+    def host(self) -> str:
+        """IPv4 address at which they reach this machine."""
+
+    def start(self, url: str, token: str, on_end: OnEnd) -> None:
+        """Starts workers that join the run at a URL."""
+
+    def describe(self) -> str:
+        """Says which workers have not been started, and why; empty if none. May be called from any thread."""
+
+    async def close(self, limit_s: float) -> None:
+        """Ends them, at the latest after this time."""
 
 
 class ServedWorkers:
-    """Serves prompts and weights at one port, and starts worker processes on this machine."""
+    """Serves prompts and weights at one port, and starts workers."""
 
     def __init__(
         self,
         run: ServedRun,
         host: str,
         port: int,
-        processes: LocalProcesses,
+        started: StartedWorkers,
         announce: Callable[[str], None] = lambda url: None,
     ) -> None:
         """`announce` is called with the URL once workers can join. Port 0 takes any free one."""
-        self._run, self._processes, self._announce = run, processes, announce
+        self._run, self._started, self._announce = run, started, announce
         self._host, self._port = host, port
         self._service: RolloutService | None = None
         self._server: HttpServer | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._workers: list[WorkerProcess] = []
         self._sent = 0
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the workers on this machine."""
-        return [worker.pid for worker in self._workers if worker.pid is not None]
-
     async def start(self, queue: RolloutQueue) -> None:
-        self._open().begin(queue)
+        service = self._open()
+        service.begin(queue)
+        await service.all_joined()  # the trainer's own engine would take their share of the first prompts
 
     async def publish(self, version: int) -> Metrics:
         """Checks that all policies have published the version. Workers fetch it when the queue has published it, and
-        sample no prompt that needs it before. The first call starts the worker processes: they build their parts while
-        the trainer evaluates."""
+        sample no prompt that needs it before. The first call starts workers: they build their parts while the trainer
+        evaluates."""
         for policy, weights in self._run.weights.items():
             if version not in weights.held():
                 raise LookupError(f"version {version} of {policy} is not published; held are {weights.held()}")
@@ -77,17 +78,20 @@ class ServedWorkers:
         }
 
     async def close(self) -> None:
-        """Ends the worker processes of this machine; others learn that the run has ended. Close the queue before."""
+        """Ends the workers that it started; others learn that the run has ended. Close the queue before."""
         deadline = time.monotonic() + _LEAVE_S
         if self._service is not None:
             await self._service.all_left(_LEAVE_S)
-        await asyncio.gather(*(worker.close(max(0.1, deadline - time.monotonic())) for worker in self._workers))
+        await self._started.close(max(0.1, deadline - time.monotonic()))
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
 
+    def describe(self) -> str:
+        return self._started.describe()
+
     def _open(self) -> RolloutService:
-        """Listens, and starts the worker processes, unless that is done."""
+        """Listens, and starts workers, unless that is done."""
         if self._service is not None:
             return self._service
         listener = open_listener(self._host, self._port)
@@ -95,23 +99,26 @@ class ServedWorkers:
         self._server = HttpServer(self._service.app())
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         self._announce(_join_url(listener))
-        url = address_of(listener).replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-        command = self._processes.command(url)
-        for number, environment in enumerate(self._processes.environments):
-            variables = {**environment, TOKEN_VARIABLE: self._run.token}
-            worker = WorkerProcess(command, variables, self._processes.log(number), self._on_end)
-            self._workers.append(worker)
-            worker.start()
+        self._started.start(_own_url(listener, self._started.host), self._run.token, self._on_end)
         return self._service
 
-    def _on_end(self, pid: int, reason: str) -> bool:
-        """Returns the prompts of a worker process that ended; reports whether it is started again."""
+    def _on_end(self, name: str, reason: str) -> bool:
+        """Returns the prompts of a worker that ended; reports whether it is started again."""
         assert self._service is not None
-        self._service.lost(worker_name(pid))
+        self._service.lost(name)
         if self._service.ended:
             return False
-        self._service.failed(worker_name(pid), reason, killed=True)
+        if reason:
+            self._service.failed(name, reason, killed=True)
         return True
+
+
+def _own_url(listener: socket, host: str) -> str:
+    """URL for workers that the run starts, which reach this machine at `host`."""
+    url = address_of(listener)
+    if "//[::]:" in url:
+        return url.replace("[::]", "[::1]") if host in LOOPBACK else _join_url(listener)
+    return url.replace("//0.0.0.0:", f"//{host}:")
 
 
 def _join_url(listener: socket) -> str:

@@ -101,6 +101,8 @@ class RolloutService:
         self._packs = PackCache(run.weights)
         self._digest = run.description.digest
         self._session = secrets.token_hex(4)
+        self._joining = 0
+        """Workers that wait for the run to begin."""
         self._joined = 0
         self._members: dict[str, _Member] = {}
         """Workers that have joined, not left, and given a sign of life, by identifier."""
@@ -138,6 +140,11 @@ class RolloutService:
         self._begun.set_result(queue)
         if self._failure is not None:
             queue.fail(self._failure)
+
+    async def all_joined(self) -> None:
+        """Waits until the workers that waited for the run to begin have joined it."""
+        while self._joining:
+            await asyncio.sleep(0)
 
     def app(self) -> Starlette:
         """Creates the ASGI application."""
@@ -209,10 +216,15 @@ class RolloutService:
                 "the worker has other training problems than the run: the same prompt index would be another problem; "
                 "give it the same data files",
             )
-        await asyncio.wait({self._begun}, timeout=self._run.timeout_s / 4)
+        self._joining += 1
+        try:
+            await asyncio.wait({self._begun}, timeout=self._run.timeout_s / 4)
+        finally:
+            self._joining -= 1
         version = self._queue.ledger.version
         self._joined += 1
         worker = f"{asked.name} {self._session}-{self._joined}"
+        self._queue.enter(worker)
         self._members[worker] = _Member(asked.name, asyncio.get_running_loop().time())
         logger.info("rollout worker %s joined", asked.name)
         return _reply(JoinReply(worker=worker, version=version))

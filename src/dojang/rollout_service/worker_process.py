@@ -10,13 +10,17 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from dojang.core.child_process import PARENT_VARIABLE
 from dojang.core.interrupt import CHILD_GROUPS
 from dojang.core.run_dir import disk_errors
+from dojang.rollout_service.client import TOKEN_VARIABLE
+from dojang.rollout_service.served_workers import OnEnd
+from dojang.rollout_service.worker import worker_name
 
-__all__ = ["WorkerProcess"]
+__all__ = ["LocalProcesses", "WorkerProcess"]
 
 _POLL_S = 0.1
 _QUIET_S = 60.0
@@ -103,6 +107,46 @@ class WorkerProcess:
             text = self._log.read_bytes()[-_LOG_TAIL:].decode(errors="replace").strip()
             return f"; the end of {self._log}:\n{text}" if text else ""
         return ""
+
+
+class LocalProcesses:
+    """The StartedWorkers of this machine."""
+
+    host = "127.0.0.1"
+
+    def __init__(
+        self,
+        command: Callable[[str], Sequence[str]],
+        environments: Sequence[Mapping[str, str]] = (),
+        log: Callable[[int], Path] = lambda number: Path(f"worker-{number}.log"),
+    ) -> None:
+        """`command` returns the command of a worker that joins a URL; `environments` has the environment variables of
+        each worker, one process per entry; `log` returns a worker's log file."""
+        self._command, self._environments, self._log = command, environments, log
+        self._workers: list[WorkerProcess] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
+    def start(self, url: str, token: str, on_end: OnEnd) -> None:
+        command = self._command(url)
+        for number, environment in enumerate(self._environments):
+            variables = {**environment, TOKEN_VARIABLE: token}
+            worker = WorkerProcess(command, variables, self._log(number), partial(_on_end_of, on_end))
+            self._workers.append(worker)
+            worker.start()
+
+    def describe(self) -> str:
+        return ""
+
+    async def close(self, limit_s: float) -> None:
+        await asyncio.gather(*(worker.close(limit_s) for worker in self._workers))
+
+
+def _on_end_of(on_end: OnEnd, pid: int, reason: str) -> bool:
+    return on_end(worker_name(pid), reason)
 
 
 def _ending(code: int) -> str:

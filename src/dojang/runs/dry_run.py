@@ -81,9 +81,11 @@ def _loop(config: RunConfig) -> list[str]:
     loop = config.loop
     if loop.mode == "sync":
         return []
+    on_ray = config.runtime.name == "ray"
+    workers = f"{loop.workers} rollout worker{'s' * (loop.workers > 1)}{' on the cluster' * on_ray}"
     samplers = [
-        *(["this process"] if loop.sample_here else []),
-        *([f"{loop.workers} rollout worker{'s' * (loop.workers > 1)}"] if loop.workers else []),
+        *(["the engines" if on_ray else "this process"] if loop.sample_here else []),
+        *([workers] if loop.workers else []),
         *([f"those that join at {loop.listen}"] if loop.listen else []),
     ]
     by = f"; sampled by {', '.join(samplers)}" if loop.other_workers else ""
@@ -124,7 +126,8 @@ def _slow_engine(config: RunConfig) -> list[str]:
 
 
 def _cluster(config: RunConfig) -> list[str]:
-    """CPUs and GPUs that trainers and engines need on a Ray cluster; a dry run does not connect to it."""
+    """CPUs and GPUs that trainers and engines need on a Ray cluster, and those of rollout workers; a dry run does not
+    connect to it."""
     if config.runtime.name != "ray":
         return []
     cpus = gpus = 0.0
@@ -138,7 +141,17 @@ def _cluster(config: RunConfig) -> list[str]:
     address = config.runtime.address or os.environ.get("RAY_ADDRESS")
     where = f"at {address}" if address else f"of this machine, which has {len(os.sched_getaffinity(0))} CPUs"
     needs = f"needs {cpus:g} CPUs" + (f", and {gpus:g} GPUs if it has any" if gpus else "")
-    return [f"  cluster {needs}; a dry run does not connect to the cluster {where}"]
+    return [f"  cluster {needs}; a dry run does not connect to the cluster {where}", *_worker_resources(config)]
+
+
+def _worker_resources(config: RunConfig) -> list[str]:
+    """CPUs and GPUs of rollout workers on a Ray cluster."""
+    runtime, count = config.runtime, config.loop.workers
+    if not count or runtime.name != "ray":
+        return []
+    gpus = engine_gpus(1.0 if runtime.gpus is None else runtime.gpus, config.rollout.engine.gpus())
+    each = f"{runtime.cpus:g} CPUs" + (f", and {gpus:g} GPUs if it has any" if gpus else "")
+    return [f"          rollout workers need {each}, each of {count}; those without room start when a node has it"]
 
 
 def _teacher(config: RunConfig) -> list[str]:

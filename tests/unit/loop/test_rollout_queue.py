@@ -273,6 +273,56 @@ def test_the_prompts_of_a_worker_that_leaves_are_leased_at_once(run: Run) -> Non
     run(work)
 
 
+def test_prompts_are_divided_among_the_workers_of_the_moment(run: Run) -> None:
+    async def work() -> None:
+        queue = queue_of(4, 1, lease_s=20)  # eight prompts may be in flight
+        queue.publish(0)
+        mine = [await leased(queue, "a") for _ in range(5)]  # it is alone
+        queue.enter("b")
+        assert await queue.lease("a", 1) is None
+        assert [(await leased(queue, "b")).prompt_index for _ in range(3)] == [5, 6, 7]
+        await queue.deliver("a", 0, mine[0].attempt, group(0, 0, 0))
+        await queue.deliver("a", 1, mine[1].attempt, group(1, 0, 0))
+        assert await queue.lease("c", 0) is None  # nothing may start
+        queue.leave("b")
+        assert [(await leased(queue, "a")).prompt_index for _ in range(3)] == [5, 6, 7]
+
+    run(work)
+
+
+def test_a_worker_without_a_sign_of_life_has_no_share(run: Run) -> None:
+    async def work() -> None:
+        queue = queue_of(1, 1, lease_s=20)
+        queue.publish(0)
+        queue.enter("b")
+        await leased(queue, "a")
+        assert await queue.lease("a", 15) is None
+        queue.heartbeat("a")
+        queue.heartbeat("b")
+        assert await queue.lease("a", 15) is None
+        queue.heartbeat("a")
+        assert (await leased(queue, "a", 10)).prompt_index == 1
+
+    run(work)
+
+
+def test_a_worker_that_asks_has_a_share_before_it_holds_a_prompt(run: Run) -> None:
+    async def work() -> None:
+        queue = queue_of(2, 1)
+        mine = [await leased(queue, "a") for _ in range(4)]
+        asking = [asyncio.create_task(queue.lease("b", 100)) for _ in range(2)]
+        await asyncio.sleep(0)
+        for index in (0, 1):
+            await queue.deliver("a", index, mine[index].attempt, group(index, 0, 0))
+        await queue.next_batch()
+        queue.learn(0)
+        queue.publish(1)  # two more may start, at once
+        assert await queue.lease("a", 0) is None
+        assert [lease.prompt_index for each in asking if (lease := await each)] == [4, 5]
+
+    run(work)
+
+
 def test_the_first_delivery_wins_also_of_a_lost_lease(run: Run) -> None:
     async def work() -> None:
         queue = queue_of(1, 0, lease_s=1)

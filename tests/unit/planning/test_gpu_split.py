@@ -33,6 +33,8 @@ def chosen(gpus: int, *overrides: str, name: str = "smollm2-code") -> dict[str, 
         (8, ["train.optimizer=adamw8bit"], {"trainers": 1, "engines": 7}),
         (8, ["rollout.engine=remote", "rollout.engine.url=[http://there:8000]"], {"trainers": 8}),
         (8, ["rollout.prompts_per_step=2"], {"trainers": 2, "engines": 6}),
+        (8, ["loop.mode=stream", "loop.workers=4"], {"trainers": 2, "engines": 2}),
+        (8, ["loop.mode=stream", "loop.workers=32"], {"trainers": 4, "engines": 4}),  # they wait for other machines
         (8, ["runtime.trainers=1", "runtime.engines=1"], {}),
         (8, ["model.device=cpu"], {}),
         (8, ["runtime.gpus=0"], {}),

@@ -174,6 +174,28 @@ def test_processors_must_suffice_too() -> None:
     assert estimate(asked, INSTANCES["g6.12xlarge"], 2).fit == "yes"
 
 
+WORKERS = ("loop.mode=stream", "runtime={name: ray, trainers: 2, engines: 1}")
+
+
+def test_rollout_workers_without_room_are_named() -> None:
+    def said(instance: str, nodes: int, workers: int, *more: str) -> list[tuple[str, str]]:
+        asked = subject("smollm2-code", *WORKERS, f"loop.workers={workers}", *more)
+        return [(each.level, each.said) for each in found(asked, instance, nodes=nodes) if each.about == "workers"]
+
+    assert said("g6.12xlarge", 1, 1) == []  # four GPUs
+    ((level, words),) = said("g6.12xlarge", 1, 4)
+    assert (level, "3 of 4 rollout workers have no room" in words) == ("warning", True)
+    assert said("g6.12xlarge", 2, 5) == []
+    alone = "loop.sample_here=false"
+    assert said("g6.12xlarge", 1, 1, alone) == []
+    asked = ("runtime.engines=2", alone)
+    (failed, _) = said("g6.12xlarge", 1, 1, *asked)
+    assert failed[0] == "failed"
+    assert "none of 1 rollout workers has room" in failed[1]
+    large = said("g6.12xlarge", 1, 1, "rollout.engine=vllm", "rollout.engine.tensor_parallel_size=8")
+    assert [level for level, _ in large] == ["warning"]  # and engines of that size are refused
+
+
 def test_engines_beside_servers_are_noted() -> None:
     served = ("code-qwen3-8b-m2po-full", "rollout.engine=remote", "rollout.engine.url=[http://there:8000]")
     asked = subject(*served, "runtime={name: ray, trainers: 8, engines: 8}")

@@ -11,8 +11,9 @@ import pytest
 
 from dojang.core.errors import ClusterError, ConfigError
 from dojang.core.http_service import open_listener
-from dojang.rollout_service.served_workers import LocalProcesses, ServedWorkers
+from dojang.rollout_service.served_workers import ServedWorkers
 from dojang.rollout_service.worker import RolloutWorker, worker_name
+from dojang.rollout_service.worker_process import LocalProcesses
 from service_parts import client_of, parts_of, play, queue_of, run_of, tensors, train
 
 NOTHING = LocalProcesses(lambda url: [])
@@ -83,9 +84,10 @@ def test_the_run_fails_if_worker_processes_cannot_start(tmp_path: Path, monkeypa
 def test_the_prompts_of_a_dead_process_are_returned_at_once(tmp_path: Path) -> None:
     async def test() -> None:
         run, queue, urls = run_of(), queue_of(1, 0), list[str]()
-        served = ServedWorkers(run, "127.0.0.1", 0, processes(tmp_path, "import time; time.sleep(600)"), urls.append)
+        sleeping = processes(tmp_path, "import time; time.sleep(600)")
+        served = ServedWorkers(run, "127.0.0.1", 0, sleeping, urls.append)
         await served.start(queue)
-        (pid,) = served.pids
+        (pid,) = sleeping.pids
         async with client_of(urls[0]) as client:
             parts, _ = parts_of("policy", name=worker_name(pid))
             dead, other = await client.join(parts.join), await client.join(parts_of("policy")[0].join)
@@ -100,7 +102,7 @@ def test_the_prompts_of_a_dead_process_are_returned_at_once(tmp_path: Path) -> N
             await client.leave(other.worker)
         queue.close()
         await served.close()
-        assert served.pids == []
+        assert sleeping.pids == []
 
     play(test())
 

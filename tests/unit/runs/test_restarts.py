@@ -93,3 +93,8 @@ def test_a_dry_run_says_what_is_where_on_a_cluster(
     said = capsys.readouterr().out
     assert "on a Ray cluster, runtime.trainers=2, runtime.engines=1" in said
     assert "needs 3 CPUs, and 3 GPUs if it has any; a dry run does not connect to the cluster at head:6379" in said
+    stream = ["runtime=ray", "loop.mode=stream", "loop.workers=8", "runtime.cpus=4", "model.device=cuda"]
+    training.dry_run("quickstart", stream)
+    said = capsys.readouterr().out
+    assert "rollout workers need 4 CPUs, and 1 GPUs if it has any, each of 8; those without room start when" in said
+    assert "loop.lag=1; sampled by the engines, 8 rollout workers on the cluster" in said

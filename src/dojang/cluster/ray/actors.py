@@ -105,6 +105,10 @@ class Actor:
         if self._probe is None or ray.wait([self._probe], timeout=0)[0]:
             self._probe = self._handle.node.remote()
 
+    def node_is_gone(self) -> bool:
+        """Reports whether the actor's node is gone, or was never known."""
+        return self._node is None or self._node not in alive_node_ids()
+
     def kill(self) -> None:
         """Kills the process at once."""
         ray.kill(self._handle)

@@ -23,11 +23,15 @@ __all__ = [
     "alive_node_ids",
     "connect",
     "gpus_each",
+    "is_placed",
     "node_is_gone",
     "nodes",
+    "refuse_too_many",
     "release",
+    "request",
     "reserve",
     "spare_cpus",
+    "why_unplaced",
 ]
 
 logger = logging.getLogger(__name__)
@@ -155,11 +159,10 @@ def gpus_each(config: RayConfig, device: str) -> float:
 
 def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, timeout_s: float) -> list[Placement]:
     """Reserves resources for `count` processes. Raises ClusterError with the free resources after the timeout."""
-    bundle = {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
+    bundle = _bundle(cpus, gpus)
     wanted = f"{what} need {count} x ({_format_resources(bundle)})"
     remedy = "see runtime.trainers, runtime.engines, runtime.cpus and runtime.gpus"
-    if _local_cluster and not _can_hold(cpus, gpus, count):
-        raise ClusterError(f"{wanted}, more than this machine has ({_free_resources()}); {remedy}")
+    refuse_too_many(what, count, cpus=cpus, gpus=gpus, remedy=remedy)
     group = placement_group([bundle] * count, strategy=strategy)
     if not _ready(group, min(_WARN_S, timeout_s)):
         logger.warning("waiting for resources in the cluster: %s; %s", wanted, _free_resources())
@@ -171,6 +174,39 @@ def reserve(what: str, count: int, *, cpus: float, gpus: float, strategy: str, t
     placements = [Placement(group, at, cpus, gpus) for at in range(count)]
     _reserved.extend(placements)
     return placements
+
+
+def refuse_too_many(what: str, count: int, *, cpus: float, gpus: float, remedy: str) -> None:
+    """Raises ClusterError if this run started the cluster, which no node will join, and it has too few resources."""
+    if _local_cluster and not _can_hold(cpus, gpus, count):
+        wanted = f"{what} need {count} x ({_format_resources(_bundle(cpus, gpus))})"
+        raise ClusterError(f"{wanted}, more than this machine has ({_free_resources()}); {remedy}")
+
+
+def request(*, cpus: float, gpus: float) -> Placement:
+    """Requests resources for one process without waiting: Ray reserves them as soon as a node has them, also one that
+    joins later."""
+    placement = Placement(placement_group([_bundle(cpus, gpus)], strategy="PACK"), 0, cpus, gpus)
+    _reserved.append(placement)
+    return placement
+
+
+def is_placed(placement: Placement) -> bool:
+    """Reports whether Ray has reserved the resources on a live node."""
+    return bool(placement_group_table(placement.group).get("state") == "CREATED")
+
+
+def why_unplaced(cpus: float, gpus: float) -> str:
+    """Says why a process with these resources cannot be placed now."""
+    wanted, there = _format_resources(_bundle(cpus, gpus)), nodes()
+    if not any(node.cpus >= cpus and node.gpus >= gpus for node in there):
+        most = dict.fromkeys(_format_resources({"CPU": node.cpus, "GPU": node.gpus}) for node in there)
+        return f"each needs {wanted} on one node, and the nodes have {'; '.join(most)}"
+    return f"each needs {wanted} on one node, and all are in use ({_free_resources()})"
+
+
+def _bundle(cpus: float, gpus: float) -> dict[str, float]:
+    return {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
 
 
 def _ready(group: Any, seconds: float) -> bool:
