@@ -37,11 +37,12 @@ def joined(directory: Path, count: int) -> bool:
     return any(row.get("rollout_service/workers") == count for row in rows(directory))
 
 
-def test_two_worker_actors_learn_and_a_killed_one_comes_back(
+def test_two_worker_actors_learn_through_kills_of_a_worker_and_of_the_trainer(
     make_cluster: MakeCluster, environment: dict[str, str], tmp_path: Path
 ) -> None:
     cluster, directory, steps = make_cluster(4), tmp_path / "run", 18
     settings = ["loop.workers=2", "loop.sample_here=false", f"steps={steps}", f"eval.every={steps}"]
+    settings += ["checkpoint.every=2"]
     on = {**environment, "RAY_ADDRESS": cluster.address}
     with train(directory, on, *settings, recipe=RECIPE) as run:
         run.wait_until(lambda: joined(directory, 2))
@@ -49,7 +50,11 @@ def test_two_worker_actors_learn_and_a_killed_one_comes_back(
         assert len(before) == 2
         kill(victim := min(before))
         run.wait_until(lambda: len(workers_on(*cluster.list_all_nodes()) - {victim}) == 2)
+        done = steps_done(directory)
+        run.wait_until(lambda: steps_done(directory) > done)
+        kill(*of(cluster.list_all_nodes(), "Trainer"))
         run.ends_well(300)
+    assert "restarting from the last checkpoint" in said(run)
     check_exactly_once(directory, steps)
     last = [row for row in rows(directory) if "val/accuracy" in row][-1]
     assert (last["step"], last["val/accuracy"] > 0.8) == (steps, True)
@@ -59,8 +64,10 @@ def test_two_worker_actors_learn_and_a_killed_one_comes_back(
 def test_a_node_that_joins_late_gets_the_waiting_worker_and_another_one_if_it_is_lost(
     make_cluster: MakeCluster, environment: dict[str, str], tmp_path: Path
 ) -> None:
+    """The run trains LoRA: a worker gets the base weights once, then factors alone."""
     cluster, directory, steps = make_cluster(2), tmp_path / "run", 12  # for trainer and engine
     settings = ["loop.workers=1", "loop.sample_here=false", f"steps={steps}", f"eval.every={steps}"]
+    settings += ["train.lora.rank=2", "train.lr=1e-3", "eval.problems=16"]
     with train(directory, {**environment, "RAY_ADDRESS": cluster.address}, *settings, recipe=RECIPE) as run:
         run.wait_until(lambda: "not started: each needs 1 CPU on one node" in said(run))
         assert steps_done(directory) == 0
@@ -73,6 +80,12 @@ def test_a_node_that_joins_late_gets_the_waiting_worker_and_another_one_if_it_is
         run.ends_well(300)
     check_exactly_once(directory, steps)
     assert of(cluster.list_all_nodes(), *OURS) == {}
+    sent = [row["rollout_service/sent_bytes"] for row in rows(directory) if "rollout_service/sent_bytes" in row]
+    full = [size for size in sent if size > max(sent) / 2]
+    factors = [size for size in sent if 0 < size <= max(sent) / 2]
+    assert len(full) <= 2, sent  # one for each node
+    assert len(factors) >= steps / 2, sent
+    assert max(factors) < max(sent) / 5, sent
 
 
 def said(run: Training) -> str:
@@ -95,25 +108,3 @@ def test_a_run_goes_on_without_workers_that_have_no_room_and_its_workers_end_wit
     while of(cluster.list_all_nodes(), *OURS) and time.monotonic() < deadline:
         time.sleep(0.5)
     assert of(cluster.list_all_nodes(), *OURS) == {}
-
-
-def test_a_run_with_lora_sends_the_factors_alone(
-    make_cluster: MakeCluster, environment: dict[str, str], tmp_path: Path
-) -> None:
-    cluster, directory, steps = make_cluster(3), tmp_path / "run", 6
-    lora = [
-        "train.lora.rank=2",
-        "train.lr=1e-3",
-        "loop.workers=1",
-        f"steps={steps}",
-        "eval.every=6",
-        "eval.problems=16",
-    ]
-    with train(directory, {**environment, "RAY_ADDRESS": cluster.address}, *lora, recipe=RECIPE) as run:
-        run.ends_well(400)
-    check_exactly_once(directory, steps)
-    sent = [row["rollout_service/sent_bytes"] for row in rows(directory) if "rollout_service/sent_bytes" in row]
-    full = max(sent)  # the first pack, with the base weights
-    later = [size for size in sent[sent.index(full) + 1 :] if size]
-    assert later, sent
-    assert max(later) < full / 5, sent

@@ -27,7 +27,8 @@ class LoopConfig(Section):
     listen: str = ""
     """Address HOST:PORT at which rollout workers of other machines join, for mode=stream; port 0 takes a free one."""
     sample_here: bool = True
-    """Whether the engine in the trainer's process samples too, for mode=stream; if not, it only evaluates."""
+    """Whether the engine in the trainer's process (on Ray, runtime.engines) samples too, for mode=stream; if not, it
+    only evaluates."""
     worker_timeout_s: float = Field(default=60.0, gt=0)
     """Seconds without a sign of life after which the prompts of a rollout worker go to others."""
 

@@ -1,5 +1,6 @@
 """Problems of a plan, their remedies, and settings that save memory."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -228,7 +229,7 @@ def split_findings(config: RunConfig, layout: Layout) -> Iterator[Finding]:
         settings = " ".join(f"runtime.{name}={count:g}" for name, count in chosen.items())
         said = f"{settings} chosen for the {gpus} GPUs, since the recipe does not set them"
         yield Finding("note", "ranks", f"{said}; `dojang train` needs them typed")
-    idle = gpus - layout.wanted
+    idle = gpus - layout.wanted - math.ceil(layout.placed_workers * layout.engine)
     if idle > 0 and not config.rollout.engine.external:
         settings = "" if chosen else proposal(config, gpus)
         yield Finding(

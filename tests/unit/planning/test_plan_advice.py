@@ -188,10 +188,11 @@ def test_rollout_workers_without_room_are_named() -> None:
     assert said("g6.12xlarge", 2, 5) == []
     alone = "loop.sample_here=false"
     assert said("g6.12xlarge", 1, 1, alone) == []
-    asked = ("runtime.engines=2", alone)
-    (failed, _) = said("g6.12xlarge", 1, 1, *asked)
+    (failed, _) = said("g6.12xlarge", 1, 1, "runtime.engines=2", alone)
     assert failed[0] == "failed"
     assert "none of 1 rollout workers has room" in failed[1]
+    asked = subject("smollm2-code", *WORKERS, "loop.workers=1")
+    assert not any("stay idle" in each.said for each in found(asked, "g6.12xlarge"))
     large = said("g6.12xlarge", 1, 1, "rollout.engine=vllm", "rollout.engine.tensor_parallel_size=8")
     assert [level for level, _ in large] == ["warning"]  # and engines of that size are refused
 

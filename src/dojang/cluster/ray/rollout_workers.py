@@ -9,8 +9,10 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import ray
+from ray.exceptions import RayError
 
 from dojang.cluster.ray.actors import Actor, ActorLost, start_actor
 from dojang.cluster.ray.placement import Placement, is_placed, release, request, why_unplaced
@@ -91,24 +93,28 @@ class RayWorkers:
 
     async def _keep(self, number: int, url: str, token: str, on_end: OnEnd) -> None:
         """Runs one worker, again whenever it ends before the run."""
-        self._waiting[number] = time.monotonic()
-        placement = self._placements[number] = await asyncio.to_thread(request, cpus=self._cpus, gpus=self._gpus)
         while True:
-            await self._place(number, placement)
-            self._working.add(number)
             try:
-                again = await self._run(number, placement, url, token, on_end)
+                placement = await self._place(number)
+                self._working.add(number)
+                if not await self._run(number, placement, url, token, on_end):
+                    return
+            except RayError as error:  # the head may be unreachable for a while
+                logger.warning("rollout worker %d cannot be started now: %s", number, error)
             finally:
                 self._working.discard(number)
-            if not again:
-                return
             await asyncio.sleep(_RETRY_S)
 
-    async def _place(self, number: int, placement: Placement) -> None:
+    async def _place(self, number: int) -> Placement:
+        """Waits until the worker has a place."""
         self._waiting.setdefault(number, time.monotonic())
+        if number not in self._placements:
+            self._placements[number] = await asyncio.to_thread(request, cpus=self._cpus, gpus=self._gpus)
+        placement = self._placements[number]
         while not await asyncio.to_thread(is_placed, placement):
             await asyncio.sleep(_POLL_S)
         del self._waiting[number]
+        return placement
 
     async def _run(self, number: int, placement: Placement, url: str, token: str, on_end: OnEnd) -> bool:
         """Runs one actor to its end; reports whether another one is needed."""
@@ -151,13 +157,14 @@ class RayWorkers:
             await asyncio.sleep(_POLL_S)
             late = sorted(number for number, since in self._waiting.items() if time.monotonic() - since > _WARN_S)
             if late:
-                self._why = await asyncio.to_thread(why_unplaced, self._cpus, self._gpus)
+                with suppress(RayError):
+                    self._why = await asyncio.to_thread(why_unplaced, self._cpus, self._gpus)
             if late != said:
                 started = [number for number in said if number not in late]
                 if started:
                     logger.warning("rollout worker%s %s: a node has room now", *_names(started))
                 if late:
-                    logger.warning("%s; the run goes on without them until a node has room", self.describe())
+                    logger.warning("%s; the run goes on without, until a node has room", self.describe())
             said = late
 
 
