@@ -57,7 +57,6 @@ class Setting:
                 f"rollout.group_size={self.group_size}",
                 f"rollout.max_tokens={self.max_tokens}",
                 "train.lr=1e-6",
-                "task.stop_at=never",  # the lengths are given
                 "eval.problems=1",
                 f"eval.every={10**6}",
                 f"checkpoint.every={10**6}",

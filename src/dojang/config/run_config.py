@@ -287,6 +287,23 @@ class RunConfig(Section):
             self.__dict__["train"] = self.train.model_copy(update={"lora": filled})
         return self
 
+    @model_validator(mode="after")
+    def _default_mode(self) -> Self:
+        """Sets loop.mode. The field stays marked as unset: another algorithm may have another default."""
+        if self.loop.mode is None:
+            mode = "overlap" if self.loop.lag is not None or self._corrects_lag() else "sync"
+            filled = self.loop.model_copy(update={"mode": mode})
+            filled.model_fields_set.discard("mode")
+            self.__dict__["loop"] = filled
+        return self
+
+    def _corrects_lag(self) -> bool:
+        """Whether the loss is known to correct for rollouts of older weights."""
+        if self.algo.name in ("sft", "custom"):  # no rollouts; not known
+            return False
+        # opsm keeps samples with a positive advantage, and most others, unchanged
+        return self.algo.old_logprobs != "trainer" or any(each.name != "opsm" for each in self.algo.corrections)
+
     def roles(self) -> "dict[str, RunConfig]":
         """Configuration of each model by its role, the main policy first."""
         if self.tester is None:
@@ -348,12 +365,7 @@ class RunConfig(Section):
             if "steps" in self.model_fields_set:
                 yield f"steps={self.steps} and epochs={self.epochs:g} exclude each other; leave one of them out"
             return
-        if (
-            self.loop.staleness
-            and self.algo.old_logprobs == "trainer"
-            # opsm keeps samples with a positive advantage, and most others, unchanged
-            and all(each.name == "opsm" for each in self.algo.corrections)
-        ):
+        if self.loop.staleness and self.algo.name not in ("sft", "custom") and not self._corrects_lag():
             yield (
                 f"loop.mode={self.loop.mode} trains on rollouts of older weights (loop.lag={self.loop.staleness}), but "
                 f"with algo.old_logprobs=trainer (algo.name={self.algo.name}) importance ratios use log-probs computed "

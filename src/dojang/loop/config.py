@@ -14,10 +14,11 @@ __all__ = ["CheckpointConfig", "HealthConfig", "LoopConfig"]
 class LoopConfig(Section):
     """Order of rollouts and updates (docs/async.md)."""
 
-    mode: Literal["sync", "overlap", "stream"] = "sync"
+    mode: Literal["sync", "overlap", "stream"] | None = None
     """sync: rollout and update take turns. overlap: the next batch is sampled while the trainer works; the same tokens
     in every repetition on a CPU. stream: groups are sampled one by one, by several workers if wanted, and get new
-    weights between two tokens."""
+    weights between two tokens. Defaults to overlap if the loss takes ratios to the log-probs of sampling or has
+    algo.corrections; else, with algo.name=sft and with a custom algorithm to sync."""
     lag: int | None = Field(default=None, ge=0)
     """Largest staleness: published versions of the weights between the one that samples a token and the one that is
     trained on it. Defaults to 1 in overlap and stream; 0 in sync."""
@@ -68,14 +69,14 @@ class LoopConfig(Section):
     def staleness(self) -> int:
         """`lag`, or its default."""
         if self.lag is None:
-            return 0 if self.mode == "sync" else 1
+            return 1 if self.mode in ("overlap", "stream") else 0
         return self.lag
 
     @property
     def kept_versions(self) -> int:
         """Versions of the weights to keep. overlap samples with one that is `lag` steps old; stream with the newest,
         and keeps the one before for workers that are fetching it."""
-        return {"sync": 1, "overlap": self.staleness + 1, "stream": 2}[self.mode]
+        return 2 if self.mode == "stream" else self.staleness + 1
 
     @model_validator(mode="after")
     def _modes_agree(self) -> Self:

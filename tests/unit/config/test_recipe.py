@@ -214,7 +214,8 @@ def test_weights_are_for_rewards_there_are() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("loop.lag=2",), "lag=2 needs mode=overlap"),
+        (("loop.mode=sync", "loop.lag=2"), "lag=2 needs mode=overlap"),
+        (("loop.lag=2", "algo.old_logprobs=trainer"), "or use loop.mode=sync"),
         (("loop.stale_updates=2",), "renamed to loop.lag"),
         (("train.optimizer=muon", "train.lora={}"), "optimizer=muon is for matrices trained in full"),
         (("train.muon_momentum=0.9",), "muon_momentum=0.9 has no effect with optimizer=adamw"),
@@ -364,7 +365,7 @@ def test_a_lag_that_is_the_default_is_no_difference() -> None:
     )
     assert recipes.differences(unset, one) == recipes.differences(one, unset) == {}
     assert recipes.differences(unset, two) == {"loop.lag": (None, 2)}
-    sync = recipes.load("quickstart", ["algo.name=m2po"])
+    sync = recipes.load("quickstart", ["algo.name=m2po", "loop.mode=sync"])
     assert recipes.differences(sync, one) == {"loop.mode": ("sync", "stream"), "loop.lag": (None, 1)}
 
 
@@ -520,3 +521,29 @@ def test_lora_factors_alone_go_to_other_processes(overrides: list[str], publish:
     assert config.train.lora is not None
     assert config.train.lora.publish == publish
     assert recipes.resolve("again", recipes.to_tree(config)).train == config.train
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mode"),
+    [
+        ((), "overlap"),
+        (("loop.lag=0",), "overlap"),
+        (("algo.name=gspo",), "sync"),  # it recomputes old log-probs
+        (("algo.old_logprobs=trainer",), "sync"),
+        (("algo.old_logprobs=trainer", "algo.corrections=[{name: opsm}]"), "sync"),
+        (("algo.old_logprobs=trainer", "algo.corrections=[{name: token_tis}]"), "overlap"),
+        (("algo.name=m2po",), "overlap"),
+        (("loop.mode=sync",), "sync"),
+    ],
+)
+def test_rollouts_overlap_with_updates_where_the_loss_corrects_for_the_lag(
+    overrides: tuple[str, ...], mode: str
+) -> None:
+    config = recipes.load("quickstart", overrides)
+    assert config.loop.mode == mode
+    assert config.loop.kept_versions == config.loop.staleness + 1
+    assert ("mode" in config.loop.model_fields_set) == ("loop.mode=sync" in overrides)
+
+
+def test_supervised_fine_tuning_has_no_rollouts_to_overlap() -> None:
+    assert recipes.load("quickstart-sft", ()).loop.mode == "sync"

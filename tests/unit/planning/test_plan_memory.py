@@ -96,7 +96,7 @@ def test_a_trainer_keeps_what_was_planned(
     trainer: tuple[TorchTrainer, PreTrainedModel], make_group: Callable[..., Group]
 ) -> None:
     learner, model = trainer
-    planned = estimate(subject(shape=shaped(model)), CPU).needs.parts
+    planned = estimate(subject("quickstart", "loop.mode=sync", shape=shaped(model)), CPU).needs.parts
     assert planned["weights"] == size(model.parameters())
     asyncio.run(learner.forward_backward([make_group((0.0, 1.0), advantage=1.0)]))
     assert planned["gradients"] == size(each.grad for each in model.parameters() if each.grad is not None)

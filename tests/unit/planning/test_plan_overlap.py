@@ -43,7 +43,7 @@ def test_supervised_fine_tuning_has_no_rollouts_to_overlap() -> None:
 
 
 def test_lag_plus_one_versions_of_the_weights_are_counted() -> None:
-    one, three = plan(), plan("loop.mode=overlap", "loop.lag=2")
+    one, three = plan("loop.mode=sync"), plan("loop.mode=overlap", "loop.lag=2")
     version = 2 * H200_QWEN25.parameters
     assert one.needs.parts["weight store"] == version
     assert three.needs.parts["weight store"] == 3 * version
@@ -52,12 +52,12 @@ def test_lag_plus_one_versions_of_the_weights_are_counted() -> None:
 
 def test_versions_of_lora_factors_share_the_base_weights() -> None:
     lora = ("train.lora={publish: factors}",)
-    one, three = plan(*lora), plan(*lora, "loop.mode=overlap", "loop.lag=2")
+    one, three = plan(*lora, "loop.mode=sync"), plan(*lora, "loop.mode=overlap", "loop.lag=2")
     added = three.needs.parts["weight store"] - one.needs.parts["weight store"]
     assert added == 2 * one.needs.parts["gradients"]  # adapters in single precision, as their gradients
 
 
 def test_the_engine_keeps_its_memory_during_an_overlapped_update() -> None:
-    alone, beside = plan(), plan("loop.mode=overlap")
+    alone, beside = plan("loop.mode=sync"), plan("loop.mode=overlap")
     assert "engine work" not in alone.needs.phases["update"]
     assert {"KV cache", "engine work"} <= set(beside.needs.phases["update"])
