@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from transformers import AutoModelForCausalLM
 
 from dojang.cluster.sagemaker.payload import Payload
-from network_hosts import NEEDS_HOSTS, Lab, no_leftovers, until
+from dojang.core.run_dir import RunDir
+from network_hosts import NEEDS_HOSTS, Host, Lab, no_leftovers, until
 from run_records import ALIKE, ledger, steps_done
 
 pytestmark = [*NEEDS_HOSTS, pytest.mark.slow]
@@ -47,16 +49,16 @@ def test_a_run_outlives_a_lost_host_and_a_cut_link(make_lab: Callable[[int], Lab
     no_leftovers(lab)
 
 
-def trainers_on(lab: Lab) -> list[str]:
-    """Names of the hosts that have a trainer's process."""
+def processes_on(host: Host, title: str) -> int:
+    """Number of the host's processes whose command begins so."""
 
-    def title(process: int) -> str:
+    def command(process: int) -> str:
         try:
             return Path(f"/proc/{process}/cmdline").read_text()
         except OSError:
             return ""  # it has ended
 
-    return [host.name for host in lab.hosts for each in host.processes() if title(each).startswith("ray::Trainer")]
+    return sum(command(each).startswith(title) for each in host.processes())
 
 
 def test_sequence_parallel_ranks_on_different_hosts(make_lab: Callable[[int], Lab], tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_sequence_parallel_ranks_on_different_hosts(make_lab: Callable[[int], La
     lab.start("--timeout", str(MUCH), "--no-dashboard", "--", *train, *apart, "--run-dir", str(run))
     head, *_ = lab.hosts
     until(lambda: steps_done(run) >= 2 or head.poll() is not None, MUCH, head.said)
-    assert len(set(trainers_on(lab))) == 2
+    assert [processes_on(host, "ray::Trainer") for host in lab.hosts if processes_on(host, "ray::Trainer")] == [1, 1]
     assert [host.ends(MUCH) for host in lab.hosts] == [0, 0, 0]
     assert ledger(run) == ledger(alone)
     no_leftovers(lab)
@@ -94,4 +96,28 @@ def test_sequence_parallelism_in_the_containers_of_a_job(make_lab: Callable[[int
     assert (told["status"], told["steps"]) == ("finished", 2)
     AutoModelForCausalLM.from_pretrained(head.root / "model")
     assert not (worker.root / "model").exists()
+    no_leftovers(lab)
+
+
+def test_rollout_workers_on_another_host_outlive_a_cut_link(make_lab: Callable[[int], Lab], tmp_path: Path) -> None:
+    """The head runs the driver alone, so that the worker reaches it over the network."""
+    run, steps, prompts = tmp_path / "run", 8, 8
+    stream = ["quickstart", "runtime=ray", "loop.mode=stream", "loop.workers=1", "loop.sample_here=false"]
+    stream += [f"steps={steps}", f"rollout.prompts_per_step={prompts}", f"eval.every={steps}", "eval.problems=16"]
+    lab = make_lab(3)
+    lab.describe({"everybody": [1, 2, 3]})
+    train = [sys.executable, "-m", "dojang", "train", *stream, "--run-dir", str(run)]
+    lab.start("--timeout", str(MUCH), "--no-dashboard", "--coordinator", "--", *train)
+    head, *others = lab.hosts
+    until(lambda: steps_done(run) >= 2 or head.poll() is not None, MUCH, head.said)
+    (worker,) = (at for at, host in enumerate(lab.hosts, 1) if processes_on(host, "ray::RolloutWorker"))
+    assert worker > 1
+    lab.link(worker, "down")
+    time.sleep(20)  # longer than connections may be silent, shorter than Ray takes to give a node up
+    lab.link(worker, "up")
+    assert head.ends(MUCH) == 0, head.said()
+    assert [host.ends(60) for host in others] == [0, 0]
+    tables = [pq.read_table(RunDir(run).rollouts("train", at + 1)) for at in range(steps)]
+    learned = [index for table in tables for index in dict.fromkeys(table["prompt_index"].to_pylist())]
+    assert learned == list(range(steps * prompts))
     no_leftovers(lab)

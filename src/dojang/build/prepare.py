@@ -32,9 +32,10 @@ from dojang.tasks.splits import check_gradable, check_parts, check_rewards
 from dojang.types import Message, Problem
 from dojang.workflows.chat_renderer import ChatRenderer
 
-__all__ = ["Prepared", "checked_task", "make_algorithms", "measure_prompts", "prepare"]
+__all__ = ["Data", "Prepared", "checked_task", "make_algorithms", "measure_prompts", "prepare"]
 
 SPLITS = ("train", "test")
+Data = Mapping[str, Sequence[Problem]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Prepared:
     """Further evaluation sets, each with the task that grades it."""
     multiple_answers: int = 0
     """Number of training problems left out by data.filter_multiple_answers."""
+    data: Data = field(default_factory=dict)
+    """Problems of both splits, as they were loaded."""
 
     @property
     def prompts(self) -> list[Sequence[Message]]:
@@ -72,12 +75,19 @@ class Prepared:
         return MultiRoleAlgorithm(self.algorithms) if others else first
 
 
-def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True, packages: bool = True) -> Prepared:
+def prepare(
+    config: RunConfig,
+    *,
+    dry: bool = False,
+    measured: bool = True,
+    packages: bool = True,
+    data: Data | None = None,
+) -> Prepared:
     """Checks the settings, loads the data, builds the task and the algorithms, and measures the prompts (unless
     `measured` is false). Raises all errors that it finds together.
 
     `dry`: a dry run, which connects to no cluster and checks no process count. `packages`: whether the packages that
-    settings need must be installed here.
+    settings need must be installed here. `data`: problems of both splits, if another process has loaded them.
     """
     errors = ErrorList()
     algorithms = _check_settings(config, errors, dry=dry, packages=packages)
@@ -86,7 +96,7 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True, pack
         from dojang.cluster.ray.placement import connect
 
         connect(config.runtime)
-    data = _load_data(config, errors)
+    data = _load_data(config, errors) if data is None else data
     benchmarks: list[Loaded] = []
     with errors.collect():
         benchmarks = load_benchmarks(config, data.get("test", ()))
@@ -102,7 +112,7 @@ def prepare(config: RunConfig, *, dry: bool = False, measured: bool = True, pack
         train, test = task.problems("train"), task.problems("test")[: config.eval.problems]
         if not (train and test):
             errors.raise_if_any()
-        prepared = Prepared(resolved, task, algorithms, train, test, judge, benchmarks=graded)
+        prepared = Prepared(resolved, task, algorithms, train, test, judge, benchmarks=graded, data=data)
         if measured:
             with errors.collect():
                 prepared = measure_prompts(config, prepared, dry=dry)
@@ -196,7 +206,7 @@ def make_algorithms(config: RunConfig) -> dict[str, Algorithm]:
     return found
 
 
-def _load_data(config: RunConfig, errors: ErrorList) -> dict[str, Sequence[Problem]]:
+def _load_data(config: RunConfig, errors: ErrorList) -> Data:
     """Loads both splits, apart from those that cannot be loaded."""
     found: dict[str, Sequence[Problem]] = {}
     for split, name in zip(SPLITS, ("train", config.data.held_out_split()), strict=True):
@@ -205,7 +215,7 @@ def _load_data(config: RunConfig, errors: ErrorList) -> dict[str, Sequence[Probl
     return found
 
 
-def _make_judge(config: RunConfig, problems: Mapping[str, Sequence[Problem]], *, dry: bool) -> Judge:
+def _make_judge(config: RunConfig, problems: Data, *, dry: bool) -> Judge:
     """Builds the judge: the services of judge.url, else all nodes of the cluster, else this machine."""
     services = config.task.runs_programs and config.judge.url
     if config.runtime.name == "local" or dry or services:

@@ -18,7 +18,7 @@ from rich.console import Console
 from dojang import __version__, models
 from dojang.build.local import Numerics, load_tokenizer, make_engine, numerics, prepare_torch
 from dojang.build.model_description import check_same_model, describe_model
-from dojang.build.prepare import Prepared, prepare
+from dojang.build.prepare import Data, Prepared, prepare
 from dojang.build.workflows import RoleParts, SamplingParts, make_workflow
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
@@ -112,17 +112,17 @@ def _make_served_workers(
         if config.loop.listen:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    started = _start_workers(config, numeric, directory)
+    started = _start_workers(config, prepared, numeric, directory)
     host, port = config.loop.address(started.host)
     return ServedWorkers(run, host, port, started, announce)
 
 
-def _start_workers(config: RunConfig, numeric: Numerics, directory: RunDir) -> StartedWorkers:
+def _start_workers(config: RunConfig, prepared: Prepared, numeric: Numerics, directory: RunDir) -> StartedWorkers:
     """Builds the workers that the run itself starts: actors on Ray, else processes on this machine."""
     if config.runtime.name == "ray":
         from dojang.build.ray_workers import make_ray_workers
 
-        return make_ray_workers(config)
+        return make_ray_workers(config, prepared.data)
     devices = torch.cuda.device_count() if numeric.device.type == "cuda" else 0
     shared = ["--shared-gpu"] if devices == 1 else []
 
@@ -171,9 +171,12 @@ class BuiltWorker:
         await self.judge.close()
 
 
-def build_worker(description: RunDescription, config: RunConfig, *, alone: bool = True) -> BuiltWorker:
+def build_worker(
+    description: RunDescription, config: RunConfig, *, alone: bool = True, data: Data | None = None
+) -> BuiltWorker:
     """Builds a worker of a run, with the settings that it has on this machine (worker_config.py). `alone`: no other
-    process uses its GPU. Not to be called from an event loop."""
+    process uses its GPU. `data`: problems of both splits, if they need not be loaded. Not to be called from an event
+    loop."""
     if list(config.roles()) != list(description.models):
         raise ConfigError(f"the run trains {list(description.models)}, but its settings have {list(config.roles())}")
     for role, each in config.roles().items():
@@ -181,7 +184,7 @@ def build_worker(description: RunDescription, config: RunConfig, *, alone: bool 
         own = describe_model(source, load_tokenizer(source)[0])
         key = "tester.model" if role == "tester" else "model.name"
         check_same_model(key, each.model.name, own, description.models[role])
-    prepared = prepare(config)
+    prepared = prepare(config, data=data)
     try:
         return _build(description, config, prepared, alone)
     except BaseException:

@@ -13,11 +13,13 @@ import dojang
 from dojang import __version__, models
 from dojang.build.local import load_tokenizer
 from dojang.build.model_description import describe_model
+from dojang.build.prepare import prepare
 from dojang.build.rollout_worker import build_worker, data_digest, rollout_slots, worker_environment
 from dojang.build.worker_config import worker_config
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
-from dojang.core.errors import ConfigError
+from dojang.core.errors import ConfigError, DataError
+from dojang.loop.prompt_sampler import problem_at
 from dojang.rollout_service.messages import RunDescription
 from dojang.types import Message, Problem
 
@@ -201,3 +203,19 @@ def test_worker_processes_get_the_gpus_after_those_of_the_trainer(monkeypatch: p
     assert worker_environment(config, 0, 0)["LOCAL_WORLD_SIZE"] == "1"
     assert int(worker_environment(config, 0, 0)["OMP_NUM_THREADS"]) >= 1
     assert "CUDA_VISIBLE_DEVICES" not in worker_environment(config, 0, 0)
+
+
+def test_a_worker_that_is_given_the_problems_needs_no_files(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    text = [json.dumps({"prompt": f"{first}+1?", "answer": str(first + 1)}) for first in range(8)]
+    rows.write_text("\n".join(text) + "\n")
+    config = config_of("loop.workers=1", f"data={{name: files, train: {rows}, test: {rows}}}")
+    prepared = prepare(config)
+    asyncio.run(prepared.judge.close())
+    rows.unlink()
+    with pytest.raises(DataError, match=r"rows\.jsonl"):
+        prepare(config)
+    worker = build_worker(description_of(config), worker_config(description_of(config)), data=prepared.data)
+    asyncio.run(worker.close())
+    assert worker.parts.join.data == data_digest(prepared.train)
+    assert worker.parts.problem(3) == problem_at(prepared.train, config.seed, 3)
