@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -51,8 +52,10 @@ def convert(path: Path, directory: Path, *, tied: bool | None = None, progress: 
     file = GgufFile(path)
     tied = is_tied(file) if tied is None else tied
     config = config_of(file, tied=tied)
-    _write_json(directory / "config.json", config)
-    _write_json(directory / "generation_config.json", generation_of(file))
+    # Without a version, transformers takes the tokenizer for one of an old Mistral, and warns of it.
+    version = {"transformers_version": transformers.__version__}
+    _write_json(directory / "config.json", config | version)
+    _write_json(directory / "generation_config.json", generation_of(file) | version)
     tokenizer_of(file).save_pretrained(directory)
     targets = _targets(file, config, tied=tied)
     _check(file, config, directory, targets)

@@ -163,6 +163,7 @@ def test_files_and_settings(tmp_path):
     assert len({path.stat().st_mode for path in directory.iterdir()}) == 1  # as readable as each other
     config = LlamaConfig.from_pretrained(directory)
     assert config.rms_norm_eps == 1e-6
+    assert config.transformers_version
     assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (1, 2, 2)
     assert GenerationConfig.from_pretrained(directory).eos_token_id == 2
     tokenizer = AutoTokenizer.from_pretrained(directory)
