@@ -2,12 +2,13 @@
 
 Searching for a stop string after every token would decode the whole text again each time. Only a token that contains
 the last character of a stop string can complete one, so only such tokens trigger a search. The same holds for a stop
-line, whose task reads the whole text: it is decoded only when the last lines contain one of its strings.
+line, whose task reads the whole text: it is decoded only when the last line contains one of its strings.
 """
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
+from itertools import chain
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -15,9 +16,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.types import Finish, Sampling, StopLine
 
 __all__ = ["StopCriteria", "end_tokens"]
-
-_WINDOW = 64
-"""Tokens in which a stop line is looked for first."""
 
 
 class StopCriteria:
@@ -68,29 +66,35 @@ class StopCriteria:
         for count, token in enumerate(fresh, 1):
             if token in triggers:
                 new = fresh[:count]
-                if self._may_end(written, new, line) and line.end(self.decode([*written, *new])) is not None:
+                last = self._last_line(written, new, line)
+                may_end = bool(last) and _line_pattern(line).search(self.decode(last)) is not None
+                if may_end and line.end(self.decode([*written, *new])) is not None:
                     return count
         return None
 
-    def _may_end(self, written: Sequence[int], fresh: Sequence[int], line: StopLine) -> bool:
-        """Whether one of the stop line's strings is in the last lines."""
-        pattern = _line_pattern(line)
-        size = max(_WINDOW, 4 * max(map(len, line.begins)) + 1)
-        while True:
-            text = self.decode([*written[-size:], *fresh][-size:])
-            if pattern.search(text):
-                return True
-            begun = not line.whole_line or "\n" in text.rpartition("\n")[0].rstrip()  # the line begins in the window
-            if begun or size >= len(written) + len(fresh):
-                return False
-            size *= 4
+    def _last_line(self, written: Sequence[int], fresh: Sequence[int], line: StopLine) -> list[int]:
+        """Return the tokens of the last line, or of its end as far as a string of the stop line reaches; none if they
+        cannot contain such a string."""
+        if not line.whole_line:
+            reach = max(len(each.encode()) for each in line.begins) + 1  # a token may straddle the front
+            return [*written[-reach:], *fresh][-reach:]
+        marks, breaks, marked, found = self._trigger_tokens(line.begins), self._line_breaks, False, list[int]()
+        for at, token in enumerate(chain(reversed(fresh), reversed(written))):
+            marked = marked or token in marks
+            found.append(token)
+            if at and token in breaks:
+                break
+        return found[::-1] if marked else []
 
     def text(self, tokens: Sequence[int], sampling: Sampling) -> str:
         """Decode the text without end tokens, cut before the first stop string or at the end of the stop line."""
         text = self.decode(tokens)
         cuts = [cut for string in sampling.stop if (cut := text.find(string)) >= 0]
         text = text[: min(cuts)] if cuts else text
-        return text if sampling.stop_line is None else text[: sampling.stop_line.end(text)]
+        line = sampling.stop_line
+        end = None if line is None else line.end(text)
+        # Only a sequence that ended there is cut: all that it samples is graded.
+        return text if line is None or end is None or line.end(self.decode(tokens[:-1])) is not None else text[:end]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Decode tokens without end tokens."""
@@ -101,15 +105,27 @@ class StopCriteria:
     def _trigger_tokens(self, stop: tuple[str, ...]) -> frozenset[int]:
         if stop not in self._triggers:
             last = {string[-1] for string in stop}
-            texts = self._tokenizer.batch_decode([[token] for token in range(len(self._tokenizer))])
             self._triggers[stop] = frozenset(
                 token
-                for token, text in enumerate(texts)
+                for token, text in enumerate(self._token_texts)
                 # A token that is part of a character ("\ufffd"), or visible only beside others (""), may also complete
                 # the stop string's last character.
                 if not text or "\ufffd" in text or last & set(text)
             )
         return self._triggers[stop]
+
+    @cached_property
+    def _line_breaks(self) -> frozenset[int]:
+        """Tokens with a line break."""
+        return frozenset(token for token, text in enumerate(self._token_texts) if "\n" in text)
+
+    @cached_property
+    def _token_texts(self) -> list[str]:
+        tokens = [[token] for token in range(len(self._tokenizer))]
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return list(self._tokenizer.batch_decode(tokens))
+        return list(backend.decode_batch(tokens, skip_special_tokens=False))
 
 
 @cache

@@ -52,7 +52,7 @@ def _complete_program(text: str) -> int | None:
 
 def _complete(text: str, end: int | None) -> int | None:
     """Returns the end of a line only if a line break follows: else the line may go on."""
-    return end if end is not None and end < len(text) else None
+    return end if end is not None and "\n" in text[end:] else None
 
 
 def _block_end(text: str, closed: Callable[[BlockScan], int | None]) -> int | None:

@@ -208,3 +208,11 @@ def test_the_first_of_all_stop_conditions_counts(
 def test_engines_with_stop_strings_only_wait_for_the_line_and_then_for_its_end() -> None:
     assert [MARKED.awaited(text) for text in ("", "a\n>> 4", "a >>", ">> 4\n")] == [(">>",), ("\n",), ("\n",), (">>",)]
     assert NAMED.awaited("Ann:") == ("Ann:", "Bób:")
+
+
+def test_a_text_that_did_not_end_at_the_line_is_whole(
+    stop_criteria: StopCriteria, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    tokens = byte_tokens(tokenizer, ">> 4\nmore")  # as if the line had become a stop line later
+    assert stop_criteria.text(tokens, Sampling(1.0, 9, stop_line=MARKED)) == ">> 4\nmore"
+    assert stop_criteria.text(tokens[:5], Sampling(1.0, 9, stop_line=MARKED)) == ">> 4"

@@ -46,6 +46,8 @@ def kept(line: StopLine, text: str) -> str | None:
         ("as in #### 7\nx", None),
         ("no line\n", None),
         ("Question: x\n#### 7\n", None),  # of an invented question
+        ("#### 7 Question:", None),
+        ("#### 7 Question: x\n", "#### 7 "),
     ],
 )
 def test_a_completion_ends_after_its_answer_line(text: str, until: str | None) -> None:
