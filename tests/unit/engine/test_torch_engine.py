@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.core.errors import ModelError
 from dojang.engine.decoder import Attend
 from dojang.engine.torch_engine import TorchEngine
-from dojang.types import Completion, Sampling, Span
+from dojang.types import Completion, Sampling, Span, StopLine
 from dojang.weight_sync.versions import WeightVersions
 
 Make = Callable[..., TorchEngine]
@@ -26,6 +26,16 @@ HOT = Sampling(temperature=5.0, max_tokens=60, seed=3)
 PROMPT = tuple(range(10, 22))
 STORM = int(os.environ.get("DOJANG_STORM", "150"))
 """Requests in a storm; 10,000 take some ten minutes."""
+
+
+def end_of_marked_line(text: str) -> int | None:
+    """The line break after the first n."""
+    end = text.find("\n", text.find("n")) if "n" in text else -1
+    return end if end >= 0 else None
+
+
+LETTER = StopLine(("o",), lambda text: text.find("o") if "o" in text else None)
+LINE = StopLine(("n",), end_of_marked_line, whole_line=True)
 
 
 @pytest.fixture
@@ -175,6 +185,7 @@ def test_ragged_requests_with_cancels_and_updates_match_single_requests(
                 top_k=random.choice((0, 0, 20)),
                 top_p=random.choice((1.0, 1.0, 0.9)),
                 stop=random.choice(((), (), ("a",), ("e", "the"))),
+                stop_line=random.choice((None, None, LETTER, LINE)),
             ),
         )
         for at in range(STORM // 3 if max_num_seqs == 1 else STORM)  # one at a time is slow
