@@ -45,6 +45,10 @@ class Session:
         self.config = make_config(config, **arguments, caller="dojang.Session")
         if self.config.runtime.name != "local":
             raise ConfigError("a Session runs in this process; leave runtime out, or use dojang.train for Ray")
+        if self.config.loop.other_workers:
+            raise ConfigError(
+                "a Session samples in this process; leave loop.workers and loop.listen out, or use dojang.train"
+            )
         if (count := process_count()) > 1:
             raise ConfigError(f"a Session runs in one process, but torchrun started {count}; use dojang.train")
         self._open = AsyncExitStack()

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,3 +74,9 @@ def test_a_session_in_a_plain_block_is_explained() -> None:
 def test_a_session_on_ray_is_refused() -> None:
     with pytest.raises(ConfigError, match="a Session runs in this process"):
         dojang.Session("quickstart", runtime="ray")
+
+
+@pytest.mark.parametrize("loop", [{"workers": 2}, {"listen": "127.0.0.1:0"}])
+def test_rollout_workers_of_a_session_are_refused(loop: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"a Session samples in this process; leave loop\.workers and"):
+        dojang.Session("quickstart", loop={"mode": "stream", **loop})
