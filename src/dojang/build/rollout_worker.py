@@ -89,11 +89,12 @@ def _make_served_workers(
 ) -> ServedWorkers:
     dtype = str(numeric.compute).removeprefix("torch.")  # the checksum of the weights depends on it
     sent = config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
+    settings = recipes.to_tree(sent, absolute=True)  # as a resumed run has them: workers can join that
     check_token(given := os.environ.get(TOKEN_VARIABLE, ""))
     run = ServedRun(
         description=RunDescription(
             dojang=__version__,
-            config=recipes.to_tree(sent),
+            config=settings,
             models={
                 role: describe_model(models.resolve(part.config.model.name), part.policy.tokenizer)
                 for role, part in parts.items()

@@ -5,6 +5,7 @@ It reports all errors at once, each with the key as the user writes it and a rem
 
 import copy
 import difflib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -23,6 +24,9 @@ from dojang.core.section import flatten
 from dojang.judge.config import JudgeConfig
 
 __all__ = ["differences", "listing", "load", "read", "read_section", "resolve", "shipped", "to_tree", "to_yaml"]
+
+_PATHS = (("model", "name"), ("tester", "model"), ("data", "train"), ("data", "test"), ("data", "path"))
+"""Settings that may be local paths."""
 
 
 def shipped() -> list[str]:
@@ -69,9 +73,15 @@ def to_yaml(config: RunConfig) -> str:
     return yaml.safe_dump(to_tree(config), sort_keys=False)
 
 
-def to_tree(config: RunConfig) -> dict[str, Any]:
-    """Resolved configuration as plain values."""
-    return config.model_dump(mode="json")
+def to_tree(config: RunConfig, *, absolute: bool = False) -> dict[str, Any]:
+    """Resolved configuration as plain values. `absolute`: with absolute paths of local models and data, for processes
+    that start elsewhere."""
+    tree = config.model_dump(mode="json")
+    for section, key in _PATHS if absolute else ():
+        value = (tree.get(section) or {}).get(key)
+        if isinstance(value, str) and value and not os.path.isabs(value) and os.path.exists(value):
+            tree[section][key] = os.path.abspath(value)
+    return tree
 
 
 def differences(saved: RunConfig, wanted: RunConfig) -> dict[str, tuple[Any, Any]]:

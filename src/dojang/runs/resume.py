@@ -6,7 +6,6 @@ named as well only finds the directory: its settings are not read again.
 
 import copy
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -228,19 +227,10 @@ def write_settings(directory: RunDir, settings: Settings, config: RunConfig) -> 
     """Writes run.json and config.yaml; keeps a config.yaml with other content as config.1.yaml, config.2.yaml, ..."""
     started = {"recipe": settings.recipe, "overrides": list(settings.overrides)}
     write_atomic(directory.run, json.dumps(started).encode())
-    content = yaml.safe_dump(_with_absolute_paths(recipes.to_tree(config)), sort_keys=False).encode()
+    content = yaml.safe_dump(recipes.to_tree(config, absolute=True), sort_keys=False).encode()
     if directory.config.exists() and (former := directory.config.read_bytes()) != content:
         write_atomic(directory.next_former_config(), former)
     write_atomic(directory.config, content)
-
-
-def _with_absolute_paths(tree: dict[str, Any]) -> dict[str, Any]:
-    """Makes local paths of the model and the data absolute: the run may be resumed from another directory."""
-    for section, key in (("model", "name"), ("tester", "model"), ("data", "train"), ("data", "test"), ("data", "path")):
-        value = (tree.get(section) or {}).get(key)
-        if isinstance(value, str) and value and not os.path.isabs(value) and os.path.exists(value):
-            tree[section][key] = os.path.abspath(value)
-    return tree
 
 
 def step_of(checkpoint: Path | None) -> int:

@@ -1,12 +1,14 @@
 """A resumed run keeps its settings, says what changes, and refuses what cannot."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from dojang import models
 from dojang.commands import app
 from dojang.config import recipe as recipes
 from dojang.core.errors import ConfigError, DojangError, RunDirError
@@ -151,6 +153,20 @@ def test_every_shipped_recipe_resumes_with_unchanged_settings(tmp_path: Path) ->
         settings = settings_of(name, [], directory, resume=False)
         write_settings(directory, settings, settings.config)
         assert resumed(directory, recipe=name).notes == ["settings: as before"]
+
+
+def test_a_resumed_run_sends_the_same_settings_to_rollout_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(models.resolve("dojang-tiny"), tmp_path / "mine")
+    directory = RunDir(tmp_path / "run")
+    settings = settings_of("quickstart", ["model.name=mine", "loop.mode=stream"], directory, resume=False)
+    write_settings(directory, settings, settings.config)
+    again = resumed(directory).config
+    assert settings.config.model.name == "mine"
+    assert recipes.to_tree(settings.config, absolute=True) == recipes.to_tree(again, absolute=True)
+    assert again.model.name == str(tmp_path / "mine")
 
 
 def test_a_default_lag_that_is_written_out_is_no_change(tmp_path: Path) -> None:
