@@ -172,10 +172,10 @@ ROWS = (
             Metric("actor/logp_gap", "Mean absolute log-prob difference of trainer and engine.", "nats"),
             Metric(
                 "actor/logprob_diff/mean",
-                "Mean absolute log-prob difference of trainer and engine at the same weights (rounding).",
+                "Mean absolute log-prob difference of trainer and engine in samples of the current weights (rounding).",
                 "nats",
             ),
-            Metric("actor/logprob_diff/max", "Largest absolute difference at the same weights.", "nats"),
+            Metric("actor/logprob_diff/max", "Largest absolute difference in samples of the current weights.", "nats"),
         ),
         _panel(
             "Corrections", Metric("actor/correction/<name>", "Mean token weight of an entry of `algo.corrections`.")

@@ -358,10 +358,9 @@ class TorchTrainer:
         return replace(found, figures={**found.figures, **figures})
 
     def _sampled_now(self, batch: MicroBatch) -> Tensor:
-        """Which tokens were sampled with the current weights: only their log-probs can be compared."""
-        if any(len(sample.spans) > 1 for sample in batch.samples):
-            return batch.chosen([sample.versions() == self._published for sample in batch.samples]).bool()
-        same_B = torch.tensor([sample.version == self._published for sample in batch.samples])
+        """Which samples are wholly of the current weights: only their log-probs can be compared. A sample that got new
+        weights on the way has keys and values of older ones, also for its new tokens."""
+        same_B = torch.tensor([sample.oldest_version == self._published for sample in batch.samples])
         return same_B.to(batch.mask_BT.device)[:, None]
 
     def _batch_ref_logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor | None]:

@@ -33,7 +33,7 @@ from dojang.protocols import LossAggregation
 from dojang.trainer.checkpoint import read_weights, save_weights
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.torch_trainer import TorchTrainer
-from dojang.types import Group, Metrics, Problem, Sample
+from dojang.types import Group, Metrics, Problem, Sample, Span
 from dojang.weight_sync.versions import WeightVersions
 from error_bounds import EQUAL, assert_equal, in_double
 
@@ -422,8 +422,11 @@ def test_the_difference_counts_only_what_the_same_weights_have_drawn(make: Make,
     gaps = (answer_logprobs(model, first) - answer_behaviour(first)).detach().abs()
     assert found["actor/logprob_diff/mean"] == pytest.approx(float(gaps.mean()), abs=1e-10)
     assert found["actor/logprob_diff/max"] == pytest.approx(float(gaps.max()), abs=1e-10)
-    stale = asyncio.run(trainer.forward_backward([Group(groups[0].problem, 0, (second,))]))
-    assert not any(name.startswith("actor/logprob_diff") for name in stale)
+    length = len(first.tokens)
+    mixed = replace(first, spans=(Span(-1, length - 2, length - 1), Span(0, length - 1, length)))
+    for older in (second, mixed):
+        stale = asyncio.run(trainer.forward_backward([Group(groups[0].problem, 0, (older,))]))
+        assert not any(name.startswith("actor/logprob_diff") for name in stale)
 
 
 def test_a_step_makes_a_credited_answer_likelier_and_a_blamed_one_less_likely(make: Make, groups: list[Group]) -> None:
