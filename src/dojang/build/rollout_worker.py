@@ -141,11 +141,15 @@ def _weights(part: RoleParts) -> WeightVersions:
 
 
 def worker_environment(config: RunConfig, number: int, devices: int) -> dict[str, str]:
-    """Environment of a worker process: its share of the CPU cores, and its GPUs after those of the trainer. A worker
-    is no rank of a run by torchrun."""
+    """Environment of a worker process: the user's folders of modules, its share of the CPU cores, and its GPUs after
+    those of the trainer. A worker is no rank of a run by torchrun."""
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     found = {name: value for name, value in alone.items() if name in os.environ}
+    # Rewards and tasks may be beside the script that trains, which is not where it was started.
+    folders = [path for path in sys.path if os.path.isdir(path) and not path.startswith((sys.prefix, sys.base_prefix))]
+    if folders:
+        found["PYTHONPATH"] = os.pathsep.join(folders)
     if "OMP_NUM_THREADS" not in os.environ:
         cores = len(os.sched_getaffinity(0))
         found["OMP_NUM_THREADS"] = str(max(1, cores // (config.loop.workers + ranks)))

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,6 +185,17 @@ def test_a_reward_that_workers_cannot_import_is_refused_before_the_run(tmp_path:
     with pytest.raises(ConfigError, match="rollout workers are other processes, which cannot import"):
         dojang.train(model="dojang-tiny", dataset=rows, reward_funcs=[reward], run_dir=tmp_path / "run", loop=loop)
     assert not (tmp_path / "run").exists()
+
+
+def test_worker_processes_find_the_modules_that_the_trainer_finds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "my_reward.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    environment = {**os.environ, **worker_environment(config_of("loop.workers=1"), 0, 0)}
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path)
+    assert not [path for path in environment["PYTHONPATH"].split(os.pathsep) if "site-packages" in path]
+    subprocess.run([sys.executable, "-c", "import my_reward"], env=environment, cwd="/", check=True)
 
 
 def test_worker_processes_get_the_gpus_after_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
