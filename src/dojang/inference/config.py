@@ -20,6 +20,8 @@ class VllmEngineConfig(StartedEngineSection):
     name: Literal["vllm"] = "vllm"
     tensor_parallel_size: int = Field(default=1, ge=1)
     """Number of GPUs per engine (tensor parallelism), for models too large for one GPU."""
+    enforce_eager: bool = False
+    """Leave out torch.compile and CUDA graphs: vLLM starts sooner and decodes more slowly."""
 
     def required_packages(self) -> Iterator[Requirement]:
         yield Requirement("rollout.engine.name=vllm", ("vllm",), "vllm")
@@ -41,6 +43,7 @@ class VllmEngineConfig(StartedEngineSection):
             context=parts.context,
             weight_sync=self.weight_sync,
             dtype=str(parts.dtype).removeprefix("torch."),
+            enforce_eager=self.enforce_eager,
         )
 
 

@@ -12,10 +12,12 @@ import asyncio
 import itertools
 import json
 import math
+import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -117,7 +119,8 @@ class _InProcessVllm:
         self._numbers = itertools.count()
         self._request_ids: set[str] = set()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
+        resource_tracker.ensure_running()  # started later, it would change the signal mask of the thread
+        self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
         self._thread.start()
         try:
             self._llm = asyncio.run_coroutine_threadsafe(_start(options), self._loop).result()
@@ -128,6 +131,12 @@ class _InProcessVllm:
             raise ModelError(f"vLLM could not start {options['model']} ({error}); its log says more") from error
         config = self._llm.model_config
         self._facts = ModelInfo(int(config.max_model_len), int(config.get_vocab_size()), 0)
+
+    def _run(self) -> None:
+        # Ctrl-C in a terminal is for this process, which may finish its rollouts first. vLLM's processes inherit the
+        # mask; they are ended by SIGTERM.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        self._loop.run_forever()
 
     async def ready(self) -> ModelInfo:
         return self._facts

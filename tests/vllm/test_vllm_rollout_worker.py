@@ -1,0 +1,103 @@
+"""A rollout worker with vLLM: it joins a run over TCP, gets every version of the weights, and ends with the run."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vllm_servers import ENVIRONMENT, NEEDS_VLLM, Served
+
+pytestmark = [*NEEDS_VLLM, pytest.mark.slow]
+
+HERE = Path(__file__).parent
+STEPS = 4
+PATIENCE = 900.0
+"""Seconds for a run: vLLM takes most of a minute to start, more on a busy machine."""
+
+
+def start(log: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+    """Starts a dojang command; its processes are one group."""
+    own = {"DOJANG_ROLLOUT_TOKEN": "secret", "PYTHONPATH": str(HERE)}
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "dojang", *arguments],
+            stdout=out,
+            stderr=out,
+            env={**os.environ, **ENVIRONMENT, **own},
+            start_new_session=True,
+        )
+
+
+def members(group: int) -> dict[int, dict[str, str]]:
+    """Processes of a group, each with its status."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpgid(int(path.name)) == group:
+                lines = (path / "status").read_text().splitlines()
+                found[int(path.name)] = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        except OSError:
+            continue
+    return {pid: status for pid, status in found.items() if not status["State"].startswith("Z")}
+
+
+def hears_ctrl_c(status: dict[str, str]) -> bool:
+    return not int(status["SigBlk"], 16) & 1 << (signal.SIGINT - 1)
+
+
+@pytest.mark.parametrize(("weight_sync", "lag"), [("full", 1), ("delta", 0)])
+def test_every_version_reaches_vllm_in_a_worker_over_tcp(
+    kit: Served, tmp_path: Path, weight_sync: str, lag: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    run, trainer_log, worker_log = tmp_path / "run", tmp_path / "trainer.log", tmp_path / "worker.log"
+    settings = [
+        *(f"model.name={kit.model}", f"steps={STEPS}", f"eval.every={STEPS}", f"checkpoint.every={STEPS}"),
+        *("rollout.prompts_per_step=4", "rollout.group_size=4", "rollout.max_tokens=24", "eval.problems=4"),
+        *("loop.mode=stream", f"loop.listen=127.0.0.1:{port}", "loop.sample_here=false", f"loop.lag={lag}"),
+        *(f"rollout.engine.weight_sync={weight_sync}", "task.rewards={'varied_reward:varied': 1.0}", "train.lr=1e-3"),
+    ]
+    join = ["serve", "rollouts", "--join", f"http://127.0.0.1:{port}"]
+    own = ("name=vllm", "enforce_eager=true", "kv_cache_gb=0.5", "max_num_seqs=16")
+    engine = [f"rollout.engine.{each}" for each in own]
+    engine_processes: dict[int, dict[str, str]] = {}
+    trainer = start(trainer_log, "train", "quickstart", *settings, "--run-dir", str(run))
+    worker = start(worker_log, *join, *engine)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while trainer.poll() is None:
+            assert time.monotonic() < deadline, trainer_log.read_text()
+            assert not worker.poll(), worker_log.read_text()
+            engine_processes |= {pid: each for pid, each in members(worker.pid).items() if "VLLM" in each["Name"]}
+            time.sleep(0.5)
+        assert trainer.returncode == 0, trainer_log.read_text()
+        assert worker.wait(60) == 0, worker_log.read_text()
+        assert members(worker.pid) == {}
+    finally:
+        for process in (trainer, worker):
+            if members(process.pid):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    said = worker_log.read_text()
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if "critic/rewards/mean" in row]
+    assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
+    assert max(row["staleness/max"] for row in steps) <= lag
+    assert {row["rollout_queue/sampled_here"] for row in steps} == {0}
+    # Samples wholly of the current version have the trainer's log-probs: weights have arrived, not only their number.
+    # Others are of older weights, which differ.
+    current = [row["actor/logprob_diff/max"] for row in steps if "actor/logprob_diff/max" in row]
+    older = [row["actor/logp_gap"] for row in steps if row["staleness/mean"] > 0]
+    assert max(current) < 1e-3
+    assert min(older, default=1.0) > 1e-2
+    assert (len(current), len(older)) == (STEPS, 0) if lag == 0 else older
+    assert "fetching the full weights" not in said
+    assert len(engine_processes) >= 2, "vLLM did not sample"
+    assert not any(map(hears_ctrl_c, engine_processes.values())), "Ctrl-C would end vLLM before the worker has drained"
