@@ -29,7 +29,8 @@ def test_a_session_trains_as_the_loop_does(tmp_path: Path) -> None:
         return texts
 
     texts = asyncio.run(own_loop())
-    run = dojang.train("quickstart", steps=2, run_dir=tmp_path / "run", progress=False, **SMALL)
+    options = {**SMALL, "loop": {"mode": "sync"}}  # the verbs above take turns, too
+    run = dojang.train("quickstart", steps=2, run_dir=tmp_path / "run", progress=False, **options)
     rows = run.rollouts.to_pylist()
     assert [[row["response"] for row in rows if row["step"] == step] for step in (1, 2)] == texts
     mine, theirs = (folder / "model.safetensors" for folder in (tmp_path / "model", run.last_model or tmp_path))
