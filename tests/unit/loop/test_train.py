@@ -31,6 +31,7 @@ from dojang.loop.rollout import compute_advantages, sample_batch
 from dojang.loop.rollout_workers import LocalWorkers
 from dojang.loop.run import Run
 from dojang.loop.run_state import State, load_state
+from dojang.loop.stream_producer import StreamProducer
 from dojang.loop.train import train
 from dojang.loop.update import has_gradient, update
 from dojang.protocols import RolloutEngine, Trainer
@@ -1071,6 +1072,27 @@ def test_while_the_critic_warms_up_the_policy_stays_as_it_is(make_run: Callable[
 def prompts_of(run: Run) -> list[int]:
     """Prompt index of every group that was trained on, step by step."""
     return [index for step in rollouts(run) for index in dict.fromkeys(row["prompt_index"] for row in step)]
+
+
+def test_a_streaming_run_names_workers_that_have_not_started(make_run: Callable[..., Run]) -> None:
+    class Waiting(LocalWorkers):
+        def describe(self) -> str:
+            return "rollout worker 2 of 2 not started"
+
+    run = make_run(script=None, grade=by_parity, steps=1, stream=True)
+    (workers,) = run.workers
+    assert isinstance(workers, LocalWorkers)
+    waiting = Waiting(workers._workflow, workers._engine, workers._problem)
+
+    async def described() -> str:
+        async with StreamProducer(replace(run, workers=[*run.workers, waiting]), State(), loaded=None) as producer:
+            await run.trainer.publish(0)
+            await producer.announce(0)
+            return producer.describe()
+
+    said = asyncio.run(described())
+    assert said.startswith("batch 0 lacks ")
+    assert said.endswith("; rollout worker 2 of 2 not started")
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
