@@ -1,6 +1,7 @@
 """What every RolloutEngine promises, and what only the one that computes can promise."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -73,6 +74,8 @@ def ray_engine(
     micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[RolloutEngine]:
     """One for all, since a process that has torch takes a while to begin."""
+    from ray import cloudpickle
+
     from dojang.cluster.ray.engines import RayEngine, Sampler
     from dojang.cluster.ray.object_store import LatestWeights, PublishedWeights, ReceivedWeights, put_weights
     from dojang.cluster.ray.placement import reserve
@@ -85,6 +88,7 @@ def ray_engine(
         weights = ReceivedWeights()
         return Sampler(TorchEngine(micro_model(torch.float64), tokenizer, weights, max_num_seqs=64), weights)
 
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # its stop lines are functions of this file
     with alone(1):
         (placement,) = reserve("engine 1", 1, cpus=1, gpus=0, strategy="PACK", timeout_s=120)
         engine = RayEngine(sampler, placement, Versions(), 120.0)
