@@ -329,6 +329,7 @@ def test_the_default_configuration() -> None:
         "max_tests": 50,
         "test_seed": 0,
         "checker": None,
+        "stop_at": "next_turn",
         "rewards": {},
         "timeout_s": 10.0,
     }
