@@ -113,6 +113,8 @@ class Soak:
         result.violations += [f"run {self._number} (faults at steps {moments}): {each}" for each in found]
         if not found:
             shutil.rmtree(folder, ignore_errors=True)
+            for log in self._folder.glob(f"{folder.name}-*.log"):
+                log.unlink()
 
     def _prepare(self, kind: str, folder: Path, cleanup: ExitStack) -> tuple[SoakRun, Callable[[Random], bool]]:
         """A run, and the fault that is done to it."""
@@ -142,7 +144,7 @@ class Soak:
     def _reference(self) -> dict[str, list[Any]]:
         """Tokens of a run without faults."""
         if self._undisturbed is None:
-            run = SoakRun(self._folder / "undisturbed", self._shape, mode="overlap", popen=self._options["popen"])
+            run = SoakRun(self._folder / "undisturbed" / "run", self._shape, mode="overlap", popen=self._options["popen"])
             run.start()
             if found := run.finish():
                 raise Violation(f"a run without faults: {found}")

@@ -121,8 +121,9 @@ class SoakRun:
             )
 
     def log(self, name: str) -> Path:
-        """Path of a log, beside the run directory."""
-        return self.directory.with_name(f"{self.directory.name}-{name}")
+        """Path of a log, beside the folder of the run directory: that may be a disk that is filled."""
+        folder = self.directory.parent
+        return folder.with_name(f"{folder.name}-{name}")
 
     def own_pids(self) -> list[int]:
         """Worker processes of the trainer."""
