@@ -125,7 +125,7 @@ def test_a_custom_algorithm_gets_its_options() -> None:
 
 @pytest.mark.parametrize("algo", ["ppo", "grpo", "{name: custom, make_with: 'mine:Algorithm'}"])
 def test_there_is_a_critic_only_if_the_algorithm_needs_one(algo: str, tmp_path: Path) -> None:
-    config = recipes.load("quickstart", [f"algo={algo}" if "{" in algo else f"algo.name={algo}"])
+    config = recipes.load("quickstart", ["loop.mode=sync", f"algo={algo}" if "{" in algo else f"algo.name={algo}"])
     try:
         run = assemble.build(config, assemble.prepare(config), RunDir(tmp_path), Console(quiet=True))
     finally:
