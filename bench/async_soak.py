@@ -144,7 +144,8 @@ class Soak:
     def _reference(self) -> dict[str, list[Any]]:
         """Tokens of a run without faults."""
         if self._undisturbed is None:
-            run = SoakRun(self._folder / "undisturbed" / "run", self._shape, mode="overlap", popen=self._options["popen"])
+            directory = self._folder / "undisturbed" / "run"
+            run = SoakRun(directory, self._shape, mode="overlap", popen=self._options["popen"])
             run.start()
             if found := run.finish():
                 raise Violation(f"a run without faults: {found}")
