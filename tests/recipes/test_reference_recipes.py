@@ -14,6 +14,7 @@ from dojang.core import section
 from dojang.core.run_dir import RunDir
 from dojang.data.prepare_rows import prepare
 from dojang.data.readers import find
+from dojang.models.packages import MODELS
 from dojang.runs import dry_run
 
 pytestmark = pytest.mark.slow
@@ -55,6 +56,18 @@ def rows(name: str) -> dict[str, list[dict[str, object]]]:
     if name == "deepmath":
         made = [{"question": f"What is {a} plus {a}?", "final_answer": str(2 * a), "difficulty": 1} for a in range(8)]
         return {"train.jsonl": made, "test.jsonl": made[:2]}
+    if name == "mbpp":
+        words = ["apple", "stone", "river", "cloud", "tiger", "piano"]
+        made = [
+            {
+                "task_id": number,
+                "text": f"Write a function {word} that adds {number}.",
+                "code": f"def {word}(x):\n    return x + {number}",
+                "test_list": [f"assert {word}({x}) == {x + number}" for x in range(2)],
+            }
+            for number, word in zip((11, 12, 601, 602, 603, 604), words, strict=True)
+        ]
+        return {"mbpp.jsonl": made}
     if name == "deepcoder":
         tests = json.dumps([{"type": "stdin_stdout", "input": f"{a}\n", "output": f"{a + 1}\n"} for a in range(2)])
         made = [{"problem": f"Add {a}.", "solutions": [], "tests": tests} for a in range(8)]
@@ -67,6 +80,10 @@ def rows(name: str) -> dict[str, list[dict[str, object]]]:
 
 RECIPES = [
     "gsm8k-qwen2.5-0.5b-qlora",
+    "gsm8k-qwen2.5-coder-1.5b",
+    "gsm8k-qwen2.5-coder-1.5b-qlora",
+    "mbpp-1.5b",
+    "codefu-1.5b",
     "deepmath-qwen2.5-0.5b",
     "codefu-7b-post",
     "codefu-7b-stage1",
@@ -87,9 +104,8 @@ for name, overrides in json.loads(sys.argv[1]).items():
 
 def prepared(recipe_name: str, folder: Path) -> list[str]:
     """Settings with which a recipe finds a few problems, written to `folder`."""
-    name = {"gsm8k": "gsm8k", "deepmath": "deepmath", "codefu": "code-contests", "code": "deepcoder"}[
-        recipe_name.split("-")[0]
-    ]
+    names = {"gsm8k": "gsm8k", "deepmath": "deepmath", "codefu": "code-contests", "code": "deepcoder", "mbpp": "mbpp"}
+    name = names[recipe_name.split("-")[0]]
     raw = folder / "raw"
     raw.mkdir(parents=True)
     for file, made in rows(name).items():
@@ -140,7 +156,8 @@ def test_a_dry_run_accepts_the_recipe(data: dict[str, list[str]], name: str, mon
     where = data[name]
     config = recipe.load(name, [*where, "model.device=cpu", *(["model.name=dojang-tiny"] if "stage2" in name else [])])
     if "stage2" not in name:
-        assert config.model.name in dry_run.describe(config)
+        known = MODELS.get(config.model.name)
+        assert (known.title if known else config.model.name) in dry_run.describe(config)
 
 
 def test_how_weights_travel_is_all_that_differs() -> None:

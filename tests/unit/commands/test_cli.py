@@ -162,7 +162,7 @@ def test_keys_need_no_recipe() -> None:
         (["quickstart", "train.minibatches=99"], "lower train.minibatches or raise rollout.prompts_per_step"),
         (["quickstart", "steps"], "override 'steps' must have the form key=value"),
         (["missing.yaml"], "recipe file missing.yaml does not exist"),
-        ([], "  quickstart                   Teach a very small model to add, on a laptop CPU"),
+        ([], "  quickstart                      Teach a very small model to add, on a laptop CPU"),
         (["gsm8k"], "Did you mean smollm2-gsm8k"),
         (["quickstart", "--nosuch"], "No such option: --nosuch"),
     ],
