@@ -72,7 +72,7 @@ def test_sequence_parallel_ranks_on_different_hosts(make_lab: Callable[[int], La
     lab.start("--timeout", str(MUCH), "--no-dashboard", "--", *train, *apart, "--run-dir", str(run))
     head, *_ = lab.hosts
     until(lambda: steps_done(run) >= 2 or head.poll() is not None, MUCH, head.said)
-    assert [processes_on(host, "ray::Trainer") for host in lab.hosts if processes_on(host, "ray::Trainer")] == [1, 1]
+    assert sum(processes_on(host, "ray::Trainer") > 0 for host in lab.hosts) == 2
     assert [host.ends(MUCH) for host in lab.hosts] == [0, 0, 0]
     assert ledger(run) == ledger(alone)
     no_leftovers(lab)
