@@ -15,6 +15,7 @@ which would need the network.
 
 import difflib
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -150,11 +151,17 @@ def _gguf_target(gguf: Path) -> Path:
 
 
 def _convert(gguf: Path, say: Say) -> Path:
+    target = _gguf_target(gguf)
+    if is_complete(target):
+        return target
+    from dojang.models.gguf_file import GgufFile  # loads numpy
+
+    weights = sum(math.prod(tensor.shape) for tensor in GgufFile(gguf).tensors.values())
+
     def make(scratch: Path, fresh: Path) -> None:
         convert_with_progress(gguf, fresh, gguf.name, tied=None, say=say)
 
-    # Weights in two bytes: four times the file, if that has four bits per weight.
-    return make_once(_gguf_target(gguf), gguf.name, 4 * gguf.stat().st_size, make, say)
+    return make_once(target, gguf.name, 2 * weights, make, say)
 
 
 def _hub_model(name: str) -> str:

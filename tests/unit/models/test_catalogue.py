@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from gguf_models import write_model
 
 import dojang
 from dojang.core.errors import ModelError
 from dojang.core.paths import cache_root
-from dojang.models import catalogue, check, fetch, local, read_config, resolve
+from dojang.models import catalogue, check, converted, fetch, local, read_config, resolve
 from dojang.models.packages import MODELS
+from tiny_models import tiny_model
 
 
 @pytest.fixture(autouse=True)
@@ -144,26 +146,28 @@ def test_a_missing_gguf_file_is_refused():
 
 
 def test_a_gguf_file_is_converted_once_and_again_when_it_changes(tmp_path, monkeypatch):
-    file, calls = tmp_path / "mine.gguf", []
-    file.write_bytes(b"first")
-
-    def convert(gguf, directory, title, *, tied, say):
-        assert (title, tied) == ("mine.gguf", None)
-        calls.append(gguf.read_bytes())
-        model_files = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
-        for name in (*model_files, "model.safetensors"):
-            (directory / name).write_text("{}")
-
-    monkeypatch.setattr(catalogue, "convert_with_progress", convert)
+    file, said = write_model(tmp_path / "mine.gguf", tiny_model("qwen2")), []
     assert check("mine.gguf") == f"GGUF file {file}, converted on first use"
     assert local("mine.gguf") is None
-    made = resolve("mine.gguf", lambda line: None)
-    assert resolve(str(file), lambda line: None) == local("./mine.gguf") == made
+    before = read_config("mine.gguf")
+    made = resolve("mine.gguf", said.append)
+    assert said == ["converting mine.gguf", f"mine.gguf is ready in {made}"]
     assert Path(made).parent == tmp_path / "cache" / "models"
+    assert (Path(made) / "model.safetensors").is_file()
+    assert resolve(str(file), said.append) == local("./mine.gguf") == made
+    assert before == {key: value for key, value in read_config("mine.gguf").items() if key != "transformers_version"}
     assert check("mine.gguf") == f"GGUF file {file}, converted at {made}"
-    file.write_bytes(b"second")
-    assert resolve("mine.gguf", lambda line: None) != made
-    assert calls == [b"first", b"second"]
+    assert len(said) == 2
+    write_model(file, tiny_model("qwen2", seed=1))
+    assert resolve("mine.gguf", said.append) != made
+    assert len(said) == 4
+
+
+def test_a_gguf_file_needs_room_for_its_weights(tmp_path, monkeypatch):
+    write_model(tmp_path / "mine.gguf", tiny_model("qwen2"))
+    monkeypatch.setattr(converted.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100_000}))
+    with pytest.raises(ModelError, match=r"not enough disk space for mine\.gguf: .* 0\.0001 GB free, and 0\.00\d+ GB"):
+        resolve("mine.gguf", lambda line: None)
 
 
 def test_a_damaged_gguf_file_is_refused(tmp_path):
