@@ -101,3 +101,37 @@ def test_every_version_reaches_vllm_in_a_worker_over_tcp(
     assert "fetching the full weights" not in said
     assert len(engine_processes) >= 2, "vLLM did not sample"
     assert not any(map(hears_ctrl_c, engine_processes.values())), "Ctrl-C would end vLLM before the worker has drained"
+
+
+def test_a_killed_process_leaves_no_vllm_behind(kit: Served, tmp_path: Path) -> None:
+    code = f"""
+import time
+from transformers import AutoTokenizer
+from dojang.inference.vllm import VllmEngine
+if __name__ == "__main__":
+    model = {str(kit.model)!r}
+    engine = VllmEngine(model, AutoTokenizer.from_pretrained(model), None, kv_cache_gb=0.5, enforce_eager=True)
+    open({str(tmp_path / "ready")!r}, "w").close()
+    time.sleep(600)
+"""
+    (tmp_path / "killed.py").write_text(code)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "killed.py")], env={**os.environ, **ENVIRONMENT}, start_new_session=True
+    )
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while not (tmp_path / "ready").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert len(members(process.pid)) >= 3
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 60
+        while left := members(process.pid):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.2)
+    finally:
+        if members(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

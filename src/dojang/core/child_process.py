@@ -17,14 +17,16 @@ PARENT_VARIABLE = "DOJANG_PARENT"
 _POLL_S = 0.5
 
 
-def end_with_parent(parent: int) -> None:
-    """Kills this process and its process group when the parent is gone. A process that is killed cannot end its
-    children, so they look for it: by a thread, which needs no cooperation of the rest."""
+def end_with_parent(parent: int, *, group: bool = True) -> None:
+    """Kills this process, and with `group` its process group, when the parent is gone. A process that is killed cannot
+    end its children, so they look for it: by a thread, which needs no cooperation of the rest."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_POLL_S)
-        os.killpg(os.getpgrp(), signal.SIGKILL)
+        if group:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
 

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import json
 import math
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from dojang.core.child_process import end_with_parent
 from dojang.core.errors import ConfigError, ModelError
 from dojang.engine.kv_cache import default_kv_cache_bytes
 from dojang.engine.kv_cache_size import UTILIZATION
@@ -39,6 +41,8 @@ __all__ = ["BACKEND", "VllmEngine", "memory_options", "register"]
 BACKEND = "dojang"
 """Name of the weight transfer backend."""
 CLOSING_S = 10.0
+_PARENT = "DOJANG_VLLM_PARENT"
+"""Environment variable with the process id of the process that started vLLM."""
 
 T = TypeVar("T")
 
@@ -119,6 +123,7 @@ class _InProcessVllm:
         self._numbers = itertools.count()
         self._request_ids: set[str] = set()
         self._loop = asyncio.new_event_loop()
+        os.environ[_PARENT] = str(os.getpid())
         resource_tracker.ensure_running()  # started later, it would change the signal mask of the thread
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
         self._thread.start()
@@ -258,6 +263,8 @@ async def _start(options: Mapping[str, Any]) -> Any:
 
 def register() -> None:
     """Add the weight transfer backend. vLLM calls this in each of its processes (see [project.entry-points])."""
+    if os.environ.get(_PARENT) == str(os.getppid()):  # vLLM's engine process would outlive a killed parent
+        end_with_parent(os.getppid(), group=False)
     from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
     from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 
