@@ -30,6 +30,13 @@ ARCHITECTURES: Mapping[str, str] = {
 }
 """The model_type of transformers by llama.cpp's architecture. Mistral is a llama there."""
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+_CONTROL = 3
+"""Type of tokens that are not text."""
+_END_TOKENS = {
+    *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
+    *("<|end|>", "<end_of_turn>", "<eos>", "</s>"),
+}
+"""Tokens that end an answer by their text: a file names one of them only (llama.cpp's list, for these families)."""
 _LLAMA3_LOW, _LLAMA3_HIGH = 1.0, 4.0
 """Frequency factors of all published models with llama3 scaling."""
 _WIDE_SCALE = {("gemma2", 46), ("gemma3", 62)}
@@ -91,11 +98,14 @@ def is_tied(file: GgufFile) -> bool:
 
 
 def generation_of(file: GgufFile) -> dict[str, Any]:
-    """Makes the generation_config.json: the end of a turn ends an answer, like the end of the text."""
+    """Makes the generation_config.json: an answer ends with its turn, or with the text."""
+    tokens, kinds = (file.metadata.get(f"tokenizer.ggml.{key}", ()) for key in ("tokens", "token_type"))
     ends = [_token(file, name) for name in ("eos", "eot", "eom")]
+    both = enumerate(zip(tokens, kinds, strict=False))
+    ends += [number for number, (token, kind) in both if kind == _CONTROL and token in _END_TOKENS]
     known = list(dict.fromkeys(each for each in ends if each is not None))
-    tokens = {f"{name}_token_id": _token(file, name) for name in ("bos", "pad")}
-    return {**tokens, "eos_token_id": known[0] if len(known) == 1 else known or None}
+    others = {f"{name}_token_id": _token(file, name) for name in ("bos", "pad")}
+    return {**others, "eos_token_id": known[0] if len(known) == 1 else known or None}
 
 
 def _model_type(file: GgufFile) -> str:

@@ -165,7 +165,7 @@ def test_files_and_settings(tmp_path):
     assert config.rms_norm_eps == 1e-6
     assert config.transformers_version
     assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (1, 2, 2)
-    assert GenerationConfig.from_pretrained(directory).eos_token_id == 2
+    assert GenerationConfig.from_pretrained(directory).eos_token_id == [2, 0]  # <|im_end|> and <|endoftext|>
     tokenizer = AutoTokenizer.from_pretrained(directory)
     pieces = tokenizer.convert_ids_to_tokens(tokenizer("ab12<|im_end|>").input_ids)
     assert pieces == ["ab", "1", "2", "<|im_end|>"]

@@ -442,7 +442,7 @@ def test_the_model_is_smollm2(model):
     assert model.config.tie_word_embeddings
     assert model.config.rope_parameters["rope_theta"] == 100_000
     assert model.config.max_position_embeddings == 8192
-    assert model.generation_config.eos_token_id == 2
+    assert model.generation_config.eos_token_id == [2, 0]
 
 
 @pytest.mark.slow
