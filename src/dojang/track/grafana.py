@@ -7,7 +7,8 @@ metrics that Prometheus scraped from the exporters of runs.
 from collections.abc import Iterator
 from typing import Any
 
-from dojang.track.registry import ROWS, Metric, Panel, gauge_name, gauge_pattern
+from dojang.track.panels import Metric, Panel
+from dojang.track.registry import ROWS, gauge_name, gauge_pattern
 
 __all__ = ["UID", "dashboard", "selector"]
 

@@ -7,15 +7,13 @@ it. Metrics of a custom algorithm (`algo.name=custom`) are recorded and exported
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from dojang.track.panels import Metric, mean_min_max, panel, row
 
 __all__ = [
     "GAUGES",
     "ROLES",
     "ROWS",
-    "Metric",
-    "Panel",
-    "Row",
     "describe",
     "find",
     "gauge_name",
@@ -37,70 +35,22 @@ GAUGES = {
 """Gauges that exporters add to the metrics."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A metric of metrics.jsonl, or a family of metrics."""
-
-    name: str
-    """Angle brackets mark a family; they stand for a name of the run: val/accuracy/<source>."""
-    meaning: str
-    unit: str = ""
-    """Empty for a number without a unit."""
-
-    @property
-    def is_family(self) -> bool:
-        return "<" in self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Metrics drawn in one panel; all have the same unit."""
-
-    title: str
-    metrics: tuple[Metric, ...]
-    stacked: bool = False
-    """Whether to stack them, as parts of a whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A dashboard row of panels."""
-
-    title: str
-    panels: tuple[Panel, ...]
-
-
-def _panel(title: str, *metrics: Metric, stacked: bool = False) -> Panel:
-    return Panel(title, metrics, stacked)
-
-
-def _row(title: str, *panels: Panel) -> Row:
-    return Row(title, panels)
-
-
-def _mean_min_max(name: str, what: str, unit: str = "") -> tuple[Metric, ...]:
-    return tuple(
-        Metric(f"{name}/{which}", f"{word} {what}", unit)
-        for which, word in (("mean", "Mean"), ("min", "Minimum"), ("max", "Maximum"))
-    )
-
-
 ROWS = (
-    _row(
+    row(
         "Reward",
-        _panel("Reward", *_mean_min_max("critic/rewards", "reward of the step's samples.")),
-        _panel(
+        panel("Reward", *mean_min_max("critic/rewards", "reward of the step's samples.")),
+        panel(
             "Parts of the reward",
             Metric("critic/rewards/<part>/mean", "Mean of one reward function, before its weight."),
         ),
-        _panel(
+        panel(
             "Advantage",
-            *_mean_min_max(
+            *mean_min_max(
                 "critic/advantages",
                 "advantage: per sample, normalized within its group; with a critic per trained token, whitened.",
             ),
         ),
-        _panel(
+        panel(
             "Groups",
             Metric("groups/total", "Number of groups in the step.", "groups"),
             Metric(
@@ -111,26 +61,26 @@ ROWS = (
             ),
         ),
     ),
-    _row(
+    row(
         "Learning",
-        _panel(
+        panel(
             "Loss",
             Metric("actor/loss", "Total loss per token: policy loss plus weighted KL."),
             Metric("actor/pg_loss", "Policy-gradient loss per token, without KL."),
         ),
-        _panel(
+        panel(
             "KL",
             Metric("actor/ppo_kl", "Approximate KL of the policy to the rollout policy, per token.", "nats"),
             Metric("actor/kl_loss", "KL to the reference model, per token, unweighted (`algo.kl_coef`).", "nats"),
         ),
-        _panel(
+        panel(
             "KL in the reward",
             Metric("actor/reward_kl_penalty", "KL penalty in the reward, per token; with `algo.kl_in_reward`.", "nats"),
         ),
-        _panel("Entropy", Metric("actor/entropy", "Entropy of the policy, per token.", "nats")),
-        _panel("Entropy bonus", Metric("actor/entropy_coef", "Entropy bonus coefficient in this step.")),
-        _panel("Clipped", Metric("actor/pg_clipfrac", "Share of tokens whose importance ratio is clipped.", "share")),
-        _panel(
+        panel("Entropy", Metric("actor/entropy", "Entropy of the policy, per token.", "nats")),
+        panel("Entropy bonus", Metric("actor/entropy_coef", "Entropy bonus coefficient in this step.")),
+        panel("Clipped", Metric("actor/pg_clipfrac", "Share of tokens whose importance ratio is clipped.", "share")),
+        panel(
             "Distillation",
             Metric(
                 "distillation/reverse_kl",
@@ -138,7 +88,7 @@ ROWS = (
                 "nats",
             ),
         ),
-        _panel(
+        panel(
             "Samples without a teacher signal",
             Metric(
                 "distillation/teacher_errors",
@@ -146,20 +96,20 @@ ROWS = (
                 "samples",
             ),
         ),
-        _panel("Hinted", Metric("distillation/hinted", "Share of samples for which the teacher had a hint.", "share")),
-        _panel(
+        panel("Hinted", Metric("distillation/hinted", "Share of samples for which the teacher had a hint.", "share")),
+        panel(
             "Staleness",
             Metric("staleness/mean", "Mean age of the step's samples, in published versions.", "versions"),
             Metric("staleness/max", "Age of the oldest sample of the step; at most `loop.lag`.", "versions"),
         ),
-        _panel(
+        panel(
             "Samples by staleness",
             Metric("staleness/share/<versions>", "Share of the step's samples that are this old.", "share"),
             stacked=True,
         ),
-        _panel("Gradient", Metric("actor/grad_norm", "Gradient norm before clipping.")),
-        _panel("Learning rate", Metric("actor/lr", "Learning rate of the step.")),
-        _panel(
+        panel("Gradient", Metric("actor/grad_norm", "Gradient norm before clipping.")),
+        panel("Learning rate", Metric("actor/lr", "Learning rate of the step.")),
+        panel(
             "Tokens of probability zero",
             Metric(
                 "actor/zero_prob_tokens",
@@ -167,7 +117,7 @@ ROWS = (
                 "share",
             ),
         ),
-        _panel(
+        panel(
             "Engine and trainer",
             Metric("actor/logp_gap", "Mean absolute log-prob difference of trainer and engine.", "nats"),
             Metric(
@@ -177,62 +127,60 @@ ROWS = (
             ),
             Metric("actor/logprob_diff/max", "Largest absolute difference in samples of the current weights.", "nats"),
         ),
-        _panel(
-            "Corrections", Metric("actor/correction/<name>", "Mean token weight of an entry of `algo.corrections`.")
-        ),
-        _panel(
+        panel("Corrections", Metric("actor/correction/<name>", "Mean token weight of an entry of `algo.corrections`.")),
+        panel(
             "Second moment",
             Metric("actor/m2/before", "M2PO: second moment of the counted log-ratios."),
             Metric("actor/m2/after", "M2PO: second moment of those log-ratios after masking or clipping."),
         ),
     ),
-    _row(
+    row(
         "Critic",
-        _panel("Loss of the critic", Metric("critic/vf_loss", "With a critic: value loss per token.")),
-        _panel(
+        panel("Loss of the critic", Metric("critic/vf_loss", "With a critic: value loss per token.")),
+        panel(
             "Values and returns",
             Metric("critic/values/mean", "With a critic: mean value of the tokens, before the update."),
             Metric("critic/returns/mean", "With a critic: mean return of the tokens."),
         ),
-        _panel(
+        panel(
             "Explained variance",
             Metric(
                 "critic/vf_explained_var",
                 "With a critic: explained variance of the returns, at most 1; absent if all returns are equal.",
             ),
         ),
-        _panel(
+        panel(
             "Clipped values",
             Metric("critic/vf_clipfrac", "With a critic: share of tokens with a clipped value.", "share"),
         ),
-        _panel("Gradient of the critic", Metric("critic/grad_norm", "With a critic: its gradient norm.")),
+        panel("Gradient of the critic", Metric("critic/grad_norm", "With a critic: its gradient norm.")),
     ),
-    _row(
+    row(
         "Lengths",
-        _panel("Completion length", *_mean_min_max("response_length", "completion length.", "tokens")),
-        _panel(
+        panel("Completion length", *mean_min_max("response_length", "completion length.", "tokens")),
+        panel(
             "Truncated, or with text after the answer",
             Metric("response_length/clip_ratio", "Share truncated at `rollout.max_tokens`.", "share"),
             Metric("response/cut_after_answer", "Share truncated after its answer (`task.stop_at`).", "share"),
             Metric("response/text_after_answer", "Share with text after its answer.", "share"),
         ),
     ),
-    _row(
+    row(
         "Judge",
-        _panel(
+        panel(
             "Outcomes",
             Metric("judge/outcome/<outcome>", "Share of one outcome among judged samples.", "share"),
             stacked=True,
         ),
-        _panel(
+        panel(
             "Share that could not be judged",
             Metric("judge/error_ratio", "Share of samples that could not be judged; dropped.", "share"),
         ),
-        _panel("Could not be judged", Metric("judge/errors", "Samples that could not be judged.", "samples")),
+        panel("Could not be judged", Metric("judge/errors", "Samples that could not be judged.", "samples")),
     ),
-    _row(
+    row(
         "Timing",
-        _panel(
+        panel(
             "Stages of a step",
             Metric("timing_s/rollout", "Duration of the rollout: generation and judging.", "s"),
             Metric("timing_s/teacher", "Duration of teacher log-probs, with `distillation`.", "s"),
@@ -241,7 +189,7 @@ ROWS = (
             Metric("timing_s/load", "Duration of loading weights into the engine, before the rollout.", "s"),
             stacked=True,
         ),
-        _panel(
+        panel(
             "Waiting",
             Metric("timing_s/wait", "Time that the trainer waited for rollouts.", "s"),
             Metric(
@@ -250,27 +198,27 @@ ROWS = (
                 "s",
             ),
         ),
-        _panel(
+        panel(
             "Idle shares",
             Metric("perf/idle/trainer", "Share of the step in which the trainer waited for rollouts.", "share"),
             Metric("perf/idle/engine", "Time that the engine waited for weights, as a share of the step.", "share"),
         ),
-        _panel("Step", Metric("timing_s/step", "Duration of a step, without evaluation and saving.", "s")),
-        _panel(
+        panel("Step", Metric("timing_s/step", "Duration of a step, without evaluation and saving.", "s")),
+        panel(
             "Evaluation",
             Metric("timing_s/eval", "Duration of the evaluation.", "s"),
             Metric("timing_s/eval/<benchmark>", "Duration on one benchmark (eval.benchmarks).", "s"),
         ),
     ),
-    _row(
+    row(
         "Rollout queue",
-        _panel(
+        panel(
             "Prompts by state",
             Metric("rollout_queue/drawn", "With `loop.mode=stream`: prompts drawn that have no group yet.", "prompts"),
             Metric("rollout_queue/ready", "Prompts whose group waits for its batch or its update.", "prompts"),
             Metric("rollout_queue/leases", "Prompts that a rollout worker holds.", "prompts"),
         ),
-        _panel(
+        panel(
             "Prompts settled",
             Metric("rollout_queue/learned", "Prompts trained on so far.", "prompts"),
             Metric("rollout_queue/void", "Prompts settled without a group so far.", "prompts"),
@@ -279,50 +227,50 @@ ROWS = (
                 "rollout_queue/refused", "Groups of a checkpoint that were too old and are sampled again.", "prompts"
             ),
         ),
-        _panel(
+        panel(
             "Deliveries and leases lost",
             Metric("rollout_queue/known", "Groups delivered a second time, dropped.", "groups"),
             Metric("rollout_queue/late", "Groups delivered with weights that are too old, sampled again.", "groups"),
             Metric("rollout_queue/expired", "Leases lost because the worker gave no sign of life.", "groups"),
             Metric("rollout_queue/returned", "Leases that a worker gave back.", "groups"),
         ),
-        _panel(
+        panel(
             "Waiting at the queue",
             Metric("rollout_queue/worker_wait_s", "Time that workers waited for a prompt, added up.", "s"),
             Metric("rollout_queue/trainer_wait_s", "Time that the trainer waited for a batch, added up.", "s"),
         ),
-        _panel(
+        panel(
             "Rollout workers",
             Metric("rollout_service/workers", "Rollout workers in other processes that have joined.", "workers"),
             Metric("rollout_queue/batch_workers", "Workers that sampled groups of the batch.", "workers"),
         ),
-        _panel(
+        panel(
             "Groups of the trainer's process",
             Metric("rollout_queue/sampled_here", "Groups of the batch that the trainer's process sampled.", "groups"),
         ),
-        _panel(
+        panel(
             "Weights to rollout workers",
             Metric("rollout_service/sent_bytes", "Weights sent to rollout workers since the step before.", "bytes"),
         ),
     ),
-    _row(
+    row(
         "Throughput",
-        _panel(
+        panel(
             "Tokens", Metric("perf/tokens_per_s", "Generated tokens divided by the duration of the step.", "tokens/s")
         ),
-        _panel("Weight sync", Metric("weights/bytes", "Bytes written to send weights to vLLM.", "bytes")),
-        _panel(
+        panel("Weight sync", Metric("weights/bytes", "Bytes written to send weights to vLLM.", "bytes")),
+        panel(
             "Full weight syncs",
             Metric("weights/whole", "Number of engines that got full weights, not a delta.", "engines"),
         ),
     ),
-    _row(
+    row(
         "Evaluation",
-        _panel(
+        panel(
             "Held-out loss",
             Metric("val/loss", "With `algo.name=sft`: cross-entropy of held-out completions, per token.", "nats"),
         ),
-        _panel(
+        panel(
             "Held-out accuracy",
             Metric("val/accuracy", "Share of correct held-out completions, over all data sources.", "share"),
             Metric(
@@ -331,16 +279,16 @@ ROWS = (
                 "share",
             ),
         ),
-        _panel(
+        panel(
             "Held-out reward",
             Metric("val/reward", "Mean reward of held-out completions, over all data sources."),
             Metric("val/test_score/<source>", "Mean reward of held-out completions of one data source or benchmark."),
         ),
-        _panel(
+        panel(
             "Held-out completion length",
             Metric("val/response_length/mean", "Mean length of held-out completions.", "tokens"),
         ),
-        _panel(
+        panel(
             "Held-out, not judged",
             Metric("val/judge_errors", "Held-out completions that could not be judged.", "samples"),
             Metric("val/judge_errors/<benchmark>", "Completions of one benchmark not judged.", "samples"),
@@ -351,7 +299,7 @@ ROWS = (
 
 def metrics() -> Iterator[Metric]:
     """Yields all metrics in order."""
-    return (metric for row in ROWS for panel in row.panels for metric in panel.metrics)
+    return (metric for each in ROWS for shown in each.panels for metric in shown.metrics)
 
 
 def per_role(metric: Metric) -> bool:

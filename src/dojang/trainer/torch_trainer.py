@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.core.errors import TrainingError
 from dojang.protocols import Algorithm, Factors, LimitsRatios, TokenBatch, TokenLoss, WeightStore
 from dojang.trainer import checkpoint
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.critic import Critic
+from dojang.trainer.divergence import LOGP_GAP, check_finite
 from dojang.trainer.entropy_controller import EntropyController
 from dojang.trainer.forward import Scorer, check_packed
 from dojang.trainer.fsdp import full_tensor, shard
@@ -46,8 +46,6 @@ __all__ = ["TorchTrainer"]
 OPTIMISER = "optimizer"
 
 _ENTROPY = "actor/entropy"
-_GAP, _MAX_LOGP_GAP = "actor/logp_gap", 20.0
-"""Mean log-prob gap above which the model counts as diverged: probabilities changed by a factor of exp(20)."""
 
 
 class TorchTrainer:
@@ -125,7 +123,7 @@ class TorchTrainer:
         if self._critic is not None:
             figures = {**figures, **self._critic.backward(batches, tokens)}
             if self._updates < self._critic_warmup:
-                _check_finite(figures)
+                check_finite(figures)
                 return figures
         bonus = 0.0 if self._entropy_bonus is None else self._entropy_bonus.coef
         loss, sums, difference = 0.0, defaultdict[str, float](float), LogprobDifference()
@@ -152,13 +150,13 @@ class TorchTrainer:
         self._entropy = means.get(_ENTROPY, self._entropy)
         if self._entropy_bonus is not None:
             metrics["actor/entropy_coef"] = bonus
-        _check_finite(metrics)
+        check_finite(metrics)
         return metrics
 
     async def optim_step(self) -> Metrics:
         norm = float(full_tensor(torch.nn.utils.clip_grad_norm_(self._trainable(), self._config.max_grad_norm)))
         norms = {"actor/grad_norm": norm, **(self._critic.clip() if self._critic is not None else {})}
-        _check_finite(norms)
+        check_finite(norms)
         config, total = self._config, self._total_updates - self._critic_warmup
         rate = learning_rate(
             max(0, self._updates + self._skipped - self._critic_warmup),
@@ -354,7 +352,7 @@ class TorchTrainer:
         ruled_out_BT = batch.behaviour_logp_BT.isneginf().to(gap_BT.dtype)
         figures = {_ENTROPY: entropy_BT, "actor/zero_prob_tokens": ruled_out_BT}
         if batch.samples[0].version >= 0:  # SFT completions were not sampled
-            figures[_GAP] = gap_BT
+            figures[LOGP_GAP] = gap_BT
         return replace(found, figures={**found.figures, **figures})
 
     def _sampled_now(self, batch: MicroBatch) -> Tensor:
@@ -392,16 +390,3 @@ class TorchTrainer:
 def _finite(told_BT: Tensor, logp_BT: Tensor) -> Tensor:
     """Replaces -inf log-probs of the engine by the trainer's own: their ratio is 1."""
     return torch.where(told_BT.isneginf(), logp_BT.detach(), told_BT.to(logp_BT.dtype))
-
-
-def _check_finite(figures: Metrics) -> None:
-    bad = sorted(name for name, value in figures.items() if not math.isfinite(value))
-    if figures.get(_GAP, 0.0) > _MAX_LOGP_GAP:
-        bad.append(f"{_GAP}, {figures[_GAP]:.3g},")
-    if bad:
-        rate = "train.critic.lr" if any(name.startswith("critic/") for name in bad) else "train.lr"
-        raise TrainingError(
-            f"{', '.join(bad)} became NaN, infinite or too large, so this step was skipped; the last checkpoint is "
-            f"untouched. Resume from it with a lower {rate} or train.max_grad_norm, or start again with "
-            "model.dtype=float32"
-        )

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import dojang
-from dojang.track.registry import ROWS, Metric, describe, find, gauge_name, metrics
+from dojang.track.panels import Metric
+from dojang.track.registry import ROWS, describe, find, gauge_name, metrics
 from dojang.types import Outcome
 
 PACKAGE = Path(dojang.__file__).parent
