@@ -9,7 +9,7 @@ from dojang.algos.distillation import AskTeacher, Distillation
 from dojang.build.local import context_length, load_tokenizer
 from dojang.build.workflows import RoleParts
 from dojang.config.run_config import RunConfig
-from dojang.core.errors import ConfigError
+from dojang.core.errors import ConfigError, ModelError
 from dojang.inference.teacher_server import PROBE, ServerTeacher
 from dojang.protocols import Trainer
 from dojang.trainer.ulysses import attention_heads, check_heads
@@ -20,11 +20,17 @@ __all__ = ["check_hints", "check_teacher", "check_tokenizers", "make_distiller"]
 
 
 def check_teacher(config: RunConfig) -> None:
-    """Raises ConfigError if a local teacher does not fit the student. Compares only models that are on this machine."""
+    """Raises ModelError if a local teacher cannot be found, ConfigError if it does not fit the student.
+
+    Compares only models that are on this machine.
+    """
     name = config.distillation.local_model if config.distillation is not None else ""
     if not name:
         return
-    models.check(name)
+    try:
+        models.check(name)
+    except ModelError as error:
+        raise ModelError(f"distillation.teacher: {error}") from error
     source, own = models.local(name), models.local(config.model.name)
     if source is not None and own is not None:
         _compare(config, own, source)

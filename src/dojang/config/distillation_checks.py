@@ -75,4 +75,4 @@ def sft_disagreements(algorithm: str, workflow: str, rollout: RolloutConfig, loo
             "use eval.top_p, top_k and min_p)"
         )
     if loop.mode != "sync":
-        yield f"loop.mode={loop.mode} is for rollouts, but algo.name=sft has none; leave it out"
+        yield "loop.mode and loop.lag are for rollouts, but algo.name=sft has none; leave them out"

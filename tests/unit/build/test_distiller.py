@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from dojang import models
 from dojang.build.distiller import check_tokenizers
 from dojang.config import recipe as recipes
-from dojang.core.errors import ConfigError, Interrupted
+from dojang.core.errors import ConfigError, Interrupted, ModelError
 from dojang.core.run_dir import RunDir
 from dojang.loop import train
 from dojang.loop.run_state import State
@@ -121,6 +121,8 @@ def test_a_dry_run_refuses_teachers_that_cannot_teach(
     assert f"teacher model directory {teacher}; reverse KL x 1, no reward" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="a different tokenizer than the student"):
         training.dry_run("quickstart", ["distillation.teacher=dojang-tiny-code"])
+    with pytest.raises(ModelError, match=r"distillation\.teacher: model directory 'no/such/' does not exist"):
+        training.dry_run("quickstart", ["distillation.teacher=no/such/"])
     with pytest.raises(ConfigError, match=r"\{answer\}.*nor a column"):
         training.dry_run("quickstart", ["distillation.teacher=policy", "distillation.hint=[It is {answer}]"])
 

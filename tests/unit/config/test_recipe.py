@@ -547,3 +547,6 @@ def test_rollouts_overlap_with_updates_where_the_loss_corrects_for_the_lag(
 
 def test_supervised_fine_tuning_has_no_rollouts_to_overlap() -> None:
     assert recipes.load("quickstart-sft", ()).loop.mode == "sync"
+    for override in ("loop.mode=overlap", "loop.lag=0"):
+        with pytest.raises(ConfigError, match=r"loop\.mode and loop\.lag are for rollouts.*leave them out"):
+            recipes.load("quickstart-sft", (override,))
