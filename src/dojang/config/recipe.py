@@ -5,6 +5,7 @@ It reports all errors at once, each with the key as the user writes it and a rem
 
 import copy
 import difflib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -216,6 +217,8 @@ def _explain(detail: ErrorDetails) -> Iterator[str]:
             yield f"{key}: {line}" if key else line
     elif detail["input"] is None:
         yield f"{key}: {_lower(detail['msg'])}, but it is null; leave it out" + _quoted_null(key, detail["type"])
+    elif detail["type"] in ("list_type", "tuple_type") and isinstance(detail["input"], str):
+        yield f"{key}: input should be a list, such as '{key}=[{json.dumps(detail['input'])}]', but it is a text"
     else:
         yield f"{key}: {_lower(detail['msg'])}, but it is {detail['input']!r}"
 

@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from dojang.core.errors import ModelError
 from dojang.engine.architectures import FAMILIES, Family
 from dojang.models.gguf_config import EMBEDDING, HEAD, config_of, generation_of, is_tied
-from dojang.models.gguf_file import GgufFile, GgufTensor
+from dojang.models.gguf_file import GgufFile, GgufTensor, refuse_wrong_metadata
 from dojang.models.gguf_tokenizer import tokenizer_of
 
 __all__ = ["convert"]
@@ -50,15 +50,16 @@ def convert(path: Path, directory: Path, *, tied: bool | None = None, progress: 
     are equal within the error of their quantization.
     """
     file = GgufFile(path)
-    tied = is_tied(file) if tied is None else tied
-    config = config_of(file, tied=tied)
-    # Without a version, transformers takes the tokenizer for one of an old Mistral, and warns of it.
-    version = {"transformers_version": transformers.__version__}
-    _write_json(directory / "config.json", config | version)
-    _write_json(directory / "generation_config.json", generation_of(file) | version)
-    tokenizer_of(file).save_pretrained(directory)
-    targets = _targets(file, config, tied=tied)
-    _check(file, config, directory, targets)
+    with refuse_wrong_metadata(path):
+        tied = is_tied(file) if tied is None else tied
+        config = config_of(file, tied=tied)
+        # Without a version, transformers takes the tokenizer for one of an old Mistral, and warns of it.
+        version = {"transformers_version": transformers.__version__}
+        _write_json(directory / "config.json", config | version)
+        _write_json(directory / "generation_config.json", generation_of(file) | version)
+        tokenizer_of(file).save_pretrained(directory)
+        targets = _targets(file, config, tied=tied)
+        _check(file, config, directory, targets)
     _write_weights(file, directory, targets, progress)
     for each in directory.iterdir():  # safetensors writes files that only their owner can read; caches are shared
         shutil.copymode(directory / "config.json", each)

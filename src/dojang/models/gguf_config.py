@@ -13,7 +13,7 @@ import numpy as np
 
 from dojang.core.errors import ModelError
 from dojang.engine.architectures import FAMILIES
-from dojang.models.gguf_file import GgufFile
+from dojang.models.gguf_file import GgufFile, refuse_wrong_metadata
 
 __all__ = ["ARCHITECTURES", "EMBEDDING", "HEAD", "config_of", "generation_of", "is_tied", "read_gguf_config"]
 
@@ -48,7 +48,8 @@ _WINDOW_PERIOD = {"gemma2": 2, "gemma3": 6}
 def read_gguf_config(path: Path) -> dict[str, Any]:
     """Reads the config.json that a GGUF file is converted to."""
     file = GgufFile(path)
-    return config_of(file, tied=is_tied(file))
+    with refuse_wrong_metadata(path):
+        return config_of(file, tied=is_tied(file))
 
 
 def config_of(file: GgufFile, *, tied: bool) -> dict[str, Any]:

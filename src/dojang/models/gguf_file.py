@@ -7,6 +7,8 @@ half a minute for a vocabulary of 260,000; this one takes a second, and says wha
 import math
 import mmap
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +18,9 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from numpy.typing import NDArray
 
-from dojang.core.errors import ModelError
+from dojang.core.errors import DojangError, ModelError
 
-__all__ = ["GgufFile", "GgufTensor"]
+__all__ = ["GgufFile", "GgufTensor", "refuse_wrong_metadata"]
 
 _NUMBERS: dict[int, np.dtype[Any]] = {
     0: np.dtype("<u1"),
@@ -40,6 +42,25 @@ _VERSIONS = (2, 3)
 
 class _Damaged(ValueError):
     """The file does not have the structure of a GGUF file."""
+
+
+@contextmanager
+def refuse_wrong_metadata(path: Path) -> Iterator[None]:
+    """Raises ModelError where metadata of a wrong type or range make reading or converting fail.
+
+    A damaged file may have any value in any key, so their checks are where they are used: here, in transformers and
+    in tokenizers.
+    """
+    try:
+        yield
+    except (DojangError, _Damaged, OSError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"{path} has metadata that describe no model ({type(error).__name__}: {reason}); download it again, or "
+            "convert the model to GGUF again"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +104,8 @@ class GgufFile:
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, GgufTensor] = {}
         try:
-            self._read()
+            with refuse_wrong_metadata(path):
+                self._read()
         except _Damaged as error:
             raise ModelError(f"{path} is no complete GGUF file: {error}; download it again") from error
 

@@ -550,3 +550,10 @@ def test_supervised_fine_tuning_has_no_rollouts_to_overlap() -> None:
     for override in ("loop.mode=overlap", "loop.lag=0"):
         with pytest.raises(ConfigError, match=r"loop\.mode and loop\.lag are for rollouts.*leave them out"):
             recipes.load("quickstart-sft", (override,))
+
+
+def test_a_text_in_place_of_a_list_is_refused_with_the_list() -> None:
+    with pytest.raises(
+        ConfigError, match=r"data\.stop: input should be a list, such as 'data\.stop=\[\"Human:\"\]', but"
+    ):
+        recipes.load("quickstart", ("data.stop='Human:'",))

@@ -233,6 +233,29 @@ def test_an_unknown_architecture_is_refused(tmp_path):
         read_config(str(tmp_path / "m.gguf"))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("llama.attention.head_count", 0, "ZeroDivisionError"),
+        ("llama.embedding_length", "wide", "TypeError"),
+        ("tokenizer.ggml.merges", ["no-such token"], "out of vocabulary"),
+    ],
+)
+def test_metadata_that_describe_no_model_are_refused(key, value, said, tmp_path, monkeypatch):
+    path = write_model(tmp_path / "m.gguf", tiny_model("llama"))
+    whole = GgufFile._read
+
+    def damaged(file):
+        whole(file)
+        assert key in file.metadata
+        file.metadata[key] = value
+
+    monkeypatch.setattr(GgufFile, "_read", damaged)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ModelError, match=rf"m\.gguf has metadata that describe no model .*{said}.*; download it again"):
+        convert(path, tmp_path / "out")
+
+
 def test_a_file_with_another_tensor_is_refused(tmp_path):
     with pytest.raises(ModelError, match=r"has the tensor blk\.0\.ssm_a\.weight, which a llama model does not have"):
         converted(tmp_path, tiny_model("llama"), blk__0__ssm_a__weight=np.zeros(4, np.float32))

@@ -69,6 +69,14 @@ def test_a_truncated_file_is_refused(path, share, tmp_path):
         (b"GGUF" + struct.pack("<I", 1) + bytes(50), "of version 1"),
         (b"GGUF" + struct.pack(">I", 3) + bytes(50), "of a big-endian machine"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60), "ends within its header"),
+        (
+            b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"x" + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 3000,
+            "has metadata that describe no model .RecursionError",
+        ),
+        (
+            b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 11) + b"split.count" + struct.pack("<IQ", 8, 3) + b"two",
+            "has metadata that describe no model .ValueError",
+        ),
         (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "ends within its header"),
         (b"GGUF" + struct.pack("<IQQQ1sI", 3, 0, 1, 1, b"x", 77), "a value of the unknown type 77"),
         (b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"x", 9, 4, 2**61), "ends within its header"),
