@@ -64,7 +64,7 @@ def config_of(file: GgufFile, *, tied: bool) -> dict[str, Any]:
         "vocab_size": _vocabulary(file),
         "hidden_size": hidden,
         "intermediate_size": _same(file, "feed_forward_length"),
-        "num_hidden_layers": file.require("block_count"),
+        "num_hidden_layers": _layers(file),
         "num_attention_heads": heads,
         "num_key_value_heads": _same(file, "attention.head_count_kv", heads),
         "head_dim": _head_dim(file, hidden // heads),
@@ -132,6 +132,17 @@ def _same(file: GgufFile, key: str, default: int | None = None) -> int:
     if len(values) != 1:
         raise ModelError(f"{file.path} has layers of different {key}, which no supported family has")
     return int(values.pop())
+
+
+def _layers(file: GgufFile) -> int:
+    # A damaged number would have transformers build layers until the memory is full.
+    layers = int(file.require("block_count"))
+    if layers > len(file.tensors):
+        raise ModelError(
+            f"{file.path} has {layers:,} layers by its metadata, but only {len(file.tensors):,} tensors; download it "
+            "again"
+        )
+    return layers
 
 
 def _vocabulary(file: GgufFile) -> int:

@@ -256,6 +256,19 @@ def test_metadata_that_describe_no_model_are_refused(key, value, said, tmp_path,
         convert(path, tmp_path / "out")
 
 
+def test_more_layers_than_tensors_are_refused_before_they_are_built(tmp_path, monkeypatch):
+    path = write_model(tmp_path / "m.gguf", tiny_model("llama"))
+    whole = GgufFile._read
+
+    def damaged(file):
+        whole(file)
+        file.metadata["llama.block_count"] = 4278190081
+
+    monkeypatch.setattr(GgufFile, "_read", damaged)
+    with pytest.raises(ModelError, match=r"has 4,278,190,081 layers by its metadata, but only \d+ tensors; download"):
+        read_config(str(path))
+
+
 def test_a_file_with_another_tensor_is_refused(tmp_path):
     with pytest.raises(ModelError, match=r"has the tensor blk\.0\.ssm_a\.weight, which a llama model does not have"):
         converted(tmp_path, tiny_model("llama"), blk__0__ssm_a__weight=np.zeros(4, np.float32))
