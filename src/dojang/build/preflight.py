@@ -20,6 +20,7 @@ from dojang.config.run_config import RunConfig
 from dojang.core.error_list import ErrorList
 from dojang.core.errors import ConfigError, ModelError, RunDirError
 from dojang.core.hub import why_unreachable
+from dojang.core.paths import cache_root
 from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir
 from dojang.core.section import Requirement, Section
 from dojang.engine.architectures import Support, support
@@ -29,6 +30,7 @@ from dojang.trainer.untrainable import why_untrainable
 
 __all__ = [
     "check_architecture",
+    "check_cache",
     "check_disk_space",
     "check_hub",
     "check_metric",
@@ -182,11 +184,30 @@ def check_usable(directory: RunDir) -> None:
     if path.is_dir():
         directory.lock()
         directory.unlock()
-    existing = _existing(path)
     try:
-        if not existing.is_dir():
-            raise NotADirectoryError(20, f"{existing} is a file")
-        with tempfile.TemporaryDirectory(prefix=".dojang-", dir=existing):
-            pass
+        _write_there(path)
     except OSError as error:
         raise RunDirError(f"cannot write to {path}: {error.strerror or error}; {CHOOSE_ANOTHER}") from error
+
+
+def check_cache(name: str) -> None:
+    """Raises ModelError if a model has to be fetched or converted, and the cache cannot be written. Leaves nothing
+    behind."""
+    if not models.will_be_cached(name):
+        return
+    try:
+        _write_there(cache_root())
+    except OSError as error:
+        raise ModelError(
+            f"cannot store {name} in {cache_root()}: {error.strerror or error}; make it writable, or set DOJANG_CACHE "
+            "to another directory"
+        ) from error
+
+
+def _write_there(path: Path) -> None:
+    """Raises OSError if a directory cannot be made or written. Leaves nothing behind."""
+    existing = _existing(path)
+    if not existing.is_dir():
+        raise NotADirectoryError(20, f"{existing} is a file")
+    with tempfile.TemporaryDirectory(prefix=".dojang-", dir=existing):
+        pass

@@ -16,7 +16,7 @@ from dojang.algos.role_advantages import MultiRoleAlgorithm
 from dojang.build.benchmarks import Loaded, load_benchmarks, naming
 from dojang.build.distiller import check_hints, check_teacher
 from dojang.build.local import check_model, check_processes, check_reference, has_critic
-from dojang.build.preflight import check_architecture, check_metric, check_packages
+from dojang.build.preflight import check_architecture, check_cache, check_metric, check_packages
 from dojang.build.prompt_lengths import fit_benchmarks, measure
 from dojang.build.sampling import check_truncation
 from dojang.build.sft import fit_rows
@@ -145,6 +145,7 @@ def _check_settings(config: RunConfig, errors: ErrorList, *, dry: bool, packages
     for role, each in config.roles().items():
         with errors.collect():
             models.check(each.model.name)
+            check_cache(each.model.name)
             check_architecture("tester.model" if role == "tester" else "model.name", each.model.name)
             check_model(each)
     with errors.collect():

@@ -15,6 +15,6 @@ tiny            dojang-tiny, the quickstart's model
 tiny_code       dojang-tiny-code, the quickstart-code's model
 """
 
-from dojang.models.catalogue import ADAPTER, base_of, check, local, read_config, resolve
+from dojang.models.catalogue import ADAPTER, base_of, check, local, read_config, resolve, will_be_cached
 
-__all__ = ["ADAPTER", "base_of", "check", "local", "read_config", "resolve"]
+__all__ = ["ADAPTER", "base_of", "check", "local", "read_config", "resolve", "will_be_cached"]

@@ -27,7 +27,7 @@ from dojang.core.paths import absolute, cache_root
 from dojang.models import fetch, packages
 from dojang.models.converted import Say, convert_with_progress, converted_path, is_complete, make_once, to_stderr
 
-__all__ = ["ADAPTER", "KNOWN", "TINY", "base_of", "check", "local", "read_config", "resolve"]
+__all__ = ["ADAPTER", "KNOWN", "TINY", "base_of", "check", "local", "read_config", "resolve", "will_be_cached"]
 
 ADAPTER = "adapter_config.json"
 """File that makes a directory a LoRA adapter; peft's name for it."""
@@ -73,6 +73,11 @@ def local(name: str) -> str | None:
     else:
         directory = _directory(name)
     return None if directory is None or not directory.is_dir() else str(directory)
+
+
+def will_be_cached(name: str) -> bool:
+    """Whether a model is fetched from a package index or converted when it is first used, and that is yet to come."""
+    return (name in packages.MODELS or _gguf_file(name) is not None) and local(name) is None
 
 
 def read_config(name: str) -> dict[str, Any] | None:

@@ -158,3 +158,17 @@ def test_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(30157, *eight_bits)
     refuse(30156, *eight_bits)
     check(0, "train.lora={}")
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "some.gguf"])
+def test_cache_of_a_model_that_is_yet_to_be_made(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some.gguf").write_bytes(b"GGUF")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DOJANG_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ModelError, match=rf"cannot store {name} in .*file: .*is a file; .*DOJANG_CACHE"):
+        preflight.check_cache(name)
+    preflight.check_cache("dojang-tiny")
+    monkeypatch.setenv("DOJANG_CACHE", str(tmp_path / "new" / "cache"))
+    preflight.check_cache(name)
+    assert not (tmp_path / "new").exists()
