@@ -60,6 +60,9 @@ def serve(channel: socket.socket) -> dict[str, Any] | None:
             os.close(each)
         return {}
     if os.fork():
+        # In another session: if the command's group has a stopped process, the end of a parent in this session would
+        # hang up the whole group, the tests included.
+        os.setsid()
         os._exit(0)  # so that the command's process is an orphan, which the tests' process adopts
     channel.close()
     settle(command, streams)

@@ -97,3 +97,37 @@ def test_the_server_ends_when_the_tests_are_killed() -> None:
     while Path(f"/proc/{server}").exists():
         assert time.monotonic() < deadline, "the server is still there"
         time.sleep(0.01)
+
+
+ORPHANED = """
+import commands, os, signal, subprocess, sys
+commands.MODULES = ()
+hung_up = []
+signal.signal(signal.SIGHUP, lambda *_: hung_up.append(True))
+with subprocess.Popen(["sleep", "600"]) as stopped:
+    os.kill(stopped.pid, signal.SIGSTOP)
+    os.waitpid(stopped.pid, os.WUNTRACED)
+    for _ in range(20):
+        commands.run([sys.executable, "-m", "program", "0"], stdin=subprocess.DEVNULL, capture_output=True)
+    stopped.kill()
+print(len(hung_up))
+"""
+
+
+@pytest.mark.usefixtures("command")
+def test_a_new_command_does_not_hang_up_a_group_with_a_stopped_process(tmp_path: Path) -> None:
+    """The kernel sends SIGHUP to a process group without a shell that has a stopped member when a process outside, of
+    the same session, leaves a child in it."""
+    script = tmp_path / "orphaned.py"
+    script.write_text(ORPHANED)
+    path = os.pathsep.join([str(tmp_path), str(TESTS), os.environ.get("PYTHONPATH", "")])
+    found = subprocess.run(
+        [sys.executable, script],
+        env=os.environ | {"PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        start_new_session=True,
+    )
+    assert found.stdout == "0\n", found.stderr
