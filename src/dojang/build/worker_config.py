@@ -19,7 +19,7 @@ OWN_SETTINGS = ("data.path", "model.name", "model.device", "tester.model", "roll
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Raises ConfigError if a worker may not have a setting of its own."""
+    """Raises ConfigError for a setting that a worker may not change."""
     for each in overrides:
         key = each.partition("=")[0]
         sections = [name.removesuffix("*") for name in OWN_SETTINGS if name.endswith("*")]

@@ -30,7 +30,7 @@ from dojang.models.gguf_tokenizer import tokenizer_of
 __all__ = ["convert"]
 
 SHARD_BYTES = 1_000_000_000
-"""Largest weight file; a larger tensor gets a file of its own."""
+"""Largest weight file; a larger tensor is alone in its file."""
 _BLOCK = 1 << 20
 """Weights that a thread decodes at once."""
 _TOP = {EMBEDDING: "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight", HEAD: "lm_head.weight"}
