@@ -11,16 +11,13 @@ OUT_DIR gets distillation.json (figures and curves), distillation.png and the ru
 """
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from dojang_process import SOURCE, curve, train
 from machine import Row, arguments, machine, report
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
 ACCURACY, REVERSE_KL = "val/accuracy", "distillation/reverse_kl"
 
 
@@ -41,30 +38,6 @@ def make_teacher(folder: Path, hidden: int, layers: int) -> Path:
     model.save_pretrained(path)
     AutoTokenizer.from_pretrained(source).save_pretrained(path)
     return path
-
-
-def train(recipe: str, directory: Path, *settings: str) -> dict[str, Any]:
-    """Runs dojang in a process, and returns its summary. A finished run is not repeated, one that broke off goes on."""
-    summary = directory / "summary.json"
-    if not summary.exists() or json.loads(summary.read_text())["status"] != "finished":
-        command = [sys.executable, "-m", "dojang", "train", recipe, *settings, "--run-dir", str(directory)]
-        command += ["--resume"] if directory.is_dir() else []
-        path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
-        log = directory.with_suffix(".log")
-        with log.open("w") as file:
-            ended = subprocess.run(
-                command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": path}, check=False
-            )
-        if ended.returncode:
-            raise SystemExit(f"{' '.join(command)} ended with {ended.returncode}:\n{log.read_text()[-3000:]}")
-    found: dict[str, Any] = json.loads(summary.read_text())
-    return found
-
-
-def curve(directory: Path, name: str) -> dict[int, float]:
-    """A figure by step."""
-    rows = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
-    return {int(row["step"]): row[name] for row in rows if name in row}
 
 
 def parameters(model: str) -> int:

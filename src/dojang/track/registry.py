@@ -258,6 +258,11 @@ ROWS = (
         panel(
             "Tokens", Metric("perf/tokens_per_s", "Generated tokens divided by the duration of the step.", "tokens/s")
         ),
+        panel(
+            "GPU memory",
+            Metric("perf/max_memory_allocated_gb", "Largest GPU memory in use so far, of the trainer's process.", "GB"),
+            Metric("perf/max_memory_reserved_gb", "The same with what PyTorch has cached.", "GB"),
+        ),
         panel("Weight sync", Metric("weights/bytes", "Bytes written to send weights to vLLM.", "bytes")),
         panel(
             "Full weight syncs",

@@ -96,9 +96,11 @@ class MultiPolicyTrainer(ForwardingTrainer):
         if role == self._first:
             return await begin()
         try:
-            return {f"{role}/{name}": value for name, value in (await begin()).items()}
+            figures = await begin()
         except TrainingError as error:
             raise TrainingError(f"the {role}: {error}") from error
+        # perf/ is of the process, which the first role has told.
+        return {f"{role}/{name}": value for name, value in figures.items() if not name.startswith("perf/")}
 
     async def _call(self, method: str, *arguments: Any) -> list[tuple[float, ...]]:
         """The methods that take samples: each role's trainer gets its own; results are in the order of all samples."""

@@ -38,7 +38,13 @@ from dojang.trainer.process_group import SINGLE_PROCESS, ProcessGroup
 from dojang.trainer.ref_model_sync import restore_reference, save_reference, sync_reference
 from dojang.trainer.teacher_model import Teacher
 from dojang.trainer.ulysses import attention_heads, check_heads, shard_sequence
-from dojang.trainer.update_memory import full_micro_batch, gradient_bytes, missing_state_bytes, peak_bytes
+from dojang.trainer.update_memory import (
+    full_micro_batch,
+    gradient_bytes,
+    memory_metrics,
+    missing_state_bytes,
+    peak_bytes,
+)
 from dojang.types import Group, Metrics, Sample
 
 __all__ = ["TorchTrainer"]
@@ -179,7 +185,7 @@ class TorchTrainer:
         self._published = None
         if (every := config.ref_model_sync_steps) and self._reference is not None and self._updates % every == 0:
             sync_reference(self._policy, self._reference, config.ref_model_mixup_alpha)
-        return {**norms, "actor/lr": rate}
+        return {**norms, "actor/lr": rate, **memory_metrics(self._model.device)}
 
     async def skip_steps(self, count: int) -> None:
         self._skipped += count

@@ -12,9 +12,9 @@ from torch import Tensor
 from dojang.core.errors import TrainingError
 from dojang.trainer.fsdp import local_part
 from dojang.trainer.memory import optimizer_bytes
-from dojang.types import Completion, Outcome, Sample, Verdict
+from dojang.types import Completion, Metrics, Outcome, Sample, Verdict
 
-__all__ = ["full_micro_batch", "gradient_bytes", "missing_state_bytes", "peak_bytes"]
+__all__ = ["full_micro_batch", "gradient_bytes", "memory_metrics", "missing_state_bytes", "peak_bytes"]
 
 _PROMPT = 16
 
@@ -44,6 +44,16 @@ def peak_bytes(device: torch.device, compute: Callable[[], None]) -> int:
     peak = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()  # other CUDA streams cannot use what this one has cached
     return peak
+
+
+def memory_metrics(device: torch.device) -> Metrics:
+    """Most GPU memory that this process has used so far, in GB; nothing on a CPU."""
+    if device.type != "cuda":
+        return {}
+    return {
+        "perf/max_memory_allocated_gb": torch.cuda.max_memory_allocated(device) / 1e9,
+        "perf/max_memory_reserved_gb": torch.cuda.max_memory_reserved(device) / 1e9,
+    }
 
 
 def gradient_bytes(optimizer: torch.optim.Optimizer) -> int:

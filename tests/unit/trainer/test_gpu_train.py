@@ -18,6 +18,7 @@ from dojang.trainer.flash_attention import VarlenAttention
 from dojang.trainer.logprobs import target_logprobs
 from dojang.trainer.packed_attention import PaddedAttention, Segment
 from dojang.trainer.torch_trainer import TorchTrainer
+from dojang.trainer.update_memory import memory_metrics
 from dojang.types import Group, Problem, Sample
 from dojang.weight_sync.versions import WeightVersions
 
@@ -197,6 +198,8 @@ def test_reserved_memory_suffices_for_updates(
     for version in (1, 2):
         asyncio.run(trainer.publish(version))
     used = torch.cuda.max_memory_allocated() - before
+    told = memory_metrics(GPU)
+    assert told["perf/max_memory_allocated_gb"] == (before + used) / 1e9 <= told["perf/max_memory_reserved_gb"]
     assert used <= 1.05 * reserved
     assert used > 0.6 * reserved
     weights = sum(each.numel() for each in trainer._model.parameters())

@@ -6,7 +6,7 @@ import torch
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.optimizer import make_optimizer
 from dojang.trainer.packing import micro_batches
-from dojang.trainer.update_memory import full_micro_batch, gradient_bytes, missing_state_bytes
+from dojang.trainer.update_memory import full_micro_batch, gradient_bytes, memory_metrics, missing_state_bytes
 
 
 @pytest.mark.parametrize(("tokens", "max_tokens"), [(16384, 320), (16384, 16000), (700, 90)])
@@ -29,3 +29,7 @@ def test_optimizer_state_is_missing_until_the_first_step() -> None:
     model(torch.zeros(30)).sum().backward()
     optimizer.step()
     assert missing_state_bytes("adamw", optimizer) == 0
+
+
+def test_a_cpu_has_no_gpu_memory_to_tell() -> None:
+    assert memory_metrics(torch.device("cpu")) == {}

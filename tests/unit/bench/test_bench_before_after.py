@@ -1,0 +1,58 @@
+"""bench/before_after.py on the quickstart: figures come from the run and its evaluations."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "bench" / "before_after.py"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench") / "out"
+    ended = run(str(folder), "--recipe", "quickstart", "--eval", "sums: --problems 40 --data arithmetic", "steps=12")
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def test_the_result_has_both_evaluations_and_the_run(out: Path) -> None:
+    result = json.loads((out / "result.json").read_text())
+    evaluation = result["evaluations"]["sums"]
+    (before,), (after,) = evaluation["before"], evaluation["after"]
+    assert result["train"] == ["dojang", "train", "quickstart", "steps=12"]
+    assert result["summary"]["steps"] == 12
+    assert before["accuracy"]["problems"] == after["accuracy"]["problems"] == 40
+    assert after["accuracy"]["value"] > before["accuracy"]["value"] + 0.2
+    assert result["speed"]["timing_s/step"] > 0
+    assert {path.name for path in out.iterdir()} == {"work", "result.json", "metrics.jsonl", "reward.png", "sums.png"}
+
+
+def test_the_trained_model_is_the_last_checkpoint(out: Path) -> None:
+    told = json.loads((out / "work" / "after-sums" / "results.json").read_text())
+    assert told["model"].endswith("checkpoints/last")
+    assert (out / "work" / "run" / "checkpoints" / "last").resolve().name == "step-000012"
+
+
+def test_what_is_finished_is_not_repeated(out: Path, tmp_path: Path) -> None:
+    written = (out / "work" / "run" / "summary.json").stat().st_mtime_ns
+    before = (out / "work" / "before-sums" / "results.json").stat().st_mtime_ns
+    same = ("--recipe", "quickstart", "--eval", "sums: --problems 40 --data arithmetic")
+    assert run(str(out), *same, "steps=12").returncode == 0
+    assert (out / "work" / "run" / "summary.json").stat().st_mtime_ns == written
+    other = run(str(tmp_path / "other"), *same, "--base", str(out), "steps=1")
+    assert other.returncode == 0, other.stderr
+    assert (tmp_path / "other" / "work" / "before-sums").is_symlink()
+    assert (out / "work" / "before-sums" / "results.json").stat().st_mtime_ns == before
+
+
+def test_an_evaluation_without_a_name_is_refused(tmp_path: Path) -> None:
+    ended = run(str(tmp_path), "--recipe", "quickstart", "--eval", "--data arithmetic")
+    assert ended.returncode == 2
+    assert "must have the form 'NAME: ARGUMENTS of dojang eval'" in ended.stderr
