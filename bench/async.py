@@ -48,6 +48,7 @@ def real_parts(setting: async_real.Setting, modes: Sequence[str], rounds: int) -
             f"bound {sync.gain:.2f}x (rollout {sync.rollout_s:.3g} s, update {sync.update_s:.3g} s in sync); plan, "
             f"without the judge: {planned:.2f}x; held back by: {async_real.held_back(sync, times)}; idle: "
             + ", ".join(f"{who} {share:.0%}" for who, share in times.idle.items())
+            + f"; weights loaded in {times.load_s:.3g} s a step, {times.pause_s:.3g} s of them without decoding"
         )
         yield Row(name, mode, "sync", times.step_s, sync.step_s, "s/step", sync.step_s / times.step_s, notes)
 

@@ -80,6 +80,10 @@ class Timed:
     tokens: float
     """Sampled tokens of a step."""
     staleness: float
+    load_s: float
+    """Seconds of loading weights into the engine."""
+    pause_s: float
+    """Those without decoding."""
 
     @property
     def gain(self) -> float:
@@ -178,6 +182,8 @@ def _timed(rows: Sequence[Metrics]) -> Timed:
         {who: mean(f"perf/idle/{who}") for who in ("trainer", "engine")},
         fmean(row["perf/tokens_per_s"] * row["timing_s/step"] for row in rows),
         max(row["staleness/max"] for row in rows),
+        mean("timing_s/load"),
+        mean("timing_s/load_pause"),
     )
 
 

@@ -230,7 +230,7 @@ class LocalPolicy:
         )
         engine = config.rollout.engine
         if self._reservations is not None and numeric.device.type == "cuda" and engine.copies_trainer:
-            passes = trainer.measure_passes()
+            passes = trainer.measure_passes()  # also if kv_cache_gb is set: it raises if updates do not fit
             self._reservations.append(lambda: trainer.reserved_bytes(passes, config.loop.kept_versions))
         return trainer
 

@@ -6,6 +6,7 @@ as in the torch engine. Each batch runs until its longest sample ends, and every
 
 import asyncio
 import copy
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -100,6 +101,8 @@ class GenerateEngine:
         self._lock = asyncio.Lock()
         """Held while the model runs or its weights change."""
         self._version, self._dirty, self._closed = 0, "", False
+        self._pause_s = 0.0
+        """Seconds without decoding of the last update."""
 
     async def generate(self, prompt: Sequence[int], n: int, sampling: Sampling) -> list[Completion]:
         if self._closed:
@@ -115,21 +118,22 @@ class GenerateEngine:
             self._worker = asyncio.create_task(self._work())
         return await request.future
 
-    async def load(self, version: int) -> Metrics | None:
+    async def load(self, version: int) -> Metrics:
         base = self._version if self._deltas and self._loaded and not self._dirty else None
         whole = await load_weights(self._begin, self._weights, version, base=base)
         self._loaded = True
-        return {"weights/whole": float(whole)} if self._deltas else None
+        return {"timing_s/load_pause": self._pause_s, **({"weights/whole": float(whole)} if self._deltas else {})}
 
     async def _begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         async def apply(update: StagedUpdate, expected: str | None) -> None:
             async with self._lock:
+                started = time.monotonic()
                 try:
                     await asyncio.to_thread(apply_update, update, self._parameters, expected)
                 except BaseException as error:
                     self._dirty = f"the update to version {version} failed ({type(error).__name__}: {error})"
                     raise
-                self._version, self._dirty = version, ""
+                self._version, self._dirty, self._pause_s = version, "", time.monotonic() - started
 
         return StagedUpdate(version, base, self._parameters, apply, lambda: None)
 

@@ -10,6 +10,7 @@ floating-point rounding.
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -110,6 +111,8 @@ class TorchEngine:
         self._deltas = weight_sync == "delta"
         self._loaded = False
         """Whether weights were loaded from the store: the first ones are full."""
+        self._pause_s = 0.0
+        """Seconds without decoding of the last update."""
         self._checksum: str | None = None
         """Checksum that the weights had after the last update; None: not known."""
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -151,12 +154,12 @@ class TorchEngine:
 
         self._post(take)
 
-    async def load(self, version: int) -> Metrics | None:
+    async def load(self, version: int) -> Metrics:
         usable = self._deltas and self._loaded and not self._dirty
         base = self._scheduler.version if usable else None
         whole = await load_weights(self.begin, self._weights, version, base=base)
         self._loaded = True
-        return {"weights/whole": float(whole)} if self._deltas else None
+        return {"timing_s/load_pause": self._pause_s, **({"weights/whole": float(whole)} if self._deltas else {})}
 
     async def begin(self, version: int, *, base: int | None = None) -> StagedUpdate:
         if self._update is not None:
@@ -268,8 +271,10 @@ class TorchEngine:
             )
         self._checksum = None
         try:
-            with self._scheduler.updating_weights(update.version):
-                apply_update(update, self._scheduler.weights, expected)
+            with self._scheduler.updating_weights(update.version):  # steps in flight have ended
+                started = time.monotonic()
+                apply_update(update, self._scheduler.weights, expected)  # waits for the GPU
+                self._pause_s = time.monotonic() - started
         except BaseException as error:
             self._dirty = f"the update to version {update.version} failed ({type(error).__name__}: {error})"
             self._fail(RuntimeError(self._dirty))

@@ -8,6 +8,7 @@ weights are not used for new requests.
 import asyncio
 import itertools
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -196,6 +197,7 @@ class VllmBaseEngine:
         with self._hold_requests():
             try:
                 info = await asyncio.to_thread(self._weight_files.update_info, update, path, expected)
+                started = time.monotonic()
                 await self._connection.pause()
                 await self._connection.update(info, str(update.version))
             except BaseException as error:
@@ -205,10 +207,11 @@ class VllmBaseEngine:
                 with suppress(Exception):
                     await self._connection.abort()
                 raise
-            self._sent = {"weights/bytes": path.stat().st_size, "weights/whole": float(update.base is None)}
+            sent = {"weights/bytes": path.stat().st_size, "weights/whole": float(update.base is None)}
             self._weight_files.mark_loaded(path)
             self._version, self._loaded, self._dirty, self._salt = update.version, True, "", secrets.token_hex(8)
             await self._connection.resume()
+            self._sent = {**sent, "timing_s/load_pause": time.monotonic() - started}
 
     @contextmanager
     def _hold_requests(self) -> Iterator[None]:

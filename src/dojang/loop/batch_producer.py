@@ -18,8 +18,7 @@ from typing import Self
 from dojang.loop.rollout import Batch, sample_batch
 from dojang.loop.run import Run
 from dojang.loop.run_state import State
-from dojang.loop.watchdog import activity
-from dojang.types import Metrics
+from dojang.loop.weight_loader import WeightLoader
 
 __all__ = ["BatchProducer"]
 
@@ -40,9 +39,7 @@ class BatchProducer:
         """Number of the batch in flight, or of the next one."""
         self._prompt_index = state.prompt_index
         """Prompts drawn for all batches that are ready or were handed out."""
-        self._loaded = loaded
-        self._transfer: Metrics = {}
-        """Metrics of loading the weights that the next batch is sampled with."""
+        self._loader = WeightLoader(run.engine.load, loaded)
         self._announced = -1
         self._waits = False
         """Whether the next batch needs a version that is not announced yet."""
@@ -72,14 +69,7 @@ class BatchProducer:
         await self._notify()
 
     async def load(self, version: int) -> None:
-        if version == self._loaded:
-            return
-        self._loaded = None  # unknown while loading
-        started = time.monotonic()
-        with activity("load"):
-            found = await self._run.engine.load(version) or {}
-        self._transfer = {**found, "timing_s/load": time.monotonic() - started}
-        self._loaded = version
+        await self._loader.load(version)
 
     async def next_batch(self) -> Batch:
         await self._until(lambda: bool(self._ready))
@@ -135,11 +125,11 @@ class BatchProducer:
             version = self._version(self._next)
             idle = await self._wait_for(version)
             await self.load(version)
-            transfer, self._transfer = self._transfer, {}
+            loading = self._loader.take_figures()
             started = time.monotonic()
             groups = await sample_batch(run, self._prompt_index)
             self._prompt_index += len(groups)
-            figures = {**transfer, "timing_s/rollout": time.monotonic() - started, "timing_s/idle_engine": idle}
+            figures = {**loading, "timing_s/rollout": time.monotonic() - started, "timing_s/idle_engine": idle}
             self._ready.append(Batch(tuple(groups), self._prompt_index, figures))
             self._next += 1
             await self._notify()

@@ -6,7 +6,6 @@ not depend on the clock, their tokens do. A kill loses no judged group: each is 
 """
 
 import logging
-import time
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +18,7 @@ from dojang.loop.rollout import Batch
 from dojang.loop.rollout_queue import RolloutQueue
 from dojang.loop.run import Run
 from dojang.loop.run_state import State
-from dojang.loop.watchdog import activity
+from dojang.loop.weight_loader import WeightLoader
 from dojang.types import Group, Metrics
 
 __all__ = ["StreamProducer"]
@@ -33,8 +32,7 @@ class StreamProducer:
     def __init__(self, run: Run, state: State, *, loaded: int | None) -> None:
         """`loaded` is the version that the engine holds, if it is known."""
         self._run = run
-        self._loaded = loaded
-        self._transfer: Metrics = {}
+        self._loader = WeightLoader(self._publish, loaded)
         self._started = False
         self._idle_s = 0.0
         """Idle seconds of the queue, up to the batch before."""
@@ -59,14 +57,10 @@ class StreamProducer:
             await workers.close()
 
     async def load(self, version: int) -> None:
-        if version == self._loaded:
-            return
-        self._loaded = None  # unknown while loading
-        started = time.monotonic()
-        with activity("load"):
-            figures = [await workers.publish(version) for workers in self._run.workers]
-        self._transfer = {**sum_metrics(figures), "timing_s/load": time.monotonic() - started}
-        self._loaded = version
+        await self._loader.load(version)
+
+    async def _publish(self, version: int) -> Metrics:
+        return sum_metrics([await workers.publish(version) for workers in self._run.workers])
 
     async def announce(self, version: int) -> None:
         await self.load(version)
@@ -84,8 +78,7 @@ class StreamProducer:
         end = self.queue.ledger.batch_end
         void = [group for index, group in self._void.items() if index < end]
         idle_s, self._idle_s = self.queue.idle_s - self._idle_s, self.queue.idle_s
-        figures = {**self._transfer, **self.queue.metrics(), "timing_s/idle_engine": idle_s}
-        self._transfer = {}
+        figures = {**self._loader.take_figures(), **self.queue.metrics(), "timing_s/idle_engine": idle_s}
         return Batch(tuple(sorted([*groups, *void], key=lambda group: group.prompt_index)), end, figures)
 
     def learned(self) -> None:

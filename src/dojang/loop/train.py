@@ -66,8 +66,8 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
                     saved = state
                 if state.step >= run.steps:
                     return state
-                await producer.announce(state.step)
                 timer = StepTimer()
+                await producer.announce(state.step)
                 with timer("wait"):
                     batch = await or_stopped(stop, producer.next_batch())
                 state = await train_step(run, state, batch, timer, stop)

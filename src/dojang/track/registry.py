@@ -186,8 +186,20 @@ ROWS = (
             Metric("timing_s/teacher", "Duration of teacher log-probs, with `distillation`.", "s"),
             Metric("timing_s/update", "Duration of the update: gradients and optimizer steps.", "s"),
             Metric("timing_s/publish", "Duration of handing the weights to the weight store.", "s"),
-            Metric("timing_s/load", "Duration of loading weights into the engine, before the rollout.", "s"),
+            Metric(
+                "timing_s/load",
+                "Duration of loading weights into the engine; rollouts in flight go on.",
+                "s",
+            ),
             stacked=True,
+        ),
+        panel(
+            "Pause of decoding",
+            Metric(
+                "timing_s/load_pause",
+                "Time without decoding while an engine's weights are replaced, added up over engines.",
+                "s",
+            ),
         ),
         panel(
             "Waiting",

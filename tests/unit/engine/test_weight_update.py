@@ -1,8 +1,9 @@
 """Weight updates: full and patched, validated before they are applied, with checksums."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dojang.core.checksum import checksum
 from dojang.engine.generate_engine import GenerateEngine
 from dojang.engine.torch_engine import TorchEngine
+from dojang.engine.weight_update import apply_update
 from dojang.protocols import Patch
-from dojang.types import Sampling
+from dojang.types import Metrics, Sampling
 from dojang.weight_sync.versions import WeightVersions
 
 T = TypeVar("T")
@@ -188,3 +190,30 @@ def test_engine_sums_its_weights_again_after_an_update(engine: TorchEngine) -> N
         assert await engine.checksum() == second
 
     run(engine, play)
+
+
+@pytest.mark.parametrize("make", [TorchEngine, GenerateEngine])
+def test_a_load_reports_the_time_without_decoding(
+    make: type[TorchEngine] | type[GenerateEngine],
+    micro_model: Callable[..., PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def slowly(*given: Any) -> None:
+        time.sleep(0.1)
+        apply_update(*given)
+
+    monkeypatch.setattr(f"{make.__module__}.apply_update", slowly)
+    weights = WeightVersions(torch.float32)
+    weights.publish(3, dict(micro_model(torch.float32, seed=3).named_parameters()))
+    engine = make(micro_model(torch.float32), tokenizer, weights, max_num_seqs=4)
+
+    async def play() -> tuple[Metrics, float]:
+        started = time.monotonic()
+        figures = await engine.load(3)
+        whole = time.monotonic() - started
+        await engine.close()
+        return figures, whole
+
+    figures, whole = asyncio.run(play())
+    assert 0.1 <= figures["timing_s/load_pause"] <= whole
