@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_chart", "plot"]
 
+TESTER_REWARD = "tester/critic/rewards/mean"
 Rows = Sequence[Mapping[str, float]]
 
 
@@ -22,12 +23,15 @@ def draw_chart(path: Path, rows: Rows, title: str) -> None:
 
 
 def plot(rows: Rows, title: str) -> "Figure":
-    """Draws the rows of metrics.jsonl: training reward, and held-out reward and accuracy of each data source."""
+    """Draws the rows of metrics.jsonl: training reward (of both models, if two train), and held-out reward and accuracy
+    of each data source."""
     from matplotlib.figure import Figure  # 0.3 s to import, needed once, at the very end
 
     figure = Figure(figsize=(8, 6.5), dpi=120, layout="constrained")
     rewards, accuracies = figure.subplots(2, sharex=True)
-    _draw(rewards, rows, "critic/rewards/mean", "training", "C0")
+    tester = any(TESTER_REWARD in row for row in rows)
+    _draw(rewards, rows, "critic/rewards/mean", "training, coder" if tester else "training", "C0")
+    _draw(rewards, rows, TESTER_REWARD, "training, tester", "black")  # C1 and up are data sources
     for axes, prefix in ((rewards, SOURCE_REWARD), (accuracies, SOURCE_ACCURACY)):
         for at, name in enumerate(sorted({name for row in rows for name in row if name.startswith(prefix)}), start=1):
             _draw(axes, rows, name, f"held-out, {name.removeprefix(prefix)}", f"C{at}", marker="o", linestyle="--")

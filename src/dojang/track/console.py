@@ -85,6 +85,8 @@ class ConsoleTracker:
             parts.append(f"loss {self._last['actor/loss']:.4f}")
         elif "critic/rewards/mean" in self._last:
             parts.append(f"reward {self._last['critic/rewards/mean']:.3f}")
+        if "tester/critic/rewards/mean" in self._last:
+            parts.append(f"tester {self._last['tester/critic/rewards/mean']:.3f}")
         if self._score is not None:
             parts.append(f"eval {self._score:.1%}")
         if "perf/tokens_per_s" in self._last:

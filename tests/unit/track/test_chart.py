@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from dojang.track.chart import draw_chart
+from dojang.track.chart import draw_chart, plot
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -36,3 +36,13 @@ def test_chart_draws_reward_and_accuracy_of_each_source(tmp_path: Path, monkeypa
         {"training": [0.1], "held-out, a": [0.5], "held-out, b": [-1.0]},
         {"held-out, a": [1.0], "held-out, b": [0.0]},
     ]
+
+
+def test_chart_draws_the_rewards_of_two_models() -> None:
+    rows = [
+        {"step": 1, "critic/rewards/mean": 0.1, "tester/critic/rewards/mean": 0.2},
+        {"step": 2, "critic/rewards/mean": 0.3, "tester/critic/rewards/mean": 0.6},
+    ]
+    rewards, _ = plot(rows, "a run").axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in rewards.lines}
+    assert drawn == {"training, coder": [0.1, 0.3], "training, tester": [0.2, 0.6]}

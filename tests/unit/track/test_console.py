@@ -28,6 +28,12 @@ def test_plain_lines_outside_a_terminal(settings: dict) -> None:
     assert "\x1b" not in output.getvalue()
 
 
+def test_the_tester_s_reward_is_beside_the_coder_s() -> None:
+    output = io.StringIO()
+    tracker(Console(file=output)).metrics(1, {**STEP, "tester/critic/rewards/mean": 0.25})
+    assert output.getvalue() == "step 1/4  reward 0.432  tester 0.250  12,346 tok/s  ETA 0:30\n"
+
+
 @pytest.mark.parametrize("width", [60, 120])
 def test_progress_bar_in_a_terminal(width: int) -> None:
     output = io.StringIO()
