@@ -13,7 +13,7 @@ from dojang.core.errors import ConfigError
 from dojang.core.in_process import function_name, register_again
 from dojang.core.run_dir import RunDir
 from dojang.runs import training
-from dojang.runs.resume import Settings, choose_directory, settings_of
+from dojang.runs.resume import Settings, settings_of
 from dojang.runs.stop import StopRequest
 
 __all__ = ["resume", "train"]
@@ -76,7 +76,7 @@ def train(
             "torchrun started several processes, which must use one run directory; give run_dir, the same in each"
         )
     name = str(config) if isinstance(config, str | Path) else "train"
-    directory = choose_directory(name, None if run_dir is None else Path(run_dir), resume=False)
+    directory = training.new_directory(name) if run_dir is None else RunDir(Path(run_dir))
     return _run(directory, Settings(resolved, name, list(overrides)), resume=False, progress=progress)
 
 

@@ -92,6 +92,6 @@ class RanksLost(ClusterError):
 
 
 class Interrupted(DojangError):
-    """A signal stopped the run after it saved a checkpoint."""
+    """A signal stopped the run; a first one after it saved a checkpoint."""
 
     exit_code = 130

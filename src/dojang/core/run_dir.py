@@ -22,7 +22,6 @@ resumes after a crash, sees the old file or the new one. `metrics.jsonl` grows b
 """
 
 import errno
-import fcntl
 import itertools
 import json
 import os
@@ -31,9 +30,10 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dojang.core.errors import RunDirError
+from dojang.core.run_lock import LOCK, RunLock
 
 __all__ = [
     "ACCURACY",
@@ -54,7 +54,6 @@ __all__ = [
     "write_atomic",
 ]
 
-LOCK = "run.lock"
 CHOOSE_ANOTHER = "choose another run directory (--run-dir, in Python run_dir)"
 """Remedy in errors."""
 LINKS = ("best", "last")
@@ -106,7 +105,7 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.expanduser(path))  # a shell leaves the ~ of --run-dir=~/run as it is
-        self._lock: IO[str] | None = None
+        self._lock, self._reserved = RunLock(self.path), False
 
     @property
     def config(self) -> Path:
@@ -156,10 +155,13 @@ class RunDir:
 
     def is_foreign(self) -> bool:
         """Reports whether the directory holds files, but no run."""
+        return not self.is_empty() and not self.run.exists()
+
+    def is_empty(self) -> bool:
+        """Reports whether the directory is missing, or holds no files but the lock."""
         if not self.path.is_dir():
-            return False
-        visible = {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
-        return bool(visible - {LOCK}) and not self.run.exists()
+            return True
+        return {path.name for path in self.path.iterdir() if not path.name.startswith(".")} <= {LOCK}
 
     def holds_a_run(self) -> bool:
         """Reports whether a run has saved a checkpoint here."""
@@ -167,28 +169,21 @@ class RunDir:
 
     def lock(self) -> None:
         """Locks the directory for this process; the lock ends with the process, even if it is killed."""
-        if self._lock is not None:
-            return
         with disk_errors(self.path):
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except FileNotFoundError as error:  # the path cannot exist, e.g. below /proc
-                raise PermissionError(errno.EACCES, error.strerror) from error
-            self._lock = (self.path / LOCK).open("a+")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.seek(0)
-            holder = self._lock.read().strip() or "unknown"
-            self._lock.close()
-            self._lock = None
+            holder = self._lock.acquire()
+        if holder is not None:
             raise RunDirError(
                 f"run directory {self.path} is in use by process {holder}; wait for it, stop it, or {CHOOSE_ANOTHER}"
-            ) from None
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
+            )
         self._recover()
+
+    def reserve(self) -> bool:
+        """Makes and locks a new directory; False if another process has reserved or used it."""
+        with disk_errors(self.path):
+            self._reserved = self._lock.acquire() is None and not self._lock.is_removed and self.is_empty()
+        if not self._reserved:
+            self._lock.release()
+        return self._reserved
 
     def _recover(self) -> None:
         """Completes a `new_checkpoint` that crashed between its two renames."""
@@ -198,9 +193,10 @@ class RunDir:
                 os.rename(old, final)
 
     def unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Ends the lock. A reserved directory that is still empty is removed."""
+        if self._reserved and self.is_empty():
+            self._lock.remove_directory()
+        self._lock.release()
 
     def last_checkpoint(self) -> Path | None:
         """Newest complete checkpoint, or None. A directory with its final name is complete."""

@@ -5,9 +5,10 @@ named as well only finds the directory: its settings are not read again.
 """
 
 import copy
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ from dojang.config.run_config import RunConfig, sections
 from dojang.core.errors import ConfigError, DojangError, RunDirError
 from dojang.core.run_dir import CHOOSE_ANOTHER, RunDir, disk_errors, write_atomic
 
-__all__ = ["Settings", "check_directory", "choose_directory", "settings_of", "step_of", "write_settings"]
+__all__ = [
+    "Settings",
+    "check_directory",
+    "choose_directory",
+    "reserve_directory",
+    "settings_of",
+    "step_of",
+    "write_settings",
+]
 
 RESUMABLE = (
     *(
@@ -158,18 +167,35 @@ def choose_directory(recipe: str, run_dir: Path | None, *, resume: bool) -> RunD
     """The given directory; by default a new one under runs/, or the newest one of the recipe to resume."""
     if run_dir is not None:
         return RunDir(run_dir)
+    if not resume:
+        return next(_free_directories(recipe))
+    started_runs = {number: directory for number, directory in _numbered(recipe).items() if directory.holds_a_run()}
+    if not started_runs:
+        raise RunDirError(f"no run of {recipe!r} under runs/ to resume; give its directory with --run-dir")
+    return started_runs[max(started_runs)]
+
+
+def reserve_directory(recipe: str) -> RunDir:
+    """Makes and locks the next free directory under runs/. Runs that start at the same time get different ones."""
+    return next(directory for directory in _free_directories(recipe) if directory.reserve())
+
+
+def _numbered(recipe: str) -> dict[int, RunDir]:
+    """Directories of the recipe under runs/, by number."""
     name = Path(recipe).stem
-    taken = {
+    return {
         int(path.name.removeprefix(f"{name}-")): RunDir(path)
         for path in Path("runs").glob(f"{name}-*")
         if path.name.removeprefix(f"{name}-").isdecimal()
     }
-    if not resume:
-        return RunDir(Path("runs") / f"{name}-{max(taken, default=0) + 1}")
-    started_runs = {number: directory for number, directory in taken.items() if directory.holds_a_run()}
-    if not started_runs:
-        raise RunDirError(f"no run of {recipe!r} under runs/ to resume; give its directory with --run-dir")
-    return started_runs[max(started_runs)]
+
+
+def _free_directories(recipe: str) -> Iterator[RunDir]:
+    """Directories under runs/ after the last one with a run, in order."""
+    numbered = _numbered(recipe).items()
+    used = [number for number, each in numbered if not (each.path.is_dir() and each.is_empty())]
+    for number in itertools.count(max(used, default=0) + 1):
+        yield RunDir(Path("runs") / f"{Path(recipe).stem}-{number}")
 
 
 def _check_there(directory: RunDir) -> None:

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, closing, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +29,15 @@ from dojang.core.in_process import function_name, in_process
 from dojang.core.interrupt import exit_at_once
 from dojang.core.run_dir import RunDir
 from dojang.protocols import Judge
-from dojang.runs.resume import Settings, check_directory, choose_directory, settings_of, step_of, write_settings
+from dojang.runs.resume import (
+    Settings,
+    check_directory,
+    choose_directory,
+    reserve_directory,
+    settings_of,
+    step_of,
+    write_settings,
+)
 from dojang.runs.stop import STOP_SIGNALS, StopRequest, in_main_thread
 from dojang.runs.summary import Ending, finish
 from dojang.track.console import console_printer
@@ -40,14 +48,28 @@ if TYPE_CHECKING:
     from dojang.loop.run_state import State
     from dojang.track.exporter import Exporters
 
-__all__ = ["dry_run", "import_build", "process_count", "resume", "run", "start"]
+__all__ = ["dry_run", "import_build", "new_directory", "process_count", "resume", "run", "start"]
 
 
 def run(recipe: str, overrides: Sequence[str], run_dir: Path | None, *, resume: bool, join: bool = False) -> None:
     """Trains, and writes a summary however the run ends. With `resume`, continues the run in the directory. With
     `join`, rollout workers of other machines may join, at any free port unless loop.listen is set."""
     directory = choose_directory(recipe, run_dir, resume=resume)
-    start(directory, _settings(recipe, overrides, directory, resume=resume, join=join), resume=resume)
+    settings = _settings(recipe, overrides, directory, resume=resume, join=join)
+    if run_dir is None and not resume:
+        directory = new_directory(recipe)
+    start(directory, settings, resume=resume)
+
+
+def new_directory(recipe: str) -> RunDir:
+    """The directory of a new run, made and locked in the process that runs the loop. The caller must pass it to
+    `start`, which removes it again if the run is refused."""
+    return reserve_directory(recipe) if _runs_loop() else choose_directory(recipe, None, resume=False)
+
+
+def _runs_loop() -> bool:
+    """Reports whether this process runs the loop: torchrun's rank 0. The others only train."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _settings(recipe: str, overrides: Sequence[str], directory: RunDir, *, resume: bool, join: bool) -> Settings:
@@ -76,48 +98,63 @@ def start(
     In the main thread SIGINT, SIGTERM and SIGHUP stop it after a checkpoint; `stop` does from any thread.
     """
     config = settings.config
-    if os.environ.get("RANK", "0") != "0":  # set by torchrun: rank 0 runs the loop, the others only train
+    if not _runs_loop():
         if in_main_thread():
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # end silently: rank 0 reports
         from dojang.build import assemble
 
         assemble.run_worker_rank(config)
         return
+    try:
+        _start(directory, settings, console or Console(), stop or StopRequest(), resume=resume)
+    finally:
+        directory.unlock()
+
+
+def _start(directory: RunDir, settings: Settings, console: Console, stop: StopRequest, *, resume: bool) -> None:
+    config = settings.config
     check_directory(directory, config, resume=resume)
-    console, stop = console or Console(), stop or StopRequest()
     again = _resume_call(config, directory) or shlex.join([*(_torchrun() or _program()), "resume", str(directory.path)])
     for line in (f"run directory: {directory.path}", *settings.notes):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    with ExitStack() as running:
-        running.callback(directory.unlock)
-        if directory.path.is_dir():
-            directory.lock()  # before torch is imported, to report a directory in use at once
-        import_build()
-        ending = Ending(settings.recipe, config.steps, shlex.join(_program()), again, directory)
+    if directory.path.is_dir():
+        directory.lock()  # before torch is imported, to report a directory in use at once
+    import_build()
+    ending = Ending(settings.recipe, config.steps, shlex.join(_program()), again, directory)
 
-        def claim_directory(config: RunConfig) -> None:
-            directory.lock()
-            check_directory(directory, config, resume=resume)  # another process may have used it meanwhile
-            write_settings(directory, settings, config)
-            console.print(f"to resume: {again}", highlight=False, markup=False, soft_wrap=True)
+    def claim_directory(config: RunConfig) -> None:
+        directory.lock()
+        check_directory(directory, config, resume=resume)  # another process may have used it meanwhile
+        write_settings(directory, settings, config)
+        console.print(f"to resume: {again}", highlight=False, markup=False, soft_wrap=True)
 
-        failures = config.runtime.max_failures if config.runtime.name == "ray" else 0
-        started = time.monotonic()
-        try:
-            while not _once(config, console, ending, claim_directory, stop, may_fail=failures > 0):
-                failures -= 1
-                claim_directory = _keep_directory
-        except DojangError as error:
-            if claim_directory is not _keep_directory or directory.summary.exists():
-                raise
-            # The run has started but could not restart: a node is gone, without a replacement.
-            config = recipes.load(str(directory.config))  # with epochs resolved to steps
-            ending = replace(ending, steps=config.steps)
-            finish(ending, console, status="failed", seconds=time.monotonic() - started)
-            with closing(_open_trackers(config, console, ending, live=False)) as exporters:
-                exporters.start()
-                exporters.finish("failed", hurry=True)
-            raise type(error)(f"{error}\nresume with: {ending.command}") from error
+    failures = config.runtime.max_failures if config.runtime.name == "ray" else 0
+    started = time.monotonic()
+    try:
+        while not _once(config, console, ending, claim_directory, stop, may_fail=failures > 0):
+            failures -= 1
+            claim_directory = _keep_directory
+    except KeyboardInterrupt:  # a second Ctrl-C, or one before the first step
+        if not directory.run.exists():
+            raise
+        raise Interrupted(f"stopped at once; {_describe_saved(directory)}\nresume with: {again}") from None
+    except DojangError as error:
+        if claim_directory is not _keep_directory or directory.summary.exists():
+            raise
+        # The run has started but could not restart: a node is gone, without a replacement.
+        config = recipes.load(str(directory.config))  # with epochs resolved to steps
+        ending = replace(ending, steps=config.steps)
+        finish(ending, console, status="failed", seconds=time.monotonic() - started)
+        with closing(_open_trackers(config, console, ending, live=False)) as exporters:
+            exporters.start()
+            exporters.finish("failed", hurry=True)
+        raise type(error)(f"{error}\nresume with: {ending.command}") from error
+
+
+def _describe_saved(directory: RunDir) -> str:
+    if (found := directory.last_checkpoint()) is None:
+        return "there is no checkpoint yet: a resumed run starts from the beginning"
+    return f"the last checkpoint is of step {step_of(found)}: later steps are lost and repeat on resume"
 
 
 def _once(
@@ -262,7 +299,7 @@ def _train(
         if may_fail and isinstance(error, RanksLost):
             raise  # the caller restarts
         with suppress(DojangError):  # a full disk may refuse the summary too; report the first error
-            conclude("interrupted" if isinstance(error, Interrupted) else "failed")
+            conclude("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
         if isinstance(error, DojangError):
             raise type(error)(f"{error}\nresume with: {ending.command}") from error
         raise

@@ -2,7 +2,11 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import yaml
@@ -13,7 +17,15 @@ from dojang.commands import app
 from dojang.config import recipe as recipes
 from dojang.core.errors import ConfigError, DojangError, RunDirError
 from dojang.core.run_dir import RunDir
-from dojang.runs.resume import Settings, check_directory, choose_directory, settings_of, write_settings
+from dojang.runs import training
+from dojang.runs.resume import (
+    Settings,
+    check_directory,
+    choose_directory,
+    reserve_directory,
+    settings_of,
+    write_settings,
+)
 
 
 @pytest.fixture
@@ -138,6 +150,58 @@ def test_the_newest_run_of_a_recipe_is_resumed(tmp_path: Path, monkeypatch: pyte
         (tmp_path / f"runs/quickstart-{number}/checkpoints/step-000001").mkdir(parents=True)
     assert choose_directory("quickstart", None, resume=True).path == Path("runs/quickstart-10")
     assert choose_directory("quickstart", None, resume=False).path == Path("runs/quickstart-11")
+
+
+def test_runs_that_start_at_once_get_different_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/quickstart-2/checkpoints").mkdir(parents=True)
+    together = Barrier(8)
+
+    def reserve(_: int) -> RunDir:
+        together.wait()
+        return reserve_directory("quickstart")
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(reserve, range(8)))
+    assert sorted(int(each.path.name.rpartition("-")[2]) for each in found) == list(range(3, 11))
+    assert all(each.path.is_dir() for each in found)
+    for each in found:
+        each.unlock()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["quickstart-2"]
+
+
+def test_an_empty_directory_that_a_killed_run_left_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "import os; from dojang.runs.resume import reserve_directory; reserve_directory('quickstart'); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    assert (tmp_path / "runs/quickstart-1/run.lock").exists()
+    found = reserve_directory("quickstart")
+    assert found.path == Path("runs/quickstart-1")
+    assert choose_directory("other", None, resume=False).path == Path("runs/other-1")
+    (found.path / "run.json").write_text("{}")
+    found.unlock()
+    assert found.path.is_dir()  # it holds a run
+    after = reserve_directory("quickstart")
+    assert after.path == Path("runs/quickstart-2")
+    after.unlock()
+
+
+def test_a_refused_run_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def refuse() -> None:
+        seen.extend(path.name for path in (tmp_path / "runs").iterdir())
+        raise ConfigError("refused")
+
+    monkeypatch.setattr(training, "import_build", refuse)
+    with pytest.raises(ConfigError, match="refused"):
+        training.run("quickstart", [], None, resume=False)
+    assert seen == ["quickstart-1"]
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError):  # found before a directory is made
+        training.run("quickstart", ["train.lr=-1"], None, resume=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_resumes_without_a_recipe(directory: RunDir) -> None:
