@@ -80,10 +80,11 @@ def micro_model(tokenizer: "PreTrainedTokenizerBase") -> "Callable[..., PreTrain
         pad_token_id=tokenizer.pad_token_id,
     )
 
-    def make(dtype: "torch.dtype" = torch.float32, seed: int = 0) -> "PreTrainedModel":
+    def make(dtype: "torch.dtype" = torch.float32, seed: int = 0, vocab_size: int | None = None) -> "PreTrainedModel":
+        chosen = config if vocab_size is None else LlamaConfig(**{**config.to_dict(), "vocab_size": vocab_size})
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return LlamaForCausalLM(config).to(dtype).eval()
+            return LlamaForCausalLM(chosen).to(dtype).eval()
 
     return make
 

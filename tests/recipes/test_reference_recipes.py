@@ -82,6 +82,7 @@ RECIPES = [
     "gsm8k-qwen2.5-0.5b-qlora",
     "gsm8k-qwen2.5-coder-1.5b",
     "gsm8k-qwen2.5-coder-1.5b-qlora",
+    "gsm8k-smollm2-distill",
     "mbpp-1.5b",
     "codefu-1.5b",
     "deepmath-qwen2.5-0.5b",
@@ -145,7 +146,8 @@ def gradable(name: str) -> bool:
 def smaller(name: str) -> list[str]:
     if "tester" in name:
         return ["tester.model=dojang-tiny", "tester.max_tokens=24", "tester.engines=null", "tester.trainers=null"]
-    return ["data.shots=0"] if "gsm8k" in name else []
+    teacher = ["distillation.teacher=dojang-tiny-code"] if "distill" in name else []  # with another tokenizer
+    return [*teacher, *(["data.shots=0"] if "gsm8k" in name else [])]
 
 
 @pytest.mark.parametrize("name", RECIPES)

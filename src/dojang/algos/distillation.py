@@ -19,7 +19,15 @@ from dojang.core.errors import TrainingError
 from dojang.core.section import Section
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["SELF_TEACHERS", "AskTeacher", "Distillation", "DistillationConfig", "Reprompt", "token_advantages"]
+__all__ = [
+    "SELF_TEACHERS",
+    "AskTeacher",
+    "Compare",
+    "Distillation",
+    "DistillationConfig",
+    "Reprompt",
+    "token_advantages",
+]
 
 SELF_TEACHERS = ("policy", "reference")
 """Self-distillation: the teacher is the student itself, and only a hint gives it more information."""
@@ -27,15 +35,19 @@ SELF_TEACHERS = ("policy", "reference")
 AskTeacher = Callable[[Sequence[Sample]], Awaitable[Sequence[tuple[float, ...] | None]]]
 """Log-probs of each sample's tokens under the teacher, 0 where the mask is False; None where the teacher failed."""
 Reprompt = Callable[[Group], Sequence[Sample | None]]
-"""The samples of a group with the prompt that the teacher is given; None where it has no hint."""
+"""The samples of a group as the teacher reads them, with its prompt and in its tokens; None where it has no hint."""
+Compare = Callable[[Sample, Sample, Sequence[float]], Sequence[float | None]]
+"""log student - log teacher of each token that the student sampled, out of its sample, the one that the teacher read,
+and the teacher's log-probs; None for tokens without a signal."""
 
 
 class DistillationConfig(Section):
     """On-policy distillation from a teacher, alone or added to the reward."""
 
     teacher: str = ""
-    """Local teacher model: a name, directory or hub id as in model.name, with the student's tokenizer. `policy` (the
-    current weights) and `reference` (the frozen reference model) are self-distillation, and need `hint`."""
+    """Local teacher model: a name, directory or hub id as in model.name. Its tokenizer may differ from the student's.
+    `policy` (the current weights) and `reference` (the frozen reference model) are self-distillation, and need
+    `hint`."""
     url: list[str] = Field(default_factory=list)
     """Addresses of servers with the teacher, instead of `teacher`: `vllm serve`, or another OpenAI-compatible API with
     prompt_logprobs. Several share the work."""
@@ -102,9 +114,12 @@ class Distillation:
         ask: AskTeacher,
         reprompt: Reprompt | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
+        compare: Compare | None = None,
     ) -> None:
-        """`reprompt` gives the teacher other prompts than the student's (hints). `close` closes its connections."""
+        """`reprompt` gives the teacher other prompts than the student's (hints) or other tokens, which `compare` aligns
+        with the student's; without it both have the same tokens. `close` closes the teacher's connections."""
         self._config, self._ask, self._reprompt, self._close = config, ask, reprompt, close
+        self._compare = compare
 
     async def advantages(self, groups: Sequence[Group]) -> tuple[list[Group], Metrics]:
         """Returns the groups with token advantages, and metrics. Drops samples that the teacher failed to score; raises
@@ -113,7 +128,8 @@ class Distillation:
         shown = [reprompt(group) for group in groups]
         asked = [sample for group in shown for sample in group if sample is not None]
         scored = iter(await self._ask(asked) if asked else ())
-        found, gaps, failed = list[Group](), list[float](), 0
+        compare = self._compare or _gaps
+        found, gaps, failed, unaligned = list[Group](), list[float](), 0, 0
         for group, prompts in zip(groups, shown, strict=True):
             kept = list[Sample]()
             for sample, prompted in zip(group.samples, prompts, strict=True):
@@ -124,9 +140,15 @@ class Distillation:
                 if logprobs is None or not all(map(math.isfinite, logprobs)):
                     failed += 1
                     continue
-                gap = _gaps(sample, prompted.sampled(logprobs))
-                gaps += gap
-                advantages = token_advantages(gap, sample.advantage, self._config)
+                gap = compare(sample, prompted, logprobs)
+                signal = [each for each in gap if each is not None]
+                if gap and not signal:
+                    failed += 1
+                    continue
+                gaps += signal
+                unaligned += len(gap) - len(signal)
+                known = [0.0 if each is None else each for each in gap]
+                advantages = token_advantages(known, sample.advantage, self._config)
                 kept.append(replace(sample, advantages=sample.at_mask(advantages)))
             found.append(replace(group, samples=tuple(kept)))
         self._check(failed, len(asked))
@@ -134,7 +156,9 @@ class Distillation:
         figures = {"distillation/teacher_errors": float(failed)}
         if gaps:
             figures["distillation/reverse_kl"] = math.fsum(gaps) / len(gaps)
-        if self._reprompt is not None:
+        if self._compare is not None:
+            figures["distillation/unaligned"] = unaligned / max(1, unaligned + len(gaps))
+        if self._config.hint:
             figures["distillation/hinted"] = len(asked) / max(1, total)
         return [group for group in found if group.samples], figures
 
@@ -168,9 +192,9 @@ def token_advantages(gaps: Sequence[float], advantage: float, config: Distillati
     return found
 
 
-def _gaps(sample: Sample, teacher: Sequence[float]) -> list[float]:
-    """log student - log teacher of each sampled token; 0, which gives no signal, where the engine's log-prob is not
-    finite."""
+def _gaps(sample: Sample, read: Sample, logprobs: Sequence[float]) -> list[float]:
+    """log student - log teacher of each sampled token, if both have the same tokens; 0, which gives no signal, where
+    the engine's log-prob is not finite."""
     student = sample.sampled(sample.logprobs)
-    gaps = (mine - theirs for mine, theirs in zip(student, teacher, strict=True))
+    gaps = (mine - theirs for mine, theirs in zip(student, read.sampled(logprobs), strict=True))
     return [gap if math.isfinite(gap) else 0.0 for gap in gaps]

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang import models
 from dojang.algos.role_advantages import MultiRoleAlgorithm
 from dojang.build.benchmarks import Loaded, load_benchmarks, naming
-from dojang.build.distiller import check_hints, check_teacher
+from dojang.build.distiller import check_teacher, check_teacher_prompt
 from dojang.build.local import check_model, check_processes, check_reference, has_critic
 from dojang.build.preflight import check_architecture, check_cache, check_metric, check_packages
 from dojang.build.prompt_lengths import fit_benchmarks, measure
@@ -168,7 +168,7 @@ def _check_splits(config: RunConfig, task: Task) -> RunConfig:
             raise DataError(f"the {split} split of {config.data.name} is empty")
     train, test = task.problems("train"), task.problems("test")[: config.eval.problems]
     check_source(config.checkpoint.metric, {each.source for each in test} | config.eval.benchmarks.keys())
-    check_hints(config, train[0])
+    check_teacher_prompt(config, train[0])
     return _with_steps(config, len(train))
 
 

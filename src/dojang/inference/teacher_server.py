@@ -17,13 +17,12 @@ from transformers import PreTrainedTokenizerBase
 from dojang.core.errors import ConfigError
 from dojang.inference.http_client import RequestRejected, Server, Timeouts
 from dojang.types import Sample
+from dojang.workflows.token_bytes import PROBE
 
-__all__ = ["PROBE", "ServerTeacher"]
+__all__ = ["ServerTeacher"]
 
 logger = logging.getLogger(__name__)
 
-PROBE = "def f(x):\n    return x + 1234567890  # naïve café, 日本語, ∑ ≤ 0.5\n\n\tQ: What is 12 * (3 - 4)? A: -12.\n"
-"""Text whose tokens differ between tokenizers."""
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _RETRIED = (408, 429)
 
@@ -137,7 +136,8 @@ class ServerTeacher:
             if theirs is not None and _UNKNOWN not in mine + theirs and mine != theirs:
                 raise ConfigError(
                     f"distillation.url: the teacher at {server.url} has another tokenizer than the student: token "
-                    f"{token} is {theirs!r} there and {mine!r} here; choose a teacher of the same model family"
+                    f"{token} is {theirs!r} there and {mine!r} here; load the teacher here (distillation.teacher), or "
+                    "serve one of the same model family"
                 )
 
 

@@ -5,6 +5,7 @@ import os
 
 from dojang import models
 from dojang.build import assemble
+from dojang.build.distiller import tokenizers_differ
 from dojang.build.preflight import check_hub, check_servers, engine_support
 from dojang.build.prompt_lengths import describe_dropped, describe_multiple_answers
 from dojang.cluster.runtime_config import engine_gpus
@@ -162,7 +163,10 @@ def _teacher(config: RunConfig) -> list[str]:
     if chosen.local_model:
         who = models.check(chosen.local_model)
     reward = f", reward advantage x {chosen.reward_coef:g}" if chosen.reward_coef else ", no reward"
-    return [f"  teacher {who}; reverse KL x {chosen.coef:g}{reward}{', hinted' if chosen.hint else ''}"]
+    found = [f"  teacher {who}; reverse KL x {chosen.coef:g}{reward}{', hinted' if chosen.hint else ''}"]
+    if tokenizers_differ(config):
+        found.append("          its tokenizer differs from the student's: log-probs are aligned by text")
+    return found
 
 
 def _second_model(config: RunConfig) -> list[str]:

@@ -96,6 +96,14 @@ ROWS = (
                 "samples",
             ),
         ),
+        panel(
+            "Tokens without a teacher signal",
+            Metric(
+                "distillation/unaligned",
+                "Share of sampled tokens that have no counterpart in the text of a teacher with another tokenizer.",
+                "share",
+            ),
+        ),
         panel("Hinted", Metric("distillation/hinted", "Share of samples for which the teacher had a hint.", "share")),
         panel(
             "Staleness",

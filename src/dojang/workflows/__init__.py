@@ -12,6 +12,9 @@ Parts of them
   batched_turns.py       barrier that batches the turns of concurrent conversations, for reproducible sampling
   test_cases.py          the tester's prompt, parsing of its test cases, feedback to the coder
   hints.py               hinted prompts for self-distillation
+  retokenize.py          samples in the tokens of a teacher with another tokenizer
+  token_alignment.py     chunks of text where two tokenizations have the same boundaries, and their log-ratios
+  token_bytes.py         bytes of a tokenizer's tokens
 
 Built from the configuration in build/workflows.py. Documented in docs/workflows.md.
 """

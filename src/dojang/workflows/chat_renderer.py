@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from dojang.core.errors import ConfigError
 from dojang.protocols import TooLong
 from dojang.types import Message, plain_prompt
+from dojang.workflows.token_bytes import special_tokens
 
 __all__ = ["LEAVE_OUT", "ChatRenderer"]
 
@@ -27,6 +28,8 @@ _ROOM, _EXPANSION = 512, 11
 """Tokens reserved for text that a template or tokenizer adds to some prompts only; and the largest factor by which
 Unicode normalisation lengthens a non-ASCII text, in bytes."""
 _UTF8 = ("utf-8", "surrogatepass")
+_MARK = "Answer."
+"""Message whose end is found again in the text of a chat template."""
 
 
 class ChatRenderer:
@@ -108,6 +111,23 @@ class ChatRenderer:
         else:
             kept.append(end)
         return tuple(kept)
+
+    def end_of_turn(self, messages: Sequence[Message]) -> int:
+        """Returns the token that ends the answer to a prompt: the first special token that the chat template writes
+        after an assistant's message, or EOS for plain text. Raises ConfigError if the tokenizer has neither."""
+        found = self._tokenizer.eos_token_id
+        if plain_prompt(messages) is None and self._tokenizer.chat_template is not None:
+            turn = [Message("user", _MARK), Message("assistant", _MARK)]
+            after = self._with_template(turn, generation=False).rpartition(_MARK)[2]
+            special = special_tokens(self._tokenizer)
+            tokens = self._tokenizer.encode(after, add_special_tokens=False)
+            found = next((token for token in tokens if token in special), found)
+        if not isinstance(found, int):
+            raise ConfigError(
+                f"the tokenizer of {self._tokenizer.name_or_path} has no token that ends an answer; set eos_token in "
+                "its tokenizer_config.json"
+            )
+        return found
 
     def overlong(self, prompts: Sequence[Sequence[Message]]) -> list[int]:
         """Returns the indices of the prompts for which `render` raises TooLong. A prompt whose bytes, with a margin for

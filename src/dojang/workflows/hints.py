@@ -26,15 +26,19 @@ class Hints:
         """Returns each sample of a group with the hinted prompt; None if no template applies or it is too long."""
         return [self._hinted(group, sample) for sample in group.samples]
 
-    def _hinted(self, group: Group, sample: Sample) -> Sample | None:
+    def messages(self, group: Group, sample: Sample) -> list[Message] | None:
+        """Returns the prompt of a sample with its hint; None if no template applies."""
         hint = self._hint(group, sample)
-        if not hint:
+        return with_hint(group.problem.messages, hint) if hint else None
+
+    def _hinted(self, group: Group, sample: Sample) -> Sample | None:
+        messages = self.messages(group, sample)
+        if messages is None:
             return None
         try:
-            prompt = self._renderer.render(with_hint(group.problem.messages, hint))
+            return sample.with_prompt(self._renderer.render(messages))
         except TooLong:
             return None
-        return sample.with_prompt(prompt)
 
     def _hint(self, group: Group, sample: Sample) -> str:
         values = {**_columns(group.problem), "feedback": sample.verdict.detail, "solution": _solution(group, sample)}

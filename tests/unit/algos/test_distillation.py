@@ -106,7 +106,7 @@ def test_samples_without_a_hint_train_on_the_reward_alone(group: Group) -> None:
         return [longer, None]
 
     for reward_coef, kept in ((0.0, [0]), (1.0, [0, 1])):
-        config = settings(reward_coef=reward_coef)
+        config = settings(reward_coef=reward_coef, hint="It is {reference}.")
         distillation = Distillation(config, answering((-1.5, -1.0, -0.5)), reprompt)
         (found,), figures = asyncio.run(distillation.advantages([group]))
         assert [sample.index for sample in found.samples] == kept
@@ -116,6 +116,29 @@ def test_samples_without_a_hint_train_on_the_reward_alone(group: Group) -> None:
         assert figures["distillation/hinted"] == 0.5
         if reward_coef:
             assert found.samples[1].advantages.tolist() == [*(0.0, 0.0, -1.0)]
+
+
+def test_tokens_without_a_counterpart_get_the_reward_alone_and_are_counted(group: Group) -> None:
+    """A teacher with another tokenizer reads other samples, and `compare` says what its log-probs mean."""
+
+    def reprompt(group: Group) -> list[Sample | None]:
+        return [replace(sample, index=7 + sample.index) for sample in group.samples]
+
+    def compare(sample: Sample, read: Sample, logprobs: Sequence[float]) -> list[float | None]:
+        assert read.index == 7 + sample.index
+        return [0.25, 0.25, None] if sample.index == 0 else list(others)
+
+    for reward_coef, others in ((0.0, [-2.0]), (2.0, [None])):
+        asked = answering((-1.0, -1.0, -1.0), (-1.0,))
+        distillation = Distillation(settings(reward_coef=reward_coef), asked, reprompt, compare=compare)
+        (found,), figures = asyncio.run(distillation.advantages([group]))
+        first = found.samples[0].advantages.tolist()
+        assert first == [0.0, 0.0, reward_coef - 0.25, reward_coef - 0.25, reward_coef]
+        assert [sample.index for sample in found.samples] == ([0] if None in others else [0, 1])
+        assert figures["distillation/teacher_errors"] == others.count(None)
+        assert figures["distillation/reverse_kl"] == pytest.approx(0.25 if None in others else (0.5 - 2.0) / 3)
+        assert figures["distillation/unaligned"] == pytest.approx(1 / 3 if None in others else 1 / 4)
+        assert "distillation/hinted" not in figures
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,12 +14,16 @@ from dojang.algos.grpo import GrpoConfig
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.teacher_model import Teacher
 from dojang.trainer.torch_trainer import TorchTrainer
-from dojang.types import Group, Problem, Sample
+from dojang.types import Completion, Group, Outcome, Problem, Sample, Verdict
 from dojang.weight_sync.versions import WeightVersions
+from dojang.workflows.chat_renderer import ChatRenderer
+from dojang.workflows.retokenize import Retokenizer
 from error_bounds import EQUAL, assert_equal, in_double
+from other_tokenizer import END_OF_TURN, other_tokenizer
 
 SHAPES = ((3, 4), (1, 1), (6, 2), (2, 9))
 TEMPERATURE = 0.8
+WRONG = Verdict(Outcome.WRONG, 0.0)
 
 
 def logprobs(model: PreTrainedModel, sample: Sample) -> torch.Tensor:
@@ -108,3 +114,50 @@ def test_teacher_log_probs_are_those_of_the_teacher_alone(
                 torch.tensor(chosen, dtype=torch.float64), logprobs(plain, sample).detach(), rtol=0, atol=EQUAL * 100
             )
             assert not any(value for value, mine in zip(row, sample.mask, strict=True) if not mine)
+
+
+def test_chunks_have_the_log_probs_of_a_plain_forward_pass_of_both_models(
+    make, micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerBase, problem: Problem
+) -> None:
+    """A teacher with another tokenizer: log-probs up to each byte of the text, and their difference where both
+    tokenizers have a boundary."""
+    other = other_tokenizer()
+    teacher = in_double(micro_model(torch.float64, seed=3, vocab_size=len(other)))
+    trainer, student = make(teacher)
+    renderer = ChatRenderer(other, context=None, max_tokens=0)
+    retokenizer = Retokenizer(tokenizer, other, context=None, renderer=renderer)
+    prompt = ChatRenderer(tokenizer, context=None, max_tokens=0).render(problem.messages)
+    chat = [{"role": "user", "content": problem.messages[0].content}]
+    read = other.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    samples = []
+    for index, text in enumerate(("the answer is 10, 11", "stop here", "", "1")):
+        tokens = (*tokenizer.encode(text), tokenizer.eos_token_id)
+        plain = Sample.of(prompt, Completion(tokens, (0.0,) * len(tokens), text, "stop", 0), WRONG, index)
+        own = plain.at_mask(logprobs(student, plain).detach())
+        samples.append(replace(plain, logprobs=own))
+    ask = Distillation(
+        DistillationConfig(teacher="some/model"), trainer.teacher_logprobs, retokenizer, compare=retokenizer.compare
+    )
+    (found,), figures = asyncio.run(ask.advantages([Group(problem, 0, tuple(samples))]))
+    for sample, mine in zip(found.samples, samples, strict=True):
+        begins = other.encode(read)
+        answer = [*other.encode(mine.text), other.convert_tokens_to_ids(END_OF_TURN)]
+        scored = Sample.of(begins, Completion(tuple(answer), (0.0,) * len(answer), "", "stop", 0), WRONG)
+        theirs = by_byte(other, answer, logprobs(teacher, scored).tolist())
+        ours = by_byte(tokenizer, mine.tokens[mine.mask].tolist(), mine.sampled(mine.logprobs))
+        shared = sorted(ours.keys() & theirs.keys())
+        wanted = list[float]()
+        for start, end in pairwise(shared):
+            (first, before), (count, after) = ours[start], ours[end]
+            wanted += [(theirs[end][1] - theirs[start][1] - (after - before)) / (count - first)] * (count - first)
+        assert sample.sampled(sample.advantages) == pytest.approx(wanted, rel=1e-6)  # advantages are single precision
+    assert figures["distillation/unaligned"] == 0
+
+
+def by_byte(
+    tokenizer: PreTrainedTokenizerBase, tokens: list[int], logprobs: list[float]
+) -> dict[int, tuple[int, float]]:
+    """Bytes of an ASCII text so far -> number of tokens and sum of log-probs. The end of the turn is one byte more."""
+    sizes = [len(str(tokenizer.decode(tokens[:count]))) for count in range(len(tokens))]
+    found = {size: (count, sum(logprobs[:count])) for count, size in enumerate(sizes)}
+    return {**found, sizes[-1] + 1: (len(tokens), sum(logprobs))}
