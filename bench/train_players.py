@@ -173,16 +173,7 @@ def play_trl(name: str, lengths: str, clock: Clock) -> None:
         trainer.training_step = timed
         with suppress(Begun):
             trainer.train()
-    _split(clock, [*begun[:: PROMPTS * SAMPLES // MICRO[lengths]], Spent.now()])
-
-
-def _split(clock: Clock, starts: Sequence[Spent]) -> None:
-    """TRL's update is what a step took besides generating and rewarding; it ends where the next one begins."""
-    for before, after, generated, rewarded in zip(
-        starts[:-1], starts[1:], clock.parts["generate"], clock.parts["reward"], strict=True
-    ):
-        clock.parts["step"].append(after - before)
-        clock.parts["update"].append(after - before - generated - rewarded)
+    clock.split([*begun[:: PROMPTS * SAMPLES // MICRO[lengths]], Spent.now()])
 
 
 def play_plain(name: str, lengths: str, clock: Clock) -> None:

@@ -5,7 +5,7 @@ Nothing heavy is imported here: a contestant's start-up is its own.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -57,6 +57,14 @@ class Clock:
         before = Spent.now()
         yield
         self.parts[name].append(Spent.now() - before)
+
+    def split(self, starts: Sequence[Spent]) -> None:
+        """TRL's update is what a step took besides generating and rewarding; it ends where the next one begins."""
+        for before, after, generated, rewarded in zip(
+            starts[:-1], starts[1:], self.parts["generate"], self.parts["reward"], strict=True
+        ):
+            self.parts["step"].append(after - before)
+            self.parts["update"].append(after - before - generated - rewarded)
 
 
 def wanted(lengths: str, step: int) -> list[int]:
