@@ -14,6 +14,7 @@ recipe's (trl_grpo_trainer.py), its precision is its default, float32 weights un
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -131,12 +132,16 @@ def _train(stage: str, config: RunConfig, options: argparse.Namespace) -> None:
         out.mkdir()
         arguments = [str(out), options.recipe, *options.overrides, *_trl_options(config, options)]
     else:
-        # One held-out problem: a run evaluates before and after, and the stage `eval` does it for all.
-        length = [f"eval.every={config.steps}", f"checkpoint.every={config.steps}", "eval.problems=1"]
-        arguments = ["train", options.recipe, *options.overrides, *SETTINGS[stage], *length, "--run-dir", str(out)]
+        # One held-out problem: a run evaluates before and after, and the stage `eval` does it for all. Ranked by a
+        # figure of training, the checkpoint of step 0 is never the best, and is deleted.
+        seldom = [f"eval.every={config.steps}", "eval.problems=1", f"checkpoint.every={config.steps}"]
+        seldom.append("checkpoint.metric=critic/rewards/mean")
+        arguments = ["train", options.recipe, *options.overrides, *SETTINGS[stage], *seldom, "--run-dir", str(out)]
     player = "trl" if stage in THEIRS else "dojang"
     command = [sys.executable, __file__, "--play", player, str(options.output / f"{stage}.memory.json"), *arguments]
     seconds = _call(stage, command)
+    for optimizer in out.glob("checkpoints/step-*/optimizer"):
+        shutil.rmtree(optimizer)  # two thirds of a checkpoint, and no run resumes from this one
     figures = {"seconds": seconds, "samples_per_step": config.rollout.prompts_per_step * config.rollout.group_size}
     (options.output / f"{stage}.process.json").write_text(json.dumps(figures))
 

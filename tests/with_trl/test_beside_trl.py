@@ -106,6 +106,12 @@ def test_a_step_is_its_parts_and_the_model_is_trained(output: Path) -> None:
     assert any((after[name] != before[name].to(after[name].dtype)).any() for name in after if name in before)
 
 
+def test_disk_space_is_not_spent_on_optimizer_states(output: Path) -> None:
+    checkpoints = output / "dojang-sync" / "checkpoints"
+    assert [path.name for path in checkpoints.glob("step-*")] == ["step-000002"]
+    assert not list(checkpoints.glob("step-*/optimizer"))
+
+
 def test_completions_have_no_stop_strings_on_either_side(output: Path) -> None:
     config = (output / "dojang-sync" / "config.yaml").read_text()
     assert "stop_at: never" in config
