@@ -1,7 +1,7 @@
 """Trains with a recipe, and evaluates the model before and after on the same problems.
 
     python bench/before_after.py OUT_DIR --recipe gsm8k-qwen2.5-coder-1.5b \\
-        --eval "shots: --data gsm8k=data/gsm8k --shots 0,2,4,8" data.path=data/gsm8k
+        --eval "shots: --recipe gsm8k-qwen2.5-coder-1.5b --data gsm8k=data/gsm8k --shots 0,2,4,8" data.path=data/gsm8k
 
 --eval is a name and the arguments of `dojang eval`, and may be repeated. The base model is the recipe's; the trained
 one is the last checkpoint, not the best one: choosing a checkpoint by held-out problems would favour it on them.
@@ -13,6 +13,7 @@ reward.png, a chart of each comparison, and in `work/` the run and the evaluatio
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -97,7 +98,7 @@ def main() -> None:
         "evaluations": {},
     }
     for name, arguments in options.eval:
-        evaluate(work / f"after-{name}", str(work / RUN / "checkpoints" / "last"), arguments)
+        evaluate(work / f"after-{name}", os.path.relpath(work / RUN / "checkpoints" / "last"), arguments)
         result["evaluations"][name] = {
             "arguments": arguments,
             "before": accuracies(work / f"before-{name}"),
