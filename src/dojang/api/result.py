@@ -1,10 +1,11 @@
 """The result of a run, read from its directory."""
 
-import json
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dojang.config import recipe as recipes
 from dojang.config.run_config import RunConfig
@@ -14,6 +15,8 @@ from dojang.core.run_dir import ACCURACY, RunDir
 if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
+
+    from dojang.viewer.records import RunRecords
 
 __all__ = ["RunResult"]
 
@@ -37,19 +40,18 @@ class RunResult:
     @cached_property
     def metrics(self) -> list[dict[str, float]]:
         """Metrics, one dict per step or evaluation (metrics.jsonl); `pandas.DataFrame(result.metrics)` is a table."""
-        path = RunDir(self.run_dir).metrics
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return self._records.metrics()
 
     @cached_property
     def rollouts(self) -> "pa.Table":
         """Every sample of every step: prompt, response, reward and its parts, tokens, log-probs, advantage. A pyarrow
         Table; `result.rollouts.to_pandas()` and `.to_pylist()` convert it."""
-        return self._samples("train")
+        return self._samples(("train",))
 
     @cached_property
     def eval_rollouts(self) -> "pa.Table":
-        """Every sample of every evaluation on the held-out problems, in the same columns."""
-        return self._samples("test")
+        """Every sample of every evaluation, in the same columns: held-out problems, then benchmarks."""
+        return self._samples([kind for kind in self._records.kinds if kind != "train"])
 
     @property
     def accuracy(self) -> float | None:
@@ -59,8 +61,8 @@ class RunResult:
     @property
     def status(self) -> str:
         """finished, interrupted or failed; "running" if the run has not ended."""
-        path = RunDir(self.run_dir).summary
-        return str(json.loads(path.read_text())["status"]) if path.exists() else "running"
+        summary = self._records.summary
+        return "running" if summary is None else str(summary["status"])
 
     @property
     def best_model(self) -> Path | None:
@@ -82,13 +84,20 @@ class RunResult:
         path = RunDir(self.run_dir).checkpoints / name
         return path.resolve() if path.exists() else None
 
-    def _samples(self, split: str) -> "pa.Table":
+    @cached_property
+    def _records(self) -> "RunRecords":
+        from dojang.viewer.records import RunRecords
+
+        return RunRecords(self.run_dir)
+
+    def _samples(self, kinds: Sequence[str]) -> "pa.Table":
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        from dojang.track.file_tracker import rollout_schema
+        from dojang.core.rollout_schema import rollout_schema
+        from dojang.viewer.records import RunRecords
 
-        folder = RunDir(self.run_dir).rollouts(split, 0).parent
-        files = sorted(folder.glob(f"{split}-*.parquet")) if folder.exists() else []
-        tables: list[Any] = [pq.read_table(path, schema=rollout_schema()) for path in files]
-        return pa.concat_tables(tables) if tables else rollout_schema().empty_table()
+        records = RunRecords(self.run_dir)
+        batches = [batch for kind in kinds for batch in records.rollouts(kind, columns=records.columns)]
+        for note in records.notes:
+            warnings.warn(f"{note}; its samples are left out", stacklevel=4)
+        return pa.Table.from_batches(batches, schema=rollout_schema())

@@ -1,4 +1,4 @@
-"""Layout and schema of a run directory: the contract between training and viewing.
+"""Layout of a run directory: the contract between training and viewing.
 
     RUN_DIR/
       run.lock                        held (flock) by the process that trains here
@@ -6,7 +6,7 @@
       config.yaml                     the resolved configuration
       config.1.yaml                   the configuration before the first change on resume; config.2.yaml, ...
       metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
-      rollouts/train-000003.parquet   every sample of a training step (ROLLOUT_COLUMNS)
+      rollouts/train-000003.parquet   every sample of a training step (core/rollout_schema.py)
       rollouts/test-000000.parquet    every sample of an evaluation (test-NAME-000000.parquet: on the benchmark NAME)
       rollouts.journal                judged groups since the last checkpoint (loop/journal.py; asynchronous runs)
       checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimizer/ + state.json + files.json
@@ -41,7 +41,6 @@ __all__ = [
     "EVALUATION",
     "LINKS",
     "REWARD",
-    "ROLLOUT_COLUMNS",
     "SOURCE_ACCURACY",
     "SOURCE_REWARD",
     "SUMMARY_KEYS",
@@ -72,32 +71,6 @@ REWARD = "val/reward"
 SOURCE_REWARD = "val/test_score/"
 """Prefix of the mean held-out reward of a data source, as in veRL."""
 SUMMARY_KEYS = ("recipe", "steps", "seconds", "eval", "status", "resume")
-
-ROLLOUT_COLUMNS: dict[str, str] = {
-    "step": "int32",
-    "prompt_index": "int64",
-    "index": "int32",
-    "problem": "string",
-    "data_source": "string",
-    "question": "string",
-    "prompt": "string",
-    "response": "string",
-    "tokens": "list<int32>",
-    "mask": "list<bool>",
-    "logprobs": "list<float64>",
-    "version": "int64",
-    "finish": "string",
-    "role": "string",
-    "turn": "int32",
-    "outcome": "string",
-    "reward": "float64",
-    "reward_parts": "map<string, float64>",
-    "passed": "int32",
-    "total": "int32",
-    "advantage": "float64",
-    "detail": "string",
-    "isolation": "string",
-}
 
 
 class RunDir:
@@ -141,6 +114,15 @@ class RunDir:
 
     def rollouts(self, split: str, step: int) -> Path:
         return self.path / "rollouts" / f"{split}-{step:06d}.parquet"
+
+    def rollout_steps(self) -> dict[str, list[int]]:
+        """Steps with rollouts, in order, by split: train, test, or test-NAME of the benchmark NAME."""
+        found: dict[str, list[int]] = {}
+        for path in (self.path / "rollouts").glob("[!.]*-*.parquet"):
+            split, _, number = path.stem.rpartition("-")
+            if number.isdecimal():
+                found.setdefault(split, []).append(int(number))
+        return {split: sorted(steps) for split, steps in sorted(found.items())}
 
     @property
     def journal(self) -> Path:

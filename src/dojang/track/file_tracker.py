@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerBase
 
-from dojang.core.run_dir import ROLLOUT_COLUMNS, RunDir, append_whole, disk_errors, write_atomic
+from dojang.core.rollout_schema import rollout_schema
+from dojang.core.run_dir import RunDir, append_whole, disk_errors, write_atomic
 from dojang.types import Group, Metrics, Sample
 
-__all__ = ["FileTracker", "rollout_schema"]
+__all__ = ["FileTracker"]
 
 NONE: Mapping[str, PreTrainedTokenizerBase] = MappingProxyType({})
 
@@ -74,18 +75,3 @@ class FileTracker:
             "detail": sample.verdict.detail,
             "isolation": sample.verdict.isolation,
         }
-
-
-def rollout_schema() -> pa.Schema:
-    """Returns ROLLOUT_COLUMNS as an Arrow schema."""
-    types = {
-        "int32": pa.int32(),
-        "int64": pa.int64(),
-        "float64": pa.float64(),
-        "string": pa.string(),
-        "list<int32>": pa.list_(pa.int32()),
-        "list<bool>": pa.list_(pa.bool_()),
-        "list<float64>": pa.list_(pa.float64()),
-        "map<string, float64>": pa.map_(pa.string(), pa.float64()),
-    }
-    return pa.schema([(name, types[kind]) for name, kind in ROLLOUT_COLUMNS.items()])

@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dojang.core.errors import RunDirError
-from dojang.core.run_dir import ROLLOUT_COLUMNS, RunDir
+from dojang.core.rollout_schema import ROLLOUT_COLUMNS
+from dojang.core.run_dir import RunDir
 from dojang.track.file_tracker import FileTracker
 from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
 

@@ -1,0 +1,46 @@
+"""Columns of the rollout files of a run directory, a row per sample."""
+
+import pyarrow as pa
+
+__all__ = ["ROLLOUT_COLUMNS", "rollout_schema"]
+
+ROLLOUT_COLUMNS: dict[str, str] = {
+    "step": "int32",
+    "prompt_index": "int64",
+    "index": "int32",
+    "problem": "string",
+    "data_source": "string",
+    "question": "string",
+    "prompt": "string",
+    "response": "string",
+    "tokens": "list<int32>",
+    "mask": "list<bool>",
+    "logprobs": "list<float64>",
+    "version": "int64",
+    "finish": "string",
+    "role": "string",
+    "turn": "int32",
+    "outcome": "string",
+    "reward": "float64",
+    "reward_parts": "map<string, float64>",
+    "passed": "int32",
+    "total": "int32",
+    "advantage": "float64",
+    "detail": "string",
+    "isolation": "string",
+}
+
+
+def rollout_schema() -> pa.Schema:
+    """Returns ROLLOUT_COLUMNS as an Arrow schema."""
+    types = {
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "float64": pa.float64(),
+        "string": pa.string(),
+        "list<int32>": pa.list_(pa.int32()),
+        "list<bool>": pa.list_(pa.bool_()),
+        "list<float64>": pa.list_(pa.float64()),
+        "map<string, float64>": pa.map_(pa.string(), pa.float64()),
+    }
+    return pa.schema([(name, types[kind]) for name, kind in ROLLOUT_COLUMNS.items()])
