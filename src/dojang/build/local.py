@@ -18,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from dojang import models
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, ModelError
+from dojang.core.out_of_memory import explain_out_of_memory
 from dojang.engine.architectures import max_length, support
 from dojang.engine.config import EngineParts
 from dojang.protocols import Algorithm, RolloutEngine, WeightStore
@@ -328,5 +329,6 @@ def load_model(source: str, dtype: torch.dtype, device: torch.device) -> PreTrai
         raise ModelError(f"cannot load model {source}: {error}") from error
     # Dropout stays off in training too: the trained log-probs must be those of the sampling policy.
     model.train(False)
-    torch.nn.Module.to(model, device)
+    with explain_out_of_memory(f"model {source}", "free some, or choose a smaller model or a larger GPU"):
+        torch.nn.Module.to(model, device)
     return model

@@ -13,6 +13,7 @@ user_code.py    file and line of an exception in the user's code
 in_process.py   names for functions given as Python objects
 arrays.py       read-only arrays of records
 checksum.py     checksum over weights
+out_of_memory.py  out-of-memory errors of torch, with remedies
 output_head.py  float32 logits
 sum_metrics.py  sums of metrics by name
 hub.py          whether the Hugging Face hub can be reached

@@ -6,6 +6,7 @@
     ├── ModelError           4   model not found, not downloaded or not loadable
     ├── RunDirError          5   run directory locked, full, not a run, or not resumable
     ├── TrainingError        6   loss not finite
+    │   └── OutOfMemory      6   an update or an engine ran out of GPU memory
     ├── HealthError          7   rewards without a training signal
     ├── JudgeError           8   the judge failed: no verdict for a program, or a failed self-test
     └── ClusterError         9   hosts missing, without resources, or lost
@@ -25,6 +26,7 @@ __all__ = [
     "Interrupted",
     "JudgeError",
     "ModelError",
+    "OutOfMemory",
     "RanksLost",
     "RunDirError",
     "TrainingError",
@@ -62,9 +64,13 @@ class RunDirError(DojangError):
 
 
 class TrainingError(DojangError):
-    """The loss is not finite."""
+    """An update failed: the loss is not finite, or memory ran out."""
 
     exit_code = 6
+
+
+class OutOfMemory(TrainingError):
+    """An update or an engine ran out of memory. A later attempt, or one on another GPU, may have enough."""
 
 
 class HealthError(DojangError):

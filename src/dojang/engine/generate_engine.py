@@ -26,8 +26,8 @@ from transformers import (
     StoppingCriteriaList,
 )
 
+from dojang.core.out_of_memory import explain_out_of_memory, is_out_of_memory
 from dojang.engine.decode import StepInputs, sample
-from dojang.engine.kv_cache import is_out_of_memory
 from dojang.engine.rng import uniforms
 from dojang.engine.stop_criteria import StopCriteria, end_tokens
 from dojang.engine.validate import check_clean, check_request
@@ -38,6 +38,7 @@ from dojang.types import Completion, Finish, Metrics, Sampling, Span
 __all__ = ["GenerateEngine"]
 
 _UNLIMITED = 1 << 31
+_MORE_MEMORY = "lower rollout.engine.max_num_seqs or rollout.max_tokens"
 _PROBE = ((5, 6, 7), (5, 6, 7, 8, 9, 10, 11))
 """Two prompts of different lengths, to find out whether the model takes left padding."""
 
@@ -116,11 +117,13 @@ class GenerateEngine:
         self._waiting.extend(request.samples)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
-        return await request.future
+        with explain_out_of_memory("sampling", _MORE_MEMORY):
+            return await request.future
 
     async def load(self, version: int) -> Metrics:
         base = self._version if self._deltas and self._loaded and not self._dirty else None
-        whole = await load_weights(self._begin, self._weights, version, base=base)
+        with explain_out_of_memory("the engine's weights", _MORE_MEMORY):
+            whole = await load_weights(self._begin, self._weights, version, base=base)
         self._loaded = True
         return {"timing_s/load_pause": self._pause_s, **({"weights/whole": float(whole)} if self._deltas else {})}
 

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from dojang.core.errors import ModelError
+from dojang.core.out_of_memory import is_out_of_memory
 from dojang.engine.kv_cache_size import DEFAULT_BYTES, fitting_slots, kv_budget, largest_slot_length, slot_length
 from dojang.engine.shape import Shape
 
-__all__ = ["Budget", "KvCache", "Prefix", "default_kv_cache_bytes", "is_out_of_memory"]
+__all__ = ["Budget", "KvCache", "Prefix", "default_kv_cache_bytes"]
 
 Budget = int | Callable[[], int] | None
 """Bytes for the KV cache, or a function that finds them at the first request; None: `default_kv_cache_bytes`."""
@@ -201,11 +202,6 @@ class Prefix:
     def clear(self) -> None:
         """Drop all results, so that the tokens are prefilled again (after a weight update, for example)."""
         self.num_computed_tokens, self.logits_V, self._kv = 0, None, None
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: the GPU allocator has its own exception type, the CPU allocator only a message."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def default_kv_cache_bytes(

@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dojang.core.out_of_memory import is_out_of_memory
 from dojang.engine.attention import PrefillChunk
 from dojang.engine.backend import make_backend
 from dojang.engine.config import default_prefill_chunk
 from dojang.engine.decode import SampledTokens, StepInputs, sample
 from dojang.engine.decoder import Decoder
-from dojang.engine.kv_cache import Budget, KvCache, Prefix, is_out_of_memory
+from dojang.engine.kv_cache import Budget, KvCache, Prefix
 from dojang.engine.sequence import Request, Sequence
 from dojang.engine.stop_criteria import StopCriteria
 from dojang.types import Completion, Finish

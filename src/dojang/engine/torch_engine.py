@@ -22,6 +22,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dojang.core.checksum import checksum
+from dojang.core.out_of_memory import explain_out_of_memory
 from dojang.engine.decoder import Decoder
 from dojang.engine.kv_cache import default_kv_cache_bytes
 from dojang.engine.scheduler import Scheduler
@@ -35,6 +36,8 @@ from dojang.types import Completion, Metrics, Sampling
 __all__ = ["TorchEngine"]
 
 T = TypeVar("T")
+
+_MORE_MEMORY = "lower rollout.engine.kv_cache_gb, rollout.engine.prefill_chunk_tokens or rollout.max_tokens"
 
 
 @dataclass(eq=False)
@@ -132,7 +135,8 @@ class TorchEngine:
             loop.call_soon(self._submit)
         self._new.append((request, pending))
         try:
-            return await pending.future
+            with explain_out_of_memory("sampling", _MORE_MEMORY):
+                return await pending.future
         except asyncio.CancelledError:
             self._inbox.put(lambda: self._drop(request))
             raise
@@ -157,7 +161,8 @@ class TorchEngine:
     async def load(self, version: int) -> Metrics:
         usable = self._deltas and self._loaded and not self._dirty
         base = self._scheduler.version if usable else None
-        whole = await load_weights(self.begin, self._weights, version, base=base)
+        with explain_out_of_memory("the engine's weights", _MORE_MEMORY):
+            whole = await load_weights(self.begin, self._weights, version, base=base)
         self._loaded = True
         return {"timing_s/load_pause": self._pause_s, **({"weights/whole": float(whole)} if self._deltas else {})}
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from dojang.core.errors import ClusterError, DojangError, RanksLost
+from dojang.core.errors import ClusterError, DojangError, OutOfMemory, RanksLost
 from dojang.core.sum_metrics import sum_metrics
 from dojang.protocols import RolloutEngine
 from dojang.types import Completion, Metrics, Sampling
@@ -74,10 +74,9 @@ class EnginePool:
             replica.load += cost
             try:
                 return await replica.engine.generate(prompt, n, sampling)
-            except (DojangError, ValueError, IndexError):
-                raise  # the request is invalid on every replica
             except Exception as error:
-                if self._closed or not left:
+                invalid = isinstance(error, DojangError | ValueError | IndexError)  # on every replica
+                if self._closed or not left or (invalid and not isinstance(error, OutOfMemory)):
                     raise
                 self._exclude(replica, error)
             finally:

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import torch
 
-from dojang.core.errors import DojangError
+from dojang.core.errors import DojangError, OutOfMemory
 from dojang.loop.group_codec import encode
 from dojang.protocols import ServingEngine, Workflow
 from dojang.rollout_service.client import NotJoined, ServiceClient, VersionGone
@@ -220,10 +220,9 @@ class _Session:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return await self._parts.workflow.run(self._parts.problem(index), index)
-            except DojangError:
-                raise
             except Exception as error:
-                if attempt == _ATTEMPTS:
+                final = isinstance(error, DojangError) and not isinstance(error, OutOfMemory)
+                if final or attempt == _ATTEMPTS:
                     raise
                 logger.warning("prompt %d: %r; trying again", index, error)
                 await asyncio.sleep(attempt * _RETRY_S)

@@ -19,7 +19,7 @@ ref_model_sync, teacher_model         reference model refresh; local teacher of 
 entropy_controller                    protocol of the entropy bonus
 logprob_difference                    log-prob difference of engine and trainer
 memory                                bytes that training keeps, for the trainer and for `dojang plan`
-update_memory                         GPU memory of an update, measured before the first rollout
+update_memory                         GPU memory of an update, measured before the first rollout; out-of-memory errors
 divergence                            stops training that diverges
 config                                settings
 """

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dojang.core.errors import RunDirError
+from dojang.core.out_of_memory import is_out_of_memory
 from dojang.trainer.fsdp import full_tensor
 
 __all__ = [
@@ -143,4 +144,6 @@ def checkpoint_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if is_out_of_memory(error):
+            raise  # the checkpoint is fine
         raise RunDirError(f"checkpoint {path} cannot be read ({error!r}); delete it to fall back") from error

@@ -39,6 +39,7 @@ from dojang.trainer.ref_model_sync import restore_reference, save_reference, syn
 from dojang.trainer.teacher_model import Teacher
 from dojang.trainer.ulysses import attention_heads, check_heads, shard_sequence
 from dojang.trainer.update_memory import (
+    explains_out_of_memory,
     full_micro_batch,
     gradient_bytes,
     memory_metrics,
@@ -54,6 +55,7 @@ OPTIMISER = "optimizer"
 _ENTROPY = "actor/entropy"
 
 
+@explains_out_of_memory
 class TorchTrainer:
     """A Trainer that owns a model with full-precision master weights."""
 

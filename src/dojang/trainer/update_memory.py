@@ -1,22 +1,65 @@
-"""GPU memory that updates will allocate, measured before the first rollout.
+"""GPU memory that updates will allocate, measured before the first rollout; errors of updates that run out of it.
 
 An engine on the same GPU sizes its KV cache at its first request, before the first update. It must leave room for
 gradients, activations, optimizer state and published weights.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from dojang.core.errors import TrainingError
+from dojang.core.out_of_memory import explain_out_of_memory
 from dojang.trainer.fsdp import local_part
 from dojang.trainer.memory import optimizer_bytes
 from dojang.types import Completion, Metrics, Outcome, Sample, Verdict
 
-__all__ = ["full_micro_batch", "gradient_bytes", "memory_metrics", "missing_state_bytes", "peak_bytes"]
+__all__ = [
+    "explains_out_of_memory",
+    "full_micro_batch",
+    "gradient_bytes",
+    "memory_metrics",
+    "missing_state_bytes",
+    "peak_bytes",
+]
+
+T = TypeVar("T", bound=type)
 
 _PROMPT = 16
+_MORE_MEMORY = (
+    "set train.gradient_checkpointing=true, lower train.max_tokens_per_microbatch, rollout.max_tokens or "
+    "rollout.engine.kv_cache_gb, set train.offload, or train a LoRA; `dojang plan` shows what needs memory"
+)
+_NEEDS = {
+    "forward_backward": "an update",
+    "optim_step": "the optimizer step of an update",
+    "score": "the log-probs of samples",
+    "compute_values": "the critic's values",
+    "ref_logprobs": "the reference model's log-probs",
+    "teacher_logprobs": "the teacher's log-probs",
+    "publish": "publishing the weights",
+    "save": "saving a checkpoint",
+    "restore": "restoring a checkpoint",
+}
+"""Methods of a Trainer that allocate memory, and what for."""
+
+
+def explains_out_of_memory(trainer: T) -> T:
+    """Class decorator of a Trainer: its methods raise OutOfMemory, which says what to do, when memory runs out."""
+    for name, what in _NEEDS.items():
+        setattr(trainer, name, _explained(getattr(trainer, name), what))
+    return trainer
+
+
+def _explained(method: Callable[..., Awaitable[Any]], what: str) -> Callable[..., Awaitable[Any]]:
+    @wraps(method)
+    async def explained(*arguments: Any, **named: Any) -> Any:
+        with explain_out_of_memory(what, _MORE_MEMORY):
+            return await method(*arguments, **named)
+
+    return explained
 
 
 def full_micro_batch(tokens: int, max_tokens: int) -> list[Sample]:
@@ -27,19 +70,13 @@ def full_micro_batch(tokens: int, max_tokens: int) -> list[Sample]:
 
 
 def peak_bytes(device: torch.device, compute: Callable[[], None]) -> int:
-    """Computes, and returns the bytes of GPU memory that it allocates at its peak. Raises TrainingError if there is not
+    """Computes, and returns the bytes of GPU memory that it allocates at its peak. Raises OutOfMemory if there is not
     enough."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    try:
+    with explain_out_of_memory(_NEEDS["forward_backward"], _MORE_MEMORY):
         compute()
-    except torch.OutOfMemoryError as error:
-        raise TrainingError(
-            "the GPU has too little memory for an update: set train.gradient_checkpointing=true, lower "
-            "train.max_tokens_per_microbatch or rollout.max_tokens, or train a LoRA; `dojang plan` shows what needs "
-            f"memory ({error})"
-        ) from error
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()  # other CUDA streams cannot use what this one has cached

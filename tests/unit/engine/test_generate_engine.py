@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dojang.core.errors import ModelError
+from dojang.core.errors import ModelError, OutOfMemory
 from dojang.engine.config import EngineParts, TorchEngineConfig
 from dojang.engine.generate_engine import GenerateEngine
 from dojang.engine.torch_engine import TorchEngine
@@ -49,6 +49,17 @@ def run(engine: RolloutEngine, asks: Sequence[Ask]) -> list[list[Completion]]:
             await engine.close()
 
     return asyncio.run(together())
+
+
+def test_out_of_memory_for_one_sample_is_an_error(tokenizer: PreTrainedTokenizerBase) -> None:
+    engine = GenerateEngine(gpt2(), tokenizer, WeightVersions(torch.float32), max_num_seqs=4)
+
+    def scarce(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    engine._model.forward = scarce  # type: ignore[method-assign]
+    with pytest.raises(OutOfMemory, match=r"for sampling: lower rollout\.engine\.max_num_seqs"):
+        run(engine, [(PROMPTS[0], 3, WARM)])
 
 
 def test_tokens_and_log_probs_are_those_of_the_torch_engine(

@@ -14,7 +14,7 @@ from lookahead_decode import LookaheadRunner
 from run_engine import run
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.core.errors import ModelError
+from dojang.core.errors import ModelError, OutOfMemory
 from dojang.engine.decoder import Attend
 from dojang.engine.torch_engine import TorchEngine
 from dojang.types import Completion, Sampling, Span, StopLine
@@ -349,10 +349,45 @@ def test_out_of_memory_for_one_sequence_is_an_error(make: Make) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
         engine._scheduler._decoder.forward = never  # type: ignore[method-assign]
-        with pytest.raises(torch.OutOfMemoryError):
+        with pytest.raises(OutOfMemory, match=r"for sampling: lower rollout\.engine\.kv_cache_gb"):
             await engine.generate(PROMPT, 3, HOT)
 
     run(make(), play)
+
+
+def test_out_of_memory_for_the_kv_cache_is_an_error_and_the_engine_continues(make: Make) -> None:
+    engine = make()
+    cache = engine._scheduler._cache
+    allocate = cache._allocate
+
+    def scarce(capacity: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if capacity:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return allocate(capacity, length)
+
+    async def play(engine: TorchEngine) -> list[Completion]:
+        cache._allocate = scarce  # type: ignore[method-assign]
+        with pytest.raises(OutOfMemory, match=r"for sampling: lower rollout\.engine\.kv_cache_gb"):
+            await engine.generate(PROMPT, 3, HOT)
+        cache._allocate = allocate  # type: ignore[method-assign]
+        return await engine.generate(PROMPT, 3, HOT)
+
+    assert [each.tokens for each in run(engine, play)] == [each.tokens for each in alone(make, PROMPT, 3, HOT)]
+
+
+def test_out_of_memory_while_loading_weights_is_an_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scarce(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    engine = make()
+    monkeypatch.setattr("dojang.engine.torch_engine.apply_update", scarce)
+
+    async def play(engine: TorchEngine) -> None:
+        engine._weights.publish(1, {name: each.clone() for name, each in engine._scheduler.weights.items()})
+        with pytest.raises(OutOfMemory, match="too little memory for the engine's weights"):
+            await engine.load(1)
+
+    run(engine, play)
 
 
 def test_engine_thread_count_does_not_leak(make: Make) -> None:

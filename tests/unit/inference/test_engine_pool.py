@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from dojang.core.errors import ClusterError, ModelError, RanksLost
+from dojang.core.errors import ClusterError, ModelError, OutOfMemory, RanksLost
 from dojang.inference.engine_pool import EnginePool
 from dojang.types import Completion, Sampling
 
@@ -93,6 +93,16 @@ def test_requests_of_a_failed_replica_go_to_another() -> None:
         engines[0].error = None
         await asyncio.sleep(0.1)
         assert pool.ready == 3
+
+    run(play)
+
+
+def test_requests_of_a_replica_without_memory_go_to_another() -> None:
+    async def play(pool: EnginePool, engines: list[Fake]) -> None:
+        engines[0].error = OutOfMemory("the GPU has too little memory")
+        groups = await asyncio.gather(*(pool.generate((at,), 2, SAMPLING) for at in range(6)))
+        assert [group[1].tokens for group in groups] == [(at, 1) for at in range(6)]
+        assert pool.ready == 2
 
     run(play)
 
