@@ -22,10 +22,11 @@ ALIKE += ["model.dtype=float64"]
 
 
 def ledger(run: Path) -> Ledger:
-    """Every sample of a run. Probabilities differ in the last place, by who computed them."""
+    """Every sample of a run. Log-probs differ in the last place, by who computed them;
+    results of tests have times."""
     return {
         path.name: [
-            {key: value for key, value in row.items() if key not in ("logprobs", "seconds")}
+            {key: value for key, value in row.items() if key not in ("logprobs", "tests")}
             for row in pq.read_table(path).to_pylist()
         ]
         for path in sorted((run / "rollouts").rglob("*.parquet"))

@@ -18,7 +18,7 @@ from itertools import chain
 from random import Random
 from typing import Any, ClassVar, Literal, TypeVar
 
-from dojang.types import Outcome
+from dojang.types import Outcome, TestResult
 
 __all__ = [
     "CallTest",
@@ -218,28 +218,6 @@ class Submission:
     def digest(self) -> str:
         """Hash of the contents; equal submissions get the same judgement."""
         return _digest(self.language, self.source, self.test_suite.digest, self.stop)
-
-
-@dataclass(frozen=True, slots=True)
-class TestResult:
-    """Result of one test."""
-
-    __test__ = False  # pytest would collect the class otherwise
-
-    test: int
-    """Index of the test."""
-    outcome: Outcome
-    cpu_s: float = 0.0
-    wall_s: float = 0.0
-    memory_mb: float = 0.0
-    exit_code: int | None = None
-    signal: str | None = None
-    """SIGSEGV, SIGSYS (a forbidden system call), ..."""
-    detail: str = ""
-    output: str = ""
-    """First part of standard output, for failed tests."""
-    errors: str = ""
-    """Last part of standard error, for failed tests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ Problem ──► Completion ──► Verdict ──► Sample ──► Group
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from dojang.core.arrays import float_array, read_only
+from dojang.core.outcomes import Outcome, TestResult
 
 if TYPE_CHECKING:  # numpy is imported late: the records are read by code that starts fast
     import numpy as np
@@ -32,6 +32,7 @@ __all__ = [
     "Sampling",
     "Span",
     "StopLine",
+    "TestResult",
     "Verdict",
     "plain_prompt",
 ]
@@ -168,20 +169,6 @@ class Completion:
             raise ValueError(f"{len(self.tokens)} tokens but {len(self.plain_logprobs)} plain log-probs")
 
 
-class Outcome(StrEnum):
-    """Result of grading a completion. JUDGE_ERROR is an infrastructure failure, never the completion's fault."""
-
-    ACCEPTED = "accepted"
-    WRONG = "wrong"
-    NO_ANSWER = "no_answer"
-    COMPILE_ERROR = "compile_error"
-    RUNTIME_ERROR = "runtime_error"
-    TIME_LIMIT = "time_limit"
-    MEMORY_LIMIT = "memory_limit"
-    OUTPUT_LIMIT = "output_limit"
-    JUDGE_ERROR = "judge_error"
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Graded result of one completion."""
@@ -199,6 +186,8 @@ class Verdict:
     """Sandbox isolation of the judged program; empty if no program ran."""
     terms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """(weight, value) of each reward term, which GDPO normalises. If empty: `parts`, each with weight 1."""
+    tests: tuple[TestResult, ...] = ()
+    """Results of the tests of a judged program, in their order; fewer if judging stopped early."""
 
     def __post_init__(self) -> None:
         if (self.reward is None) != (self.outcome is Outcome.JUDGE_ERROR):

@@ -93,6 +93,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
                     directory,
                     leading.policy.tokenizer,
                     {role: part.policy.tokenizer for role, part in parts.items()},
+                    config.track.test_results,
                 ),
                 ConsoleTracker(
                     console,

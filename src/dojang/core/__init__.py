@@ -12,6 +12,7 @@ child_process.py  programs that end with this process
 user_code.py    file and line of an exception in the user's code
 in_process.py   names for functions given as Python objects
 arrays.py       read-only arrays of records
+outcomes.py     outcome of a completion, result of a test
 checksum.py     checksum over weights
 out_of_memory.py  out-of-memory errors of torch, with remedies
 output_head.py  float32 logits

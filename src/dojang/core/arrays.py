@@ -22,7 +22,7 @@ def float_array(values: "Sequence[float] | Floats") -> "Floats":
     found = np.asarray(values)
     if found.dtype != np.float32:
         found = found.astype(np.float64, copy=False)
-        with np.errstate(over="ignore"):  # such a number stays float64
+        with np.errstate(over="ignore", invalid="ignore"):  # such a number stays float64; damaged bytes may be NaN
             narrow = found.astype(np.float32)
         found = narrow if np.array_equal(narrow, found, equal_nan=True) else found
     return read_only(found)

@@ -28,6 +28,21 @@ ROLLOUT_COLUMNS: dict[str, str] = {
     "advantage": "float64",
     "detail": "string",
     "isolation": "string",
+    "spans": "list<span>",
+    "tests": "list<test>",
+}
+_SPAN = {"version": pa.int32(), "start": pa.int32(), "end": pa.int32()}
+_TEST = {
+    "test": pa.int32(),
+    "outcome": pa.string(),
+    "cpu_s": pa.float32(),
+    "wall_s": pa.float32(),
+    "memory_mb": pa.float32(),
+    "exit_code": pa.int32(),
+    "signal": pa.string(),
+    "detail": pa.string(),
+    "output": pa.string(),
+    "errors": pa.string(),
 }
 
 
@@ -42,5 +57,7 @@ def rollout_schema() -> pa.Schema:
         "list<bool>": pa.list_(pa.bool_()),
         "list<float64>": pa.list_(pa.float64()),
         "map<string, float64>": pa.map_(pa.string(), pa.float64()),
+        "list<span>": pa.list_(pa.struct(_SPAN.items())),
+        "list<test>": pa.list_(pa.struct(_TEST.items())),
     }
     return pa.schema([(name, types[kind]) for name, kind in ROLLOUT_COLUMNS.items()])

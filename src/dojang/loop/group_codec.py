@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from dojang.types import Finish, Group, Outcome, Problem, Sample, Span, Verdict
+from dojang.types import Finish, Group, Outcome, Problem, Sample, Span, TestResult, Verdict
 
 __all__ = ["Batches", "decode", "decode_batches", "encode", "encode_batches"]
 
@@ -29,7 +29,7 @@ _INTS = ("version", "index", "turn")
 _TEXTS = ("finish", "role")
 _NUMBERS = ("advantage", "temperature")
 _SAMPLE = {*_INTS, *_TEXTS, *_NUMBERS, "size", "floats", "text", "spans", "verdict"}
-_VERDICT = {"outcome", "reward", "passed", "total", "parts", "detail", "seconds", "isolation", "terms"}
+_VERDICT = {"outcome", "reward", "passed", "total", "parts", "detail", "seconds", "isolation", "terms", "tests"}
 _LARGEST = 2**63 - 1
 
 
@@ -165,7 +165,15 @@ def _verdict_row(verdict: Verdict) -> dict[str, Any]:
         "seconds": float(verdict.seconds),
         "isolation": str(verdict.isolation),
         "terms": {str(name): [float(each) for each in term] for name, term in verdict.terms.items()},
+        "tests": [_test_row(each) for each in verdict.tests],
     }
+
+
+def _test_row(result: TestResult) -> list[Any]:
+    """A list instead of a mapping: a sample may have a hundred of them."""
+    costs = (float(result.cpu_s), float(result.wall_s), float(result.memory_mb))
+    texts = (result.signal, result.detail, result.output, result.errors)
+    return [int(result.test), result.outcome.value, *costs, result.exit_code, *texts]
 
 
 def _sample(row: dict[str, Any], rest: _Bytes) -> Sample:
@@ -208,6 +216,24 @@ def _verdict(row: dict[str, Any]) -> Verdict:
         seconds=_number(row["seconds"], "seconds"),
         isolation=_text(row["isolation"], "isolation"),
         terms=terms,  # type: ignore[arg-type]  # of two numbers each
+        tests=tuple(_test(each) for each in _items(row["tests"], "tests")),
+    )
+
+
+def _test(row: object) -> TestResult:
+    test, outcome, cpu_s, wall_s, memory_mb, exit_code, signal, *texts = _items(row, "test", 10)
+    detail, output, errors = (_text(each, "text of a test") for each in texts)
+    return TestResult(
+        test=_integer(test, "test"),
+        outcome=Outcome(_text(outcome, "outcome of a test")),
+        cpu_s=_number(cpu_s, "cpu_s"),
+        wall_s=_number(wall_s, "wall_s"),
+        memory_mb=_number(memory_mb, "memory_mb"),
+        exit_code=None if exit_code is None else _integer(exit_code, "exit_code"),
+        signal=None if signal is None else _text(signal, "signal"),
+        detail=detail,
+        output=output,
+        errors=errors,
     )
 
 

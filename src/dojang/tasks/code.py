@@ -39,6 +39,7 @@ from dojang.programs import (
     Limits,
     Stop,
     Submission,
+    TestResult,
     TestSuite,
     sampled,
 )
@@ -53,6 +54,8 @@ __all__ = ["CodeConfig", "CodeReference", "CodeTask", "read_reference"]
 
 NO_PROGRAM = -1.0
 NOT_COMPILED = -0.5
+_SHOWN_FAILURES = 3
+"""Failed tests of a program whose outputs are kept."""
 
 _SHAPES: Mapping[str, Callable[[float], float]] = {
     "fraction": float,
@@ -223,6 +226,7 @@ class CodeTask(RewardedTask):
             detail=f"{problem.id}: {judgement.detail}" if failed else judgement.detail,
             seconds=judgement.seconds,
             isolation="" if judgement.outcome is Outcome.JUDGE_ERROR else judgement.isolation,
+            tests=_recorded(judgement.results),
         )
 
     def _reward(self, outcome: Outcome, fraction: float) -> float:
@@ -231,6 +235,14 @@ class CodeTask(RewardedTask):
         if outcome is Outcome.TIME_LIMIT:
             return 0.0
         return float(self._shape(fraction))
+
+
+def _recorded(results: Sequence[TestResult]) -> tuple[TestResult, ...]:
+    """Results without the outputs of all but the first failed tests: those tell what went wrong, and a sample with a
+    hundred failed tests would have hundreds of kilobytes of them."""
+    failed = [result.test for result in results if result.outcome is not Outcome.ACCEPTED]
+    shown = frozenset(failed[:_SHOWN_FAILURES])
+    return tuple(each if each.test in shown else replace(each, output="", errors="") for each in results)
 
 
 def _joined(prefix: str, program: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -18,8 +18,9 @@ from dojang.track.exporter import Exporters, Sink
 from dojang.track.mlflow import MlflowConfig, MlflowSink
 from dojang.track.wandb import WandbConfig, WandbSink
 
-__all__ = ["PrometheusConfig", "TrackConfig"]
+__all__ = ["PrometheusConfig", "TestResults", "TrackConfig"]
 
+TestResults = Literal["all", "failed", "none"]
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -33,8 +34,11 @@ class PrometheusConfig(Section):
 
 
 class TrackConfig(Section):
-    """Exporters to services outside the run directory. The run directory holds everything; no exporter blocks a run."""
+    """Records of the run directory, and exporters to services outside it. No exporter blocks a run."""
 
+    test_results: TestResults = "all"
+    """Results of single tests in the rollout files: all, of failed tests, or none. Outputs are kept of the first failed
+    tests only."""
     mlflow: MlflowConfig | None = None
     """Export to MLflow; also enabled by the environment variable MLFLOW_TRACKING_URI."""
     wandb: WandbConfig | None = None

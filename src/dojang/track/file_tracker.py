@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from dojang.core.rollout_schema import rollout_schema
 from dojang.core.run_dir import RunDir, append_whole, disk_errors, write_atomic
-from dojang.types import Group, Metrics, Sample
+from dojang.track.config import TestResults
+from dojang.types import Group, Metrics, Outcome, Sample, TestResult
 
 __all__ = ["FileTracker"]
 
@@ -26,11 +28,14 @@ class FileTracker:
         directory: RunDir,
         tokenizer: PreTrainedTokenizerBase,
         others: Mapping[str, PreTrainedTokenizerBase] = NONE,
+        test_results: TestResults = "all",
     ) -> None:
-        """`others` maps roles to their tokenizers, where they differ from `tokenizer`."""
+        """`others` maps roles to their tokenizers, where they differ from `tokenizer`. `test_results`: which results of
+        tests to write."""
         self._directory = directory
         self._tokenizer = tokenizer
         self._others = others
+        self._test_results = test_results
 
     def metrics(self, step: int, values: Metrics) -> None:
         line = json.dumps({"step": step, **values}, allow_nan=False) + "\n"
@@ -74,4 +79,15 @@ class FileTracker:
             "advantage": sample.advantage,
             "detail": sample.verdict.detail,
             "isolation": sample.verdict.isolation,
+            "spans": [asdict(each) for each in sample.spans],
+            "tests": [_test_row(each) for each in self._recorded(sample.verdict.tests)],
         }
+
+    def _recorded(self, tests: Sequence[TestResult]) -> Sequence[TestResult]:
+        if self._test_results == "failed":
+            return [each for each in tests if each.outcome is not Outcome.ACCEPTED]
+        return tests if self._test_results == "all" else ()
+
+
+def _test_row(result: TestResult) -> dict[str, Any]:
+    return {**asdict(result), "outcome": str(result.outcome)}

@@ -11,13 +11,28 @@ import numpy as np
 import pytest
 
 from dojang.loop.group_codec import decode, decode_batches, encode, encode_batches
-from dojang.types import Group, Message, Outcome, Problem, Sample, Span, Verdict
+from dojang.types import Group, Message, Outcome, Problem, Sample, Span, TestResult, Verdict
 
 STREAMS = ("token_rewards", "old_logprobs", "values", "advantages", "returns")
 
 
 def problem(prompt_index: int) -> Problem:
     return Problem(f"sums/{prompt_index % 5}", "sums", (Message("user", "1+1?"),), "2")
+
+
+def random_test(random: Random, at: int) -> TestResult:
+    return TestResult(
+        test=at,
+        outcome=random.choice(list(Outcome)),
+        cpu_s=random.random(),
+        wall_s=random.random(),
+        memory_mb=random.random(),
+        exit_code=random.choice((None, 0, 1, 139)),
+        signal=random.choice((None, "SIGSEGV")),
+        detail=random.choice(("", "the answer is 4")),
+        output=random.choice(("", "\x00 \udc9f\n", "5")),
+        errors=random.choice(("", "Traceback")),
+    )
 
 
 def random_sample(random: Random, *, judged: bool = True) -> Sample:
@@ -36,6 +51,7 @@ def random_sample(random: Random, *, judged: bool = True) -> Sample:
         seconds=random.random(),
         isolation=random.choice(("", "namespaces")),
         terms={"format": (0.5, 0.25)} if random.random() < 0.5 else {},
+        tests=tuple(random_test(random, at) for at in range(random.randrange(3))),
     )
     return Sample(
         tokens=[random.choice((0, 5, 151_643, 2**31 - 1)) for _ in range(size)],

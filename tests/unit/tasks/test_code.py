@@ -125,6 +125,17 @@ def test_compile_error_reward() -> None:
         assert (verdict.detail, verdict.isolation) == ("1:1: error", "namespaces")
 
 
+def test_verdict_keeps_all_results_and_the_outputs_of_the_first_failed_tests() -> None:
+    outcomes = (OK, Outcome.WRONG, Outcome.WRONG, OK, Outcome.WRONG, Outcome.WRONG)
+    results = tuple(TestResult(at, each, cpu_s=0.5, output="5", errors="no") for at, each in enumerate(outcomes))
+    reply = Judgement(Outcome.WRONG, results, 6, Isolation.SECCOMP)
+    tests = grade(ScriptedJudge(reply=reply)).tests
+    assert [each.outcome for each in tests] == list(outcomes)
+    assert {each.cpu_s for each in tests} == {0.5}
+    assert [each.output for each in tests] == ["", "5", "5", "", "5", ""]
+    assert [each.errors for each in tests] == ["", "no", "no", "", "no", ""]
+
+
 def test_judge_failure_has_no_reward() -> None:
     reply = Judgement(Outcome.JUDGE_ERROR, (TestResult(0, OK),), 4, Isolation.SECCOMP, "no compiler", 1.5)
     verdict = grade(ScriptedJudge(reply=reply))

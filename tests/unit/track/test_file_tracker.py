@@ -9,8 +9,9 @@ import pytest
 from dojang.core.errors import RunDirError
 from dojang.core.rollout_schema import ROLLOUT_COLUMNS
 from dojang.core.run_dir import RunDir
+from dojang.track.config import TestResults
 from dojang.track.file_tracker import FileTracker
-from dojang.types import Group, Message, Outcome, Problem, Sample, Verdict
+from dojang.types import Group, Message, Outcome, Problem, Sample, Span, TestResult, Verdict
 
 
 @pytest.fixture
@@ -49,6 +50,39 @@ def test_rollouts_read_back_unchanged(directory: RunDir, tokenizer) -> None:
     assert (first["question"], first["prompt"], first["response"]) == ("what is 1+1?", "what is 1+1?", sample.text)
     assert (first["outcome"], first["reward"], first["advantage"]) == ("accepted", 1.5, 0.7)
     assert dict(first["reward_parts"]) == {"format": 1.0, "correct": 1.0}
+
+
+TESTS = (
+    TestResult(0, Outcome.ACCEPTED, cpu_s=0.25, wall_s=0.5, memory_mb=8.0, exit_code=0),
+    TestResult(1, Outcome.RUNTIME_ERROR, signal="SIGSEGV", detail="killed", output="4 \x00", errors="oh"),
+)
+
+
+@pytest.mark.parametrize(("kept", "numbers"), [("all", [0, 1]), ("failed", [1]), ("none", [])])
+def test_weight_versions_and_results_of_tests_are_recorded(
+    directory: RunDir, tokenizer, kept: TestResults, numbers: list[int]
+) -> None:
+    made = group(tokenizer)
+    first = made.samples[0]
+    size = len(first.tokens)
+    verdict = replace(first.verdict, tests=TESTS)
+    sample = replace(first, verdict=verdict, spans=(Span(3, size - 4, size - 1), Span(5, size - 1, size)))
+    FileTracker(directory, tokenizer, test_results=kept).groups(5, "train", [replace(made, samples=(sample,))])
+    (row,) = pq.read_table(directory.rollouts("train", 5)).to_pylist()
+    assert row["spans"] == [
+        {"version": 3, "start": size - 4, "end": size - 1},
+        {"version": 5, "start": size - 1, "end": size},
+    ]
+    assert [each["test"] for each in row["tests"]] == numbers
+    if kept == "all":
+        passed, failed = row["tests"]
+        assert (passed["outcome"], passed["cpu_s"], passed["exit_code"], passed["signal"]) == (
+            "accepted",
+            0.25,
+            0,
+            None,
+        )
+        assert (failed["outcome"], failed["signal"], failed["errors"]) == ("runtime_error", "SIGSEGV", "oh")
 
 
 def test_unjudged_samples_are_recorded_without_reward(directory: RunDir, tokenizer, make_group) -> None:
