@@ -9,6 +9,8 @@ from dojang.types import Message, Problem
 
 __all__ = ["HumanEval"]
 
+_CPU_S = 3.0
+"""CPU seconds of a problem, as in the authors' harness, which counts wall time. Their solutions take at most 0.4."""
 INSTRUCTION = "Complete this Python function. Answer with the whole function, in one ```python block."
 
 
@@ -25,7 +27,7 @@ class HumanEval(Dataset):
             messages=(Message("user", f"{INSTRUCTION}\n\n```python\n{prompt.rstrip()}\n```"),),
             reference={
                 "private": [{"code": f"{row['test']}\ncheck(candidate)", "function": name}],
-                "limits": {"cpu_s": 10.0, "memory_mb": 512},
+                "limits": {"cpu_s": _CPU_S, "memory_mb": 512},
                 "language": "python3",
                 # Imports and helpers before the function, which an answer need not repeat.
                 "prefix": prompt[: re.search(rf"^def {re.escape(name)}\b", prompt, re.MULTILINE).start()],  # type: ignore[union-attr]

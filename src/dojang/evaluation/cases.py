@@ -102,7 +102,8 @@ def _case(
             raise ConfigError(f"--shots is for gsm8k; {label} has no examples to show")
         data = {**data, "shots": shots}
     if task.get("name") == "code":
-        task = {**task, "max_tests": None}  # run all tests: a program is wrong if it fails any of them
+        # All tests, with their own limits: a program is wrong if it fails any of them.
+        task = {**task, "max_tests": None, "max_cpu_s": None}
     temperature = float(options.samples > 1) if options.temperature is None else options.temperature
     model = {"name": subject.path, "device": options.device, "dtype": options.dtype}
     template = subject.settings.get("model", {}).get("chat_template_kwargs")

@@ -86,6 +86,10 @@ class CodeConfig(RewardedTaskConfig):
     on benchmarks (`dojang eval`, eval.benchmarks) run all by default."""
     test_seed: int = 0
     """Seed of that draw."""
+    max_cpu_s: float | None = Field(default=None, ge=0.01, le=3600)
+    """Maximum of the problems' limits of CPU seconds per test (docs/judge.md): lower ones stay. A step waits for the
+    slowest program, so a low maximum makes steps with endless programs faster. Evaluations on benchmarks use the
+    problems' own limits by default."""
     checker: Literal["contest", "tokens", "caseless", "floats", "exact", "unordered"] | None = None
     """Checker that compares outputs, overriding that of each problem except checker programs. null: each problem's
     checker, which is contest in contest datasets and tokens where a problem names none (docs/judge.md)."""
@@ -107,8 +111,8 @@ class CodeConfig(RewardedTaskConfig):
             yield f"task.reward_shape={self.reward_shape} gives -1 without a program; set task.reward_shape=binary"
 
     def for_benchmark(self) -> Self:
-        """Copy that runs all tests."""
-        return self.model_copy(update={"max_tests": None})
+        """Copy that runs all tests, with the problems' own limits."""
+        return self.model_copy(update={"max_tests": None, "max_cpu_s": None})
 
     def make(self, problems: Mapping[str, Sequence[Problem]], judge: Judge | None = None) -> "CodeTask":
         """Creates the task; the caller closes the judge."""
@@ -136,7 +140,10 @@ class CodeConfig(RewardedTaskConfig):
                 f"its tests call Python functions, but programs are in {language}; use task.language=python3"
             )
         chosen = sampled(tests, self.max_tests or len(tests), _seed(self.test_seed, problem.id))
-        return JudgeInput(language, reference.prefix, TestSuite(chosen, reference.limits, _checker(self, reference)))
+        limits = reference.limits
+        if self.max_cpu_s is not None:
+            limits = replace(limits, cpu_s=min(limits.cpu_s, self.max_cpu_s))
+        return JudgeInput(language, reference.prefix, TestSuite(chosen, limits, _checker(self, reference)))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dojang.data.prepare_rows import Unusable, prepare
 from dojang.data.prepared import PreparedConfig
 from dojang.data.readers import find
 from dojang.judge.pool import JudgePool
+from dojang.programs import Judgement, Submission
 from dojang.tasks.code import CodeConfig
 from dojang.types import Outcome, Problem
 
@@ -62,6 +63,39 @@ def test_mbpp_prepared_and_its_solutions_accepted(shared_data: Path, tmp_path: P
     problems = PreparedConfig(path=tmp_path / "out").load("train")
     solutions = {f"mbpp/{row['task_id']}": row["code"] for row in map(json.loads, source.read_text().splitlines())}
     assert graded(problems[:40], solutions) == {Outcome.ACCEPTED: 40}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dataset", "limit"), [("humaneval", 3.0), ("mbpp", 3.0)])
+def test_solutions_take_a_fraction_of_the_cpu_limit(shared_data: Path, dataset: str, limit: float) -> None:
+    """On a busy machine too: half of the limit at most."""
+    kind = {"humaneval": HumanEval, "mbpp": Mbpp}[dataset]()
+    problems, submissions = list[Problem](), list[Submission]()
+    for path in sorted((shared_data / dataset).iterdir()):
+        for row in rows_of(path):
+            problem = kind.problem(row, "")
+            judge_input = CodeConfig(tests="all", max_tests=None).judge_input(problem)
+            (solution,) = kind.known(row).good
+            problems.append(problem)
+            submissions.append(Submission(judge_input.language, solution, judge_input.test_suite))
+
+    async def judge_all() -> list[Judgement]:
+        async with JudgePool(cache=cache_root()) as judge:
+            return await asyncio.gather(*map(judge.judge, submissions))
+
+    others = dict[str, float]()
+    for problem, submission, judgement in zip(problems, submissions, asyncio.run(judge_all()), strict=True):
+        allowed = submission.test_suite.limits.cpu_s
+        assert judgement.outcome is Outcome.ACCEPTED, (problem.id, judgement.detail)
+        assert max(result.cpu_s for result in judgement.results) < allowed / 2, problem.id
+        if allowed != limit:
+            others[problem.id] = allowed
+    assert others == ({"mbpp/123": 20.0} if dataset == "mbpp" else {})
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    return json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
 
 
 def test_training_problems_that_are_in_the_test_split_of_mbpp_are_dropped(shared_data: Path, tmp_path: Path) -> None:

@@ -110,14 +110,14 @@ def test_recipe_gives_the_dataset(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "model: {name: org/other, chat_template_kwargs: {enable_thinking: false}}\ndata: {name: tiny_programs}\n"
-        "task: {name: code, language: python3, reward_shape: all_or_nothing, max_tests: 7}\n"
+        "task: {name: code, language: python3, reward_shape: all_or_nothing, max_tests: 7, max_cpu_s: 0.5}\n"
         "rollout: {max_tokens: 77, engine: {max_num_seqs: 5}}\neval: {samples: 4, temperature: 1.0}\nruntime: ray\n"
     )
     found = case("dojang-tiny-code", recipe=str(path))
     assert (found.model.name, found.model.chat_template_kwargs) == ("dojang-tiny-code", {"enable_thinking": False})
     assert (found.rollout.max_tokens, found.rollout.engine.max_num_seqs, found.runtime.name) == (77, 5, "local")
     assert isinstance(found.task, CodeConfig)
-    assert found.task.reward_shape == "all_or_nothing"
+    assert (found.task.reward_shape, found.task.max_tests, found.task.max_cpu_s) == ("all_or_nothing", None, None)
     assert case("dojang-tiny-code", "", "rollout.max_tokens=8", recipe=str(path)).rollout.max_tokens == 8
 
 

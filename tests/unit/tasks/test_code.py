@@ -270,6 +270,13 @@ def test_json_mapping_as_reference() -> None:
     assert judge.seen[0].test_suite.limits.cpu_s == 3
 
 
+@pytest.mark.parametrize(("most", "used"), [(None, 3.0), (1.5, 1.5), (10.0, 3.0)])
+def test_max_cpu_s_lowers_the_limit_of_a_problem(most: float | None, used: float) -> None:
+    problem = make_problem(CodeReference(io_tests(1), limits=Limits(cpu_s=3.0, wall_s=7.0, memory_mb=99)))
+    found = CodeConfig(max_cpu_s=most).judge_input(problem).test_suite.limits
+    assert found == Limits(cpu_s=used, wall_s=7.0, memory_mb=99)
+
+
 IO = {"input": "1", "output": "2"}
 
 
@@ -339,6 +346,7 @@ def test_the_default_configuration() -> None:
         "tests": "private",
         "max_tests": 50,
         "test_seed": 0,
+        "max_cpu_s": None,
         "checker": None,
         "stop_at": "next_turn",
         "rewards": {},
@@ -348,7 +356,15 @@ def test_the_default_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"max_tests": 0}, {"language": "cobol"}, {"reward_shape": "square"}, {"tests": "some"}, {"seed": 1}]
+    "settings",
+    [
+        {"max_tests": 0},
+        {"max_cpu_s": 0.0},
+        {"language": "cobol"},
+        {"reward_shape": "square"},
+        {"tests": "some"},
+        {"seed": 1},
+    ],
 )
 def test_invalid_configuration_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValidationError):

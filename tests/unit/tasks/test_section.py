@@ -25,8 +25,8 @@ def test_workers_are_set_only_where_a_task_has_them() -> None:
     assert code.with_workers(3) is code
 
 
-def test_benchmarks_run_all_tests() -> None:
-    assert CodeConfig(max_tests=5).for_benchmark().max_tests is None
+def test_benchmarks_run_all_tests_with_their_own_limits() -> None:
+    assert CodeConfig(max_tests=5, max_cpu_s=1.0).for_benchmark() == CodeConfig(max_tests=None)
     maths = MathsConfig()
     assert maths.for_benchmark() is maths
 
