@@ -199,7 +199,7 @@ def _memory(subject: Subject, found: Estimate) -> Iterator[Finding]:
 
 def _judging(subject: Subject, found: Estimate) -> Iterator[Finding]:
     times, layout = found.times, found.layout
-    others = times.generate + times.update
+    others = times.generate + times.train
     if times.judge > max(others, _NOTICED):
         needed = found.work.sequences * judge_core_s(subject.config, subject.language) / max(others, 1e-9)
         yield Finding(

@@ -10,7 +10,7 @@ from dojang.planning.kv_cache_memory import Cache
 from dojang.planning.layout import Layout
 from dojang.planning.memory_use import PlannedModel
 from dojang.planning.overlap import bottleneck, overlap_gain
-from dojang.planning.speed import Machine, generate_s, optimizer_s, server_slots, update_s
+from dojang.planning.speed import Machine, generate_s, optimizer_s, server_slots, teacher_s, update_s
 from dojang.planning.tokens_per_step import Work
 
 __all__ = ["Times", "estimate_times", "judge_core_s"]
@@ -34,6 +34,8 @@ class Times:
     usd_an_hour: float | None
     benchmarks: float = 0.0
     """Seconds of all evaluations on eval.benchmarks."""
+    teacher: float = 0.0
+    """Seconds of a local teacher's log-probs."""
     samples: bool = True
     """Whether a step samples; SFT samples only in evaluations."""
 
@@ -43,18 +45,23 @@ class Times:
         return max(self.generate + self.judge / self.waves, self.judge) if self.samples else 0.0
 
     @property
+    def train(self) -> float:
+        """Seconds of the trainer, which rollouts may overlap with."""
+        return self.teacher + self.update
+
+    @property
     def step(self) -> float:
-        return self.rollout + self.update + self.publish
+        return self.rollout + self.train + self.publish
 
     @property
     def overlap_gain(self) -> float:
         """Largest speed-up of a step if rollouts and updates overlap."""
-        return overlap_gain(self.rollout, self.update, self.publish)
+        return overlap_gain(self.rollout, self.train, self.publish)
 
     @property
     def bottleneck(self) -> str:
         """Stage that limits a step if rollouts and updates overlap."""
-        return bottleneck(self.rollout, self.update)
+        return bottleneck(self.rollout, self.train)
 
     @property
     def hours(self) -> float:
@@ -70,6 +77,7 @@ class Times:
             "generate_s": self.generate,
             "judge_s": self.judge,
             "rollout_s": self.rollout,
+            "teacher_s": self.teacher,
             "update_s": self.update,
             "publish_s": self.publish,
             "step_s": self.step,
@@ -91,7 +99,7 @@ def estimate_times(
     language: str,
 ) -> Times:
     """Estimates the times of a run; `cache` is the KV cache of the torch engine."""
-    generate, learn, publish = 0.0, list[float](), list[float]()
+    generate, learn, publish, teacher = 0.0, list[float](), list[float](), list[float]()
     waves = 1
     for role, model in planned.items():
         itemsize = 4 if layout.gpu is None and model.config.model.dtype != "bfloat16" else 2
@@ -107,6 +115,7 @@ def estimate_times(
         learned = model.shape.parameters if config.train.lora is None else 0
         updates = work.updates * optimizer_s(machine, model, learned, own)
         learn.append(model.config.train.ppo_epochs * (update_s(machine, model, work, role, own) + updates))
+        teacher.append(teacher_s(machine, model, work, role, own))
         publish.append(_publish_s(machine, model, own))
     together = max if layout.on_ray else sum  # on a Ray cluster the roles update at the same time
     generate += (SAMPLE_S if layout.gpu else CPU_SAMPLE_S) * work.sequences
@@ -130,6 +139,7 @@ def estimate_times(
         sum(work.answered(role) for role in planned),
         layout.usd,
         sum(benchmarks) * answer,
+        teacher=together(teacher),
         samples=config.algo.name != "sft",
     )
 

@@ -39,7 +39,7 @@ class Subject:
                 each,
                 self.shapes[role],
                 reference=algorithm.requirements.reference or _asks_reference(each),
-                teacher=_teacher_parameters(each),
+                teacher=_teacher_shape(each),
                 critic=algorithm.requirements.critic,
                 limit=algorithm.requirements.limit,
             )
@@ -50,14 +50,13 @@ def _asks_reference(config: RunConfig) -> bool:
     return config.distillation is not None and config.distillation.teacher == "reference"
 
 
-def _teacher_parameters(config: RunConfig) -> int:
-    """Number of parameters of a local teacher; 0 without one, or if its size is unknown."""
+def _teacher_shape(config: RunConfig) -> Shape | None:
+    """Shape of a local teacher; None without one, or if it is unknown."""
     name = config.distillation.local_model if config.distillation is not None else ""
     try:
-        shape, _ = find_shape(name) if name else (None, "")
+        return find_shape(name)[0] if name else None
     except ModelError:
-        return 0
-    return shape.parameters if shape is not None else 0
+        return None
 
 
 @dataclass(frozen=True, slots=True)

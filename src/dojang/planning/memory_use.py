@@ -35,10 +35,15 @@ class PlannedModel:
     shape: Shape
     reference: bool
     critic: bool
-    teacher: int = 0
-    """Number of parameters of the local teacher model, or 0."""
+    teacher: Shape | None = None
+    """Local teacher model of distillation; None without one, or if its shape is unknown."""
     limit: bool = False
     """Whether a forward pass over all tokens precedes the update (M2PO)."""
+
+    @property
+    def own_teacher(self) -> bool:
+        """Whether the policy itself is the teacher (self-distillation)."""
+        return self.config.distillation is not None and self.config.distillation.teacher == "policy"
 
     @property
     def precision(self) -> str:
@@ -231,7 +236,8 @@ class _Device:
 
     @property
     def teacher(self) -> float:
-        return self.compute * self.model.teacher / self.layout.ranks
+        shape = self.model.teacher
+        return self.compute * shape.parameters / self.layout.ranks if shape is not None else 0
 
     @property
     def visiting(self) -> float:

@@ -116,10 +116,11 @@ def _time(found: Estimate) -> Iterator[str]:
     times, lengths = found.times, found.work.lengths
     each = ", ".join(f"{role} {own.answer}" for role, own in lengths.items())
     cost = _usd(times.usd) if times.usd is None else f"{_usd(times.usd)} USD"
+    teacher = f"teacher {_s(times.teacher)}, " if times.teacher else ""
     yield f"time of a step, with completions of {each} tokens:"
     yield (
         f"  rollout {_s(times.rollout)} (generate {_s(times.generate)}, judge {_s(times.judge)}), "
-        f"update {_s(times.update)}, publish {_s(times.publish)}: {_s(times.step)}"
+        f"{teacher}update {_s(times.update)}, publish {_s(times.publish)}: {_s(times.step)}"
     )
     if times.samples:
         yield f"  {_overlap(found)}"
@@ -132,7 +133,7 @@ def _time(found: Estimate) -> Iterator[str]:
 def _overlap(found: Estimate) -> str:
     """Describes the gain of sampling the next batch during the update."""
     times = found.times
-    seconds = max(times.rollout, times.update)
+    seconds = max(times.rollout, times.train)
     said = f"overlapped (loop.mode=overlap), at most {times.overlap_gain:.2f}x as fast: {_s(seconds)}, "
     said += f"limited by the {times.bottleneck} ({seconds / times.step:.0%} of the step)"
     return f"{said}; less where both share processors, as here" if found.shared else said

@@ -31,7 +31,7 @@ from dojang.planning.shapes import Shape
 from dojang.planning.tokens_per_step import Lengths, Work
 from dojang.trainer.memory import layer_bytes
 
-__all__ = ["Machine", "generate_s", "optimizer_s", "server_slots", "update_s"]
+__all__ = ["Machine", "generate_s", "optimizer_s", "server_slots", "teacher_s", "update_s"]
 
 _SERVED = 256
 """Number of sequences that a server decodes at a time."""
@@ -105,37 +105,84 @@ def server_slots(machine: Machine, shape: Shape, lengths: Lengths) -> int:
 def update_s(machine: Machine, model: PlannedModel, work: Work, role: str, layout: Layout) -> float:
     """Seconds of all gradients of a step, with the passes before: reference log-probs, M2PO's budget."""
     shape, train = model.shape, model.config.train
-    tokens, answers = work.read(role), work.answered(role)
     again = 4 / 3 if train.gradient_checkpointing else 1.0
     weights = 6 if train.lora is None else 4  # frozen weights have no gradient
-    head = shape.vocabulary * shape.hidden * answers
-    attention = shape.layers * shape.queries * work.contexts(role)
-    products = tokens * (shape.projected - shape.unused())
+    products, attention, head = _operations(shape, work, role)
     flops = again * (weights * products + 14 * attention) + 8 * head
     looks = int(model.reference) + int(model.limit)
     flops += looks * (2 * products + 4 * attention + 2 * head)
     if model.critic:
         flops += again * (8 * products + 18 * attention)  # one forward pass for values, one update
     passes = again * (2 if model.critic else 1) + looks / 3
-    data = max(1, layout.ranks // train.sequence_parallel)
+    update = _Passes(
+        shape,
+        flops,
+        passes,
+        activations=layer_bytes(shape, "half", narrow=False, adapted=train.lora is not None),
+        scores=SCORES_MOVED * work.answered(role) * shape.vocabulary * 4,
+        # Two all-gathers of half-precision weights, one reduce-scatter of gradients.
+        exchanged=shape.parameters * (8 if train.lora is None else 4),
+    )
+    return _passes_s(machine, update, model, work, role, layout)
+
+
+def teacher_s(machine: Machine, model: PlannedModel, work: Work, role: str, layout: Layout) -> float:
+    """Seconds of the teacher's log-probs, if it is a local model or the policy itself: a forward pass over all tokens
+    of a step, as many as the student's."""
+    shape = model.shape if model.own_teacher else model.teacher
+    if shape is None:
+        return 0.0
+    products, attention, head = _operations(shape, work, role)
+    flops = 2 * products + 4 * attention + 2 * head
+    activations = layer_bytes(shape, "half", narrow=False, adapted=False)
+    forward = _Passes(shape, flops, 1 / 3, activations, scores=0, exchanged=2 * shape.parameters)
+    return _passes_s(machine, forward, model, work, role, layout)
+
+
+def _operations(shape: Shape, work: Work, role: str) -> tuple[int, int, int]:
+    """Multiplications of a forward pass over a step: of weights, of attention scores, of the output head."""
+    return (
+        work.read(role) * (shape.projected - shape.unused()),
+        shape.layers * shape.queries * work.contexts(role),
+        shape.vocabulary * shape.hidden * work.answered(role),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Passes of a model over the tokens of a step."""
+
+    shape: Shape
+    flops: float
+    number: float
+    """Forward and backward passes; a forward pass is a third of one."""
+    activations: int
+    """Bytes per token and layer."""
+    scores: float
+    """Bytes moved for logits."""
+    exchanged: int
+    """Bytes that FSDP exchanges per micro-batch."""
+
+
+def _passes_s(machine: Machine, passes: _Passes, model: PlannedModel, work: Work, role: str, layout: Layout) -> float:
+    tokens, shape, flops = work.read(role), passes.shape, passes.flops
+    data = max(1, layout.ranks // model.config.train.sequence_parallel)
     batches = max(work.updates, math.ceil(work.batches(role) / data))
     if machine.instance.gpu is None:
-        beside = passes * (CPU_TOKEN_S * tokens + CPU_BATCH_S * batches * shape.layers)
+        beside = passes.number * (CPU_TOKEN_S * tokens + CPU_BATCH_S * batches * shape.layers)
         return flops / (machine.flops * CPU_LEARNING) + beside
-    layer = layer_bytes(shape, "half", narrow=False, adapted=train.lora is not None)
-    moved = passes * ACTIVATIONS_MOVED * tokens * shape.layers * layer + SCORES_MOVED * answers * shape.vocabulary * 4
+    moved = passes.number * ACTIVATIONS_MOVED * tokens * shape.layers * passes.activations + passes.scores
     own = (flops / (machine.flops * LEARN_PRODUCTS) + moved / machine.bandwidth) / layout.ranks
-    kernels = passes * batches * shape.layers
-    return max(max(own, batches * _exchange_s(model, layout)) + kernels * LEARN_STEP_S, kernels * LAUNCH_S)
+    kernels = passes.number * batches * shape.layers
+    return max(max(own, batches * _exchange_s(passes.exchanged, layout)) + kernels * LEARN_STEP_S, kernels * LAUNCH_S)
 
 
-def _exchange_s(model: PlannedModel, layout: Layout) -> float:
-    """Seconds of FSDP communication: two all-gathers of half-precision weights, one reduce-scatter of gradients."""
+def _exchange_s(size: int, layout: Layout) -> float:
+    """Seconds of FSDP communication of `size` bytes."""
     gpu = layout.gpu
     if layout.ranks == 1 or gpu is None:
         return 0.0
     link = 1e9 * (gpu.link if layout.machines == 1 else min(gpu.link, gpu.network))
-    size = model.shape.parameters * (8 if model.config.train.lora is None else 4)
     return size * (layout.ranks - 1) / layout.ranks / link
 
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from plan_subjects import H200_QWEN25, H200_SMOLLM2, subject
 
+from dojang.planning.efficiency import LEARN_PRODUCTS
 from dojang.planning.estimate import estimate
 from dojang.planning.instances import INSTANCES, find_instance
-from dojang.planning.shapes import Shape
+from dojang.planning.shapes import Shape, find_shape
 from dojang.planning.speed import Machine, generate_s, optimizer_s, update_s
 from dojang.planning.tokens_per_step import Lengths
 
@@ -148,3 +149,52 @@ def test_sft_trains_on_one_completion_per_row_and_samples_in_evaluations_alone()
     assert few.work.sequences == 64
     assert few.times.rollout == 0
     assert few.times.evaluation > 0
+
+
+@pytest.mark.parametrize(
+    ("recipe", "machine"),
+    [(("codefu-7b-stage1", "rollout.max_tokens=512"), "p5.48xlarge"), (("smollm2-gsm8k",), "h200")],
+)
+def test_a_local_teacher_reads_every_token_once(recipe: tuple[str, ...], machine: str) -> None:
+    """2 x parameters x tokens: the products of a forward pass. Attention (little, in short sequences), activations
+    and kernels come on top."""
+    name = "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"
+    shape, _ = find_shape(name)
+    assert shape is not None
+    plain = estimate(subject(*recipe), INSTANCES[machine])
+    taught = estimate(subject(*recipe, f"distillation={{teacher: {name}}}"), INSTANCES[machine])
+    assert plain.layout.gpu is not None
+    tokens = plain.work.read("policy")
+    flops = 1e12 * plain.layout.gpu.tflops * LEARN_PRODUCTS * plain.layout.ranks
+    products = 2 * shape.parameters * tokens / flops
+    assert 0.9 * products < taught.times.teacher < 2 * products  # the embedding is no product
+    assert taught.times.update == pytest.approx(plain.times.update)
+    assert taught.times.step - plain.times.step == pytest.approx(taught.times.teacher)
+    assert taught.times.as_json()["teacher_s"] == taught.times.teacher
+    assert plain.times.teacher == 0
+
+
+def test_a_teacher_of_the_size_of_a_reference_model_takes_as_long() -> None:
+    policy = "Qwen/Qwen2.5-0.5B"
+    plain, reference, teacher, own = (
+        estimate(subject("smollm2-gsm8k", f"model.name={policy}", *settings), H200).times
+        for settings in (
+            (),
+            ("algo.kl_coef=0.1",),
+            (f"distillation={{teacher: {policy}}}",),
+            ("distillation={teacher: policy, hint: '{reference}'}",),
+        )
+    )
+    assert teacher.teacher == pytest.approx(reference.update - plain.update, rel=0.01)
+    assert own.teacher == teacher.teacher
+
+
+def test_a_teacher_on_servers_takes_no_time_here() -> None:
+    times = estimate(subject("smollm2-gsm8k", "distillation={url: [http://there:8000]}"), H200).times
+    assert times.teacher == 0
+
+
+def test_the_teacher_overlaps_with_rollouts_like_the_update() -> None:
+    name = "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"
+    times = estimate(subject("smollm2-gsm8k", f"distillation={{teacher: {name}}}"), H200).times
+    assert times.overlap_gain == pytest.approx(times.step / max(times.rollout, times.teacher + times.update))
