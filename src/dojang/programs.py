@@ -38,13 +38,18 @@ __all__ = [
     "sampled",
 ]
 
-_CALL = """\
-import json
-
+_PLAIN = """\
 def plain(value):
     return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+"""
+_CALL = f"""\
+import json
 
-assert plain(candidate(*json.loads({arguments!r}))) == json.loads({expected!r})"""
+{_PLAIN}
+assert plain(candidate(*json.loads({{arguments!r}}))) == json.loads({{expected!r}})"""
+_LITERAL_CALL = f"""\
+{_PLAIN}
+assert plain(candidate(*{{arguments!r}})) == plain({{expected!r}})"""
 
 T = TypeVar("T")
 CheckerName = Literal["tokens", "exact", "floats", "caseless", "contest", "unordered", "program"]
@@ -169,6 +174,12 @@ class CallTest:
     def of(cls, function: str, arguments: list[Any], expected: Any) -> "CallTest":
         """One call with these arguments. The result is compared as JSON: a tuple equals a list."""
         return cls(_CALL.format(arguments=json.dumps(arguments), expected=json.dumps(expected)), function)
+
+    @classmethod
+    def of_literals(cls, function: str, arguments: list[Any], expected: Any) -> "CallTest":
+        """One call with these arguments, which are Python literals, such as tuples and sets. In the result, too, a
+        tuple equals a list."""
+        return cls(_LITERAL_CALL.format(arguments=arguments, expected=expected), function)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ RECIPES = [
     "gsm8k-qwen2.5-coder-1.5b-qlora",
     "gsm8k-smollm2-distill",
     "mbpp-1.5b",
+    "coder-tester-1.5b",
     "codefu-1.5b",
     "deepmath-qwen2.5-0.5b",
     "codefu-7b-post",
@@ -105,7 +106,14 @@ for name, overrides in json.loads(sys.argv[1]).items():
 
 def prepared(recipe_name: str, folder: Path) -> list[str]:
     """Settings with which a recipe finds a few problems, written to `folder`."""
-    names = {"gsm8k": "gsm8k", "deepmath": "deepmath", "codefu": "code-contests", "code": "deepcoder", "mbpp": "mbpp"}
+    names = {
+        "gsm8k": "gsm8k",
+        "deepmath": "deepmath",
+        "codefu": "code-contests",
+        "code": "deepcoder",
+        "mbpp": "mbpp",
+        "coder": "mbpp",
+    }
     name = names[recipe_name.split("-")[0]]
     raw = folder / "raw"
     raw.mkdir(parents=True)
@@ -145,7 +153,9 @@ def gradable(name: str) -> bool:
 
 def smaller(name: str) -> list[str]:
     if "tester" in name:
-        return ["tester.model=dojang-tiny", "tester.max_tokens=24", "tester.engines=null", "tester.trainers=null"]
+        # The tester's prompt about a function takes nearly the whole context of the shipped model.
+        short = ["rollout.max_tokens=8", "tester.max_tokens=8"] if "1.5b" in name else ["tester.max_tokens=24"]
+        return ["tester.model=dojang-tiny", *short, "tester.engines=null", "tester.trainers=null"]
     teacher = ["distillation.teacher=dojang-tiny-code"] if "distill" in name else []  # with another tokenizer
     return [*teacher, *(["data.shots=0"] if "gsm8k" in name else [])]
 

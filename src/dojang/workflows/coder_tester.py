@@ -36,7 +36,7 @@ from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, V
 from dojang.workflows.batched_turns import TurnBarrier
 from dojang.workflows.grade_with_retries import grade_all, judge_with_retries, make_group
 from dojang.workflows.section import RolloutPolicy, WorkflowSection
-from dojang.workflows.test_cases import Case, InvalidCases, feedback, make_tester_prompt, parse_cases
+from dojang.workflows.test_cases import Case, InvalidCases, feedback, make_tester_prompt, parse_cases, statement
 
 __all__ = ["TESTER_PARTS", "CoderTester", "CoderTesterConfig", "TesterConfig", "ask_tester"]
 
@@ -57,7 +57,8 @@ class CoderTesterConfig(WorkflowSection):
     retry: bool = True
     """Whether the coder tries once more, told of the cases, if its program failed one and is wrong."""
     strip_examples: bool = True
-    """Whether the examples are left out of the task that the tester sees, which it could copy."""
+    """Whether the tester may not copy the examples of the task: they are left out of what it sees; assertions that a
+    task shows, which say what the function takes, stay there and are refused as cases."""
 
     def make(
         self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int, *, batch_turns: bool = True
@@ -223,7 +224,8 @@ class CoderTester:
             return None
         function = self._task.function(problem) or ""
         try:
-            cases = parse_cases(reply.text, count=self._config.cases, function=function)
+            shown = statement(problem) if self._config.strip_examples else ""
+            cases = parse_cases(reply.text, count=self._config.cases, function=function, shown=shown)
         except InvalidCases as error:
             return _TestedReply(reply, (), str(error), Judgement(Outcome.NO_ANSWER, (), 0, Isolation.NONE))
         return _TestedReply(reply, cases, "", await self._run(problem, first.text, cases))

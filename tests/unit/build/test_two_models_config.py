@@ -168,8 +168,12 @@ def test_a_dry_run_says_who_takes_part_and_measures_both_prompts(file: str) -> N
 @pytest.mark.parametrize(
     ("data", "program", "written"),
     [
-        ("texts", "print(int(input()) + 1)", '{"inputs": ["4", "x"], "outputs": ["5", "6"]}'),
-        ("calls", "def add(n):\n    return (n + 1,)", '{"inputs": [[4], [5, 6]], "outputs": [[5], [6]]}'),
+        ("texts", "print(int(input()) + 1)", '```json\n{"inputs": ["4", "x"], "outputs": ["5", "6"]}\n```'),
+        (
+            "calls",
+            "def add(n):\n    return (n[0] + 1,)",
+            "```python\nassert add((4,)) == [5]\nassert add({5}) == 1\n```",
+        ),
     ],
 )
 def test_cases_are_run_by_the_judge_there_is(file: str, data: str, program: str, written: str) -> None:
@@ -178,7 +182,7 @@ def test_cases_are_run_by_the_judge_there_is(file: str, data: str, program: str,
     assert isinstance(prepared.task, CodeTask)
     function = prepared.task.function(problem)
     assert function is not None
-    tests = [case.test for case in parse_cases(f"```json\n{written}\n```", count=2, function=function)]
+    tests = [case.test for case in parse_cases(written, count=2, function=function)]
 
     async def play() -> Judgement:
         assert isinstance(prepared.task, CodeTask)

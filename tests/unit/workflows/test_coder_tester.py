@@ -169,7 +169,7 @@ def test_cases_get_no_reward_if_no_sample_solved_the_problem(play: Callable[...,
 
 @pytest.mark.parametrize(
     ("reply", "why"),
-    [("I like it.", "no finished block"), (cases(("2", "4")), "1 inputs and 1 outputs where 2 cases were asked for")],
+    [("I like it.", "no finished block"), (cases(("2", "4")), "1 cases where 2 were asked for")],
 )
 def test_cases_that_cannot_be_read_are_worth_nothing(play: Callable[..., Group], reply: str, why: str) -> None:
     task = Doubling()
@@ -288,3 +288,20 @@ def test_second_turns_and_the_tester_have_separate_seeds_and_the_tester_no_stop_
     assert all(each.seed % 2**32 == 7 for each in chosen)  # apart from evaluation, whose offset is 2**32
     assert 7 + 2**32 not in {each.seed for each in chosen}
     assert [(each.stop, each.stop_line) for each in chosen] == [(("end",), line), (("end",), line), ((), None)]
+
+
+@pytest.mark.parametrize(("strip_examples", "reward"), [(True, 0.0), (False, 1.0)])
+def test_an_assertion_that_the_task_shows_counts_only_with_its_examples(
+    play: Callable[..., Group], monkeypatch: pytest.MonkeyPatch, strip_examples: bool, reward: float
+) -> None:
+    class Calls(Doubling):
+        def function(self, problem: Problem) -> str | None:
+            return "double"
+
+        async def trial(self, problem: Problem, text: str, tests: Sequence[IoTest | CallTest]) -> Judgement:
+            return Judgement(Outcome.ACCEPTED, (TestResult(0, Outcome.ACCEPTED),), 1, Isolation.LANDLOCK)
+
+    shown = "```python\nassert double(2) == 4\n```"
+    monkeypatch.setitem(globals(), "DOUBLE", Problem("double", "toys", (Message("user", shown),), None))
+    group = play(["x+x"], [shown], task=Calls(), cases=1, strip_examples=strip_examples)
+    assert of(group, "tester") == [reward]
