@@ -45,7 +45,7 @@ from dojang.programs import (
 )
 from dojang.protocols import Judge
 from dojang.tasks.base import RewardedTask, check_usable
-from dojang.tasks.extract import SPELLINGS, extract_code
+from dojang.tasks.extract import SPELLINGS, extract_code, final_answer
 from dojang.tasks.reward_settings import RewardedTaskConfig
 from dojang.tasks.stop_lines import AFTER_FIRST_PROGRAM, TURN_AFTER_PROGRAM, program_end
 from dojang.types import Outcome, Problem, StopLine, Verdict
@@ -65,6 +65,7 @@ _SHAPES: Mapping[str, Callable[[float], float]] = {
 }
 _FULL_SCORE = ("all_or_nothing", "binary")
 """Shapes that reward a full score only: judging stops at the first failed test."""
+_NOT_CLOSED = "the <think> block is not closed"
 
 
 class CodeConfig(RewardedTaskConfig):
@@ -179,7 +180,7 @@ class CodeTask(RewardedTask):
         return frozenset(each.language for each in self._judge_inputs.values())
 
     def extract(self, problem: Problem, text: str) -> str | None:
-        return extract_code(text, self._judge_inputs[problem.id].language)
+        return _program(problem, text, self._judge_inputs[problem.id].language)
 
     async def _own_verdict(self, problem: Problem, text: str) -> Verdict:
         started = time.perf_counter()
@@ -187,17 +188,18 @@ class CodeTask(RewardedTask):
             judge_input = self._judge_inputs.get(problem.id) or self._config.judge_input(problem)
         except ValueError as error:
             return Verdict(Outcome.JUDGE_ERROR, None, detail=f"{problem.id}: {error}")
-        program = extract_code(text, judge_input.language)
+        program = _program(problem, text, judge_input.language)
         total = len(judge_input.test_suite.tests)
         if program is None:
             reward = 0.0 if self._config.reward_shape == "binary" else NO_PROGRAM
+            thinks = final_answer(text) is None
             return Verdict(
                 Outcome.NO_ANSWER,
                 reward,
                 total=total,
                 parts={"fraction": 0.0},
                 terms={"fraction": (1.0, reward)},
-                detail=f"no finished block of {judge_input.language} code",
+                detail=_NOT_CLOSED if thinks else f"no finished block of {judge_input.language} code",
                 seconds=time.perf_counter() - started,
             )
         source = _joined(judge_input.prefix, program)
@@ -213,7 +215,7 @@ class CodeTask(RewardedTask):
     async def trial(self, problem: Problem, text: str, tests: Sequence[IoTest | CallTest]) -> Judgement:
         """Judges the program on other tests, with the limits and the checker of the problem."""
         judge_input = self._judge_inputs[problem.id]
-        program = extract_code(text, judge_input.language)
+        program = _program(problem, text, judge_input.language)
         if program is None:
             return Judgement(Outcome.NO_ANSWER, (), len(tests), Isolation.NONE)
         suite = TestSuite(tuple(tests), judge_input.test_suite.limits, judge_input.test_suite.checker)
@@ -250,6 +252,12 @@ def _recorded(results: Sequence[TestResult]) -> tuple[TestResult, ...]:
     failed = [result.test for result in results if result.outcome is not Outcome.ACCEPTED]
     shown = frozenset(failed[:_SHOWN_FAILURES])
     return tuple(each if each.test in shown else replace(each, output="", errors="") for each in results)
+
+
+def _program(problem: Problem, text: str, language: str) -> str | None:
+    prompt = "\n".join(message.content for message in problem.messages)
+    asks = "<think>" in prompt and "<code>" in prompt  # both: a statement in HTML has <code>, too
+    return extract_code(text, language, asks_for_tags=asks)
 
 
 def _joined(prefix: str, program: str) -> str:

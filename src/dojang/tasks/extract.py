@@ -26,6 +26,10 @@ Only the final answer counts: the text after the last </think>; none if the mode
 invented next turn starts: at a chat template's token anywhere, or, outside of blocks, at a line that begins with
 "User:" or "Human:", or at [INST].
 
+If <think> is never closed, fences are drafts. A <code> block is the answer only for a prompt that asks for both tags
+(CodeFu's, whose published reward does not look at <think>): untrained models forget </think>. It must be closed, and no
+later block of the language may begin.
+
 Extraction takes linear time on any text.
 
 Not covered: fences in block quotes, file names for a language (```main.cpp), &lt; for < in <code>, and programs
@@ -97,12 +101,14 @@ class _Block:
         return event["fence"].startswith(self.mark) and len(event["indent"].expandtabs(4)) <= self.width + 3
 
 
-def extract_code(text: str, language: str) -> str | None:
-    """Returns the program in the text; None without one."""
+def extract_code(text: str, language: str, *, asks_for_tags: bool = False) -> str | None:
+    """Returns the program in the text; None without one. `asks_for_tags`: the prompt asks for <think> and <code>."""
     if language not in SPELLINGS:
         raise ValueError(f"unknown language {language!r}; known: {', '.join(SPELLINGS)}")
-    answer = final_answer(text.replace("\r\n", "\n"))
-    return None if answer is None else BlockScan(answer, SPELLINGS[language]).program()
+    text, names = text.replace("\r\n", "\n"), SPELLINGS[language]
+    if (answer := final_answer(text)) is not None:
+        return BlockScan(answer, names).program()
+    return BlockScan(_turn(text).rpartition("<think>")[2], names).tagged_program() if asks_for_tags else None
 
 
 def final_answer(text: str) -> str | None:
@@ -113,10 +119,15 @@ def final_answer(text: str) -> str | None:
 
 def final_answer_span(text: str) -> tuple[int, int] | None:
     """Returns where the final answer starts and ends in the text."""
-    found = _NEXT_TURN.search(text)
-    turn = text[: found.start()] if found else text
+    turn = _turn(text)
     said = turn.rpartition("</think>")[2]
     return None if "<think>" in said else (len(turn) - len(said), len(turn))
+
+
+def _turn(text: str) -> str:
+    """Returns the text before a token of a chat template."""
+    found = _NEXT_TURN.search(text)
+    return text[: found.start()] if found else text
 
 
 class BlockScan:
@@ -144,6 +155,14 @@ class BlockScan:
         """Returns the program of the last block that holds one."""
         found = self._last()
         return _tidy(found[1]) if found else None
+
+    def tagged_program(self) -> str | None:
+        """Returns the program of the last block of the language, if that is <code> and no block is open after it."""
+        block, text = self._found["ours"][-1] if self._found["ours"] else (None, "")
+        if block is None or block.mark or self._fence or self.unclosed_code:
+            return None
+        program = self._in_code(text)
+        return _tidy(program) if program is not None and program.strip() else None
 
     def program_end(self) -> int | None:
         """Returns the position at which the last block that holds a program is closed."""

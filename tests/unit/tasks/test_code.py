@@ -1,6 +1,6 @@
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from random import Random
 from typing import Any
 
@@ -98,16 +98,41 @@ def test_reward_of_a_program(
             assert verdict.passed == passed
 
 
-@pytest.mark.parametrize("text", ["", "I give up.", "```cpp\nint main() {", "<think>```cpp\nint main() {}\n```"])
-def test_missing_program_is_not_judged(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("", "no finished block of cpp17 code"),
+        ("I give up.", "no finished block of cpp17 code"),
+        ("```cpp\nint main() {", "no finished block of cpp17 code"),
+        ("<think>easy</think>```cpp\nint main() {", "no finished block of cpp17 code"),
+        ("<think>```cpp\nint main() {}\n```", "the <think> block is not closed"),
+        ("<think>\n<code>\nint main() {}\n</code>", "the <think> block is not closed"),
+    ],
+)
+def test_missing_program_is_not_judged(text: str, detail: str) -> None:
     judge = ScriptedJudge()
     verdict = grade(judge, text)
     assert (verdict.outcome, verdict.reward, verdict.passed, verdict.total) == (Outcome.NO_ANSWER, -1.0, 0, 4)
-    assert verdict.detail == "no finished block of cpp17 code"
+    assert verdict.detail == detail
     assert verdict.parts == {"fraction": 0.0}
     assert verdict.terms == {"fraction": (1.0, verdict.reward)}
     assert verdict.isolation == ""
     assert judge.seen == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "counts"),
+    [
+        ("Think in <think> tags, and put the solution in <code> tags.", True),
+        ("Given <code>nums</code>, return its sum.", False),  # HTML
+    ],
+)
+def test_code_tags_end_thinking_if_the_prompt_asks_for_both_tags(prompt: str, counts: bool) -> None:
+    problem = replace(make_problem(), messages=(Message("user", prompt),))
+    judge = ScriptedJudge()
+    verdict = grade(judge, "<think>\nWe add.\n<code>\nint main() {}\n</code>\nIt adds.", problem)
+    assert (verdict.outcome is not Outcome.NO_ANSWER) is counts
+    assert [each.source for each in judge.seen] == (["int main() {}"] if counts else [])
 
 
 def test_binary_reward_is_zero_without_a_program() -> None:

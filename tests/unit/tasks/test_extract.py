@@ -210,6 +210,52 @@ def test_thinking_is_ignored() -> None:
     assert cpp(f"<think></think>```\n\n<think>\n```cpp\n{PROGRAM}\n```") is None
 
 
+def tagged(text: str) -> str | None:
+    """For a prompt that asks for <think> and <code>."""
+    return extract_code(text, "cpp17", asks_for_tags=True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"<code>\n{PROGRAM}\n</code>",
+        f"<code>\n{PROGRAM}\n</code>\n\n### Explanation:\n1. It reads `n`.\n",
+        f"<code>\n\n```cpp\n{PROGRAM}\n```\n\n</code>\nThis solution works as follows",
+        f"```cpp\n{OTHER}\n```\nBetter:\n<code>\n{PROGRAM}\n</code>",
+        f"<code>\n{OTHER}\n</code>\nNo:\n<code>\n{PROGRAM}\n</code>\n```sh\ng++ a.cpp\n```",
+        f"Here is the solution: <code>\n{PROGRAM}\n</code>\n<|im_end|>\n<code>\n{OTHER}\n</code>",
+    ],
+)
+def test_code_tags_after_unclosed_thinking_count_if_the_prompt_asks_for_them(answer: str) -> None:
+    assert tagged(f"<think>\nWe add.\n\n{answer}") == PROGRAM
+    assert cpp(f"<think>\nWe add.\n\n{answer}") is None
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        "",
+        f"```cpp\n{PROGRAM}\n```",  # a fence is a draft
+        f"<code>\n{PROGRAM}\n",
+        f"<code>\n{PROGRAM}\n</code>\nWait, no:\n<code>\nint main() {{",  # it is being corrected
+        f"<code>\n{PROGRAM}\n</code>\nWait, no:\n```cpp\nint main() {{",
+        f"<code>\n{PROGRAM}\n</code>\nWait, no:\n```cpp\n{OTHER}\n```\n",
+        f"<code>\n{PROGRAM}\n</code>\nWait.\n<think>\nno",
+        "I will write it in <code></code> tags, as in `<code>int x;</code>`.",
+        "Use <code>long long</code> here.",
+        "<code>\n\n</code>",
+        "<code>\n```python\nprint(1)\n```\n</code>",
+    ],
+)
+def test_drafts_in_unclosed_thinking_do_not_count(draft: str) -> None:
+    assert tagged(f"<think>\nMaybe:\n{draft}") is None
+
+
+def test_after_thinking_the_rules_are_the_same_for_prompts_that_ask_for_tags() -> None:
+    assert tagged(f"<think><code>\n{OTHER}\n</code></think>\n```cpp\n{PROGRAM}\n```") == PROGRAM
+    assert tagged(f"<think><code>\n{OTHER}\n</code></think>\nI do not know.") is None
+
+
 def test_an_unknown_language() -> None:
     with pytest.raises(ValueError, match="unknown language 'cobol'; known: cpp17, cpp20, python3"):
         extract_code("", "cobol")
