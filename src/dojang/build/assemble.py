@@ -101,6 +101,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
                     steps=config.steps,
                     eval_every=config.eval.every,
                     benchmarks={name: each.every for name, each in config.eval.benchmarks.items()},
+                    completions=config.eval.num_completions_to_print,
                 ),
             ]
         ),

@@ -21,6 +21,7 @@ from dojang.core import interrupt
 from dojang.core.errors import ConfigError, DojangError, Interrupted, RunDirError
 from dojang.evaluation.options import Options as EvalOptions
 from dojang.planning.options import PlanOptions
+from dojang.viewer.options import ShowOptions
 
 __all__ = ["app", "main"]
 
@@ -222,6 +223,19 @@ def evaluate(
         output=output,
         resume=resume,
     )
+
+
+@app.command()
+@with_options(ShowOptions)
+def show(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run, also while it trains.")],
+    *,
+    options: ShowOptions,
+) -> None:
+    """Print samples of a run: question, answer, outcome, reward, advantage; or how the answers changed (--diff)."""
+    from dojang.viewer.show import show as write
+
+    write(run_dir, options)
 
 
 @app.command()

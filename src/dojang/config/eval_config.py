@@ -152,6 +152,9 @@ class EvalConfig(SamplingConfig):
     """Steps between evaluations; always one before the first step and one after the last."""
     problems: int = Field(default=256, ge=1)
     """Number of held-out problems per evaluation: the first ones of the split."""
+    num_completions_to_print: int = Field(default=2, ge=0)
+    """Number of completions printed at every evaluation on the held-out split: the ends of accepted ones and of others,
+    in turn; one line each where the output is no terminal. 0 prints none."""
     benchmarks: dict[Name, BenchmarkConfig] = Field(default_factory=dict)
     """Further evaluation sets by name, such as {humaneval: {data: {name: prepared, path: data/humaneval}, every: 25}}.
     Each logs val/accuracy/NAME and val/test_score/NAME, and does not count into val/accuracy."""

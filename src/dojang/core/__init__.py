@@ -5,6 +5,7 @@ error_list.py   errors of several checks, reported together
 paths.py        cache and output directories
 run_dir.py      layout of a run directory; atomic writes
 rollout_schema.py  Arrow schema of its rollout files
+safe_text.py    text of models, escaped and shortened to print
 section.py      base class of configuration sections
 progress.py     progress bars in a terminal
 interrupt.py    Ctrl-C while a command starts

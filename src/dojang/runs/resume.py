@@ -38,6 +38,7 @@ RESUMABLE = (
         "rollout.",
         "train.",
         "eval.every",
+        "eval.num_completions_to_print",
         "checkpoint.",
         "health.",
         "judge.",

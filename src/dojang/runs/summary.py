@@ -19,6 +19,7 @@ from dojang.core.run_dir import (
     evaluation_name,
     write_atomic,
 )
+from dojang.core.safe_text import safe_text
 
 __all__ = ["Ending", "finish"]
 
@@ -86,7 +87,7 @@ def _report(
         yield from _example(directory, max(scores))
     yield f"\nchart        {directory.chart}"
     yield f"metrics      {directory.metrics}"
-    yield f"rollouts     {directory.path / 'rollouts'} (Parquet, every sample)"
+    yield f"rollouts     {directory.path / 'rollouts'} (Parquet, every sample; `{ending.program} show` prints them)"
     best = directory.checkpoints / "best"  # missing if no saved step had its metric
     if best.exists():
         yield f"best model   {best} (a Hugging Face directory; `{ending.program} export` writes a copy to share)"
@@ -149,5 +150,5 @@ def _read_metrics(path: Path) -> Iterator[dict[str, float]]:
 
 
 def _block(text: str) -> str:
-    """Indents all lines but the first."""
-    return textwrap.indent(text.strip()[:600], " " * 13).strip()
+    """Indents all lines but the first; escapes control characters."""
+    return textwrap.indent(safe_text(text.strip()[:600]), " " * 13).strip()

@@ -4,6 +4,7 @@ registry        every metric: meaning, unit, dashboard panel
 panels          metrics, dashboard panels and rows
 file_tracker    writes metrics.jsonl and the rollouts in Parquet
 console         progress bar or plain lines in the terminal
+completions     completions of an evaluation, as the console shows them
 chart           reward.png
 multi_tracker   several trackers as one
 config          the `track` section

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 
 from dojang.core.run_dir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD, evaluation_name
-from dojang.types import Group, Metrics
+from dojang.track.completions import choose, compact, detailed
+from dojang.types import Group, Metrics, Problem, Sample
 
 __all__ = ["ConsoleTracker", "console_printer"]
 
@@ -27,9 +28,17 @@ class ConsoleTracker:
     """A Tracker that shows step, reward, evaluation accuracy, tokens/s and ETA."""
 
     def __init__(
-        self, console: Console, *, first: int, steps: int, eval_every: int, benchmarks: Mapping[str, int] = NONE
+        self,
+        console: Console,
+        *,
+        first: int,
+        steps: int,
+        eval_every: int,
+        benchmarks: Mapping[str, int] = NONE,
+        completions: int = 0,
     ) -> None:
-        """`benchmarks` maps each benchmark to the number of steps between its evaluations."""
+        """`benchmarks` maps each benchmark to the number of steps between its evaluations; `completions` is the number
+        of completions to show at every evaluation on the held-out problems."""
         self._console = console
         self._first = first
         self._steps = steps
@@ -39,6 +48,8 @@ class ConsoleTracker:
         self._score: float | None = None
         self._last: Metrics = {}
         self._progress: Progress | None = None
+        self._completions: list[tuple[Problem, Sample]] = []
+        self._most_completions = completions
 
     def metrics(self, step: int, values: Metrics) -> None:
         if (name := evaluation_name(values)) == "":
@@ -55,19 +66,36 @@ class ConsoleTracker:
             self._last = values
             self._step_times.append(values.get("timing_s/step", 0.0))
             line = self._format(step)
-        if self._console.is_terminal and not self._console.is_dumb_terminal:
+        if self._has_bar:
             self._ignore_closed_pipe(lambda: self._advance(step))
         else:
             self._ignore_closed_pipe(
                 lambda: self._console.print(f"step {step}/{self._steps}  {line}", highlight=False, soft_wrap=True)
             )
+        if name == "":
+            self._ignore_closed_pipe(lambda: self._show_completions(step))
 
     def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
-        return None
+        """Keeps completions of an evaluation until its metrics come."""
+        if split == "test":
+            self._completions = choose(groups, self._most_completions)
 
     def close(self) -> None:
         if self._progress is not None:
             self._ignore_closed_pipe(self._progress.stop)
+
+    @property
+    def _has_bar(self) -> bool:
+        return self._console.is_terminal and not self._console.is_dumb_terminal
+
+    def _show_completions(self, step: int) -> None:
+        """Prints completions above the progress bar; one line each where there is none, to keep logs short."""
+        if self._has_bar and self._completions:
+            self._console.print(f"completions at step {step}, held-out accuracy {self._score:.1%}", highlight=False)
+        for problem, sample in self._completions:
+            shown = detailed(problem, sample) if self._has_bar else compact(problem, sample)
+            self._console.print(shown, soft_wrap=not self._has_bar)
+        self._completions = []
 
     def _advance(self, step: int) -> None:
         if self._progress is None:  # created late: a run that fails to start should leave the terminal alone

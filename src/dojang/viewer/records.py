@@ -5,7 +5,7 @@ million samples takes little memory, and text is only decoded when it is asked f
 """
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from dojang.core.run_dir import RunDir
 __all__ = ["COLUMNS", "SHORT_COLUMNS", "RunRecords", "response_lengths"]
 
 COLUMNS = tuple(ROLLOUT_COLUMNS)
-LONG = ("question", "prompt", "response", "tokens", "mask", "logprobs", "detail")
+LONG = ("question", "prompt", "response", "tokens", "mask", "logprobs", "detail", "spans", "tests")
 """Columns that hold nearly all bytes of a file."""
 SHORT_COLUMNS = tuple(name for name in COLUMNS if name not in LONG)
 """Columns read by default: numbers and names."""
@@ -103,20 +103,19 @@ class RunRecords:
     def rollouts(
         self,
         kind: str = "train",
-        steps: Collection[int] | None = None,
+        steps: Iterable[int] | None = None,
         columns: Sequence[str] = SHORT_COLUMNS,
         where: "pc.Expression | None" = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of samples, in the order of the steps. `steps` limits them to some, `where` to the rows for which an
+        """Batches of samples, by step. `steps` limits them to some, in that order; `where` to the rows for which an
         expression holds: `pc.field("outcome") == "wrong"`. A file that cannot be read is skipped with a note."""
         schema = rollout_schema()
         if unknown := [name for name in columns if name not in COLUMNS]:
             raise ValueError(f"rollouts have no column {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
         if where is not None:
             schema.empty_table().filter(where)  # an expression over other columns is no damage of the files
-        for step in self.steps(kind):
-            if steps is None or step in steps:
-                yield from self._read(self.directory.rollouts(kind, step), schema, columns, where)
+        for step in self.steps(kind) if steps is None else steps:
+            yield from self._read(self.directory.rollouts(kind, step), schema, columns, where)
 
     def _read(
         self, path: Path, schema: pa.Schema, columns: Sequence[str], where: "pc.Expression | None"
@@ -130,7 +129,7 @@ class RunRecords:
                 if batch.num_rows:
                     yield batch
         except FileNotFoundError:
-            return  # a run that is resumed from an earlier step deletes the files after it
+            return  # no such step; or a run resumed from an earlier step deleted it meanwhile
         except UNREADABLE as error:
             self._note(f"{path} is damaged: {str(error).splitlines()[0]}")
 

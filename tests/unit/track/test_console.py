@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from dojang.track.console import ConsoleTracker
+from dojang.types import Outcome, Verdict
 
 STEP = {"critic/rewards/mean": 0.4321, "perf/tokens_per_s": 12345.6, "timing_s/step": 10.0}
 EVALUATION = {"val/accuracy": 0.25, "val/reward": 0.75, "val/accuracy/sums": 0.25, "timing_s/eval": 30.0}
@@ -91,3 +92,61 @@ sys.stderr.write("went on")
     assert writer.stderr.read() == "went on"
     assert writer.wait(timeout=60) == 0
     writer.stderr.close()
+
+
+def evaluated(make_group) -> list:
+    wrong = Verdict(Outcome.WRONG, 0.0, detail="the answer is\x1b[2J 2")
+    right = make_group([1.0, 1.0], text="1\n2\n3\n4\n5\n#### [bold]2[/bold]\x07")
+    return [right, make_group([0.0], text="well\n\r#### 3\u202e", verdict=wrong), make_group([0.0], text="later")]
+
+
+def test_an_accepted_and_another_completion_have_a_line_each_in_a_log(make_group) -> None:
+    output = io.StringIO()
+    shown = tracker(Console(file=output, width=40), completions=2)
+    shown.groups(2, "train", [make_group([1.0], text="not an evaluation")])
+    shown.groups(2, "test", evaluated(make_group))
+    assert output.getvalue() == ""
+    shown.metrics(2, EVALUATION)
+    shown.metrics(3, STEP)
+    lines = output.getvalue().splitlines()
+    assert lines[0].startswith("step 2/4  held-out accuracy")
+    assert lines[1] == "  accepted  sums/1: 1 2 3 4 5 #### [bold]2[/bold]\\x07"
+    assert lines[2] == "  wrong  sums/1: well #### 3\\u202e (the answer is\\x1b[2J 2)"
+    assert lines[3].startswith("step 3/4")
+    assert len(lines) == 4
+
+
+def test_completions_of_a_log_are_short(make_group) -> None:
+    output = io.StringIO()
+    shown = tracker(Console(file=output), completions=2)
+    long = Verdict(Outcome.WRONG, 0.0, detail="why\n" * 10**5)
+    shown.groups(0, "test", [make_group([0.0, 0.0, 0.0], text="x\n" * 10**6 + "#### 3", verdict=long)])
+    shown.metrics(0, EVALUATION)
+    lines = output.getvalue().splitlines()
+    assert len(lines) == 3
+    assert all(len(line) < 300 and "#### 3 (why" in line for line in lines[1:])
+
+
+@pytest.mark.parametrize(("number", "outcomes"), [(0, ""), (1, "a"), (3, "awa"), (4, "awaw"), (9, "awaw")])
+def test_the_number_of_completions_is_a_setting(make_group, number: int, outcomes: str) -> None:
+    output = io.StringIO()
+    shown = tracker(Console(file=output), completions=number)
+    shown.groups(2, "test", evaluated(make_group))
+    shown.groups(2, "test-humaneval", [make_group([1.0], text="of a benchmark")])
+    shown.metrics(2, EVALUATION)
+    assert "".join(line[2] for line in output.getvalue().splitlines()[1:]) == outcomes
+
+
+def test_a_terminal_shows_the_last_lines_of_completions(make_group) -> None:
+    output = io.StringIO()
+    terminal = Console(file=output, width=120, force_terminal=True, _environ={"TERM": "xterm"}, color_system=None)
+    shown = tracker(terminal, completions=2)
+    shown.groups(2, "test", evaluated(make_group))
+    shown.metrics(2, EVALUATION)
+    shown.close()
+    text = output.getvalue()
+    assert "completions at step 2, held-out accuracy 25.0%\n" in text
+    assert "  accepted  sums/1: what is 1+1?\n    │ ...3\n    │ 4\n    │ 5\n    │ #### [bold]2[/bold]\\x07\n" in text
+    assert "    │ well\n    │ \\x0d#### 3\\u202e\n    the answer is\\x1b[2J 2\n" in text
+    assert "\x07" not in text
+    assert "\u202e" not in text
