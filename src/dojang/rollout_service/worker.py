@@ -66,7 +66,9 @@ class RolloutWorker:
     async def run(self) -> None:
         """Joins and works. Returns when the run has ended or all is drained."""
         while True:
-            joined = await self._client.join(self._parts.join)
+            joined = await self._join()
+            if joined is None:
+                return
             session = _Session(self._client, self._parts, self._stop, joined)
             reason = ""
             try:
@@ -80,6 +82,20 @@ class RolloutWorker:
             finally:
                 with suppress(httpx.HTTPError):
                     await self._client.leave(joined.worker, reason)
+
+    async def _join(self) -> JoinReply | None:
+        """Joins the run; None if `stop` is set before it answers, since the client waits for a run that is gone."""
+        joining, stopping = (
+            asyncio.create_task(self._client.join(self._parts.join)),
+            asyncio.create_task(self._stop.wait()),
+        )
+        try:
+            await asyncio.wait((joining, stopping), return_when=asyncio.FIRST_COMPLETED)
+            return joining.result() if joining.done() else None
+        finally:
+            for task in (joining, stopping):
+                task.cancel()
+            await asyncio.gather(joining, stopping, return_exceptions=True)
 
 
 class _Session:

@@ -121,6 +121,25 @@ def test_told_to_stop_it_finishes_delivers_and_leaves() -> None:
     play(test())
 
 
+def test_told_to_stop_while_the_run_is_gone_it_leaves_at_once() -> None:
+    """The client waits much longer for the run to come back."""
+
+    async def test() -> None:
+        async with served(run_of(), queue_of()) as (url, _):
+            pass
+        async with client_of(url) as client:
+            parts, workflow = parts_of("policy")
+            stop = asyncio.Event()
+            working = asyncio.create_task(RolloutWorker(client, parts, stop).run())
+            await asyncio.sleep(0.1)
+            assert not working.done()
+            stop.set()
+            await asyncio.wait_for(working, 1)
+            assert workflow.ran == []
+
+    play(test())
+
+
 def test_after_a_restart_of_the_trainer_rollouts_are_dropped_and_full_weights_fetched() -> None:
     """Version 1 of the restarted run has other weights than version 1 of before."""
 
