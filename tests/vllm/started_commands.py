@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from vllm_servers import ENVIRONMENT
 
-__all__ = ["PATIENCE", "members", "start"]
+__all__ = ["PATIENCE", "left", "members", "start"]
 
 HERE = Path(__file__).parent
 PATIENCE = 900.0
@@ -39,3 +40,12 @@ def members(group: int) -> dict[int, dict[str, str]]:
         except OSError:
             continue
     return {pid: status for pid, status in found.items() if not status["State"].startswith("Z")}
+
+
+def left(group: int, limit_s: float = 10.0) -> list[str]:
+    """Names of the processes of a group that do not end. Python's resource tracker ends a moment after the process that
+    started it."""
+    deadline = time.monotonic() + limit_s
+    while (found := members(group)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return [status["Name"] for status in found.values()]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from started_commands import PATIENCE, members, start
+from started_commands import PATIENCE, left, members, start
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from vllm_servers import NEEDS_VLLM, Served
@@ -70,7 +70,7 @@ def test_training_with_vllm_in_the_trainers_process(kit: Served, tmp_path: Path,
     try:
         wait(process, log, lambda: process.poll() is not None)
         assert process.returncode == 0, log.read_text()
-        assert members(process.pid) == {}
+        assert left(process.pid) == []
     finally:
         end(process)
     steps = rows(run)
@@ -104,11 +104,11 @@ def test_ctrl_c_ends_vllm_and_the_run_resumes(kit: Served, tmp_path: Path) -> No
         wait(process, log, lambda: process.poll() is not None)
         assert process.returncode == 130, log.read_text()
         assert "everything is saved" in log.read_text()
-        assert members(process.pid) == {}
+        assert left(process.pid) == []
         process = start(log, "resume", str(run))
         wait(process, log, lambda: process.poll() is not None)
         assert process.returncode == 0, log.read_text()
-        assert members(process.pid) == {}
+        assert left(process.pid) == []
     finally:
         end(process)
     steps = rows(run)

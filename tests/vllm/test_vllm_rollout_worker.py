@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from started_commands import PATIENCE, members, start
+from started_commands import PATIENCE, left, members, start
 
 from vllm_servers import ENVIRONMENT, NEEDS_VLLM, Served
 
@@ -51,7 +51,7 @@ def test_every_version_reaches_vllm_in_a_worker_over_tcp(
             time.sleep(0.5)
         assert trainer.returncode == 0, trainer_log.read_text()
         assert worker.wait(60) == 0, worker_log.read_text()
-        assert members(worker.pid) == {}
+        assert left(worker.pid) == []
     finally:
         for process in (trainer, worker):
             if members(process.pid):
@@ -100,8 +100,8 @@ if __name__ == "__main__":
         process.kill()
         process.wait()
         deadline = time.monotonic() + 60
-        while left := members(process.pid):
-            assert time.monotonic() < deadline, left
+        while remaining := members(process.pid):
+            assert time.monotonic() < deadline, remaining
             time.sleep(0.2)
     finally:
         if members(process.pid):
