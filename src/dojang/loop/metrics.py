@@ -67,6 +67,8 @@ def _sample_metrics(samples: Sequence[Sample]) -> Iterator[tuple[str, float]]:
     for sample in samples:
         for name, value in sample.verdict.parts.items():
             parts[name].append(value)
+        if sample.role == "coder":  # how many have a second turn depends on the tester, and so does their mean
+            parts[f"turn_{sample.turn}"].append(sample.reward)
     for name, values in parts.items():
         yield f"critic/rewards/{name}/mean", fmean(values)
     for outcome, count in Counter(sample.verdict.outcome for sample in samples).items():

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_chart", "plot"]
 
+CODER_REWARD = "critic/rewards/turn_0/mean"
+"""Second turns are left out: how many there are depends on the tester."""
 TESTER_REWARD = "tester/critic/rewards/mean"
 Rows = Sequence[Mapping[str, float]]
 
@@ -29,8 +31,10 @@ def plot(rows: Rows, title: str) -> "Figure":
 
     figure = Figure(figsize=(8, 6.5), dpi=120, layout="constrained")
     rewards, accuracies = figure.subplots(2, sharex=True)
-    tester = any(TESTER_REWARD in row for row in rows)
-    _draw(rewards, rows, "critic/rewards/mean", "training, coder" if tester else "training", "C0")
+    if any(TESTER_REWARD in row for row in rows):
+        _draw(rewards, rows, CODER_REWARD, "training, coder, first turn", "C0")
+    else:
+        _draw(rewards, rows, "critic/rewards/mean", "training", "C0")
     _draw(rewards, rows, TESTER_REWARD, "training, tester", "black")  # C1 and up are data sources
     for axes, prefix in ((rewards, SOURCE_REWARD), (accuracies, SOURCE_ACCURACY)):
         for at, name in enumerate(sorted({name for row in rows for name in row if name.startswith(prefix)}), start=1):

@@ -41,7 +41,10 @@ ROWS = (
         panel("Reward", *mean_min_max("critic/rewards", "reward of the step's samples.")),
         panel(
             "Parts of the reward",
-            Metric("critic/rewards/<part>/mean", "Mean of one reward function, before its weight."),
+            Metric(
+                "critic/rewards/<part>/mean",
+                "Mean of one reward function, before its weight; `turn_0` and `turn_1`: mean reward of a coder's turn.",
+            ),
         ),
         panel(
             "Advantage",

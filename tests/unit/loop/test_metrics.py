@@ -88,6 +88,14 @@ def test_figures_of_a_second_model_are_under_its_role(problem: Problem, make_sam
     assert (both["judge/errors"], both["tester/judge/errors"]) == (0.0, 1.0)
 
 
+def test_a_coder_s_turns_have_their_own_mean_rewards(problem: Problem, make_sample: Callable[..., Sample]) -> None:
+    rewards = ((1.0, 0), (0.0, 0), (-1.0, 1))
+    samples = tuple(make_sample(reward, role="coder", turn=turn) for reward, turn in rewards)
+    found = rollout_metrics([Group(problem, 0, samples)])
+    assert found["critic/rewards/mean"] == 0.0
+    assert (found["critic/rewards/turn_0/mean"], found["critic/rewards/turn_1/mean"]) == (0.5, -1.0)
+
+
 def test_staleness_has_a_share_for_every_age(make_group: Callable[..., Group]) -> None:
     groups = [make_group((1.0, 0.0, 0.0), version=4), make_group((1.0,), version=2)]
     assert staleness_metrics(groups, 5) == {

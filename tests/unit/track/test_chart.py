@@ -39,10 +39,11 @@ def test_chart_draws_reward_and_accuracy_of_each_source(tmp_path: Path, monkeypa
 
 
 def test_chart_draws_the_rewards_of_two_models() -> None:
+    coder = ("critic/rewards/mean", "critic/rewards/turn_0/mean", "critic/rewards/turn_1/mean")
     rows = [
-        {"step": 1, "critic/rewards/mean": 0.1, "tester/critic/rewards/mean": 0.2},
-        {"step": 2, "critic/rewards/mean": 0.3, "tester/critic/rewards/mean": 0.6},
+        {"step": 1, **dict.fromkeys(coder, 0.1), "tester/critic/rewards/mean": 0.2},
+        {"step": 2, **dict(zip(coder, (0.2, 0.3, -0.5), strict=True)), "tester/critic/rewards/mean": 0.6},
     ]
     rewards, _ = plot(rows, "a run").axes
     drawn = {line.get_label(): list(line.get_ydata()) for line in rewards.lines}
-    assert drawn == {"training, coder": [0.1, 0.3], "training, tester": [0.2, 0.6]}
+    assert drawn == {"training, coder, first turn": [0.1, 0.3], "training, tester": [0.2, 0.6]}
