@@ -261,6 +261,17 @@ def export(
 
 
 @app.command()
+def explain(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run, finished or not.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Explain what went well in a run and what did not: evidence, samples, and the settings to change."""
+    from dojang.diagnosis.command import explain as write
+
+    write(run_dir, json=as_json)
+
+
+@app.command()
 def track(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run that has ended.")],
     settings: Annotated[

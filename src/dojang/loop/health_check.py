@@ -16,13 +16,13 @@ from dojang.loop.config import HealthConfig
 from dojang.loop.endings import Endings
 from dojang.types import Group, Outcome
 
-__all__ = ["HealthCheck", "has_signal"]
+__all__ = ["MANY_CUT", "MANY_RUN_ON", "HealthCheck", "has_signal"]
 
 logger = logging.getLogger(__name__)
 
-_MANY_CUT = 0.25
+MANY_CUT = 0.25
 """Share of completions cut before they had an answer above which the run warns."""
-_MANY_RUN_ON = 0.1
+MANY_RUN_ON = 0.1
 """Share of completions cut after their answer above which the run warns: each of them is a waste."""
 
 
@@ -100,7 +100,7 @@ class HealthCheck:
         total = max(1, sum(step.samples for step in self._steps))
         run_on = sum(step.run_on for step in self._steps) / total
         cut = sum(step.cut for step in self._steps) / total
-        if run_on > _MANY_RUN_ON and "run on" not in self._warned:
+        if run_on > MANY_RUN_ON and "run on" not in self._warned:
             self._warned.add("run on")
             logger.warning(
                 "%.0f%% of the completions of the last %d steps ran on after their answer until they were cut at "
@@ -110,7 +110,7 @@ class HealthCheck:
                 100 * run_on,
                 len(self._steps),
             )
-        if cut > _MANY_CUT and "cut" not in self._warned:
+        if cut > MANY_CUT and "cut" not in self._warned:
             self._warned.add("cut")
             logger.warning(
                 "%.0f%% of the completions of the last %d steps were cut at rollout.max_tokens before they had an "

@@ -1,6 +1,8 @@
 """The end of a run: summary.json, the chart and the closing report."""
 
 import json
+import logging
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +24,8 @@ from dojang.core.run_dir import (
 from dojang.core.safe_text import safe_text
 
 __all__ = ["Ending", "finish"]
+
+logger = logging.getLogger(__name__)
 
 NEXT = {
     "train {recipe} seed=1": "the same with another random seed",
@@ -48,8 +52,11 @@ class Ending:
     """Number of training problems left out by data.filter_multiple_answers, if it is set."""
 
 
-def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> None:
-    """Writes summary.json and the chart; prints the report of a finished run."""
+def finish(
+    ending: Ending, console: Console, *, status: str, seconds: float, error: BaseException | None = None
+) -> None:
+    """Writes summary.json and the chart; prints the report of a finished run, and faults that `dojang explain` finds
+    in any run. `error` is the one that ended it."""
     directory = ending.directory
     rows = list(_read_metrics(directory.metrics)) if directory.metrics.exists() else []
     scores, rewards = ({int(row["step"]): row[name] for row in rows if name in row} for name in (ACCURACY, REWARD))
@@ -65,24 +72,51 @@ def finish(ending: Ending, console: Console, *, status: str, seconds: float) -> 
         summary["overlong_prompts"] = dict(ending.dropped)
     if ending.multiple_answers is not None:
         summary["multiple_answers"] = ending.multiple_answers
+    if error is not None:
+        summary["error"] = {"type": type(error).__name__, "message": str(error)}
     write_atomic(directory.summary, json.dumps(summary, indent=2).encode())
     if rows:
         from dojang.track.chart import draw_chart
 
         draw_chart(directory.chart, rows, f"{ending.recipe}: {done} of {ending.steps} steps")
+    findings = _explain(ending)
+    lines: Iterator[str] = iter(())
     if status == "finished":
-        for line in _report(
-            ending, done, seconds, scores, [*_changes("held-out", scores, rewards), *_losses(rows), *_benchmarks(rows)]
-        ):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        changes = [*_changes("held-out", scores, rewards), *_losses(rows), *_benchmarks(rows)]
+        lines = _report(ending, done, seconds, scores, changes, findings)
+    elif findings:
+        lines = iter(("", *findings))
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _explain(ending: Ending) -> list[str]:
+    """Faults and warnings of the run, with the first remedy of each."""
+    from dojang.diagnosis.diagnose import diagnose
+    from dojang.diagnosis.record import RunRecord
+    from dojang.diagnosis.report import short_report
+
+    try:
+        found = diagnose(RunRecord.read(ending.directory))
+    except Exception:  # the report of how the run ended matters more
+        logger.exception("cannot explain the run; please report this")
+        return []
+    return short_report(found, f"{ending.program} explain {shlex.quote(str(ending.directory.path))}")
 
 
 def _report(
-    ending: Ending, done: int, seconds: float, scores: dict[int, float], changes: Sequence[str]
+    ending: Ending,
+    done: int,
+    seconds: float,
+    scores: dict[int, float],
+    changes: Sequence[str],
+    findings: Sequence[str],
 ) -> Iterator[str]:
     directory = ending.directory
     yield f"\n{ending.recipe}: {done} steps in {seconds:.0f} s"
     yield from changes
+    if findings:
+        yield "\n" + "\n".join(findings)
     if 0 in scores:
         yield from _example(directory, max(scores))
     yield f"\nchart        {directory.chart}"
@@ -91,7 +125,7 @@ def _report(
     best = directory.checkpoints / "best"  # missing if no saved step had its metric
     if best.exists():
         yield f"best model   {best} (a Hugging Face directory; `{ending.program} export` writes a copy to share)"
-    if ending.recipe not in shipped():
+    if ending.recipe not in shipped() or findings:
         return
     yield "\nnext:"
     for command, what in NEXT.items():

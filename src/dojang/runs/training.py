@@ -144,7 +144,7 @@ def _start(directory: RunDir, settings: Settings, console: Console, stop: StopRe
         # The run has started but could not restart: a node is gone, without a replacement.
         config = recipes.load(str(directory.config))  # with epochs resolved to steps
         ending = replace(ending, steps=config.steps)
-        finish(ending, console, status="failed", seconds=time.monotonic() - started)
+        finish(ending, console, status="failed", seconds=time.monotonic() - started, error=error)
         with closing(_open_trackers(config, console, ending, live=False)) as exporters:
             exporters.start()
             exporters.finish("failed", hurry=True)
@@ -288,9 +288,9 @@ def _train(
 
     exporters.start()
 
-    def conclude(status: str) -> None:
+    def conclude(status: str, error: BaseException | None = None) -> None:
         _ignore_signals()  # a second Ctrl-C must not interrupt the summary
-        finish(ending, console, status=status, seconds=state.seconds + time.monotonic() - started)
+        finish(ending, console, status=status, seconds=state.seconds + time.monotonic() - started, error=error)
         exporters.finish(status, hurry=status != "finished")
 
     try:
@@ -299,7 +299,10 @@ def _train(
         if may_fail and isinstance(error, RanksLost):
             raise  # the caller restarts
         with suppress(DojangError):  # a full disk may refuse the summary too; report the first error
-            conclude("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
+            if isinstance(error, Interrupted | KeyboardInterrupt):
+                conclude("interrupted")
+            else:
+                conclude("failed", error)
         if isinstance(error, DojangError):
             raise type(error)(f"{error}\nresume with: {ending.command}") from error
         raise

@@ -1,0 +1,189 @@
+"""`dojang explain` names the fault of real runs that were made to go wrong, and finds none in healthy ones."""
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commands
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+SHORT = ["steps=10", "eval.every=10", "eval.problems=64", "checkpoint.every=100"]
+TIMEOUT_S = 300.0
+
+FAULTS: dict[str, tuple[str, list[str]]] = {
+    "all wrong": ("no_signal", ["data.digits=6", "task.rewards={correct: 1.0}", "health.patience_steps=4"]),
+    "reward tells nothing": (
+        "no_signal",
+        ["task.rewards={'faulty_rewards:constant': 1.0}", "health.patience_steps=4"],
+    ),
+    "format only": ("format_only", ["data.digits=6", "rollout.temperature=1.6"]),
+    "reward hacking": (
+        "reward_hacking",
+        ["task.rewards={correct: 0.1, 'faulty_rewards:brief': 3.0}", "train.lr=1e-3"],
+    ),
+    "no answer, paid by a side term": (
+        "no_answers",
+        ["model.name=dojang-tiny-code", "task.rewards={correct: 1.0, 'faulty_rewards:brief': 0.5}"],
+    ),
+    "truncated": ("truncated", ["rollout.max_tokens=3"]),
+    "temperature": ("sampling_too_hot", ["rollout.temperature=2.5"]),
+    "learning rate too small": ("lr_too_small", ["train.lr=1e-9"]),
+    "diverged": ("diverged", ["train.lr=1000", "train.warmup_steps=0"]),
+    "stale samples": ("stale_samples", ["loop.mode=overlap", "loop.lag=6", "train.lr=2e-3"]),
+    "judge errors": ("judge_errors", ["task.rewards={correct: 1.0, 'faulty_rewards:broken': 0.1}"]),
+    "slow grading": (
+        "idle_trainer",
+        ["task.rewards={correct: 1.0, 'faulty_rewards:slow': 0.1}", "eval.problems=32", "train.lr=1e-3", "steps=7"],
+    ),
+}
+"""Name of the first finding and overrides of the quickstart, by fault."""
+
+
+def dojang(*arguments: str, program: Path | None = None) -> tuple[int, str]:
+    """Exit code and output of the command."""
+    command = [sys.executable, *([str(program)] if program else ["-m", "dojang"]), *arguments]
+    paths = [str(HERE), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    result = commands.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment)
+    return result.returncode, result.stdout + result.stderr
+
+
+def explain(run: Path) -> dict[str, Any]:
+    code, output = dojang("explain", str(run), "--json")
+    assert code == 0, output
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+def first(found: dict[str, Any]) -> dict[str, Any]:
+    assert found["findings"], found
+    finding: dict[str, Any] = found["findings"][0]
+    return finding
+
+
+def loud(found: dict[str, Any]) -> list[str]:
+    """Findings other than notes."""
+    return [each["name"] for each in found["findings"] if each["severity"] != "note"]
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A quickstart that learns; its model is the start of others."""
+    run = tmp_path_factory.mktemp("healthy") / "run"
+    code, output = dojang("train", "quickstart", *SHORT, "steps=16", "eval.every=8", "--run-dir", str(run))
+    assert code == 0, output
+    assert "dojang train quickstart seed=1" in output
+    assert "fault" not in output
+    return run
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., tuple[Path, str]]:
+    def run(recipe: str, *overrides: str, program: Path | None = None) -> tuple[Path, str]:
+        arguments = ["train", recipe, *SHORT, *overrides, "--run-dir", str(tmp_path / "run")]
+        return tmp_path / "run", dojang(*arguments, program=program)[1]
+
+    return run
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_first(train: Any, fault: str) -> None:
+    name, overrides = FAULTS[fault]
+    run, output = train("quickstart", *overrides)
+    found = explain(run)
+    finding = first(found)
+    assert finding["name"] == name, output
+    assert finding["evidence"]
+    assert finding["advice"]
+    if finding["severity"] != "note":
+        assert finding["title"] in output  # printed at the end of the run, too
+        assert finding["advice"][0] in output
+        assert f"explain {run}" in output
+        assert "\nnext:" not in output
+    if found["verdict"]["learning"] in ("not better", "worse"):
+        assert finding["severity"] == "fault"
+
+
+def test_problems_that_are_all_solved_give_no_signal(train: Any, healthy: Path) -> None:
+    model = f"model.name={healthy}/checkpoints/last"
+    run, _ = train("quickstart", model, "rollout.temperature=0.4", "steps=5", "eval.every=5")
+    found = explain(run)
+    assert found["verdict"]["learning"] == "solved before training"
+    assert first(found)["name"] == "no_signal"
+    assert "too easy" in first(found)["title"]
+
+
+def test_wrong_labels_are_memorized(train: Any, tmp_path: Path) -> None:
+    random_sums = random.Random(1)
+    for name, count in (("train", 8), ("test", 64)):
+        rows = []
+        for _ in range(count):
+            a, b = random_sums.randint(10, 49), random_sums.randint(10, 49)
+            rows.append({"prompt": f"What is {a} + {b}?", "answer": str(a + b + random_sums.choice([-2, -1, 1, 2]))})
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = ["data.name=files", f"data.train={tmp_path}/train.jsonl", f"data.test={tmp_path}/test.jsonl"]
+    run, _ = train("quickstart", *data, "train.lr=1e-3", "steps=20", "eval.every=20")
+    finding = first(explain(run))
+    assert finding["name"] == "overfitting"
+    assert "8 problems, drawn 40.0 times each" in finding["evidence"]
+
+
+def test_one_test_per_program_is_too_few(train: Any) -> None:
+    run, _ = train("quickstart-code", "task.max_tests=1", "train.lr=1e-3")
+    finding = first(explain(run))
+    assert finding["name"] == "too_few_tests"
+    assert len(finding["examples"]) == 3
+
+
+def test_an_engine_with_other_log_probs(train: Any) -> None:
+    run, output = train("quickstart", program=HERE / "wrong_engine.py")
+    assert first(explain(run))["name"] == "logprob_mismatch", output
+
+
+def test_a_large_learning_rate_spoils_the_policy_and_collapses_the_entropy(train: Any) -> None:
+    run, output = train("quickstart", "train.lr=2e-2")
+    assert loud(explain(run))[:2] == ["lr_too_large", "entropy_collapse"]
+    assert "fault: the policy got worse" in output
+
+
+def test_a_healthy_run_is_fine_before_and_after_it_is_resumed(healthy: Path) -> None:
+    found = explain(healthy)
+    assert loud(found) == []
+    assert found["verdict"]["learning"] == "better"
+    code, output = dojang("resume", str(healthy), "steps=18")
+    assert code == 0, output
+    assert loud(explain(healthy)) == []
+    code, output = dojang("explain", str(healthy))
+    assert code == 0
+    assert "no fault found" in output
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["quickstart-code", "train.lr=1e-3"],
+        ["quickstart", "algo.name=cispo", "loop.mode=sync", "seed=2"],
+        ["quickstart-sft", "steps=15", "eval.every=15"],
+    ],
+    ids=" ".join,
+)
+def test_healthy_runs_of_other_kinds_are_fine(train: Any, settings: list[str]) -> None:
+    run, output = train(*settings)
+    found = explain(run)
+    assert loud(found) == [], output
+    assert found["verdict"]["learning"] == "better"
+
+
+def test_a_distillation_is_fine(train: Any, healthy: Path) -> None:
+    run, output = train("quickstart-distill", f"distillation.teacher={healthy}/checkpoints/best", "steps=8")
+    found = explain(run)
+    assert loud(found) == [], output
+    assert any("reverse KL" in fact for fact in found["verdict"]["facts"])
