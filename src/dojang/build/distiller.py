@@ -18,7 +18,7 @@ from dojang.types import Problem
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.hints import Hints, check_fields
 from dojang.workflows.retokenize import Retokenizer
-from dojang.workflows.token_bytes import PROBE
+from dojang.workflows.token_bytes import PROBE, special_tokens
 
 __all__ = ["check_teacher", "check_teacher_prompt", "make_distiller", "same_tokenizer", "tokenizers_differ"]
 
@@ -96,18 +96,20 @@ def same_tokenizer(
     student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase, settings: PreTrainedConfig, name: str
 ) -> bool:
     """Reports whether the teacher has every token of the student with the same ID, and splits text into the same
-    tokens; it may have more. Raises ConfigError if the teacher has such a tokenizer but too few embeddings."""
+    tokens; it may have more. Raises ConfigError if the teacher has too few embeddings: for the student's tokens, or for
+    its own if the tokenizers differ."""
     mine, theirs = student.get_vocab(), teacher.get_vocab()
-    if any(theirs.get(token) != id for token, id in mine.items()):
-        return False
-    if student.encode(PROBE, add_special_tokens=False) != teacher.encode(PROBE, add_special_tokens=False):
-        return False
-    if settings.vocab_size <= max(mine.values()):
+    same = all(theirs.get(token) == id for token, id in mine.items())
+    same = same and student.encode(PROBE, add_special_tokens=False) == teacher.encode(PROBE, add_special_tokens=False)
+    # Text never becomes special tokens, and some models have none of their embeddings (Gemma 3's image token).
+    special = frozenset[int]() if same else special_tokens(teacher)
+    last = max(id for id in (mine if same else theirs).values() if id not in special)
+    if settings.vocab_size <= last:
         raise ConfigError(
             f"distillation.teacher={name} has {settings.vocab_size:,} embeddings, too few for the "
-            f"{max(mine.values()) + 1:,} tokens of its tokenizer; copy or download the model again"
+            f"{last + 1:,} tokens of its tokenizer; copy or download the model again"
         )
-    return True
+    return same
 
 
 def _local_sources(config: RunConfig) -> tuple[str, str] | None:

@@ -180,8 +180,15 @@ class ChatRenderer:
     def _with_template(self, messages: Sequence[Message], *, generation: bool) -> str:
         try:
             return self._apply_template(messages, generation=generation)
-        except TemplateError:  # some templates reject the role `system`
-            return self._apply_template(fold_system(messages), generation=generation)
+        except TemplateError as error:
+            try:  # some templates reject the role `system`
+                return self._apply_template(fold_system(messages), generation=generation)
+            except TemplateError:
+                roles = ", ".join(message.role for message in messages)
+                raise ConfigError(
+                    f"the chat template of {self._tokenizer.name_or_path} cannot render a conversation of {roles}: "
+                    f"{error}; correct the template in its directory, or choose another model"
+                ) from error
 
     def _apply_template(self, messages: Sequence[Message], *, generation: bool) -> str:
         chat = [{"role": message.role, "content": message.content} for message in messages]

@@ -34,11 +34,14 @@ class TokenBytes:
         self._strips = any(map(_strips_first_space, self._decoders))
         self._known: dict[int, bytes | None] = {}
         tokens = self.encode(PROBE)
-        if not kinds or kinds - _KNOWN or b"".join(each or b"" for each in self.spell(tokens)) != PROBE.encode():
+        known = bool(kinds) and not kinds - _KNOWN
+        if not known or b"".join(each or b"" for each in self.spell(tokens)) != PROBE.encode():
+            reason = "they spell another text than was tokenized, as with a normalizer that changes letters"
             raise ConfigError(
-                f"the bytes of the tokens of {tokenizer.name_or_path} cannot be told (decoder: "
-                f"{', '.join(sorted(kinds)) or 'none'}), so texts of two tokenizers cannot be compared; choose a model "
-                "with a byte-level or SentencePiece tokenizer, or a teacher with the student's tokenizer"
+                f"the bytes of the tokens of {tokenizer.name_or_path} cannot be told "
+                f"({reason if known else 'decoder: ' + (', '.join(sorted(kinds)) or 'none')}), so texts of two "
+                "tokenizers cannot be compared; choose a model with a byte-level or SentencePiece tokenizer that keeps "
+                "the text, or a teacher with the student's tokenizer"
             )
 
     def encode(self, text: str) -> list[int]:

@@ -138,7 +138,7 @@ def test_a_dry_run_refuses_teachers_that_cannot_teach(
 
 def test_a_dry_run_refuses_tokenizers_that_cannot_be_aligned(tmp_path: Path) -> None:
     for name, change, words in (
-        ("changed", {"normalizer": {"type": "Lowercase"}}, "cannot be told"),
+        ("changed", {"normalizer": {"type": "Lowercase"}}, "spell another text"),
         ("endless", {}, "no token that ends an answer"),
     ):
         path = save_other_tiny(tmp_path / name)
@@ -161,8 +161,13 @@ def test_a_teacher_may_have_more_tokens_and_must_have_their_embeddings(
     assert same_tokenizer(tokenizer, tokenizer, config, "same")
     with pytest.raises(ConfigError, match="too few for the"):
         same_tokenizer(tokenizer, tokenizer, type(config)(vocab_size=100), "small")
+    with pytest.raises(ConfigError, match="100 embeddings, too few for the"):
+        same_tokenizer(tokenizer, other_tokenizer(), type(config)(vocab_size=100), "small")
     for other in (AutoTokenizer.from_pretrained(models.resolve("dojang-tiny")), other_tokenizer()):
-        assert not same_tokenizer(tokenizer, other, config, "other")
+        assert not same_tokenizer(tokenizer, other, type(config)(vocab_size=len(other)), "other")
+    image = other_tokenizer()
+    image.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    assert not same_tokenizer(tokenizer, image, type(config)(vocab_size=len(image) - 1), "no embedding of <image>")
 
 
 def test_a_teacher_with_renumbered_tokens_gives_the_same_advantages(

@@ -31,6 +31,21 @@ def test_special_tokens_of_the_template_are_single_tokens(tokenizer: PreTrainedT
     assert tokens.count(tokenizer.eos_token_id) == 2
 
 
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('only tools') }}", "only tools"),
+        ("{% for each in messages %}", "Unexpected end of template"),
+        ("{{ messages[7].content.x }}", "no element 7"),
+    ],
+)
+def test_a_template_that_fails_is_named(tokenizer: PreTrainedTokenizerBase, template: str, words: str) -> None:
+    broken = copy.deepcopy(tokenizer)
+    broken.chat_template = template
+    with pytest.raises(ConfigError, match=f"cannot render a conversation of system, user: .*{words}"):
+        ChatRenderer(broken, context=512, max_tokens=10).render(CHAT)
+
+
 def test_a_base_model_gets_plain_text(base_tokenizer: PreTrainedTokenizerBase) -> None:
     tokens = ChatRenderer(base_tokenizer, context=512, max_tokens=10).render(CHAT)
     assert base_tokenizer.decode(tokens) == "be brief\n\nwhat is 1+1?\n\n"
