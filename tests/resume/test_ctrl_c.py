@@ -61,6 +61,7 @@ def test_a_second_ctrl_c_says_what_is_saved_and_how_to_resume(tmp_path: Path) ->
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
+    assert "stopping: saving a checkpoint first; Ctrl-C again stops at once" in output
     assert "stopped at once; the last checkpoint is of step 2: later steps are lost and repeat on resume" in output
     assert "Traceback" not in output
     summary = json.loads((run / "summary.json").read_text())

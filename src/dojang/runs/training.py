@@ -294,7 +294,7 @@ def _train(
         exporters.finish(status, hurry=status != "finished")
 
     try:
-        asyncio.run(_loop(wired, state, prepared.judge, stop))
+        asyncio.run(_loop(wired, state, prepared.judge, stop, console_printer(console)))
     except BaseException as error:
         if may_fail and isinstance(error, RanksLost):
             raise  # the caller restarts
@@ -309,7 +309,7 @@ def _train(
     conclude("finished")
 
 
-async def _loop(wired: "Run", state: "State", judge: Judge, request: StopRequest) -> None:
+async def _loop(wired: "Run", state: "State", judge: Judge, request: StopRequest, say: Callable[[str], None]) -> None:
     """Runs the loop; Ctrl-C, SIGTERM, SIGHUP and `request` stop it after a checkpoint."""
     from dojang.loop.train import train
 
@@ -320,6 +320,8 @@ async def _loop(wired: "Run", state: "State", judge: Judge, request: StopRequest
         loop.remove_signal_handler(number)
         if _torchrun():  # torchrun sends it again
             signal.signal(number, signal.SIG_IGN)
+        else:
+            say("stopping: saving a checkpoint first; Ctrl-C again stops at once")
         stop.set()
 
     for number in STOP_SIGNALS if in_main_thread() else ():

@@ -52,7 +52,7 @@ def test_a_stopped_run_does_not_restart_after_lost_trainers(monkeypatch: pytest.
 
     monkeypatch.setattr("dojang.loop.train.train", train)
     with pytest.raises(Interrupted, match="stopped, but a trainer was lost"):
-        asyncio.run(training._loop(Parts(), None, Nothing(), StopRequest()))  # type: ignore[arg-type]
+        asyncio.run(training._loop(Parts(), None, Nothing(), StopRequest(), print))  # type: ignore[arg-type]
 
 
 def test_a_run_that_cannot_begin_again_leaves_a_summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
