@@ -8,7 +8,8 @@ one is the last checkpoint, not the best one: choosing a checkpoint by held-out 
 Settings after the options go to the training run.
 
 OUT_DIR gets result.json (commands, machine, accuracies with intervals, differences, time, memory), metrics.jsonl,
-reward.png, a chart of each comparison, and in `work/` the run and the evaluations. What is finished is not repeated.
+reward.png, a chart of each comparison, and in `work/` the run and the evaluations. What is finished is not repeated;
+an OUT_DIR with the results of other settings is refused.
 """
 
 import argparse
@@ -32,6 +33,16 @@ def named(text: str) -> tuple[str, list[str]]:
     if not (name.isidentifier() and colon and arguments.split()):
         raise argparse.ArgumentTypeError(f"{text!r} must have the form 'NAME: ARGUMENTS of dojang eval'")
     return name, arguments.split()
+
+
+def keep_command(path: Path, command: list[str]) -> None:
+    """Writes the command of a run or an evaluation. Exits if the results there are those of another one: they are not
+    made again, and result.json would say that this command made them."""
+    if path.exists() and (known := json.loads(path.read_text())) != command:
+        raise SystemExit(
+            f"{path.parent} has results of {' '.join(known)!r}, not of {' '.join(command)!r}; choose another directory"
+        )
+    path.write_text(json.dumps(command) + "\n")
 
 
 def evaluate(folder: Path, model: str, arguments: list[str]) -> None:
@@ -80,14 +91,26 @@ def main() -> None:
     if wrong := [each for each in settings if "=" not in each or each.startswith("-")]:
         parser.error(f"not an option, nor a setting key=value: {' '.join(wrong)}")
     work = options.out.resolve() / WORK
-    work.mkdir(parents=True, exist_ok=True)
     sys.path.insert(0, str(SOURCE))
     from dojang.config.recipe import load
+    from dojang.core.errors import DojangError
 
-    base = load(options.recipe, settings).model.name
+    try:
+        base = load(options.recipe, settings).model.name
+    except DojangError as error:
+        raise SystemExit(str(error)) from None
+    work.mkdir(parents=True, exist_ok=True)
+    keep_command(work / "train.json", [options.recipe, *settings])
     for name, arguments in options.eval:
+        command = [base, *arguments]
+        keep_command(work / f"eval-{name}.json", command)
         if options.base and not (work / f"before-{name}").exists():
-            (work / f"before-{name}").symlink_to(options.base.resolve() / WORK / f"before-{name}")
+            theirs = options.base.resolve() / WORK
+            if not (theirs / f"before-{name}" / "results.json").exists():
+                raise SystemExit(f"--base {options.base} has no finished evaluation {name!r} of the base model")
+            keep_command(theirs / f"eval-{name}.json", command)
+            (work / f"before-{name}").symlink_to(theirs / f"before-{name}")
+    for name, arguments in options.eval:
         evaluate(work / f"before-{name}", base, arguments)
     summary = train(options.recipe, work / RUN, *settings)
     result: dict[str, Any] = {
@@ -99,12 +122,14 @@ def main() -> None:
     }
     for name, arguments in options.eval:
         evaluate(work / f"after-{name}", os.path.relpath(work / RUN / "checkpoints" / "last"), arguments)
+        table = compare(options.out, name)
         result["evaluations"][name] = {
             "arguments": arguments,
             "before": accuracies(work / f"before-{name}"),
             "after": accuracies(work / f"after-{name}"),
+            "differences": [line for line in table.splitlines() if line.startswith("|")],
         }
-        print(compare(options.out, name))
+        print(table)
     for name in ("metrics.jsonl", "reward.png"):
         shutil.copyfile(work / RUN / name, options.out / name)
     (options.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -30,6 +30,7 @@ def test_the_result_has_both_evaluations_and_the_run(out: Path) -> None:
     assert result["summary"]["steps"] == 12
     assert before["accuracy"]["problems"] == after["accuracy"]["problems"] == 40
     assert after["accuracy"]["value"] > before["accuracy"]["value"] + 0.2
+    assert evaluation["differences"][-1].startswith("| arithmetic | 40 |")
     assert result["speed"]["timing_s/step"] > 0
     assert {path.name for path in out.iterdir()} == {"work", "result.json", "metrics.jsonl", "reward.png", "sums.png"}
 
@@ -50,6 +51,33 @@ def test_what_is_finished_is_not_repeated(out: Path, tmp_path: Path) -> None:
     assert other.returncode == 0, other.stderr
     assert (tmp_path / "other" / "work" / "before-sums").is_symlink()
     assert (out / "work" / "before-sums" / "results.json").stat().st_mtime_ns == before
+
+
+def test_results_of_other_settings_are_not_told_as_those_of_this_command(out: Path, tmp_path: Path) -> None:
+    written = (out / "result.json").read_text()
+    sums = "sums: --problems 40 --data arithmetic"
+    for evaluation, setting in ((sums, "steps=13"), (sums.replace("40", "41"), "steps=12")):
+        ended = run(str(out), "--recipe", "quickstart", "--eval", evaluation, setting)
+        assert ended.returncode == 1
+        assert "choose another directory" in ended.stderr
+    assert (out / "result.json").read_text() == written
+    for evaluation, words in (
+        (sums.replace("40", "41"), "has results of"),
+        (f"other_{sums}", "no finished evaluation"),
+    ):
+        ended = run(
+            str(tmp_path / words), "--recipe", "quickstart", "--eval", evaluation, "--base", str(out), "steps=1"
+        )
+        assert ended.returncode == 1
+        assert words in ended.stderr
+
+
+def test_a_mistake_in_a_setting_is_told_without_a_traceback(tmp_path: Path) -> None:
+    ended = run(str(tmp_path / "out"), "--recipe", "quickstart", "--eval", "sums: --data arithmetic", "stepz=1")
+    assert ended.returncode == 1
+    assert "stepz" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_evaluation_without_a_name_is_refused(tmp_path: Path) -> None:
