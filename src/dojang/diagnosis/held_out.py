@@ -18,8 +18,6 @@ CLEARLY_HIGHER = 0.05
 """Rise from which too few held-out problems, not a lack of learning, is the likely reason for a wide interval."""
 PRECISE = 0.15
 """Upper end of the interval above which an evaluation cannot show that nothing was learned: 30 problems or fewer."""
-_ASSUMED_PROBLEMS = 256
-"""Default of eval.problems, where the record has no settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,8 @@ class HeldOut:
     after: float
     low: float
     high: float
-    problems: int
+    problems: int | None
+    """None if neither the rollouts nor the settings tell: then nothing is known about the difference."""
     paired: bool
     """Whether the interval is that of paired answers to the same problems; else of two proportions."""
 
@@ -56,12 +55,14 @@ class HeldOut:
         return self.learning in (Learning.BETTER, Learning.SOLVED) or (self.learning is Learning.UNCLEAR and self._rose)
 
     def __str__(self) -> str:
-        method = "paired" if self.paired else "unpaired"
-        return (
+        change = (
             f"held-out accuracy {self.before:.1%} at step {self.first_step}, {self.after:.1%} at step "
-            f"{self.last_step}: {self.after - self.before:+.1%}, 95% interval [{self.low:+.1%}, {self.high:+.1%}], "
-            f"{method}, {self.problems} problems"
+            f"{self.last_step}: {self.after - self.before:+.1%}"
         )
+        if self.problems is None:
+            return f"{change}; without config.yaml and rollouts the number of problems is not known"
+        method = "paired," if self.paired else "unpaired, at most"
+        return f"{change}, 95% interval [{self.low:+.1%}, {self.high:+.1%}], {method} {self.problems} problems"
 
 
 def held_out_change(record: RunRecord) -> HeldOut | None:
@@ -76,9 +77,10 @@ def held_out_change(record: RunRecord) -> HeldOut | None:
     if paired := _paired(record, *steps):
         low, high, count = paired
         return HeldOut(*steps, before, after, low, high, count, True)
-    count = int(record.setting("eval.problems", _ASSUMED_PROBLEMS))
-    low, high = _unpaired(before, after, count)
-    return HeldOut(*steps, before, after, low, high, count, False)
+    # The split may have fewer, but a run without its rollouts does not tell.
+    most: int | None = record.setting("eval.problems", None)
+    low, high = (-1.0, 1.0) if most is None else _unpaired(before, after, most)
+    return HeldOut(*steps, before, after, low, high, most, False)
 
 
 def _paired(record: RunRecord, first: int, last: int) -> tuple[float, float, int] | None:

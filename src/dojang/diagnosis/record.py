@@ -41,7 +41,7 @@ class RunRecord:
     def read(cls, directory: RunDir) -> "RunRecord":
         """Reads a run directory; raises RunDirError if there is no run in it."""
         if not (directory.config.is_file() or directory.metrics.is_file()):
-            raise RunDirError(f"{directory.path} is no run: it has neither config.yaml nor metrics.jsonl. Give RUN_DIR")
+            raise RunDirError(f"{directory.path} is no run: it has neither config.yaml nor metrics.jsonl")
         return cls(list(_rows(directory.metrics)), _mapping(directory.config), _mapping(directory.summary), directory)
 
     @property

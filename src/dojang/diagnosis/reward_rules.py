@@ -152,7 +152,7 @@ def learned_nothing(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
 
 def unclear_accuracy(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
     """The held-out problems are too few to tell whether accuracy rose."""
-    if held_out is None or held_out.learning is not Learning.UNCLEAR:
+    if held_out is None or held_out.problems is None or held_out.learning is not Learning.UNCLEAR:
         return None
     return Finding(
         "unclear_accuracy",

@@ -64,6 +64,13 @@ def test_a_gain_on_few_problems_is_called_unclear() -> None:
     assert "no fault found" not in full_report(found, "run")
 
 
+def test_no_verdict_without_the_number_of_problems() -> None:
+    found = diagnose(RunRecord(rows_of(f"{CODER}/codefu")))  # 1 and 5 of 32
+    assert found.verdict.learning is Learning.UNCLEAR
+    assert "interval" not in found.verdict.headline
+    assert "the number of problems is not known" in found.verdict.headline
+
+
 def test_no_metric_is_required() -> None:
     rows = rows_of(f"{CODER}/mbpp")
     names = sorted({name for row in rows for name in row} - {"step"})
@@ -130,7 +137,7 @@ def test_the_reward_of_a_turn_is_no_part_of_it() -> None:
 
 def test_the_report_never_calls_a_run_that_learned_nothing_good() -> None:
     accuracy = [{"step": step, "val/accuracy": 0.0, "val/reward": 0.1 * step} for step in (0, 12)]
-    found = diagnose(RunRecord([accuracy[0], *steps(), accuracy[1]]))
+    found = diagnose(RunRecord([accuracy[0], *steps(), accuracy[1]], {"eval": {"problems": 256}}))
     assert found.verdict.learning is Learning.SAME
     assert found.verdict.headline.startswith("learned nothing")
     assert found.findings[0].severity is Severity.FAULT
