@@ -204,3 +204,12 @@ def test_the_configuration_page_is_what_the_settings_say() -> None:
     """`make docs` writes it; a setting that changed without it would leave the page wrong."""
     script = ROOT / "docs" / "make_reference.py"
     assert subprocess.run([sys.executable, str(script), "--check"]).returncode == 0, "run make docs and commit the page"
+
+
+def test_no_pattern_has_a_possessive_group() -> None:
+    """Python before 3.11.5, which Debian 12 has, matches (...)*+ wrongly; atomic groups and [...]*+ are right."""
+    group = re.compile(r"(?<!\\)\)(?:[*+?]|\{\d*,?\d*\})\+(?!\+)")
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not group.search(node.value), f"{path}:{node.lineno}: {node.value[:200]}"

@@ -42,6 +42,8 @@ for name, (recipe, *overrides) in json.loads(sys.argv[1]).items():
 """
 ELSEWHERE = {"weights/bytes", "weights/whole", "rollout_service/workers", "rollout_service/sent_bytes"}
 """Metrics of engines and rollout workers in separate processes; tests/vllm and tests/resume cover them."""
+ELSEWHERE |= {"distillation/unaligned"}
+"""Needs a teacher with another tokenizer, as in tests/unit/build/test_distiller.py."""
 ON_A_GPU = {"perf/max_memory_allocated_gb", "perf/max_memory_reserved_gb"}
 
 pytestmark = pytest.mark.slow

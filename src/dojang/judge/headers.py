@@ -55,7 +55,8 @@ _KEYWORDS = """
     wchar_t while
 """
 """Names that mean the same with any header."""
-_BLANK = r"(?:\s++|//[^\n]*+\n|/\*(?:[^*]++|\*(?!/))*+\*/)*+"
+# Atomic groups: Python before 3.11.5 matches possessive groups, (...)*+, wrongly.
+_BLANK = r"(?>(?:\s++|//[^\n]*+\n|/\*(?>(?:[^*]++|\*(?!/))*)\*/)*)"
 _INCLUDE = re.compile(_BLANK + r'#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][ \t]*(?=\n|//|/\*|\r\n|\Z)')
 _LINE_GOES_ON = re.compile(r"\\[ \t]*\r?\n")
 _ANOTHER = re.compile(r"#[ \t]*include")

@@ -64,10 +64,11 @@ _NEXT_TURN = re.compile("|".join(map(re.escape, _TEMPLATE_TOKENS)))
 NEXT_TURNS = ("User:", "Human:", "[INST]", *_TEMPLATE_TOKENS)
 """Strings that an invented next turn starts with."""
 # No two repetitions can match the same characters, and each starts at its line or stops at a bracket: linear time.
+# An atomic group, (?>(...)*), since Python before 3.11.5 matches a possessive one, (...)*+, wrongly.
 _EVENT = re.compile(
     r"""
       ^ (?P<indent> [ \t]*+ (?: (?:[-*+]|[0-9]{1,9}[.)]) [ \t]++ )? )
-        (?P<fence> `{3,}+ (?=[^`\n]*$) | ~{3,}+ ) (?P<info> (?: [^<\n] | <(?!/?(?i:code)) )*+ )
+        (?P<fence> `{3,}+ (?=[^`\n]*$) | ~{3,}+ ) (?P<info> (?> (?: [^<\n] | <(?!/?(?i:code)) )* ) )
     | (?P<mention> `</?(?i:code)[^`<>\n]*>` )
     | (?P<open> (?P<begins_line> ^[ \t]*+ )? (?<!\w) <(?i:code) (?P<attributes> [ \t][^<>\n]* )? > )
     | (?P<close> </(?i:code)[ \t]*> )
