@@ -147,7 +147,7 @@ bench: $(READY)  ## measure speed, each figure as a ratio to a named baseline
 
 docs: $(READY_DOCS)  ## build the documentation into site/
 	$(BIN)/python docs/make_reference.py
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(READY_DOCS): $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
