@@ -39,7 +39,7 @@ def row(step: int, index: int = 0, **values: Any) -> dict[str, Any]:
         "detail": "fine",
         "isolation": "",
     }
-    return plain | values
+    return {"response_length": sum(values.get("mask", plain["mask"]))} | plain | values
 
 
 def write(run: Path, split: str, step: int, rows: Sequence[dict[str, Any]]) -> Path:

@@ -16,6 +16,7 @@ ROLLOUT_COLUMNS: dict[str, str] = {
     "tokens": "list<int32>",
     "mask": "list<bool>",
     "logprobs": "list<float64>",
+    "response_length": "int32",
     "version": "int64",
     "finish": "string",
     "role": "string",

@@ -67,6 +67,7 @@ class FileTracker:
             "tokens": sample.tokens.tolist(),
             "mask": sample.mask.tolist(),
             "logprobs": sample.logprobs.tolist(),
+            "response_length": sample.response_length,
             "version": sample.version,
             "finish": sample.finish,
             "role": sample.role,

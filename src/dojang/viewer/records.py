@@ -29,6 +29,7 @@ LONG = ("question", "prompt", "response", "tokens", "mask", "logprobs", "detail"
 SHORT_COLUMNS = tuple(name for name in COLUMNS if name not in LONG)
 """Columns read by default: numbers and names."""
 BATCH_ROWS = 1024
+LENGTH = "response_length"
 UNREADABLE = (OSError, pa.ArrowException)
 """Errors of a file that is damaged, not Parquet, or has columns of other types."""
 
@@ -124,10 +125,12 @@ class RunRecords:
             file = ds.dataset(path, schema=schema, format="parquet")
             if where is not None and file.count_rows(filter=where) == 0:
                 return  # reads the columns of the expression only, not the text
-            batches = file.scanner(columns=list(columns), filter=where, batch_size=BATCH_ROWS, fragment_readahead=1)
+            lacks_lengths = LENGTH in columns and LENGTH not in next(file.get_fragments()).physical_schema.names
+            read = dict.fromkeys([*columns, "mask"] if lacks_lengths else columns)
+            batches = file.scanner(columns=list(read), filter=where, batch_size=BATCH_ROWS, fragment_readahead=1)
             for batch in batches.to_batches():
                 if batch.num_rows:
-                    yield batch
+                    yield _with_lengths(batch).select(list(columns)) if lacks_lengths else batch
         except FileNotFoundError:
             return  # no such step; or a run resumed from an earlier step deleted it meanwhile
         except UNREADABLE as error:
@@ -136,6 +139,12 @@ class RunRecords:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def _with_lengths(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Counts the sampled tokens of a file from before the column `response_length`."""
+    place = batch.schema.get_field_index(LENGTH)
+    return batch.set_column(place, LENGTH, pa.array(response_lengths(batch["mask"]), pa.int32()))
 
 
 def response_lengths(masks: pa.Array) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from dojang.core.errors import ConfigError, RunDirError
 from dojang.core.safe_text import one_line
 from dojang.types import Outcome
 from dojang.viewer.options import ShowOptions, Sort
-from dojang.viewer.records import SHORT_COLUMNS, RunRecords, response_lengths
+from dojang.viewer.records import SHORT_COLUMNS, RunRecords
 
 __all__ = ["Row", "check_step", "find_samples", "kind_of", "matching", "ordered", "step_of", "with_texts"]
 
@@ -80,9 +80,8 @@ def check_step(records: RunRecords, kind: str, step: int) -> None:
 
 def matching(records: RunRecords, kind: str, step: int, options: ShowOptions) -> list[Row]:
     """Short columns of the samples of a step that match; raises an error that lists what there is, if none does."""
-    columns = [*SHORT_COLUMNS, "mask"] if options.sort in (Sort.LENGTH, Sort.LONGEST) else list(SHORT_COLUMNS)
     rows: list[Row] = []
-    for batch in records.rollouts(kind, [step], columns, _where(options)):
+    for batch in records.rollouts(kind, [step], SHORT_COLUMNS, _where(options)):
         rows += _rows(batch, len(rows))
     if not rows:
         _explain_none(records, kind, step, options)
@@ -98,29 +97,27 @@ def ordered(rows: Sequence[Row], sort: Sort | None) -> list[Row]:
 
 
 def with_texts(records: RunRecords, kind: str, step: int, options: ShowOptions, rows: Sequence[Row]) -> list[Row]:
-    """The same rows with question, response, detail, results of tests and length."""
+    """The same rows with question, response, detail, and results of tests."""
     wanted = {row["place"] for row in rows}
     texts: dict[int, Row] = {}
     first = 0
-    for batch in records.rollouts(kind, [step], [*TEXTS, "mask"], _where(options)):
+    for batch in records.rollouts(kind, [step], TEXTS, _where(options)):
         places = [place for place in range(first, first + batch.num_rows) if place in wanted]
         picked = batch.take(pa.array([place - first for place in places], pa.int64()))
         texts |= dict(zip(places, _rows(picked, 0), strict=True))
         first += batch.num_rows
-    lost = dict.fromkeys((*TEXTS, "length"))  # the file was damaged, or has been deleted meanwhile
+    lost = dict.fromkeys(TEXTS)  # the file was damaged, or has been deleted meanwhile
     return [{**row, **texts.get(row["place"], lost), "place": row["place"]} for row in rows]
 
 
 def _rows(batch: pa.RecordBatch, first: int) -> list[Row]:
-    names = [name for name in batch.schema.names if name != "mask"]
-    rows: list[Row] = batch.select(names).to_pylist()
+    rows: list[Row] = batch.to_pylist()
     for place, row in enumerate(rows, first):
         row["place"] = place
         if "reward_parts" in row:
             row["reward_parts"] = dict(row["reward_parts"] or ())
-    if "mask" in batch.schema.names:
-        for row, length in zip(rows, response_lengths(batch["mask"]).tolist(), strict=True):
-            row["length"] = length
+        if "response_length" in row:
+            row["length"] = row.pop("response_length")
     return rows
 
 

@@ -47,6 +47,7 @@ def test_rollouts_read_back_unchanged(directory: RunDir, tokenizer) -> None:
     assert first["tokens"] == sample.tokens.tolist()
     assert first["mask"] == sample.mask.tolist()
     assert first["logprobs"] == sample.logprobs.tolist()  # float64: not one bit lost
+    assert first["response_length"] == sum(first["mask"])
     assert (first["question"], first["prompt"], first["response"]) == ("what is 1+1?", "what is 1+1?", sample.text)
     assert (first["outcome"], first["reward"], first["advantage"]) == ("accepted", 1.5, 0.7)
     assert dict(first["reward_parts"]) == {"format": 1.0, "correct": 1.0}

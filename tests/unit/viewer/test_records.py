@@ -192,3 +192,10 @@ def test_a_problem_is_found_among_many_samples(run: Path) -> None:
     before = time.perf_counter()
     assert rows(RunRecords(run), where=pc.field("problem") == "rare", columns=["response"]) == [{"response": "found"}]
     assert time.perf_counter() - before < 5  # 50 000 samples, of which only the ids are read
+
+
+@pytest.mark.parametrize("columns", [SHORT_COLUMNS, ["response_length"], ["mask", "response_length"], ["response"]])
+def test_lengths_of_files_without_them_are_counted(run: Path, columns: list[str]) -> None:
+    expected = rows(RunRecords(run), steps=[2], columns=columns)
+    pq.write_table(pq.read_table(_train(run, 2)).drop_columns(["response_length"]), _train(run, 2))
+    assert rows(RunRecords(run), steps=[2], columns=columns) == expected
