@@ -1,12 +1,19 @@
-"""Generates docs/configuration.md from the settings' docstrings, and docs/metrics.md from the metric registry.
-`--check` only checks that they are up to date."""
+"""Generates docs/configuration.md from the settings' docstrings, docs/metrics.md from the metric registry and
+docs/commands.md from the command line. `--check` only checks that they are up to date."""
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
+from typer.main import get_command
+
+from dojang.commands import app
 from dojang.config.key_docs import keys
+from dojang.core import errors
 from dojang.track.alerts import ALERTS
 from dojang.track.registry import GAUGES, ROWS, gauge_pattern
 
@@ -52,6 +59,28 @@ Alerts of [`dojang dashboards`](dashboards.md). Each fires after its condition h
 
 |---|---|---|---|---|"""
 
+COMMANDS = """\
+# Commands
+
+`make docs` generates this page from the command line; `dojang COMMAND --help` prints the same.
+
+- `KEY=VALUE` overrides a [setting](configuration.md): `train.lr=1e-5`.
+- Training, evaluating, sampling, judging and reading runs are [Python calls](python-api.md), too.
+
+| command | |
+|---|---|"""
+
+EXIT_CODES = """
+## Exit codes
+
+An error is one message: the wrong value, the reason, and what to do. The exit code tells the kind.
+
+| code | Python | meaning |
+|---|---|---|
+| 0 | | success |
+| 1 | `DojangError` | Another error. `judge run`: not accepted. `data audit --strict`: verifier and data disagree. \
+`track`: not everything was delivered. |"""
+
 
 def configuration() -> Iterator[str]:
     yield CONFIGURATION
@@ -80,7 +109,80 @@ def metrics() -> Iterator[str]:
         yield f"| `{alert.name}` | {alert.wait} | {alert.severity} | {alert.meaning} | {alert.todo} |"
 
 
-PAGES = {"configuration.md": configuration, "metrics.md": metrics}
+def commands() -> Iterator[str]:
+    yield COMMANDS
+    found = list(leaves("dojang", get_command(app)))
+    for name, command in found:
+        yield f"| [`{name}`](#{name.replace(' ', '-')}) | {help_text(command)} |"
+    for name, command in found:
+        yield from usage(name, command)
+    yield EXIT_CODES
+    kinds = [each for _, each in inspect.getmembers(errors, inspect.isclass) if each is not errors.DojangError]
+    for error in sorted(kinds, key=lambda each: (each.exit_code, len(each.__mro__))):
+        yield f"| {error.exit_code} | `{error.__name__}` | {plain(error.__doc__)} |"
+
+
+def leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Commands that do something, in the order of the command line's help."""
+    if not hasattr(command, "commands"):
+        yield name, command
+    else:
+        for each, inner in command.commands.items():
+            yield from leaves(f"{name} {each}", inner)
+
+
+def usage(name: str, command: Any) -> Iterator[str]:
+    positional = [each for each in command.params if each.param_type_name == "argument"]
+    line = " ".join(
+        [
+            name,
+            *(argument(each) for each in positional),
+            *(["[OPTIONS]"] if len(command.params) > len(positional) else []),
+        ]
+    )
+    yield f"\n## {name}\n\n{help_text(command)}\n\n```text\n{line}\n```\n"
+    if not command.params:
+        return
+    yield "| | default | |\n|---|---|---|"
+    for each in positional:
+        yield f"| `{each.metavar or each.name}` | | {plain(each.help)} |"
+    for each in command.params:
+        if each.param_type_name == "option" and not each.hidden:
+            yield f"| {option(each)} | {default(each)} | {plain(each.help)} |"
+
+
+def argument(parameter: Any) -> str:
+    name = (parameter.metavar or parameter.name).rstrip(".") + ("..." if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
+
+
+def option(parameter: Any) -> str:
+    """Names of an option with the kind of its value: `--limit N`."""
+    names = ", ".join(f"`{each}`" for each in (*parameter.opts, *parameter.secondary_opts))
+    if parameter.is_flag:
+        return names
+    annotation = parameter.type_descriptor.annotation
+    if inspect.isclass(annotation) and issubclass(annotation, Enum):
+        return f"{names} " + "\\|".join(each.value for each in annotation)
+    return f"{names} {parameter.metavar or getattr(annotation, '__name__', 'value').upper()}"
+
+
+def default(parameter: Any) -> str:
+    value = parameter.default
+    if value is None or value == "" or isinstance(value, bool) or "Default:" in (parameter.help or ""):
+        return ""
+    return f"`{getattr(value, 'value', value)}`"
+
+
+def help_text(command: Any) -> str:
+    return plain(command.help)
+
+
+def plain(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+PAGES = {"configuration.md": configuration, "metrics.md": metrics, "commands.md": commands}
 
 
 def main() -> int:
