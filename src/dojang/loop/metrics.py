@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 
+from dojang.loop.advantages import first_parts
 from dojang.loop.endings import MAIN_ROLES
 from dojang.loop.health_check import has_signal
 from dojang.loop.watchdog import activity
@@ -26,13 +27,32 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
 
 def _role_metrics(groups: Sequence[Group]) -> Metrics:
     samples = [sample for group in groups for sample in group.samples]
-    errors = sum(len(group.judge_errors) for group in groups)
+    errors = sum(len(first_parts(group.unjudged)) for group in groups)
     return {
         "groups/total": float(len(groups)),
         "groups/zero_variance": float(sum(not has_signal(group) for group in groups)),
         "judge/errors": float(errors),
         "judge/error_ratio": errors / max(1, errors + len(samples)),
         **dict(_sample_metrics(samples)),
+        **_episode_metrics(groups),
+    }
+
+
+def _episode_metrics(groups: Sequence[Group]) -> Metrics:
+    """Number of replies per episode, and share of episodes in several samples; none without an environment."""
+    replies, parts = Counter[tuple[int, str, int]](), Counter[tuple[int, str, int]]()
+    for at, group in enumerate(groups):
+        for sample in group.samples:
+            if sample.turns:
+                key = (at, sample.role, sample.index)
+                replies[key] += sum(turn.role == "assistant" for turn in sample.turns)
+                parts[key] += 1
+    if not replies:
+        return {}
+    return {
+        "episodes/turns/mean": fmean(replies.values()),
+        "episodes/turns/max": float(max(replies.values())),
+        "episodes/split": fmean(count > 1 for count in parts.values()),
     }
 
 
