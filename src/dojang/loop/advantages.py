@@ -13,7 +13,7 @@ import numpy as np
 from dojang.protocols import Algorithm
 from dojang.types import Group, Sample, Turn
 
-__all__ = ["Credit", "compute_advantages", "first_parts"]
+__all__ = ["Credit", "compute_advantages", "first_parts", "sampled_turns"]
 
 Credit = Literal["episode", "turn"]
 """Level at which samples are compared."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 
-from dojang.loop.advantages import first_parts
 from dojang.loop.endings import MAIN_ROLES
 from dojang.loop.health_check import has_signal
 from dojang.loop.watchdog import activity
@@ -27,7 +26,7 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
 
 def _role_metrics(groups: Sequence[Group]) -> Metrics:
     samples = [sample for group in groups for sample in group.samples]
-    errors = sum(len(first_parts(group.unjudged)) for group in groups)
+    errors = sum(len(group.judge_errors) for group in groups)
     return {
         "groups/total": float(len(groups)),
         "groups/zero_variance": float(sum(not has_signal(group) for group in groups)),
