@@ -239,6 +239,27 @@ def show(
 
 
 @app.command()
+def view(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN_DIR...", help="Directories of runs, or of several runs; also s3://BUCKET/PREFIX."),
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Other than 127.0.0.1 it needs the token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 0,
+    token: Annotated[
+        str | None, typer.Option(help="Token that the page asks for. Default: random, none on 127.0.0.1.")
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Look at runs in a browser: charts, rollouts token by token, problems, timeline. Also while they train."""
+    from dojang.viewer.view import view as serve_page
+
+    serve_page(runs, host=host, port=port, token=token, browser=browser)
+
+
+@app.command()
 def export(
     source: Annotated[
         Path, typer.Argument(metavar="RUN_DIR_OR_CHECKPOINT", help="Run directory, or one of its checkpoints.")

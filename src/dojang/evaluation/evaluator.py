@@ -22,7 +22,7 @@ from dojang.protocols import Task
 from dojang.trainer.merge_lora import merge
 from dojang.types import Completion, Group, Message, Problem, Sampling
 from dojang.weight_sync.versions import WeightVersions
-from dojang.workflows.section import RolloutPolicy
+from dojang.workflows.single_turn import SingleTurn
 
 __all__ = ["Evaluator"]
 
@@ -71,8 +71,7 @@ class Evaluator:
             sampling = eval_sampling(config)
             if case.task is not None:  # the stop line is that of config.task
                 sampling = replace(sampling, stop_line=None)
-            policy = RolloutPolicy(self._engine, renderer, sampling)
-            workflow = config.workflow.make_eval(task, policy, config.eval.samples)
+            workflow = SingleTurn(self._engine, task, renderer, group_size=config.eval.samples, sampling=sampling)
             await run_all(workflow, problems, lambda group: keep(group, task, len(problems)), skip=done.keys())
             return found.dropped
         finally:

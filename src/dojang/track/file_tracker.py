@@ -54,8 +54,7 @@ class FileTracker:
         return None
 
     def _row(self, step: int, group: Group, sample: Sample) -> dict[str, Any]:
-        first = int(sample.mask.argmax()) if sample.mask.any() else len(sample.tokens)
-        prompt = sample.tokens[:first].tolist()
+        prompt = sample.tokens[~sample.mask].tolist()
         return {
             "step": step,
             "prompt_index": group.prompt_index,
@@ -81,7 +80,6 @@ class FileTracker:
             "advantage": sample.advantage,
             "detail": sample.verdict.detail,
             "isolation": sample.verdict.isolation,
-            "turns": [asdict(each) for each in sample.turns],
             "spans": [asdict(each) for each in sample.spans],
             "tests": [_test_row(each) for each in self._recorded(sample.verdict.tests)],
         }

@@ -1,0 +1,84 @@
+"""Routes of the viewer's HTTP API. Every reply is JSON; an error is {"error": what was wrong and what to do}."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from dojang.core.errors import DojangError
+from dojang.viewer import parameters
+from dojang.viewer.rollout_pages import facets_reply, rollouts_reply
+from dojang.viewer.run_list import RunList
+from dojang.viewer.viewed_run import ViewedRun
+
+__all__ = ["ERROR_HANDLERS", "make_routes"]
+
+_NOT_STORED = {"Cache-Control": "no-store"}
+Reply = dict[str, Any]
+Given = parameters.Given
+
+
+class _Json(JSONResponse):
+    """JSON without NaN, which browsers refuse."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+
+
+def make_routes(runs: RunList) -> list[Route]:
+    """Routes below /api."""
+
+    def of_run(name: str, answer: Callable[[ViewedRun, Given], Reply]) -> Route:
+        def endpoint(request: Request) -> Response:
+            return _reply(answer(_run(runs, request), request.query_params))
+
+        return Route(f"/api/runs/{{run}}/{name}", endpoint)
+
+    return [
+        Route("/api/runs", lambda request: _reply({"runs": [run.describe() for run in runs.all()]})),
+        Route("/api/state", lambda request: _reply({"runs": {run.id: run.state() for run in runs.all()}})),
+        of_run("metrics", _metrics),
+        of_run("rollouts", rollouts_reply),
+        of_run("facets", facets_reply),
+    ]
+
+
+def _reply(content: Reply) -> Response:
+    return _Json(content, headers=_NOT_STORED)
+
+
+def _run(runs: RunList, request: Request) -> ViewedRun:
+    name = request.path_params["run"]
+    try:
+        return runs.get(name)
+    except KeyError:
+        known = ", ".join(run.id for run in runs.all()[:20])
+        raise HTTPException(404, f"there is no run {name!r:.80} here; there are {known}") from None
+
+
+def _metrics(run: ViewedRun, given: Given) -> Reply:
+    run.metrics.update()
+    return {
+        "catalogue": run.metrics.catalogue(),
+        "series": run.metrics.series(parameters.names(given, "names")),
+        "version": run.metrics.version,
+    }
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return _Json({"error": error.detail}, error.status_code, {**_NOT_STORED, **(error.headers or {})})
+    return _Json({"error": str(error)}, 400, _NOT_STORED)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    said = f"the viewer failed ({type(error).__name__}); its terminal has the details"
+    return _Json({"error": said}, 500, _NOT_STORED)
+
+
+ERROR_HANDLERS: dict[Any, Any] = {HTTPException: _refused, DojangError: _refused, Exception: _failed}
+"""Handlers of errors in the application."""

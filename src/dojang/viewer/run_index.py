@@ -1,0 +1,184 @@
+"""Keeps the index of a run up to date, in a thread: new files, replaced ones, and those that a rewind deleted.
+
+The newest files come first, so the page is useful before a long run is indexed. A file that cannot be read is skipped
+with a note, and read again when its size or time changes.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Condition, Event, Thread
+from typing import Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dojang.core.errors import RunDirError
+from dojang.core.run_files import FileInfo, RunFiles
+from dojang.viewer.index import Index
+from dojang.viewer.rollout_columns import read_rows
+from dojang.viewer.snippets import Snippets
+
+__all__ = ["IndexedFile", "RunIndex"]
+
+_POLL_S = {False: 1.0, True: 10.0}
+"""Seconds between two looks at a local directory, and at S3."""
+_BATCH_S = 0.5
+_ALL_S, _FIRST_S = 0.3, 2.0
+"""Seconds that a request waits for all files of a small run, and for the first of a large one."""
+_SETTLED_NS = 3 * 10**9
+"""Age from which the time of a directory tells that nothing changed in it since."""
+UNREADABLE = (OSError, ValueError, pa.ArrowException, RunDirError)
+Rows = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedFile:
+    """A rollout file and its number in the index."""
+
+    number: int
+    kind: str
+    step: int
+    info: FileInfo
+
+
+class RunIndex:
+    """Index of the rollouts of one run."""
+
+    def __init__(self, files: RunFiles, store: Path) -> None:
+        """`store` is a new file for the beginnings of responses."""
+        self.files = files
+        self.rollouts = Index()
+        self.snippets = Snippets(files, store)
+        self.indexed: dict[int, IndexedFile] = {}
+        """Files in the index, by number."""
+        self.total = 0
+        """Number of rollout files of the run."""
+        self.changed = Condition()
+        """Notified after every change of the index."""
+        self._damaged: dict[tuple[str, int], tuple[FileInfo, str]] = {}
+        self._numbers = 0
+        self._seen_ns = -1
+        self._stop = Event()
+        self._is_current = False
+        self._thread = Thread(target=self._run, name=f"index {files.name}", daemon=True)
+
+    @property
+    def notes(self) -> list[str]:
+        """Files that were skipped, with the reason."""
+        return [note for _, note in list(self._damaged.values())]
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.snippets.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until all files are indexed; returns whether they are."""
+        with self.changed:
+            return self.changed.wait_for(lambda: self._is_current, seconds)
+
+    def wait_for_first(self) -> None:
+        """Waits, for a moment, until there is something to show."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._is_current, _ALL_S)
+            self.changed.wait_for(lambda: self._is_current or bool(self.indexed), _FIRST_S)
+
+    def newest_first(self) -> list[IndexedFile]:
+        """Files in the index, the newest steps first."""
+        return sorted(self.indexed.values(), key=lambda each: (-each.step, each.kind))
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.update()
+                self._fill_snippets()
+            except RunDirError:  # the directory cannot be read for now, such as S3 without a network
+                pass
+            self._stop.wait(_POLL_S[self.files.is_remote])
+
+    def update(self) -> None:
+        """Brings the index up to date with the directory."""
+        if not self._may_have_changed():
+            return
+        found = self.files.rollouts()
+        self.total = len(found)
+        known = {(each.kind, each.step): each for each in self.indexed.values()}
+        gone = [each.number for key, each in known.items() if found.get(key) != each.info]
+        if gone:
+            for kind in {self.indexed[number].kind for number in gone}:
+                self.rollouts.delete(kind, [number for number in gone if self.indexed[number].kind == kind])
+            self.indexed = {number: each for number, each in self.indexed.items() if number not in gone}
+            self.snippets.forget(gone)
+            self._notify()
+        self._damaged = {key: each for key, each in self._damaged.items() if found.get(key) == each[0]}
+        left = {(each.kind, each.step) for each in self.indexed.values()} | self._damaged.keys()
+        new = sorted((key for key in found if key not in left), key=lambda key: (-key[1], key[0]))
+        self._add(new, found)
+        if not self._stop.is_set():
+            self._is_current = True
+            self._notify()
+
+    def _may_have_changed(self) -> bool:
+        """Reports whether a look at the files is worth it: a local directory has a time, which every file changes."""
+        if self.files.is_remote:
+            return True
+        folder = self.files.info("rollouts")
+        changed = folder.modified_ns if folder else 0
+        if changed == self._seen_ns:
+            return False
+        self._seen_ns = changed if time.time_ns() - changed > _SETTLED_NS else -1
+        return True
+
+    def _add(self, keys: list[tuple[str, int]], found: dict[tuple[str, int], FileInfo]) -> None:
+        batch: list[tuple[IndexedFile, Rows]] = []
+        began = time.monotonic()
+        for place, (kind, step) in enumerate(keys):
+            if self._stop.is_set():
+                return
+            self._is_current = False
+            self._numbers += 1
+            file = IndexedFile(self._numbers, kind, step, found[kind, step])
+            if (read := self._read(file)) is not None:
+                batch.append((file, read))
+            if place == 0 or time.monotonic() - began > _BATCH_S:
+                self._insert(batch)
+                batch, began = [], time.monotonic()
+        self._insert(batch)
+
+    def _read(self, file: IndexedFile) -> Rows | None:
+        try:
+            with self.files.open_parquet(file.info.name) as opened:
+                return read_rows(opened, self.rollouts.names, file.number, file.step)
+        except FileNotFoundError:  # a rewind deleted it meanwhile
+            return None
+        except UNREADABLE as error:
+            note = f"{self.files.location}/{file.info.name} is damaged: {str(error).splitlines()[0]}"
+            self._damaged[file.kind, file.step] = file.info, note
+            return None
+
+    def _insert(self, batch: list[tuple[IndexedFile, Rows]]) -> None:
+        for kind in {file.kind for file, _ in batch}:
+            self.rollouts.insert(kind, [rows for file, rows in batch if file.kind == kind])
+        if batch:
+            self.indexed = self.indexed | {file.number: file for file, _ in batch}
+            self._notify()
+
+    def _fill_snippets(self) -> None:
+        """Reads the beginnings of responses ahead, where that costs no transfer."""
+        if self.files.is_remote:
+            return
+        for file in self.newest_first():
+            if self._stop.is_set():
+                return
+            self.snippets.load(file.number, file.info.name)
+
+    def _notify(self) -> None:
+        with self.changed:
+            self.changed.notify_all()

@@ -1,0 +1,86 @@
+"""One run in the viewer: its files, metrics, and the index of its rollouts."""
+
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from dojang.core.errors import RunDirError
+from dojang.core.run_files import RunFiles
+from dojang.viewer.metric_log import MetricLog
+from dojang.viewer.run_index import RunIndex
+from dojang.viewer.run_status import read_config, read_object, status_of
+
+__all__ = ["ViewedRun"]
+
+
+class ViewedRun:
+    """A run. Its index is made when its rollouts are first asked for."""
+
+    def __init__(self, name: str, files: RunFiles, directory: Path) -> None:
+        self.id = name
+        self.files = files
+        self.metrics = MetricLog(files)
+        self._directory = directory
+        self._index: RunIndex | None = None
+        self._lock = Lock()
+        self._closed = False
+
+    @property
+    def index(self) -> RunIndex:
+        """Index of the rollouts, which fills in the background."""
+        with self._lock:
+            if self._closed:
+                raise RunDirError("the viewer is ending")
+            if self._index is None:
+                self._index = RunIndex(self.files, self._directory / f"{id(self)}.snippets")
+                self._index.start()
+            return self._index
+
+    def search(self, text: str) -> tuple[dict[str, Any] | None, Any]:
+        """Progress of a search, and what it has found so far; None without a text."""
+        return None, None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        if self._index is not None:
+            self._index.close()
+
+    def describe(self) -> dict[str, Any]:
+        """The run in the list of runs."""
+        config, summary = read_config(self.files), read_object(self.files, "summary.json")
+        self.metrics.update()
+        status = status_of(self.files, summary)
+        return {
+            "id": self.id,
+            "name": self.files.name,
+            "path": self.files.location,
+            "recipe": str(read_object(self.files, "run.json").get("recipe") or summary.get("recipe") or ""),
+            "status": status,
+            "steps": self.metrics.last_step,
+            "total_steps": config.get("steps") if isinstance(config.get("steps"), int) else None,
+            "live": status == "running",
+            "eval": summary.get("eval") if isinstance(summary.get("eval"), dict) else None,
+            "notes": self._notes(status),
+        }
+
+    def _notes(self, status: str) -> list[str]:
+        notes = list(self._index.notes) if self._index else []
+        if self.metrics.damaged:
+            notes.append(f"{self.metrics.damaged} lines of metrics.jsonl are damaged and left out")
+        if status == "unknown":
+            notes.append("no summary: the run was killed, or goes on elsewhere and has written nothing for 10 minutes")
+        return notes
+
+    def state(self) -> dict[str, Any]:
+        """Versions of what can be loaded, without reading files other than the end of the metrics."""
+        self.metrics.update()
+        index = self._index
+        return {
+            "status": status_of(self.files, read_object(self.files, "summary.json")),
+            "step": self.metrics.last_step,
+            "metrics_version": self.metrics.version,
+            "rollouts_version": index.rollouts.version if index else 0,
+            "indexed_files": len(index.indexed) if index else 0,
+            "files": index.total if index else 0,
+        }

@@ -1,0 +1,30 @@
+"""A viewer over runs, asked as a browser asks it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dojang.viewer.server import Viewer
+
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., httpx.Client]]:
+    """Starts viewers that end with the test; returns a client of the new one."""
+    started: list[tuple[Viewer, httpx.Client]] = []
+
+    def start(*runs: Path, **options: Any) -> httpx.Client:
+        viewer = Viewer(runs, **options)
+        viewer.__enter__()
+        client = httpx.Client(base_url=viewer.url.partition("?")[0], timeout=30)
+        started.append((viewer, client))
+        return client
+
+    yield start
+    for viewer, client in started:
+        client.close()
+        viewer.close()
