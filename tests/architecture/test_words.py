@@ -62,6 +62,7 @@ def test_documented_settings_exist() -> None:
     wrong = {
         f"{page.name}: {name}"
         for page in PAGES
+        if page.name != "from-verl.md"  # has veRL's settings, too: tests/docs/test_other_trainers.py
         for name in SETTING.findall(page.read_text())
         if name not in known | prefixes and not name.startswith(mappings) and not name.endswith(FILES)
     }
