@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dojang.api.training import resume, train
     from dojang.config.run_config import RunConfig
     from dojang.core.errors import DojangError
+    from dojang.environments.base import Environment, Reply, Step
+    from dojang.environments.tools import ToolEnvironment
     from dojang.evaluation.evaluate_model import EvalResult
     from dojang.programs import Judgement
     from dojang.types import Completion, Group, Message, Outcome, Problem, Sample, Verdict
@@ -26,16 +28,20 @@ if TYPE_CHECKING:
 __all__ = [
     "Completion",
     "DojangError",
+    "Environment",
     "EvalResult",
     "Group",
     "Judgement",
     "Message",
     "Outcome",
     "Problem",
+    "Reply",
     "RunConfig",
     "RunResult",
     "Sample",
     "Session",
+    "Step",
+    "ToolEnvironment",
     "Verdict",
     "__version__",
     "evaluate",
@@ -57,6 +63,8 @@ _MODULES = {
     "dojang.api.training": ("resume", "train"),
     "dojang.config.run_config": ("RunConfig",),
     "dojang.core.errors": ("DojangError",),
+    "dojang.environments.base": ("Environment", "Reply", "Step"),
+    "dojang.environments.tools": ("ToolEnvironment",),
     "dojang.evaluation.evaluate_model": ("EvalResult",),
     "dojang.programs": ("Judgement",),
     "dojang.types": ("Completion", "Group", "Message", "Outcome", "Problem", "Sample", "Verdict"),

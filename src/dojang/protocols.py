@@ -93,6 +93,21 @@ class Renderer(Protocol):
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt tokens, up to the generation prompt. TooLong if a completion would not fit after them."""
 
+    def continue_chat(
+        self, messages: Sequence[Message], reply: Sequence[int], more: Sequence[Message]
+    ) -> tuple[int, ...] | None:
+        """Tokens between a sampled reply to `messages` and the next reply: the end of the turn, the messages `more` and
+        the generation prompt. None if the chat template rewrites what came before."""
+
+    def text_of(self, messages: Sequence[Message], reply: Sequence[int]) -> str:
+        """Text of a sampled reply, without the token that ends a turn."""
+
+    def fits(self, length: int) -> bool:
+        """Whether a completion fits after `length` tokens."""
+
+    def with_tools(self, schemas: Sequence[Mapping[str, object]]) -> "Renderer":
+        """Copy that tells the chat template of these tools (JSON schemas, as in OpenAI's API)."""
+
 
 class RolloutEngine(Protocol):
     """Samples completions from the policy."""

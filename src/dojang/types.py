@@ -33,6 +33,7 @@ __all__ = [
     "Span",
     "StopLine",
     "TestResult",
+    "Turn",
     "Verdict",
     "plain_prompt",
 ]
@@ -45,10 +46,12 @@ Finish = Literal["stop", "length"]
 class Message:
     """One turn of a conversation, or a piece of a plain-text prompt."""
 
-    role: Literal["system", "user", "assistant", "text"]
+    role: Literal["system", "user", "assistant", "tool", "text"]
     """`text` is for prompts without a chat template: the model continues the pieces, joined as they are. All messages
-    of such a prompt are text; the last one is the question."""
+    of such a prompt are text; the last one is the question. `tool` is the result of a tool call."""
     content: str
+    name: str = ""
+    """Name of the tool, for the role `tool`."""
 
 
 def plain_prompt(messages: Sequence[Message]) -> str | None:
@@ -147,6 +150,18 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of a conversation: tokens from `start` up to `end`, either sampled or written by the environment."""
+
+    role: str
+    """assistant for sampled tokens; otherwise the role of the environment's message, such as user or tool."""
+    start: int
+    end: int
+    reward: float = 0.0
+    """Reward that the environment gave for a sampled turn, in addition to those of other turns."""
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """Sampled tokens with their behaviour log-probs."""
 
@@ -237,6 +252,8 @@ class Sample:
     """Sampling temperature."""
     spans: tuple[Span, ...] = ()
     """Weight versions by range of `tokens`; the prompt is in none."""
+    turns: tuple[Turn, ...] = ()
+    """Turns after the prompt, in order; empty for a completion of one turn."""
 
     def __post_init__(self) -> None:
         import numpy as np
@@ -307,7 +324,8 @@ class Sample:
             tokens=np.concatenate((np.array(prompt, dtype=np.int32), self.tokens[first:])),
             mask=np.concatenate((np.zeros(len(prompt), dtype=np.bool_), self.mask[first:])),
             logprobs=np.concatenate((np.zeros(len(prompt), dtype=self.logprobs.dtype), self.logprobs[first:])),
-            spans=tuple(Span(each.version, each.start + more, each.end + more) for each in self.spans),
+            spans=tuple(replace(each, start=each.start + more, end=each.end + more) for each in self.spans),
+            turns=tuple(replace(each, start=each.start + more, end=each.end + more) for each in self.turns),
             **dropped,
         )
 

@@ -96,8 +96,9 @@ class Session:
     async def sample(self, problems: int | Sequence[Problem] | None = None) -> list[Group]:
         """Samples, grades and compares a group of completions per problem. Without problems, or with their number,
         draws the next ones in the seeded order of `dojang.train` (rollout.prompts_per_step)."""
+        from dojang.loop.advantages import compute_advantages
         from dojang.loop.prompt_sampler import draw_prompts
-        from dojang.loop.rollout import compute_advantages, rollout
+        from dojang.loop.rollout import rollout
 
         run, first = self._opened, self._prompts_drawn
         if problems is None or isinstance(problems, int):
@@ -110,7 +111,7 @@ class Session:
         else:
             prompts = list(enumerate(problems, start=first))
         self._prompts_drawn += len(prompts)
-        return compute_advantages(run.algorithm, await rollout(run, prompts))
+        return compute_advantages(run.algorithm, await rollout(run, prompts), run.credit)
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         """Accumulates the gradient of the algorithm's loss over these groups. Returns metrics of the loss."""

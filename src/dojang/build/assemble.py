@@ -73,6 +73,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         prompts_per_step=config.rollout.prompts_per_step,
         minibatches=config.train.minibatches,
         ppo_epochs=config.train.ppo_epochs,
+        credit=config.workflow.advantage_level,
         mask_truncated=config.train.mask_truncated_completions,
         eval_every=config.eval.every,
         save_every=config.checkpoint.every,

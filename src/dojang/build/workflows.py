@@ -10,7 +10,6 @@ from dojang.config.run_config import RunConfig
 from dojang.protocols import RolloutEngine, Task, Trainer, Workflow
 from dojang.workflows.chat_renderer import ChatRenderer
 from dojang.workflows.section import RolloutPolicy
-from dojang.workflows.single_turn import SingleTurn
 
 if TYPE_CHECKING:
     from dojang.build.ray import RayPolicy
@@ -47,4 +46,5 @@ def make_workflow(config: RunConfig, task: Task, parts: Mapping[str, SamplingPar
 
 def make_eval_workflow(config: RunConfig, task: Task, part: RoleParts) -> Workflow:
     """Builds the workflow that answers held-out problems."""
-    return SingleTurn(part.engine, task, part.renderer, group_size=config.eval.samples, sampling=eval_sampling(config))
+    policy = RolloutPolicy(part.engine, part.renderer, eval_sampling(config))
+    return config.workflow.make_eval(task, policy, config.eval.samples)

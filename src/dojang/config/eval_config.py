@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from dojang.core.section import Section
 from dojang.data.arithmetic import ArithmeticConfig
 from dojang.data.custom import CustomDataConfig
+from dojang.data.episodes import EpisodesConfig
 from dojang.data.files import FilesConfig
 from dojang.data.gsm8k import Gsm8kConfig
 from dojang.data.prepared import PreparedConfig
@@ -18,6 +19,7 @@ from dojang.data.tiny_programs import TinyProgramsConfig
 from dojang.tasks.answer_line import AnswerLineConfig
 from dojang.tasks.code import CodeConfig
 from dojang.tasks.custom import CustomTaskConfig
+from dojang.tasks.environment import EnvironmentTaskConfig
 from dojang.tasks.exact_match import ExactMatchConfig
 from dojang.tasks.keywords import KeywordsConfig
 from dojang.tasks.maths import MathsConfig
@@ -28,6 +30,7 @@ __all__ = ["GRADED_BY", "BenchmarkConfig", "Data", "EvalConfig", "SamplingConfig
 
 Data = Annotated[
     ArithmeticConfig
+    | EpisodesConfig
     | FilesConfig
     | FunctionsConfig
     | Gsm8kConfig
@@ -41,6 +44,7 @@ Data = Annotated[
 Task = Annotated[
     AnswerLineConfig
     | CodeConfig
+    | EnvironmentTaskConfig
     | ExactMatchConfig
     | KeywordsConfig
     | MathsConfig
@@ -51,6 +55,7 @@ Task = Annotated[
 ]
 GRADED_BY: Mapping[str, Mapping[str, str]] = {
     "arithmetic": {"name": "answer_line"},
+    "episodes": {"name": "environment"},
     "gsm8k": {"name": "answer_line"},
     "functions": {"name": "code", "language": "python3"},
     "tiny_programs": {"name": "code", "language": "python3"},

@@ -33,9 +33,11 @@ from dojang.algos.sapo import SapoConfig
 from dojang.algos.sft import SftConfig
 from dojang.cluster.runtime_config import LocalConfig, RayConfig
 from dojang.config.distillation_checks import distillation_disagreements, samples_disagreements, sft_disagreements
+from dojang.config.environment_checks import environment_disagreements
 from dojang.config.eval_config import Data, EvalConfig, Task, disagreements
 from dojang.config.rollout_config import RolloutConfig
 from dojang.core.section import Section
+from dojang.environments.config import EnvironmentConfig
 from dojang.judge.config import JudgeConfig
 from dojang.loop.config import CheckpointConfig, HealthConfig, LoopConfig
 from dojang.tasks.answer_line import AnswerLineConfig
@@ -67,7 +69,7 @@ Algorithm = Annotated[
     Field(discriminator="name"),
 ]
 
-Workflow = Annotated[SingleTurnConfig | CoderTesterConfig, Field(discriminator="name")]
+Workflow = Annotated[SingleTurnConfig | CoderTesterConfig | EnvironmentConfig, Field(discriminator="name")]
 Runtime = Annotated[LocalConfig | RayConfig, Field(discriminator="name")]
 
 
@@ -341,6 +343,7 @@ class RunConfig(Section):
         if self.algo.needs_group:
             wrong += samples_disagreements(self.distillation, self.algo.advantage, self.rollout.group_size)
         wrong += sft_disagreements(*kind, self.rollout, self.loop)
+        wrong += environment_disagreements(self.workflow, self.data.name, self.task.name, self.algo.name)
         if wrong:
             raise ValueError("\n".join(wrong))
         return self

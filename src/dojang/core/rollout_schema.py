@@ -31,8 +31,10 @@ ROLLOUT_COLUMNS: dict[str, str] = {
     "isolation": "string",
     "spans": "list<span>",
     "tests": "list<test>",
+    "turns": "list<turn>",
 }
 _SPAN = {"version": pa.int32(), "start": pa.int32(), "end": pa.int32()}
+_TURN = {"role": pa.string(), "start": pa.int32(), "end": pa.int32(), "reward": pa.float64()}
 _TEST = {
     "test": pa.int32(),
     "outcome": pa.string(),
@@ -59,6 +61,7 @@ def rollout_schema() -> pa.Schema:
         "list<float64>": pa.list_(pa.float64()),
         "map<string, float64>": pa.map_(pa.string(), pa.float64()),
         "list<span>": pa.list_(pa.struct(_SPAN.items())),
+        "list<turn>": pa.list_(pa.struct(_TURN.items())),
         "list<test>": pa.list_(pa.struct(_TEST.items())),
     }
     return pa.schema([(name, types[kind]) for name, kind in ROLLOUT_COLUMNS.items()])

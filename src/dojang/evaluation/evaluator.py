@@ -22,7 +22,7 @@ from dojang.protocols import Task
 from dojang.trainer.merge_lora import merge
 from dojang.types import Completion, Group, Message, Problem, Sampling
 from dojang.weight_sync.versions import WeightVersions
-from dojang.workflows.single_turn import SingleTurn
+from dojang.workflows.section import RolloutPolicy
 
 __all__ = ["Evaluator"]
 
@@ -71,7 +71,8 @@ class Evaluator:
             sampling = eval_sampling(config)
             if case.task is not None:  # the stop line is that of config.task
                 sampling = replace(sampling, stop_line=None)
-            workflow = SingleTurn(self._engine, task, renderer, group_size=config.eval.samples, sampling=sampling)
+            policy = RolloutPolicy(self._engine, renderer, sampling)
+            workflow = config.workflow.make_eval(task, policy, config.eval.samples)
             await run_all(workflow, problems, lambda group: keep(group, task, len(problems)), skip=done.keys())
             return found.dropped
         finally:

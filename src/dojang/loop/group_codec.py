@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from dojang.types import Finish, Group, Outcome, Problem, Sample, Span, TestResult, Verdict
+from dojang.types import Finish, Group, Outcome, Problem, Sample, Span, TestResult, Turn, Verdict
 
 __all__ = ["Batches", "decode", "decode_batches", "encode", "encode_batches"]
 
@@ -28,7 +28,7 @@ _FLOATS = ("logprobs", "token_rewards", "old_logprobs", "values", "advantages", 
 _INTS = ("version", "index", "turn")
 _TEXTS = ("finish", "role")
 _NUMBERS = ("advantage", "temperature")
-_SAMPLE = {*_INTS, *_TEXTS, *_NUMBERS, "size", "floats", "text", "spans", "verdict"}
+_SAMPLE = {*_INTS, *_TEXTS, *_NUMBERS, "size", "floats", "text", "spans", "turns", "verdict"}
 _VERDICT = {"outcome", "reward", "passed", "total", "parts", "detail", "seconds", "isolation", "terms", "tests"}
 _LARGEST = 2**63 - 1
 
@@ -149,6 +149,7 @@ def _sample_row(sample: Sample, parts: list[bytes]) -> dict[str, Any]:
         **{name: str(getattr(sample, name)) for name in _TEXTS},
         **{name: float(getattr(sample, name)) for name in _NUMBERS},
         "spans": [[int(each.version), int(each.start), int(each.end)] for each in sample.spans],
+        "turns": [[str(each.role), int(each.start), int(each.end), float(each.reward)] for each in sample.turns],
         "verdict": _verdict_row(sample.verdict),
     }
 
@@ -195,6 +196,7 @@ def _sample(row: dict[str, Any], rest: _Bytes) -> Sample:
         mask=np.unpackbits(bits, count=size, bitorder="little").astype(np.bool_),
         verdict=_verdict(_fields(row["verdict"], _VERDICT, "verdict")),
         spans=tuple(_span(each) for each in _items(row["spans"], "spans")),
+        turns=tuple(_turn(each) for each in _items(row["turns"], "turns")),
         **{"logprobs": (), **floats, **fields},
     )
     _validate(sample)
@@ -249,11 +251,18 @@ def _validate(sample: Sample) -> None:
             raise ValueError(f"the {name} of sample {sample.index} are not all finite")
     if bad := [each for each in sample.spans if each.version < 0 or not 0 <= each.start <= each.end <= size]:
         raise ValueError(f"{bad[0]} is no range of {size} tokens")
+    if wrong := [each for each in sample.turns if not 0 <= each.start <= each.end <= size]:
+        raise ValueError(f"{wrong[0]} is no range of {size} tokens")
 
 
 def _span(row: object) -> Span:
     version, start, end = (_integer(each, "span") for each in _items(row, "span", 3))
     return Span(version, start, end)
+
+
+def _turn(row: object) -> Turn:
+    role, start, end, reward = _items(row, "turn", 4)
+    return Turn(_text(role, "role"), _integer(start, "turn"), _integer(end, "turn"), _number(reward, "reward"))
 
 
 def _float_type(width: object) -> str:

@@ -33,6 +33,25 @@ def _role_metrics(groups: Sequence[Group]) -> Metrics:
         "judge/errors": float(errors),
         "judge/error_ratio": errors / max(1, errors + len(samples)),
         **dict(_sample_metrics(samples)),
+        **_episode_metrics(groups),
+    }
+
+
+def _episode_metrics(groups: Sequence[Group]) -> Metrics:
+    """Number of replies per episode, and share of episodes in several samples; none without an environment."""
+    replies, parts = Counter[tuple[int, str, int]](), Counter[tuple[int, str, int]]()
+    for at, group in enumerate(groups):
+        for sample in group.samples:
+            if sample.turns:
+                key = (at, sample.role, sample.index)
+                replies[key] += sum(turn.role == "assistant" for turn in sample.turns)
+                parts[key] += 1
+    if not replies:
+        return {}
+    return {
+        "episodes/turns/mean": fmean(replies.values()),
+        "episodes/turns/max": float(max(replies.values())),
+        "episodes/split": fmean(count > 1 for count in parts.values()),
     }
 
 

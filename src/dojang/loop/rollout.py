@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from dojang.loop.advantages import compute_advantages
 from dojang.loop.prompt_sampler import draw_prompts
 from dojang.loop.run import Run
 from dojang.loop.watchdog import activity
-from dojang.protocols import Algorithm
 from dojang.types import Group, Metrics, Problem
 
-__all__ = ["Batch", "compute_advantages", "rollout", "sample_batch"]
+__all__ = ["Batch", "rollout", "sample_batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ async def sample_batch(run: Run, first: int) -> list[Group]:
     prompts = draw_prompts(run.problems, run.seed, first, run.prompts_per_step)
     groups = await rollout(run, prompts)
     for _ in range(run.algorithm.max_resample_rounds if run.distiller is None else 0):
-        rated = compute_advantages(run.algorithm, groups)
+        rated = compute_advantages(run.algorithm, groups, run.credit)
         if (missing := run.prompts_per_step - sum(group.has_advantage for group in rated)) <= 0:
             break
         groups += await rollout(run, draw_prompts(run.problems, run.seed, first + len(groups), missing))
@@ -45,17 +45,3 @@ async def rollout(run: Run, prompts: Sequence[tuple[int, Problem]]) -> list[Grou
             return await run.workflow.run(problem, prompt_index)
 
     return await asyncio.gather(*(run_one(prompt_index, problem) for prompt_index, problem in prompts))
-
-
-def compute_advantages(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:
-    """Returns the groups with the advantage of every sample set."""
-    return [
-        replace(
-            group,
-            samples=tuple(
-                replace(sample, advantage=advantage)
-                for sample, advantage in zip(group.samples, advantages, strict=True)
-            ),
-        )
-        for group, advantages in zip(groups, algorithm.advantages(groups), strict=True)
-    ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dojang.core.run_dir import RunDir
+from dojang.loop.advantages import Credit
 from dojang.loop.checkpoint_ranking import CheckpointRanking
 from dojang.loop.endings import AnswerEnd
 from dojang.loop.evaluate import Benchmark
@@ -53,6 +54,8 @@ class Run:
     """Position at which the answer in a completion ends, if the task says so."""
     ppo_epochs: int = 1
     """Passes over each batch of rollouts, with `minibatches` optimizer steps each."""
+    credit: Credit = "episode"
+    """Level at which samples are compared: whole episodes, or turn by turn."""
     mask_truncated: bool = False
     """Mask completions truncated at max_tokens out of the loss."""
     warned: set[str] = field(default_factory=set)

@@ -16,12 +16,13 @@ import time
 from dataclasses import replace
 
 from dojang.core.errors import Interrupted
+from dojang.loop.advantages import compute_advantages
 from dojang.loop.batch_producer import BatchProducer
 from dojang.loop.endings import count_endings
 from dojang.loop.kl_in_reward import penalise
 from dojang.loop.metrics import StepTimer, advantage_metrics, rollout_metrics, staleness_metrics
 from dojang.loop.producer import Producer
-from dojang.loop.rollout import Batch, compute_advantages
+from dojang.loop.rollout import Batch
 from dojang.loop.run import Run
 from dojang.loop.run_state import State, write_state
 from dojang.loop.scheduled_eval import evaluate_due, is_due, is_eval_due
@@ -100,7 +101,7 @@ async def train_step(run: Run, state: State, batch: Batch, timer: StepTimer, sto
     """Advantages and update of one batch. Nothing before the update changes the run, so until then it can be
     abandoned."""
     rewarded, penalty = await penalise(run.algorithm, run.trainer, batch.groups)
-    groups = compute_advantages(run.algorithm, rewarded)
+    groups = compute_advantages(run.algorithm, rewarded, run.credit)
     run.tracker.groups(state.step + 1, "train", groups)
     endings = count_endings(groups, run.answer_end)
     run.health.check(groups, endings)

@@ -54,7 +54,8 @@ class FileTracker:
         return None
 
     def _row(self, step: int, group: Group, sample: Sample) -> dict[str, Any]:
-        prompt = sample.tokens[~sample.mask].tolist()
+        first = int(sample.mask.argmax()) if sample.mask.any() else len(sample.tokens)
+        prompt = sample.tokens[:first].tolist()
         return {
             "step": step,
             "prompt_index": group.prompt_index,
@@ -80,6 +81,7 @@ class FileTracker:
             "advantage": sample.advantage,
             "detail": sample.verdict.detail,
             "isolation": sample.verdict.isolation,
+            "turns": [asdict(each) for each in sample.turns],
             "spans": [asdict(each) for each in sample.spans],
             "tests": [_test_row(each) for each in self._recorded(sample.verdict.tests)],
         }

@@ -65,6 +65,22 @@ ROWS = (
         ),
     ),
     row(
+        "Episodes",
+        panel(
+            "Turns",
+            Metric("episodes/turns/mean", "Mean number of replies in an episode, with an environment.", "replies"),
+            Metric("episodes/turns/max", "Largest number of replies in an episode.", "replies"),
+        ),
+        panel(
+            "Split episodes",
+            Metric(
+                "episodes/split",
+                "Share of episodes in several samples, because the chat template rewrites earlier turns.",
+                "share",
+            ),
+        ),
+    ),
+    row(
         "Learning",
         panel(
             "Loss",

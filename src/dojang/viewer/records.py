@@ -24,7 +24,7 @@ from dojang.core.run_dir import RunDir
 __all__ = ["COLUMNS", "SHORT_COLUMNS", "RunRecords", "response_lengths"]
 
 COLUMNS = tuple(ROLLOUT_COLUMNS)
-LONG = ("question", "prompt", "response", "tokens", "mask", "logprobs", "detail", "spans", "tests")
+LONG = ("question", "prompt", "response", "tokens", "mask", "logprobs", "detail", "spans", "tests", "turns")
 """Columns that hold nearly all bytes of a file."""
 SHORT_COLUMNS = tuple(name for name in COLUMNS if name not in LONG)
 """Columns read by default: numbers and names."""

@@ -3,6 +3,7 @@
 A plain-text prompt (messages of the role `text`) is tokenised without the chat template, even if the model has one.
 """
 
+import copy
 import inspect
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -129,6 +130,49 @@ class ChatRenderer:
             )
         return found
 
+    def continue_chat(
+        self, messages: Sequence[Message], reply: Sequence[int], more: Sequence[Message]
+    ) -> tuple[int, ...] | None:
+        """Returns the tokens between a sampled reply and the next one. The reply itself is never tokenised again: only
+        the text after it is. None if the chat template rewrites what came before, for example if it drops the thinking
+        of earlier turns; differences in white space alone are ignored."""
+        if self._tokenizer.chat_template is None:
+            return tuple(self._tokenizer.encode("\n\n" + plain_text(more), add_special_tokens=False))
+        end, text = self.end_of_turn(messages), self.text_of(messages, reply)
+        whole = self._with_template([*messages, Message("assistant", text), *more], generation=True)
+        rest = _after(whole, self._with_template(messages, generation=True) + text)
+        if rest is None:
+            return None
+        tokens = self._tokenizer.encode(rest, add_special_tokens=False)
+        if end in tokens:  # white space before it is the template's: the sampled turn ended where it ended
+            del tokens[: tokens.index(end) + (len(reply) > 0 and reply[-1] == end)]
+        return tuple(tokens)
+
+    def text_of(self, messages: Sequence[Message], reply: Sequence[int]) -> str:
+        """Returns the text of a sampled reply, without the token that ends a turn."""
+        tokens = list(reply)
+        if tokens and tokens[-1] in (self.end_of_turn(messages), self._tokenizer.eos_token_id):
+            tokens.pop()
+        return str(self._tokenizer.decode(tokens))
+
+    def fits(self, length: int) -> bool:
+        """Returns whether a completion of `max_tokens` fits the context after `length` tokens."""
+        return self._context is None or length + self._max_tokens <= self._context
+
+    def with_tools(self, schemas: Sequence[Mapping[str, object]]) -> "ChatRenderer":
+        """Returns a copy that passes JSON schemas of tools to the chat template. Raises ConfigError if the template
+        does not mention tools: the model would not be told of them."""
+        made = copy.copy(self)
+        made._variables = {**self._variables, "tools": [dict(each) for each in schemas]}
+        question = [Message("user", _MARK)]
+        if made._text(question) == self._text(question):
+            raise ConfigError(
+                f"the chat template of {self._tokenizer.name_or_path} does not write tools; choose a model whose "
+                "template has them (Qwen2.5, Qwen3, Llama 3.1), or describe the tools in the prompt and parse replies "
+                "in a custom environment"
+            )
+        return made
+
     def overlong(self, prompts: Sequence[Sequence[Message]]) -> list[int]:
         """Returns the indices of the prompts for which `render` raises TooLong. A prompt whose bytes, with a margin for
         the chat template, are fewer than the allowed tokens is not tokenised, since a token has at least one byte."""
@@ -191,12 +235,32 @@ class ChatRenderer:
                 ) from error
 
     def _apply_template(self, messages: Sequence[Message], *, generation: bool) -> str:
-        chat = [{"role": message.role, "content": message.content} for message in messages]
+        chat = [_as_dict(message) for message in messages]
         text = self._tokenizer.apply_chat_template(
             chat, tokenize=False, add_generation_prompt=generation, **self._variables
         )
         assert isinstance(text, str)
         return text
+
+
+def _as_dict(message: Message) -> dict[str, str]:
+    found = {"role": message.role, "content": message.content}
+    return {**found, "name": message.name} if message.name else found
+
+
+def _after(whole: str, start: str) -> str | None:
+    """Returns the rest of `whole` after `start`, where the two may differ in white space; None if `whole` begins
+    otherwise."""
+    if whole.startswith(start):
+        return whole[len(start) :]
+    place = 0
+    for letter in "".join(start.split()):
+        while place < len(whole) and whole[place].isspace():
+            place += 1
+        if place == len(whole) or whole[place] != letter:
+            return None
+        place += 1
+    return whole[place:]
 
 
 def fold_system(messages: Sequence[Message]) -> list[Message]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from dojang.core.section import Section
 from dojang.protocols import Renderer, RolloutEngine, Task, Workflow
@@ -25,6 +25,13 @@ class WorkflowSection(Section):
 
     own_parts: ClassVar[tuple[str, ...]] = ()
     """Names of the terms of rewards that the workflow gives, besides those of the task."""
+    is_environment: ClassVar[bool] = False
+    """Whether it is an environment: one model, several turns, rewards of its own."""
+
+    @property
+    def advantage_level(self) -> Literal["episode", "turn"]:
+        """Level at which samples of a group are compared."""
+        return "episode"
 
     def make(
         self, task: Task, policies: Mapping[str, RolloutPolicy], group_size: int, *, batch_turns: bool = True
@@ -32,6 +39,12 @@ class WorkflowSection(Section):
         """Creates the workflow with the policy of each role. `batch_turns`: the turns of concurrent conversations wait
         for each other, so that sampling can be repeated (batched_turns.py)."""
         raise NotImplementedError
+
+    def make_eval(self, task: Task, policy: RolloutPolicy, group_size: int) -> Workflow:
+        """Creates the workflow of evaluations: one turn, unless the workflow is an environment."""
+        from dojang.workflows.single_turn import SingleTurn  # which imports this module
+
+        return SingleTurn(policy.engine, task, policy.renderer, group_size=group_size, sampling=policy.sampling)
 
     def first_prompt(self, role: str, task: Task, problem: Problem) -> Sequence[Message]:
         """First prompt of a role for a problem."""

@@ -21,13 +21,14 @@ from dojang.algos.ppo import PpoConfig
 from dojang.core.errors import ConfigError, HealthError, Interrupted, TrainingError
 from dojang.core.run_dir import RunDir
 from dojang.engine.torch_engine import TorchEngine
+from dojang.loop.advantages import compute_advantages
 from dojang.loop.checkpoint_ranking import CheckpointRanking
 from dojang.loop.config import HealthConfig
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
 from dojang.loop.prompt_sampler import problem_at
-from dojang.loop.rollout import compute_advantages, sample_batch
+from dojang.loop.rollout import sample_batch
 from dojang.loop.rollout_workers import LocalWorkers
 from dojang.loop.run import Run
 from dojang.loop.run_state import State, load_state

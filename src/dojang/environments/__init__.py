@@ -1,0 +1,15 @@
+"""Environments: conversations of several turns, with tools and rewards of their own.
+
+base            Environment, Reply, Step: what a user's environment is made of
+tools           ToolEnvironment: tools that the model may call before it answers
+tool_calls      parsing of tool calls
+multi_turn      the workflow: plays a group of episodes per problem
+episode         token streams and rewards of an episode
+results         reading of what an environment returns
+calls           calls of an environment's methods, with a time limit
+section         base class of the `workflow` sections of environments
+config          the union of environments
+custom          a user's environment, by `package.module:Class`
+
+Documented in docs/environments.md.
+"""

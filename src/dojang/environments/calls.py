@@ -1,0 +1,56 @@
+"""Calls of an environment's methods: async ones are awaited, plain ones run in a thread, both with a time limit."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from dojang.core.user_code import describe_exception
+
+__all__ = ["EnvironmentFailed", "call_with_limit"]
+
+
+class EnvironmentFailed(Exception):
+    """An environment raised, exceeded its time limit or returned nonsense: its episode has no reward."""
+
+
+async def call_with_limit(method: Callable[..., Any], *arguments: object, timeout_s: float) -> Any:
+    """Calls a method; raises EnvironmentFailed if it raises or takes longer than `timeout_s`."""
+    name = getattr(method, "__qualname__", str(method))
+    try:
+        async with asyncio.timeout(timeout_s):
+            if inspect.iscoroutinefunction(method):
+                return await method(*arguments)
+            found = await _in_thread(method, *arguments)
+            return await found if inspect.isawaitable(found) else found
+    except TimeoutError as error:
+        raise EnvironmentFailed(f"{name} took longer than workflow.timeout_s={timeout_s:g}") from error
+    except Exception as error:
+        raise EnvironmentFailed(f"{name} raised {describe_exception(error)}") from error
+
+
+async def _in_thread(method: Callable[..., Any], *arguments: object) -> Any:
+    """Runs a blocking method in a thread of its own. A pool would let a few environments that hang, or a thousand that
+    sleep, hold up all others; and a daemon thread that hangs does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Any] = loop.create_future()
+
+    def finish(found: Any, error: BaseException | None) -> None:
+        if not result.done():  # the caller may have given up
+            result.set_result(found) if error is None else result.set_exception(error)
+
+    def run() -> None:
+        found, failure = None, None
+        try:
+            found = method(*arguments)
+        except BaseException as error:
+            # asyncio refuses StopIteration, and SystemExit would end the run
+            failure = error if isinstance(error, Exception) and not isinstance(error, StopIteration) else None
+            failure = failure or RuntimeError(f"{type(error).__name__}: {error}")
+        with suppress(RuntimeError):  # the loop is closed: the run has ended
+            loop.call_soon_threadsafe(finish, found, failure)
+
+    threading.Thread(target=run, daemon=True, name="environment").start()
+    return await result

@@ -1,0 +1,159 @@
+"""An episode: its token streams and rewards. What was sampled is what is trained, over every turn.
+
+Each turn extends the same stream. Where the chat template rewrites earlier turns (such as dropped thinking), the stream
+cannot be extended: the episode goes on in a new one, and becomes several samples with the same reward.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dojang.environments.base import Step
+from dojang.protocols import Renderer, TooLong
+from dojang.types import Completion, Finish, Message, Outcome, Sample, Span, Turn, Verdict
+
+__all__ = ["Episode"]
+
+_SOLVED = 1.0
+"""Sum of rewards from which on an episode counts as accepted, if the environment does not say."""
+
+
+class _Stream:
+    """Tokens of a conversation: prompt, sampled replies, and the environment's messages between them."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.tokens = list(prompt)
+        self.mask = [False] * len(self.tokens)
+        self.logprobs = [0.0] * len(self.tokens)
+        self.spans: list[Span] = []
+        self.turns: list[Turn] = []
+        self.texts: list[str] = []
+        self.finish: Finish = "stop"
+
+    def extend(self, tokens: Sequence[int], role: str, text: str, logprobs: Sequence[float] | None = None) -> None:
+        """Appends a turn; with log-probs it was sampled."""
+        start = len(self.tokens)
+        self.tokens += tokens
+        self.mask += [logprobs is not None] * len(tokens)
+        self.logprobs += [0.0] * len(tokens) if logprobs is None else logprobs
+        self.turns.append(Turn(role, start, len(self.tokens)))
+        self.texts.append(text)
+
+    def sample(self, verdict: Verdict, index: int, part: int, temperature: float) -> Sample:
+        return Sample(
+            tokens=self.tokens,  # type: ignore[arg-type]  # Sample makes arrays
+            mask=self.mask,  # type: ignore[arg-type]
+            logprobs=self.logprobs,  # type: ignore[arg-type]
+            text="\n".join(self.texts),
+            finish=self.finish,
+            version=self.spans[0].version if self.spans else 0,
+            verdict=verdict,
+            index=index,
+            turn=part,
+            temperature=temperature,
+            spans=tuple(self.spans),
+            turns=tuple(self.turns),
+        )
+
+
+class Episode:
+    """State of one episode."""
+
+    def __init__(self, index: int, temperature: float) -> None:
+        self.index = index
+        self._temperature = temperature
+        self._streams: list[_Stream] = []
+        self._messages: list[Message] = []
+        """The conversation before the reply that was sampled last."""
+        self._reply: tuple[int, ...] = ()
+        self._steps: list[Step] = []
+        self._details: list[str] = []
+        self._failure = ""
+
+    @property
+    def tokens(self) -> list[int]:
+        """Tokens to continue."""
+        return self._streams[-1].tokens
+
+    def begin(self, messages: Sequence[Message], prompt: Sequence[int]) -> None:
+        """Starts the conversation."""
+        self._messages = list(messages)
+        self._streams.append(_Stream(prompt))
+
+    def add_reply(self, completion: Completion) -> None:
+        """Appends sampled tokens."""
+        stream, start = self._streams[-1], len(self.tokens)
+        spans = completion.spans or (Span(completion.version, 0, len(completion.tokens)),)
+        stream.spans += [Span(each.version, start + each.start, start + each.end) for each in spans]
+        stream.extend(completion.tokens, "assistant", completion.text, completion.logprobs)
+        stream.finish = completion.finish
+        self._reply = completion.tokens
+
+    def add_step(self, step: Step) -> None:
+        """Records the environment's result for the last reply."""
+        own = 0.0 if step.verdict is None else step.verdict.reward or 0.0
+        stream = self._streams[-1]
+        stream.turns[-1] = replace(stream.turns[-1], reward=step.reward + own)
+        self._steps.append(step)
+
+    def go_on(self, messages: Sequence[Message], renderer: Renderer) -> bool:
+        """Appends the environment's messages; False if no further reply fits the context. Starts a new stream if the
+        chat template rewrites what came before."""
+        tokens = renderer.continue_chat(self._messages, self._reply, messages)
+        said = Message("assistant", renderer.text_of(self._messages, self._reply))
+        self._messages += [said, *messages]
+        if tokens is None:
+            try:
+                prompt = renderer.render(self._messages)
+            except TooLong:
+                return False
+            self._streams.append(_Stream(prompt))
+            return True
+        if not renderer.fits(len(self.tokens) + len(tokens)):
+            return False
+        text = "\n".join(f"[{each.role}] {each.content}" for each in messages)
+        self._streams[-1].extend(tokens, messages[-1].role, text)
+        return True
+
+    def stop(self, reason: str, finish: Finish | None = None) -> None:
+        """Ends the episode before the environment did."""
+        self.note(reason)
+        if finish is not None:
+            self._streams[-1].finish = finish
+
+    def note(self, detail: str) -> None:
+        """Adds to the explanation that is shown with the sample."""
+        self._details.append(detail)
+
+    def fail(self, reason: str) -> None:
+        """Ends the episode without a reward."""
+        self._failure = reason
+
+    def samples(self) -> list[Sample]:
+        """Returns one sample per stream, all with the verdict of the episode. A stream without replies, which an
+        episode that failed may have, is only recorded if there is no other."""
+        verdict = self._verdict()
+        streams = [each for each in self._streams if each.turns] or self._streams[:1] or [_Stream(())]
+        return [each.sample(verdict, self.index, part, self._temperature) for part, each in enumerate(streams)]
+
+    def _verdict(self) -> Verdict:
+        if self._failure:
+            return Verdict(Outcome.JUDGE_ERROR, None, detail=self._failure)
+        graded = next((each.verdict for each in reversed(self._steps) if each.verdict is not None), None)
+        said = next((each.solved for each in reversed(self._steps) if each.solved is not None), None)
+        reward = sum(each.reward for each in self._steps) + ((graded.reward or 0.0) if graded else 0.0)
+        detail = "; ".join(filter(None, [*(each.detail for each in self._steps[-1:]), *self._details]))
+        if graded is not None:
+            parts = {**graded.parts, **self._parts()}
+            detail = "; ".join(filter(None, [graded.detail, detail]))
+            return replace(graded, reward=reward, parts=parts, terms={}, detail=detail)
+        solved = reward >= _SOLVED if said is None else said
+        outcome = Outcome.ACCEPTED if solved else Outcome.WRONG
+        return Verdict(outcome, reward, passed=int(solved), parts=self._parts(), detail=detail)
+
+    def _parts(self) -> dict[str, float]:
+        """Sums of the terms of the reward."""
+        found: dict[str, float] = {}
+        for step in self._steps:
+            for name, value in step.parts.items():
+                found[name] = found.get(name, 0.0) + float(value)
+        return found

@@ -1,0 +1,140 @@
+"""Multi-turn workflow: plays `group_size` episodes of an environment per problem.
+
+Every reply extends the token stream of its episode (episode.py). All episodes of a batch take their turns together
+(workflows/batched_turns.py), so that a run repeats and resumes with the same tokens; in `stream`, or with
+`workflow.lockstep=false`, each goes on as soon as its environment has answered.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+from dojang.environments.base import Environment, Reply
+from dojang.environments.calls import EnvironmentFailed, call_with_limit
+from dojang.environments.episode import Episode
+from dojang.environments.results import as_messages, as_step
+from dojang.environments.tools import schemas_of
+from dojang.protocols import Renderer, Task, TooLong
+from dojang.types import Group, Problem, Sample
+from dojang.workflows.batched_turns import TurnBarrier
+from dojang.workflows.grade_with_retries import grade_with_retries, make_group
+from dojang.workflows.section import RolloutPolicy
+
+__all__ = ["EpisodeLimits", "MultiTurn"]
+
+_TURN_STREAM = 2**35
+"""Distance between the seeds of two turns, so that each turn of an episode has its own random numbers."""
+_RESETS = 3
+"""Number of times an episode is started before it is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeLimits:
+    """Limits of an episode."""
+
+    max_turns: int
+    timeout_s: float
+    """Longest time of a call of `reset` or `step`."""
+
+
+class MultiTurn:
+    """The multi-turn Workflow."""
+
+    def __init__(
+        self,
+        make: Callable[[], Environment],
+        task: Task,
+        policy: RolloutPolicy,
+        limits: EpisodeLimits,
+        *,
+        group_size: int,
+        lockstep: bool,
+    ) -> None:
+        """`make` creates the environment of an episode. `lockstep`: episodes take their turns together."""
+        self._make = make
+        self._task = task
+        self._policy = policy
+        self._limits = limits
+        self._group_size = group_size
+        self._barrier = TurnBarrier() if lockstep else None
+
+    async def run(self, problem: Problem, prompt_index: int) -> Group:
+        played = await asyncio.gather(*(self._play(problem, prompt_index, index) for index in range(self._group_size)))
+        return make_group(problem, prompt_index, [sample for samples in played for sample in samples])
+
+    async def _play(self, problem: Problem, prompt_index: int, index: int) -> list[Sample]:
+        """Plays one episode. A failure of the environment becomes a sample without a reward."""
+        episode = Episode(index, self._policy.sampling.temperature)
+        with nullcontext() if self._barrier is None else self._barrier.active():
+            environment: Environment | None = None
+            try:
+                environment, renderer = await self._start(problem, episode)
+                for turn in range(self._limits.max_turns):
+                    if not await self._turn(environment, renderer, episode, prompt_index, turn):
+                        break
+                else:
+                    episode.stop(f"stopped after workflow.max_turns={self._limits.max_turns}")
+            except EnvironmentFailed as error:
+                episode.fail(f"{problem.id}: {error}")
+            finally:
+                if environment is not None:
+                    await self._close(environment, episode)
+        return episode.samples()
+
+    async def _start(self, problem: Problem, episode: Episode) -> tuple[Environment, Renderer]:
+        """Makes and resets the environment, again after a failure; renders its first messages."""
+        for attempt in range(_RESETS):
+            environment = self._make()
+            environment.grade = partial(grade_with_retries, self._task, problem)
+            try:
+                first = as_messages(await self._call(environment.reset, problem))
+                break
+            except EnvironmentFailed:
+                await self._close(environment, episode)
+                if attempt == _RESETS - 1:
+                    raise
+        renderer = self._policy.renderer
+        if tools := environment.tools():
+            renderer = renderer.with_tools(schemas_of(tools))
+        try:
+            episode.begin(first, renderer.render(first))
+        except TooLong as error:
+            raise EnvironmentFailed(str(error)) from error
+        return environment, renderer
+
+    async def _turn(
+        self, environment: Environment, renderer: Renderer, episode: Episode, prompt_index: int, turn: int
+    ) -> bool:
+        """Samples a reply and has the environment answer; returns whether the episode goes on."""
+        place = prompt_index * self._group_size + episode.index
+        if self._barrier is not None:
+            await self._barrier.wait_turn(place)
+        sampling = self._policy.sampling
+        sampling = replace(sampling, seed=sampling.seed + (turn + 1) * _TURN_STREAM, prompt_index=place)
+        (completion,) = await self._policy.engine.generate(episode.tokens, 1, sampling)
+        episode.add_reply(completion)
+        cut = completion.finish == "length"
+        reply = Reply(completion.text, turn, self._limits.max_turns - turn - 1, cut)
+        step = as_step(await self._call(environment.step, reply))
+        episode.add_step(step)
+        if step.done or reply.turns_left == 0:
+            return not step.done
+        if cut:
+            episode.stop("a reply was cut at max_tokens")
+            return False
+        if not episode.go_on(as_messages(step.messages), renderer):
+            episode.stop("the conversation does not fit the context", finish="length")
+            return False
+        return True
+
+    async def _call(self, method: Callable[..., object], *arguments: object) -> object:
+        return await call_with_limit(method, *arguments, timeout_s=self._limits.timeout_s)
+
+    async def _close(self, environment: Environment, episode: Episode) -> None:
+        """Closes the environment. An error of it does not change a reward that was given before."""
+        try:
+            await self._call(environment.close)
+        except EnvironmentFailed as error:
+            episode.note(str(error))

@@ -1,0 +1,80 @@
+"""Parses tool calls in replies, in the formats that chat templates teach.
+
+    Qwen2.5, Qwen3, SmolLM2, Hermes    <tool_call>{"name": ..., "arguments": {...}}</tool_call>, or a list of calls
+    Llama 3.1 and later                {"name": ..., "parameters": {...}} alone, or after <|python_tag|>
+
+Parsing is exact: a call that is not valid JSON, lacks its name or its arguments is malformed, and the model is told so.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["MalformedCall", "ToolCall", "parse_calls"]
+
+_TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_THINKING = re.compile(r"\A.*?</think>", re.DOTALL)
+_PYTHON_TAG = "<|python_tag|>"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedCall:
+    """Text that was meant as a tool call, and why it is none."""
+
+    text: str
+    reason: str
+
+
+def parse_calls(reply: str) -> list[ToolCall | MalformedCall]:
+    """Returns the tool calls of a reply, in order; none for an answer. Calls inside thinking do not count."""
+    text = _THINKING.sub("", reply)
+    if "<think>" in text:  # thinking that never ended
+        return []
+    tagged = [match[1] for match in _TAG.finditer(text)]
+    if not tagged:
+        stripped = text.strip()
+        tagged = [stripped.removeprefix(_PYTHON_TAG)] if _is_bare_call(stripped) else []
+    return [call for each in tagged for call in _read(each)]
+
+
+def _is_bare_call(text: str) -> bool:
+    """Whether a reply without tags is a call: an answer in JSON is none."""
+    if text.startswith(_PYTHON_TAG):
+        return True
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.keys() >= {"name", "parameters"}
+
+
+def _read(text: str) -> list[ToolCall | MalformedCall]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return [MalformedCall(text.strip(), f"is no valid JSON: {error}")]
+    return [_call(each, text) for each in (found if isinstance(found, list) and found else [found])]
+
+
+def _call(found: object, text: str) -> ToolCall | MalformedCall:
+    if not isinstance(found, dict) or not isinstance(name := found.get("name"), str):
+        return MalformedCall(text.strip(), 'needs a "name" and "arguments"')
+    arguments = found.get("arguments", found.get("parameters", {}))
+    if isinstance(arguments, str):  # as in OpenAI's API
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return MalformedCall(text.strip(), '"arguments" is no valid JSON')
+    if not isinstance(arguments, dict):
+        return MalformedCall(text.strip(), '"arguments" must be an object')
+    return ToolCall(name, arguments)

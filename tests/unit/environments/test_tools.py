@@ -1,0 +1,150 @@
+"""Tool calls: parsed exactly, answered in order, mistakes of the model told to it."""
+
+import asyncio
+
+import pytest
+
+from dojang.core.errors import ConfigError
+from dojang.environments.base import Reply
+from dojang.environments.tool_calls import MalformedCall, ToolCall, parse_calls
+from dojang.environments.tools import ToolEnvironment, schemas_of
+from dojang.types import Message, Outcome, Verdict
+
+
+@pytest.mark.parametrize(
+    ("reply", "calls"),
+    [
+        ("The answer is 4.", []),
+        (
+            '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>',
+            [ToolCall("add", {"a": 1, "b": 2})],
+        ),
+        (
+            'I add.\n<tool_call>{"name": "f"}</tool_call>\n<tool_call>{"name": "g", "arguments": {}}</tool_call>',
+            [ToolCall("f"), ToolCall("g")],
+        ),
+        (
+            '<tool_call>[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {"x": [1]}}]</tool_call>',
+            [ToolCall("f"), ToolCall("g", {"x": [1]})],
+        ),
+        ('<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>', [ToolCall("f", {"x": 1})]),
+        ('{"name": "add", "parameters": {"a": 1}}', [ToolCall("add", {"a": 1})]),
+        ('<|python_tag|>{"name": "add", "parameters": {"a": 1}}', [ToolCall("add", {"a": 1})]),
+        ('{"answer": 4}', []),
+        ('{"name": "Ada", "age": 36}', []),
+        ('<think>I could <tool_call>{"name": "f"}</tool_call></think>No need: 4', []),
+        ('<think>I could <tool_call>{"name": "f"}</tool_call>', []),
+        ('<think>so</think><tool_call>{"name": "f"}</tool_call>', [ToolCall("f")]),
+        ('<tool_call>{"name": "f", "arguments": {"code": "</div>"}}</tool_call>', [ToolCall("f", {"code": "</div>"})]),
+    ],
+)
+def test_calls_are_parsed(reply: str, calls: list[ToolCall]) -> None:
+    assert parse_calls(reply) == calls
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ("<tool_call>{name: f}</tool_call>", "is no valid JSON"),
+        ('<tool_call>{"name": "f", "arguments": {}', "is no valid JSON"),
+        ("<tool_call></tool_call>", "is no valid JSON"),
+        ('<tool_call>"f"</tool_call>', '"name"'),
+        ("<tool_call>[]</tool_call>", '"name"'),
+        ('<tool_call>{"arguments": {}}</tool_call>', '"name"'),
+        ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "must be an object"),
+        ('<tool_call>{"name": "f", "arguments": "{"}</tool_call>', "no valid JSON"),
+        ("<tool_call>" + "[" * 100_000 + "</tool_call>", "is no valid JSON"),
+        ("<|python_tag|>print(1)", "is no valid JSON"),
+    ],
+)
+def test_malformed_calls_are_told_apart(reply: str, reason: str) -> None:
+    (call,) = parse_calls(reply)
+    assert isinstance(call, MalformedCall)
+    assert reason in call.reason
+
+
+def add(a: int, b: int = 1) -> int:
+    """
+    Adds two numbers.
+
+    Args:
+        a: First number.
+        b: Second number.
+    """
+    return a + b
+
+
+class Calculator(ToolEnvironment):
+    def tools(self):  # type: ignore[no-untyped-def]
+        return [add, self.memory]
+
+    async def memory(self, key: str) -> str:
+        """
+        Looks up a value.
+
+        Args:
+            key: Name of the value.
+        """
+        return {"x": "seven", "long": "a" * 5000 + "z" * 5000}[key]
+
+
+def step(text: str) -> list[Message]:
+    found = asyncio.run(Calculator().step(Reply(text, 0, 3)))
+    assert isinstance(found, list)
+    return found
+
+
+def test_several_calls_of_a_reply_are_answered_in_order() -> None:
+    reply = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>' + (
+        '<tool_call>{"name": "memory", "arguments": {"key": "x"}}</tool_call>'
+    )
+    assert step(reply) == [Message("tool", "5", "add"), Message("tool", "seven", "memory")]
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ('{"name": "sub", "arguments": {}}', "there is no tool 'sub'; there are: add, memory"),
+        ('{"name": "add", "arguments": {"c": 1}}', "add: missing a required argument: 'a'"),
+        ('{"name": "add", "arguments": {"a": 1, "z": 1}}', "unexpected keyword argument 'z'"),
+        ('{"name": }', "is no valid JSON"),
+    ],
+)
+def test_mistakes_of_the_model_are_told_to_it(call: str, told: str) -> None:
+    (message,) = step(f"<tool_call>{call}</tool_call>")
+    assert message.role == "tool"
+    assert message.content.startswith("error: ")
+    assert told in message.content
+
+
+def test_a_long_result_keeps_its_ends() -> None:
+    (message,) = step('<tool_call>{"name": "memory", "arguments": {"key": "long"}}</tool_call>')
+    assert len(message.content) < 4100
+    assert message.content.startswith("aaa")
+    assert message.content.endswith("zzz")
+    assert "6000 characters left out" in message.content
+
+
+def test_a_reply_without_calls_is_graded() -> None:
+    environment = Calculator()
+
+    async def grade(text: str) -> Verdict:
+        return Verdict(Outcome.ACCEPTED, 1.0, detail=text)
+
+    environment.grade = grade
+    assert asyncio.run(environment.step(Reply("5", 0, 3))) == Verdict(Outcome.ACCEPTED, 1.0, detail="5")
+
+
+def test_schemas_come_from_hints_and_docstrings() -> None:
+    first, second = schemas_of(Calculator().tools())
+    assert first["function"]["name"] == "add"  # type: ignore[index]
+    assert first["function"]["parameters"]["required"] == ["a"]  # type: ignore[index]
+    assert list(second["function"]["parameters"]["properties"]) == ["key"]  # type: ignore[index]
+
+
+def test_a_tool_without_hints_is_refused() -> None:
+    def silent(x):  # type: ignore[no-untyped-def]
+        return x
+
+    with pytest.raises(ConfigError, match=r"tool .*silent.*; give every argument a type hint"):
+        schemas_of([silent])
