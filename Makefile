@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DOCS := $(VENV)/.ready-docs
 PROMETHEUS := $(VENV)/prometheus/usr/bin/prometheus
+CHROMIUM := $(VENV)/chromium/usr/lib/chromium/chromium-headless-shell
+BROWSERS := chromium chromium-headless-shell chromium-browser google-chrome
 VENV_VLLM := .venv-vllm
 READY_VLLM := $(VENV_VLLM)/.ready
 VENV_TRL := .venv-trl
@@ -28,7 +30,7 @@ done > $$(echo $(1)/lib/python*/site-packages)/base.pth
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all test-soak check-ci test-ci test-prometheus test-ray test-sagemaker test-trl test-vllm prometheus check bench docs clean
+.PHONY: help install quickstart test test-all test-soak check-ci test-ci test-prometheus test-browser test-ray test-sagemaker test-trl test-vllm prometheus chromium check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -80,6 +82,24 @@ $(PROMETHEUS): | $(READY)
 		|| { own="-o Dir::State::Lists=$$PWD/lists -o Dir::Cache=$$PWD/cache"; \
 			apt-get --quiet=2 $$own update && apt-get --quiet=2 $$own download prometheus; }; }
 	dpkg -x $(VENV)/apt/prometheus_*.deb $(VENV)/prometheus && rm -rf $(VENV)/apt
+	@touch $@
+
+test-browser: chromium  ## run the tests of `dojang view` and `dojang report` in a browser
+	$(BIN)/python -m pytest tests/browser
+
+chromium: | $(READY)  ## fetch Chromium for those tests, unless there is one: Debian's packages, unpacked into .venv
+	@for name in $(BROWSERS); do command -v $$name > /dev/null && exit 0; done; $(MAKE) $(CHROMIUM)
+
+# What the system lacks of its libraries comes along; tests/browser/chromium.py tells the browser where they are.
+$(CHROMIUM):
+	@command -v apt-get > /dev/null && command -v dpkg > /dev/null \
+		|| { echo "needs apt-get and dpkg; or install Chromium yourself"; exit 1; }
+	rm -rf $(VENV)/apt $(VENV)/chromium && mkdir -p $(VENV)/apt/lists/partial $(VENV)/apt/cache/archives/partial
+	cd $(VENV)/apt && own="-o Dir::State::Lists=$$PWD/lists -o Dir::Cache=$$PWD/cache -o Debug::NoLocking=1" \
+		&& apt-get --quiet=2 $$own update \
+		&& apt-get --quiet=2 $$own --yes --no-install-recommends --download-only install chromium-headless-shell
+	for file in $(VENV)/apt/cache/archives/*.deb; do dpkg -x $$file $(VENV)/chromium || exit 1; done
+	rm -rf $(VENV)/apt
 	@touch $@
 
 test-vllm: $(READY_VLLM)  ## run the tests of the vLLM engines, on the CPU, in an environment of their own
