@@ -20,6 +20,11 @@ run_index.py        keeps the index up to date
 rollout_columns.py  reads rows of the index from a file
 rollout_query.py    filters, orders and counts
 rollout_pages.py    tables of rollouts
+rollout_page.py     one sample with its texts, tokens, tests and group
+parquet_rows.py     reads single rows of Parquet files
+token_texts.py      texts and values of tokens
+problems.py         problems and their history
+search.py           text search in the background
 snippets.py         beginnings of responses
 static/             the page
 """

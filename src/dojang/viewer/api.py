@@ -6,11 +6,13 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from dojang.core.errors import DojangError
 from dojang.viewer import parameters
+from dojang.viewer.problems import problem_reply, problems_reply
+from dojang.viewer.rollout_page import rollout_reply, text_reply
 from dojang.viewer.rollout_pages import facets_reply, rollouts_reply
 from dojang.viewer.run_list import RunList
 from dojang.viewer.viewed_run import ViewedRun
@@ -44,6 +46,10 @@ def make_routes(runs: RunList) -> list[Route]:
         of_run("metrics", _metrics),
         of_run("rollouts", rollouts_reply),
         of_run("facets", facets_reply),
+        of_run("rollout", rollout_reply),
+        of_run("problems", problems_reply),
+        of_run("problem", problem_reply),
+        Route("/api/runs/{run}/text", lambda request: _text(_run(runs, request), request.query_params)),
     ]
 
 
@@ -67,6 +73,13 @@ def _metrics(run: ViewedRun, given: Given) -> Reply:
         "series": run.metrics.series(parameters.names(given, "names")),
         "version": run.metrics.version,
     }
+
+
+def _text(run: ViewedRun, given: Given) -> Response:
+    """A whole text as a file to save. It is never shown by the browser as a page."""
+    name = f"{given.get('column') or 'response'}.txt"
+    headers = {**_NOT_STORED, "Content-Disposition": f'attachment; filename="{name}"'}
+    return PlainTextResponse(text_reply(run, given).encode(errors="replace"), headers=headers)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -25,8 +25,8 @@ __all__ = ["IndexedFile", "RunIndex"]
 _POLL_S = {False: 1.0, True: 10.0}
 """Seconds between two looks at a local directory, and at S3."""
 _BATCH_S = 0.5
-_ALL_S, _FIRST_S = 0.3, 2.0
-"""Seconds that a request waits for all files of a small run, and for the first of a large one."""
+_ALL_S, _FIRST_S, _SAMPLE_S = 0.3, 2.0, 20.0
+"""Seconds that a request waits for all files of a small run, for the first of a large one, and for one sample."""
 _SETTLED_NS = 3 * 10**9
 """Age from which the time of a directory tells that nothing changed in it since."""
 UNREADABLE = (OSError, ValueError, pa.ArrowException, RunDirError)
@@ -61,7 +61,8 @@ class RunIndex:
         self._numbers = 0
         self._seen_ns = -1
         self._stop = Event()
-        self._is_current = False
+        self.is_current = False
+        """Whether all files of the run are indexed."""
         self._thread = Thread(target=self._run, name=f"index {files.name}", daemon=True)
 
     @property
@@ -82,13 +83,22 @@ class RunIndex:
     def wait(self, seconds: float) -> bool:
         """Waits until all files are indexed; returns whether they are."""
         with self.changed:
-            return self.changed.wait_for(lambda: self._is_current, seconds)
+            return self.changed.wait_for(lambda: self.is_current, seconds)
 
     def wait_for_first(self) -> None:
         """Waits, for a moment, until there is something to show."""
         with self.changed:
-            self.changed.wait_for(lambda: self._is_current, _ALL_S)
-            self.changed.wait_for(lambda: self._is_current or bool(self.indexed), _FIRST_S)
+            self.changed.wait_for(lambda: self.is_current, _ALL_S)
+            self.changed.wait_for(lambda: self.is_current or bool(self.indexed), _FIRST_S)
+
+    def wait_for(self, kind: str, step: int) -> None:
+        """Waits, for a moment, until a file is indexed: an address of a sample may be opened right after the start."""
+
+        def is_there() -> bool:
+            return self.is_current or any((each.kind, each.step) == (kind, step) for each in self.indexed.values())
+
+        with self.changed:
+            self.changed.wait_for(is_there, _SAMPLE_S)
 
     def newest_first(self) -> list[IndexedFile]:
         """Files in the index, the newest steps first."""
@@ -122,7 +132,7 @@ class RunIndex:
         new = sorted((key for key in found if key not in left), key=lambda key: (-key[1], key[0]))
         self._add(new, found)
         if not self._stop.is_set():
-            self._is_current = True
+            self.is_current = True
             self._notify()
 
     def _may_have_changed(self) -> bool:
@@ -142,7 +152,7 @@ class RunIndex:
         for place, (kind, step) in enumerate(keys):
             if self._stop.is_set():
                 return
-            self._is_current = False
+            self.is_current = False
             self._numbers += 1
             file = IndexedFile(self._numbers, kind, step, found[kind, step])
             if (read := self._read(file)) is not None:

@@ -9,6 +9,8 @@ from dojang.core.run_files import RunFiles
 from dojang.viewer.metric_log import MetricLog
 from dojang.viewer.run_index import RunIndex
 from dojang.viewer.run_status import read_config, read_object, status_of
+from dojang.viewer.search import Found, Searches
+from dojang.viewer.token_texts import TokenTexts
 
 __all__ = ["ViewedRun"]
 
@@ -20,8 +22,10 @@ class ViewedRun:
         self.id = name
         self.files = files
         self.metrics = MetricLog(files)
+        self.tokens = TokenTexts(files)
         self._directory = directory
         self._index: RunIndex | None = None
+        self._searches: Searches | None = None
         self._lock = Lock()
         self._closed = False
 
@@ -36,13 +40,21 @@ class ViewedRun:
                 self._index.start()
             return self._index
 
-    def search(self, text: str) -> tuple[dict[str, Any] | None, Any]:
+    def search(self, text: str) -> tuple[dict[str, Any] | None, Found | None]:
         """Progress of a search, and what it has found so far; None without a text."""
-        return None, None
+        return (None, None) if not text else self._searches_of(self.index).ask(text)
+
+    def _searches_of(self, index: RunIndex) -> Searches:
+        with self._lock:
+            if self._searches is None:
+                self._searches = Searches(index)
+            return self._searches
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
+        if self._searches is not None:
+            self._searches.close()
         if self._index is not None:
             self._index.close()
 
