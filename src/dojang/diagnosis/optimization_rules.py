@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from dojang.diagnosis.findings import Finding, Severity
+from dojang.diagnosis.findings import Finding, Learning, Severity
 from dojang.diagnosis.held_out import HeldOut, same_answers
 from dojang.diagnosis.record import RunRecord
 from dojang.diagnosis.signal_rules import NO_SIGNAL
-from dojang.diagnosis.trends import MIN_STEPS, Trend, window
+from dojang.diagnosis.trends import MIN_STEPS, Trend, last_steps, window
 
 __all__ = ["kl_blow_up", "lr_too_large", "lr_too_small", "stale_samples"]
 
@@ -22,12 +22,16 @@ ROUNDINGS = 1.5
 """Log-prob differences to older versions, over those of the same version, from which weights have moved."""
 ROUNDING = 1e-4
 """Log-prob difference in nats that float32 may have."""
+LARGE_KL_COEF = 0.1
+"""Coefficient from which the KL term outweighs rewards; 0.001 to 0.01 is usual."""
 LOST_ACCURACY = 0.1
 """Fall of the training accuracy from its peak that is no noise of a batch of a hundred samples (5 points)."""
 LOST_REWARD = 0.15
 """Fall of the mean reward from its peak, as a share of the range of rewards, where the reward has no accuracy."""
 NOISES = 3.0
 """Standard errors of a fall: the peak is chosen among many windows, so two would raise false alarms."""
+ENTROPY_RISE = 1.5
+"""Rise of the entropy from its lowest value that is the work of an entropy bonus; runs that learn lower it."""
 KL_PER_STEP = 0.3
 """KL to the rollout policy in nats per token, as in the alert DojangKLBlowUp."""
 KL_TO_REFERENCE = 1.0
@@ -43,37 +47,50 @@ STALE_CLIPPED = 0.1
 def lr_too_small(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
     """Groups have a signal, but nothing moves: reward, entropy and completions stay the same."""
     reward, entropy = Trend.of(run.values("critic/rewards/mean")), Trend.of(run.values("actor/entropy"))
-    kl = [abs(value) for value in run.values("actor/ppo_kl")]
     if reward is None or entropy is None or not run.trains_on_rewards:
         return None
-    if _equal_groups(run) >= NO_SIGNAL or reward.rose(0.02) or reward.fell(0.02) or (held_out and held_out.improved):
+    if _equal_groups(run) >= NO_SIGNAL or reward.rose(0.02) or (held_out and held_out.improved):
         return None
     same = same_answers(run, held_out) if held_out else None
-    unmoved = same >= UNMOVED_ANSWERS if same is not None else bool(kl) and max(kl) < UNMOVED_KL
-    if not unmoved or _logprobs_move(run) or abs(entropy.change) > UNMOVED_ENTROPY * entropy.first:
+    coef = run.setting("algo.kl_coef", 0.0)
+    held_by_kl = coef >= LARGE_KL_COEF and held_out is not None and held_out.learning is Learning.SAME
+    if not held_by_kl and not _unmoved(run, reward, entropy, same):
         return None
     evidence = [
         f"critic/rewards/mean: {reward.first:.3g} at first, {reward.last:.3g} at last",
         f"actor/entropy: {entropy.first:.4g} at first, {entropy.last:.4g} at last",
+        *(shown for shown in (_largest(run, "actor/ppo_kl"), _largest(run, "actor/kl_loss")) if shown),
     ]
-    if kl:
-        evidence.append(f"actor/ppo_kl: at most {max(kl):.2g} nats per token")
     if same is not None:
         evidence.append(f"{same:.0%} of the held-out completions are the same before and after")
     rate = run.setting("train.lr", run.values("actor/lr")[-1:] or "?")
+    cause = f"train.lr={rate} is too small"
+    advice = [
+        "raise train.lr by a factor of 3 to 10 (1e-6 to 3e-6 for full fine-tuning of large models, 1e-5 to 1e-4 "
+        "for LoRA, 3e-4 for the quickstart models)",
+        "train for more steps; check train.warmup_steps and train.schedule: actor/lr has the rate of every step",
+    ]
+    if held_by_kl:
+        cause = f"algo.kl_coef={coef:g} holds it at the reference model"
+        advice.insert(0, f"lower algo.kl_coef (now {coef:g}) to 0.001 or 0")
     return Finding(
         "lr_too_small",
         Severity.FAULT,
-        f"the policy hardly moves: train.lr={rate} is too small, or {len(run.steps)} steps are too few",
+        f"the policy hardly moves: {cause}, or {len(run.steps)} steps are too few",
         evidence,
-        [
-            "raise train.lr by a factor of 3 to 10 (1e-6 to 3e-6 for full fine-tuning of large models, 1e-5 to 1e-4 "
-            "for LoRA, 3e-4 for the quickstart models)",
-            "train for more steps; check train.warmup_steps and train.schedule: actor/lr has the rate of every step",
-            "with a large algo.kl_coef the policy stays at the reference model: lower it",
-        ],
+        advice,
         explains=frozenset({"learned_nothing"}),
     )
+
+
+def _unmoved(run: RunRecord, reward: Trend, entropy: Trend, same: float | None) -> bool:
+    """Whether neither completions nor log-probs nor the entropy changed. `same` is the share of equal completions."""
+    if _logprobs_move(run) or abs(entropy.change) > UNMOVED_ENTROPY * entropy.first:
+        return False
+    if same is not None:  # rewards of other prompts may fall by chance
+        return same >= UNMOVED_ANSWERS
+    kl = [abs(value) for value in run.values("actor/ppo_kl")]
+    return bool(kl) and max(kl) < UNMOVED_KL and not reward.fell(0.02)
 
 
 def lr_too_large(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
@@ -94,18 +111,28 @@ def lr_too_large(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
     if held_out:
         evidence.append(str(held_out))
     evidence += [shown for shown in (_largest(run, "actor/ppo_kl"), _largest(run, "actor/grad_norm")) if shown]
+    advice = [
+        f"lower train.lr (now {run.setting('train.lr', '?')}) by a factor of 3 to 10, raise train.warmup_steps",
+        "hold the policy near the start: algo.kl_coef=0.001, a smaller algo.clip_high, fewer train.minibatches "
+        "and train.ppo_epochs",
+        "the best checkpoint (checkpoints/best) is from before the fall",
+    ]
+    if bonus := _entropy_bonus(run):
+        evidence.append(bonus)
+        advice.insert(
+            0,
+            f"lower algo.entropy.coef (now {run.setting('algo.entropy.coef', 0)}): the entropy bonus pays "
+            "for random tokens",
+        )
     return Finding(
         "lr_too_large",
         Severity.FAULT,
         f"the policy got worse: the reward fell from {peak:.3g} to {last:.3g} and did not recover",
         evidence,
-        [
-            f"lower train.lr (now {run.setting('train.lr', '?')}) by a factor of 3 to 10, raise train.warmup_steps",
-            "hold the policy near the start: algo.kl_coef=0.001, a smaller algo.clip_high, fewer train.minibatches "
-            "and train.ppo_epochs",
-            "the best checkpoint (checkpoints/best) is from before the fall",
-        ],
-        explains=frozenset({"learned_nothing", "kl_blow_up", "no_answers", "length_drift", "no_signal", "truncated"}),
+        advice,
+        explains=frozenset(
+            {"learned_nothing", "no_answers", "length_drift", "no_signal", "truncated", "reward_unrelated"}
+        ),
     )
 
 
@@ -117,7 +144,7 @@ def kl_blow_up(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
     for name, most in (("actor/ppo_kl", KL_PER_STEP), ("actor/kl_loss", KL_TO_REFERENCE)):
         last = run.values(name)[-size:]
         if last and abs(fmean(last)) > most:
-            found.append(f"{name}: {fmean(last):.3g} nats per token in the last {size} steps, {most:g} is much")
+            found.append(f"{name}: {fmean(last):.3g} nats per token in {last_steps(size)}, {most:g} is much")
     if len(gradients) >= MIN_STEPS and max(gradients) > GRADIENT_SPIKE * median(gradients) > 0:
         found.append(f"{_largest(run, 'actor/grad_norm')}, median {median(gradients):.3g}")
     if not found or not run.trains_on_rewards:
@@ -125,13 +152,14 @@ def kl_blow_up(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
     rate = f"{run.role}.lr" if run.role else "train.lr"
     return Finding(
         "kl_blow_up",
-        Severity.WARNING,
+        Severity.FAULT if held_out and not held_out.improved else Severity.WARNING,
         "updates move the policy too far",
         found,
         [
             f"lower {rate} (now {run.setting(rate, '?')}) or train.max_grad_norm",
-            "use fewer train.minibatches and train.ppo_epochs, or a larger algo.kl_coef",
+            "use fewer train.minibatches and train.ppo_epochs, a smaller algo.clip_high, or a larger algo.kl_coef",
         ],
+        explains=frozenset({"learned_nothing"}),
     )
 
 
@@ -170,6 +198,17 @@ def _logprobs_move(run: RunRecord) -> bool:
     if not (rounding and gaps and ages) or ages[-1] == 0:
         return False
     return gaps[-1] > ROUNDINGS * rounding[0] + ROUNDING
+
+
+def _entropy_bonus(run: RunRecord) -> str:
+    """Evidence that an entropy bonus drove the entropy up; empty if it did not."""
+    points = run.points("actor/entropy")
+    if not points or not (run.setting("algo.entropy.coef") or run.setting("algo.entropy.target")):
+        return ""
+    low, last = min(points, key=lambda point: point[1]), points[-1]
+    if last[1] < ENTROPY_RISE * low[1]:
+        return ""
+    return f"actor/entropy: {low[1]:.3g} at step {low[0]}, {last[1]:.3g} at step {last[0]}, with an entropy bonus"
 
 
 def _equal_groups(run: RunRecord) -> float:

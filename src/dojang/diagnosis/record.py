@@ -137,6 +137,11 @@ class RunRecord:
             return []
         return [row for row in rows if self._is_mine(row["role"])]
 
+    def first_samples(self, columns: Sequence[str], steps: int = _SCAN_STEPS) -> list[Sample]:
+        """Rollouts of the first training steps."""
+        found = [int(row["step"]) for row in self.steps[:steps]]
+        return [sample for step in found for sample in self.samples("train", step, columns)]
+
     def last_samples(self, columns: Sequence[str], steps: int = _SCAN_STEPS) -> list[Sample]:
         """Rollouts of the last training steps."""
         found = [int(row["step"]) for row in self.steps[-steps:]]

@@ -1,6 +1,7 @@
-"""Rules on what the reward pays for: format only, reward hacking, overfitting, too few tests, nothing learned."""
+"""Rules on what the reward pays for: format only, reward hacking, unrelated rewards, overfitting, too few tests."""
 
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 from dojang.core.run_dir import ACCURACY
@@ -9,7 +10,16 @@ from dojang.diagnosis.held_out import HeldOut
 from dojang.diagnosis.record import RunRecord
 from dojang.diagnosis.trends import MIN_STEPS, Trend
 
-__all__ = ["format_only", "learned_nothing", "overfitting", "reward_hacking", "too_few_tests", "unclear_accuracy"]
+__all__ = [
+    "format_only",
+    "hidden_hacking",
+    "learned_nothing",
+    "overfitting",
+    "reward_hacking",
+    "reward_unrelated",
+    "too_few_tests",
+    "unclear_accuracy",
+]
 
 RISEN = 0.05
 """Rise of a share between 0 and 1, from the first to the last steps, that counts as learning."""
@@ -18,6 +28,10 @@ GAP = 0.15
 intervals of 256 problems are 6 points wide on either side."""
 FEW_TESTS = 2
 """Tests of a problem that wrong programs pass often: the audit of datasets with 1 to 2 tests accepts constants."""
+ENOUGH_SAMPLES = 20
+"""Right and wrong samples each from which their mean rewards are compared."""
+UNRELATED = 0.05
+"""Advantage of right samples in the mean reward, as a share of the range of rewards, that teaches nothing."""
 _SCANNED_FILES = 500
 """Steps whose rollouts are read to count problems."""
 _CORRECTNESS = ("correct", "fraction", "gsm8k_post_correct")
@@ -63,7 +77,66 @@ def reward_hacking(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
             "hold the policy near the start with algo.kl_coef=0.001",
         ],
         run.examples(part=name),
-        explains=frozenset({"learned_nothing", "length_drift", "entropy_collapse", "run_on", "truncated"}),
+        explains=frozenset({"learned_nothing", "entropy_collapse", "run_on", "truncated", "reward_unrelated"}),
+    )
+
+
+def hidden_hacking(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
+    """A reward without parts rises, and held-out accuracy does not."""
+    reward, accepted = Trend.of(run.values("critic/rewards/mean")), Trend.of(run.accepted)
+    if reward is None or accepted is None or held_out is None or run.parts() or not run.trains_on_rewards:
+        return None
+    if not reward.rose(0.0) or accepted.rose(RISEN) or held_out.learning not in (Learning.SAME, Learning.WORSE):
+        return None
+    return Finding(
+        "reward_hacking",
+        Severity.FAULT,
+        "the reward rises, accuracy does not: it pays for something other than right answers",
+        [
+            f"critic/rewards/mean: {reward.first:.3g} at first, {reward.last:.3g} at last",
+            f"accepted in training: {accepted.first:.1%} at first, {accepted.last:.1%} at last",
+            str(held_out),
+        ],
+        [
+            "read the samples below, then change the reward so that what they do earns nothing",
+            "return the parts of the reward (Verdict.parts): their means become metrics, and this report names the "
+            "part that pays",
+        ],
+        run.examples(outcome="wrong"),
+        explains=frozenset({"learned_nothing", "entropy_collapse", "reward_unrelated"}),
+    )
+
+
+def reward_unrelated(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
+    """Accepted samples earn no more than others."""
+    if not run.trains_on_rewards or held_out is None or held_out.improved:
+        return None
+    columns = ("outcome", "reward")
+    found = [*run.first_samples(columns), *run.last_samples(columns)]  # at last there may be no right ones
+    judged = [each for each in found if each["reward"] is not None]
+    right = [each["reward"] for each in judged if each["outcome"] == "accepted"]
+    wrong = [each["reward"] for each in judged if each["outcome"] != "accepted"]
+    if min(len(right), len(wrong)) < ENOUGH_SAMPLES:
+        return None
+    spread, gap = max(right + wrong) - min(right + wrong), fmean(right) - fmean(wrong)
+    if spread == 0 or gap > UNRELATED * spread:
+        return None
+    return Finding(
+        "reward_unrelated",
+        Severity.FAULT,
+        f"right answers earn no more than wrong ones: {fmean(right):.3g} and {fmean(wrong):.3g} on average",
+        [
+            f"{len(right)} accepted and {len(wrong)} other samples of the first and last steps, rewards from "
+            f"{min(right + wrong):.3g} to {max(right + wrong):.3g}",
+            str(held_out),
+        ],
+        [
+            "check the reward functions, their signs and their weights (task.rewards): a right answer must earn more "
+            "than a wrong one",
+            "let the correct answer be the largest part of the reward",
+        ],
+        run.examples(outcome="accepted"),
+        explains=frozenset({"learned_nothing"}),
     )
 
 

@@ -1,5 +1,6 @@
 """Rules on the training signal: groups whose rewards are all equal, and a policy without exploration."""
 
+from collections import defaultdict
 from statistics import fmean
 
 from dojang.diagnosis.findings import Finding, Severity
@@ -24,6 +25,9 @@ ENOUGH_RIGHT = 0.1
 """Held-out accuracy from which the two can be compared."""
 COPIES = 0.6
 """Share of groups with equal rewards that goes with a collapse."""
+STUCK = 0.2
+"""Share of groups without a right sample from which a collapse does harm: a policy that solves its problems becomes
+deterministic as well."""
 
 
 def no_signal(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
@@ -84,26 +88,41 @@ def entropy_collapse(run: RunRecord, held_out: HeldOut | None) -> Finding | None
     collapsed = trend.last < max(COLLAPSED_SHARE * trend.first, min(COLLAPSED_NATS, trend.first / 2))
     if not collapsed or copies < COPIES or accepted.last >= MOSTLY:
         return None
+    stuck = _all_wrong(run)
+    if stuck is None:
+        stuck = copies - accepted.last  # at most the accepted share of the groups is all right
+    if stuck < STUCK:
+        return None
     low = max(COLLAPSED_SHARE * trend.first, COLLAPSED_NATS)
     since = next((step for step, value in points if value < low), points[-1][0])
     return Finding(
         "entropy_collapse",
-        Severity.FAULT,
+        Severity.WARNING if held_out and held_out.improved else Severity.FAULT,
         f"entropy collapsed from {trend.first:.3g} to {trend.last:.3g} nats, with {accepted.last:.0%} accepted",
         [
             f"actor/entropy: {trend.first:.3g} at first, {trend.last:.3g} at last, low since step {since}",
-            f"{copies:.0%} of the last groups have equal rewards: samples of a prompt are copies of each other",
+            f"{copies:.0%} of the last groups have equal rewards, {stuck:.0%} have no right sample: samples of a "
+            "prompt are copies of each other",
             f"accepted in training: {accepted.first:.1%} at first, {accepted.last:.1%} at last",
         ],
         [
             f"lower train.lr (now {run.setting('train.lr', '?')}) and start again from the beginning or an earlier "
             "checkpoint",
             "keep entropy up: algo.entropy.coef=0.001 or a larger algo.clip_high (0.28, DAPO)",
-            "raise rollout.temperature if it is below 1; add a KL term, algo.kl_coef=0.001",
+            f"raise rollout.temperature (now {run.setting('rollout.temperature', 1.0)}) if it is below 1; add a KL "
+            "term, algo.kl_coef=0.001",
         ],
-        run.examples(),
+        run.examples(outcome="wrong"),
         explains=frozenset({"no_signal", "learned_nothing", "lr_too_small", "lr_too_large", "format_only"}),
     )
+
+
+def _all_wrong(run: RunRecord) -> float | None:
+    """Share of the groups of the last steps without an accepted sample; None without the rollouts."""
+    groups: defaultdict[tuple[int, int], bool] = defaultdict(bool)
+    for each in run.last_samples(("step", "prompt_index", "outcome")):
+        groups[each["step"], each["prompt_index"]] |= each["outcome"] == "accepted"
+    return 1 - fmean(groups.values()) if groups else None
 
 
 def sampling_too_hot(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
@@ -125,7 +144,7 @@ def sampling_too_hot(run: RunRecord, held_out: HeldOut | None) -> Finding | None
             f"accepted in training: {fmean(accepted[:size]):.1%} at first, {last:.1%} at last",
             str(held_out),
         ],
-        ["lower rollout.temperature to 1.0 or 0.8, or set rollout.top_p=0.95"],
+        ["lower rollout.temperature to 1.0 or 0.8, or set rollout.top_p=0.95 with algo.old_logprobs=trainer"],
         run.examples(),
         explains=frozenset(
             {"no_signal", "no_answers", "learned_nothing", "format_only", "unclear_accuracy", "truncated"}

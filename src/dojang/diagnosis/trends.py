@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-__all__ = ["MIN_STEPS", "Trend", "window"]
+__all__ = ["MIN_STEPS", "Trend", "last_steps", "window"]
 
 MIN_STEPS = 4
 """Steps from which a trend is stated: with fewer, both ends are one noisy step."""
@@ -19,6 +19,11 @@ _NOISES = 2.0
 def window(count: int) -> int:
     """Number of steps at either end of a run of `count` steps."""
     return max(1, min(20, count // _PART))
+
+
+def last_steps(count: int) -> str:
+    """Names the last `count` steps."""
+    return "the last step" if count == 1 else f"the last {count} steps"
 
 
 @dataclass(frozen=True, slots=True)

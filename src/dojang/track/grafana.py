@@ -16,6 +16,17 @@ UID = "dojang"
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _UNITS = {"share": "percentunit", "s": "s", "bytes": "bytes", "tokens/s": "suffix: tok/s"}
 """Registry units -> Grafana units; other units are shown as plain numbers."""
+_STAT_OPTIONS = {
+    "colorMode": "none",
+    "graphMode": "area",
+    "justifyMode": "auto",
+    "orientation": "auto",
+    "textMode": "auto",
+    "percentChangeColorMode": "standard",
+    "showPercentChange": False,
+    "wideLayout": True,
+}
+"""Grafana's defaults but for the colour: its published type requires all of them."""
 _WIDTH, _HEIGHT, _WHOLE = 8, 8, 24
 
 _OVERVIEW = (
@@ -107,7 +118,7 @@ def _stat(title: str, expr: str, unit: str) -> dict[str, Any]:
         "datasource": _SOURCE,
         "targets": [_target("A", expr, "{{run}}")],
         "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
-        "options": {"reduceOptions": {"calcs": ["lastNotNull"], "values": False}, "colorMode": "none"},
+        "options": {**_STAT_OPTIONS, "reduceOptions": {"calcs": ["lastNotNull"], "values": False}},
         "gridPos": {"h": 4, "w": _WHOLE // len(_OVERVIEW)},
     }
 

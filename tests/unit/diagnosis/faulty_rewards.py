@@ -1,7 +1,11 @@
-"""Reward functions with faults, for real runs that go wrong."""
+"""Reward functions and a task with faults, for real runs that go wrong."""
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from dojang.tasks.answers import is_correct
+from dojang.types import Outcome, Problem, Verdict
 
 
 def brief(problem: Any, text: str) -> float:
@@ -25,3 +29,17 @@ def slow(problem: Any, text: str) -> float:
     """Takes its time."""
     time.sleep(0.3)
     return 0.0
+
+
+class LikesLength:
+    """A grader that gives one score, without parts, which grows with the length."""
+
+    def __init__(self, problems: Mapping[str, Sequence[Problem]]) -> None:
+        self._problems = problems
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        return self._problems[split]
+
+    async def grade(self, problem: Problem, text: str) -> Verdict:
+        right = is_correct(text, problem.reference)
+        return Verdict(Outcome.ACCEPTED if right else Outcome.WRONG, len(text) / 100)

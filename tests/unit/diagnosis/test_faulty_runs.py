@@ -3,24 +3,29 @@
 import json
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import commands
+from dojang.commands.main import app
+from dojang.models import tiny
 
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 SHORT = ["steps=10", "eval.every=10", "eval.problems=64", "checkpoint.every=100"]
+BRIEF = ["steps=6", "eval.every=6"]
 TIMEOUT_S = 300.0
 
 FAULTS: dict[str, tuple[str, list[str]]] = {
-    "all wrong": ("no_signal", ["data.digits=6", "task.rewards={correct: 1.0}", "health.patience_steps=4"]),
-    "reward tells nothing": (
+    "no signal: all wrong": ("no_signal", ["data.digits=6", "task.rewards={correct: 1.0}", "health.patience_steps=4"]),
+    "no signal: constant reward": (
         "no_signal",
         ["task.rewards={'faulty_rewards:constant': 1.0}", "health.patience_steps=4"],
     ),
@@ -29,17 +34,26 @@ FAULTS: dict[str, tuple[str, list[str]]] = {
         "reward_hacking",
         ["task.rewards={correct: 0.1, 'faulty_rewards:brief': 3.0}", "train.lr=1e-3"],
     ),
+    "reward with the wrong sign": ("reward_unrelated", ["task.rewards={correct: -1.0}", "train.lr=1e-3", *BRIEF]),
     "no answer, paid by a side term": (
         "no_answers",
-        ["model.name=dojang-tiny-code", "task.rewards={correct: 1.0, 'faulty_rewards:brief': 0.5}"],
+        ["model.name=dojang-tiny-code", "task.rewards={correct: 1.0, 'faulty_rewards:brief': 0.5}", *BRIEF],
     ),
-    "truncated": ("truncated", ["rollout.max_tokens=3"]),
-    "temperature": ("sampling_too_hot", ["rollout.temperature=2.5"]),
-    "learning rate too small": ("lr_too_small", ["train.lr=1e-9"]),
+    "answers cut": ("truncated", ["rollout.max_tokens=3", *BRIEF]),
+    "length drift": (
+        "length_drift",
+        [
+            "task={name: custom, make_with: 'faulty_rewards:LikesLength'}",
+            *("train.lr=2e-3", "data.digits=6", "rollout.max_tokens=64"),
+        ],
+    ),
+    "temperature": ("sampling_too_hot", ["rollout.temperature=2.5", *BRIEF]),
+    "learning rate too small": ("lr_too_small", ["train.lr=1e-9", *BRIEF]),
+    "KL coefficient too large": ("lr_too_small", ["algo.kl_coef=100", *BRIEF]),
     "diverged": ("diverged", ["train.lr=1000", "train.warmup_steps=0"]),
     "stale samples": ("stale_samples", ["loop.mode=overlap", "loop.lag=6", "train.lr=2e-3"]),
-    "judge errors": ("judge_errors", ["task.rewards={correct: 1.0, 'faulty_rewards:broken': 0.1}"]),
-    "slow grading": (
+    "judge errors": ("judge_errors", ["task.rewards={correct: 1.0, 'faulty_rewards:broken': 0.1}", *BRIEF]),
+    "idle stages: slow grading": (
         "idle_trainer",
         ["task.rewards={correct: 1.0, 'faulty_rewards:slow': 0.1}", "eval.problems=32", "train.lr=1e-3", "steps=7"],
     ),
@@ -57,9 +71,9 @@ def dojang(*arguments: str, program: Path | None = None) -> tuple[int, str]:
 
 
 def explain(run: Path) -> dict[str, Any]:
-    code, output = dojang("explain", str(run), "--json")
-    assert code == 0, output
-    found: dict[str, Any] = json.loads(output)
+    result = CliRunner().invoke(app, ["explain", str(run), "--json"])
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.output)
     return found
 
 
@@ -110,6 +124,9 @@ def test_a_fault_is_named_first(train: Any, fault: str) -> None:
         assert "\nnext:" not in output
     if found["verdict"]["learning"] in ("not better", "worse"):
         assert finding["severity"] == "fault"
+    if name == "reward_hacking":
+        assert "brief pays" in finding["title"]
+        assert len(finding["examples"]) == 3
 
 
 def test_problems_that_are_all_solved_give_no_signal(train: Any, healthy: Path) -> None:
@@ -121,19 +138,60 @@ def test_problems_that_are_all_solved_give_no_signal(train: Any, healthy: Path) 
     assert "too easy" in first(found)["title"]
 
 
-def test_wrong_labels_are_memorized(train: Any, tmp_path: Path) -> None:
-    random_sums = random.Random(1)
-    for name, count in (("train", 8), ("test", 64)):
+def write_sums(folder: Path, problems: int, mistake: Callable[[random.Random, int], int]) -> list[str]:
+    """Writes sums whose labels are wrong by `mistake(random numbers, row)`; returns the settings that read them."""
+    numbers = random.Random(1)
+    for name, count in (("train", problems), ("test", 64)):
         rows = []
-        for _ in range(count):
-            a, b = random_sums.randint(10, 49), random_sums.randint(10, 49)
-            rows.append({"prompt": f"What is {a} + {b}?", "answer": str(a + b + random_sums.choice([-2, -1, 1, 2]))})
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = ["data.name=files", f"data.train={tmp_path}/train.jsonl", f"data.test={tmp_path}/test.jsonl"]
+        for row in range(count):
+            a, b = numbers.randint(10, 49), numbers.randint(10, 49)
+            rows.append({"prompt": f"What is {a} + {b}?", "answer": str(a + b + mistake(numbers, row))})
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["data.name=files", f"data.train={folder}/train.jsonl", f"data.test={folder}/test.jsonl"]
+
+
+def test_wrong_labels_are_memorized(train: Any, tmp_path: Path) -> None:
+    data = write_sums(tmp_path, 8, lambda numbers, row: numbers.choice([-2, -1, 1, 2]))
     run, _ = train("quickstart", *data, "train.lr=1e-3", "steps=20", "eval.every=20")
     finding = first(explain(run))
     assert finding["name"] == "overfitting"
     assert "8 problems, drawn 40.0 times each" in finding["evidence"]
+
+
+def test_entropy_collapses_without_exploration_on_half_wrong_labels(train: Any, tmp_path: Path) -> None:
+    data = write_sums(tmp_path, 64, lambda numbers, row: 1000 * (row % 2))
+    cold = ["train.lr=1.5e-3", "rollout.temperature=0.3", "steps=12", "eval.every=12"]
+    run, output = train("quickstart", *data, *cold)
+    finding = first(explain(run))
+    assert finding["name"] == "entropy_collapse", output
+    assert any("actor/entropy" in each for each in finding["evidence"])
+
+
+def test_a_model_with_the_wrong_end_token_runs_on(train: Any, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(Path(tiny.__file__).parent, model)
+    for name, key, end in (
+        ("config.json", "eos_token_id", 0),
+        ("generation_config.json", "eos_token_id", 0),
+        ("tokenizer_config.json", "eos_token", "<|pad|>"),
+    ):
+        settings = json.loads((model / name).read_text())
+        (model / name).write_text(json.dumps({**settings, key: end}))
+    run, output = train("quickstart", f"model.name={model}", "task.stop_at=never", *BRIEF)
+    found = explain(run)
+    assert loud(found)[0] == "run_on", output
+    assert "end token" in first(found)["advice"][0]
+    assert "truncated" not in loud(found)  # a larger max_tokens would not help
+
+
+def test_many_epochs_without_clipping_blow_up_the_kl_and_leave_the_engine_idle(train: Any) -> None:
+    loose = ["train.ppo_epochs=8", "algo.clip_low=0.99", "algo.clip_high=10", "train.lr=1e-3"]
+    settings = [*loose, "loop.mode=overlap", "steps=5", "eval.every=5"]
+    run, output = train("quickstart", *settings, program=HERE / "slow_trainer.py")
+    found = explain(run)
+    assert first(found)["name"] == "kl_blow_up", output
+    assert "actor/ppo_kl" in first(found)["evidence"][0]
+    assert "idle_engine" in [each["name"] for each in found["findings"]]
 
 
 def test_one_test_per_program_is_too_few(train: Any) -> None:
@@ -170,7 +228,7 @@ def test_a_healthy_run_is_fine_before_and_after_it_is_resumed(healthy: Path) -> 
     "settings",
     [
         ["quickstart-code", "train.lr=1e-3"],
-        ["quickstart", "algo.name=cispo", "loop.mode=sync", "seed=2"],
+        ["quickstart", "algo.name=cispo", "loop.mode=stream", "seed=2"],
         ["quickstart-sft", "steps=15", "eval.every=15"],
     ],
     ids=" ".join,
