@@ -125,7 +125,8 @@ def _table(
         "response_length": lengths.astype(np.int32),
     }
     schema = rollout_schema()
-    return pa.table({field.name: pa.array(values[field.name], field.type) for field in schema}, schema=schema)
+    columns = [pa.array(values.get(field.name, [None] * count), field.type) for field in schema]
+    return pa.table(columns, schema=schema)
 
 
 def _metrics(step: int, steps: int, reward: pa.ChunkedArray) -> dict[str, float]:

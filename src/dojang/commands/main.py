@@ -228,7 +228,9 @@ def evaluate(
 @app.command()
 @with_options(ShowOptions)
 def show(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run, also while it trains.")],
+    run_dir: Annotated[
+        str, typer.Argument(metavar="RUN_DIR", help="Directory or s3:// address of a run, also while it trains.")
+    ],
     *,
     options: ShowOptions,
 ) -> None:
@@ -283,7 +285,9 @@ def export(
 
 @app.command()
 def explain(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run, finished or not.")],
+    run_dir: Annotated[
+        str, typer.Argument(metavar="RUN_DIR", help="Directory or s3:// address of a run, finished or not.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Explain what went well in a run and what did not: evidence, samples, and the settings to change."""

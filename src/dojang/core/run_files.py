@@ -106,6 +106,12 @@ class RunFiles:
 
         return pq.ParquetFile(self._system.open_input_file(self._at(name)), pre_buffer=self.is_remote)
 
+    def open_dataset(self, name: str, schema: Any) -> Any:
+        """A pyarrow dataset of one Parquet file. Raises FileNotFoundError if it does not exist."""
+        import pyarrow.dataset as ds
+
+        return ds.dataset(self._at(name), schema=schema, format="parquet", filesystem=self._system)
+
     def _entries(self, folder: str) -> dict[str, tuple[FileInfo, bool]]:
         from pyarrow.fs import FileSelector, FileType
 

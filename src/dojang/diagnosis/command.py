@@ -1,9 +1,8 @@
 """`dojang explain`: prints the diagnosis of a run."""
 
 import sys
-from pathlib import Path
 
-from dojang.core.run_dir import RunDir
+from dojang.core.run_files import RunFiles
 from dojang.diagnosis.diagnose import diagnose
 from dojang.diagnosis.record import RunRecord
 from dojang.diagnosis.report import as_json, full_report
@@ -11,7 +10,7 @@ from dojang.diagnosis.report import as_json, full_report
 __all__ = ["explain"]
 
 
-def explain(run_dir: Path, *, json: bool) -> None:
+def explain(run_dir: str, *, json: bool) -> None:
     """Prints the diagnosis; raises RunDirError if the directory has no run."""
-    found = diagnose(RunRecord.read(RunDir(run_dir)))
-    sys.stdout.write((as_json(found) if json else full_report(found, str(run_dir))) + "\n")
+    found = diagnose(RunRecord.read(RunFiles(run_dir)))
+    sys.stdout.write((as_json(found) if json else full_report(found, run_dir)) + "\n")

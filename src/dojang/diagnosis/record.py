@@ -5,13 +5,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dojang.core.errors import RunDirError
 from dojang.core.run_dir import ACCURACY, RunDir, evaluation_name
+from dojang.core.run_files import RunFiles
 from dojang.diagnosis.findings import Example
 from dojang.loop.endings import MAIN_ROLES
 
@@ -34,15 +34,17 @@ class RunRecord:
     rows: Sequence[Row]
     config: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
-    directory: RunDir | None = None
+    files: RunFiles | None = None
     role: str = ""
 
     @classmethod
-    def read(cls, directory: RunDir) -> "RunRecord":
-        """Reads a run directory; raises RunDirError if there is no run in it."""
-        if not (directory.config.is_file() or directory.metrics.is_file()):
-            raise RunDirError(f"{directory.path} is no run: it has neither config.yaml nor metrics.jsonl")
-        return cls(list(_rows(directory.metrics)), _mapping(directory.config), _mapping(directory.summary), directory)
+    def read(cls, directory: RunDir | RunFiles) -> "RunRecord":
+        """Reads a run, of this machine or in S3; raises RunDirError if there is none."""
+        files = directory if isinstance(directory, RunFiles) else RunFiles(directory.path)
+        there = files.listing()
+        if not {"config.yaml", "metrics.jsonl"} & there.keys():
+            raise RunDirError(f"{files.location} is no run: it has neither config.yaml nor metrics.jsonl")
+        return cls(list(_rows(files)), _mapping(files, "config.yaml"), _mapping(files, "summary.json"), files)
 
     @property
     def status(self) -> str:
@@ -77,7 +79,7 @@ class RunRecord:
 
     def of_role(self, role: str) -> "RunRecord":
         """The same run, with the metrics of a second model."""
-        return RunRecord(self.rows, self.config, self.summary, self.directory, role)
+        return RunRecord(self.rows, self.config, self.summary, self.files, role)
 
     @property
     def second_models(self) -> list[str]:
@@ -126,14 +128,14 @@ class RunRecord:
 
     def samples(self, split: str, step: int, columns: Sequence[str]) -> list[Sample]:
         """Rollouts of the diagnosed model in one file; empty if there are none or they cannot be read."""
-        if self.directory is None or not (path := self.directory.rollouts(split, step)).is_file():
+        if self.files is None:
             return []
         import pyarrow as pa  # slow to import
-        import pyarrow.parquet as pq
 
         try:
-            rows: list[Sample] = pq.read_table(path, columns=[*columns, "role"]).to_pylist()
-        except (OSError, pa.ArrowException):  # being written, or damaged
+            with self.files.open_parquet(f"rollouts/{split}-{step:06d}.parquet") as file:
+                rows: list[Sample] = file.read(columns=[*columns, "role"]).to_pylist()
+        except (OSError, pa.ArrowException):  # missing, being written, or damaged
             return []
         return [row for row in rows if self._is_mine(row["role"])]
 
@@ -187,24 +189,21 @@ def _example(sample: Sample) -> Example:
     return Example(f"step {sample['step']}, {sample['problem']} #{sample['index']}", text, remark)
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    """Complete lines; the last one may still be being written."""
-    if not path.is_file():
-        return
-    with path.open() as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and "step" in row:
-                yield row
+def _rows(files: RunFiles) -> Iterator[Row]:
+    """Complete lines of the metrics; the last one may still be being written."""
+    for line in (files.read("metrics.jsonl") or b"").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "step" in row:
+            yield row
 
 
-def _mapping(path: Path) -> Mapping[str, Any]:
+def _mapping(files: RunFiles, name: str) -> Mapping[str, Any]:
     try:
-        found = yaml.safe_load(path.read_text()) if path.is_file() else {}  # JSON is YAML
-    except (OSError, ValueError, yaml.YAMLError):
+        found = yaml.safe_load(files.read(name) or b"{}")  # JSON is YAML
+    except (RunDirError, ValueError, yaml.YAMLError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dojang.diagnosis.findings import Diagnosis, Finding, Learning, Severity
 
-__all__ = ["as_json", "full_report", "short_report"]
+__all__ = ["as_json", "as_object", "full_report", "short_report"]
 
 _LOUD = (Severity.FAULT, Severity.WARNING)
 
@@ -34,12 +34,17 @@ def short_report(diagnosis: Diagnosis, command: str) -> list[str]:
     ]
 
 
-def as_json(diagnosis: Diagnosis) -> str:
-    """One JSON object."""
+def as_object(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain values for JSON."""
     found: dict[str, Any] = asdict(diagnosis)
     for finding in found["findings"]:
         del finding["explains"]
-    return json.dumps(found, indent=2)
+    return found
+
+
+def as_json(diagnosis: Diagnosis) -> str:
+    """One JSON object."""
+    return json.dumps(as_object(diagnosis), indent=2)
 
 
 def _paragraph(finding: Finding) -> Iterator[str]:

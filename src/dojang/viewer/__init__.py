@@ -25,6 +25,8 @@ parquet_rows.py     reads single rows of Parquet files
 token_texts.py      texts and values of tokens
 problems.py         problems and their history
 search.py           text search in the background
+timeline.py         what trainer, engine and workers did when
+settings.py         configuration, environment, differences of two runs
 snippets.py         beginnings of responses
 static/             the page
 """

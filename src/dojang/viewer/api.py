@@ -15,6 +15,7 @@ from dojang.viewer.problems import problem_reply, problems_reply
 from dojang.viewer.rollout_page import rollout_reply, text_reply
 from dojang.viewer.rollout_pages import facets_reply, rollouts_reply
 from dojang.viewer.run_list import RunList
+from dojang.viewer.settings import compare, config_reply
 from dojang.viewer.viewed_run import ViewedRun
 
 __all__ = ["ERROR_HANDLERS", "make_routes"]
@@ -36,7 +37,7 @@ def make_routes(runs: RunList) -> list[Route]:
 
     def of_run(name: str, answer: Callable[[ViewedRun, Given], Reply]) -> Route:
         def endpoint(request: Request) -> Response:
-            return _reply(answer(_run(runs, request), request.query_params))
+            return _reply(answer(_run(runs, request.path_params["run"]), request.query_params))
 
         return Route(f"/api/runs/{{run}}/{name}", endpoint)
 
@@ -49,7 +50,11 @@ def make_routes(runs: RunList) -> list[Route]:
         of_run("rollout", rollout_reply),
         of_run("problems", problems_reply),
         of_run("problem", problem_reply),
-        Route("/api/runs/{run}/text", lambda request: _text(_run(runs, request), request.query_params)),
+        of_run("timeline", lambda run, given: run.timeline.reply(given)),
+        of_run("config", lambda run, given: config_reply(run.files)),
+        of_run("explain", lambda run, given: run.explain()),
+        Route("/api/compare", lambda request: _reply(_compare(runs, request.query_params))),
+        Route("/api/runs/{run}/text", lambda request: _text(runs, request)),
     ]
 
 
@@ -57,8 +62,12 @@ def _reply(content: Reply) -> Response:
     return _Json(content, headers=_NOT_STORED)
 
 
-def _run(runs: RunList, request: Request) -> ViewedRun:
-    name = request.path_params["run"]
+def _compare(runs: RunList, given: Given) -> Reply:
+    first, second = (_run(runs, given.get(side, "")).files for side in ("a", "b"))
+    return compare(first, second)
+
+
+def _run(runs: RunList, name: str) -> ViewedRun:
     try:
         return runs.get(name)
     except KeyError:
@@ -75,8 +84,9 @@ def _metrics(run: ViewedRun, given: Given) -> Reply:
     }
 
 
-def _text(run: ViewedRun, given: Given) -> Response:
-    """A whole text as a file to save. It is never shown by the browser as a page."""
+def _text(runs: RunList, request: Request) -> Response:
+    """A whole text as a file to save, which no browser shows as a page."""
+    run, given = _run(runs, request.path_params["run"]), request.query_params
     name = f"{given.get('column') or 'response'}.txt"
     headers = {**_NOT_STORED, "Content-Disposition": f'attachment; filename="{name}"'}
     return PlainTextResponse(text_reply(run, given).encode(errors="replace"), headers=headers)

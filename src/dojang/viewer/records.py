@@ -1,4 +1,4 @@
-"""Reads a run directory: configuration, metrics and rollouts, also while the run goes on.
+"""Reads a run directory, or a run in S3: configuration, metrics and rollouts, also while the run goes on.
 
 Rollouts are one Parquet file per step. They are read file by file and filtered while they are read, so a look-up in a
 million samples takes little memory, and text is only decoded when it is asked for.
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import yaml
 from numpy.typing import NDArray
 
 from dojang.core.errors import RunDirError
 from dojang.core.rollout_schema import ROLLOUT_COLUMNS, rollout_schema
 from dojang.core.run_dir import RunDir
+from dojang.core.run_files import RunFiles
 
 __all__ = ["COLUMNS", "SHORT_COLUMNS", "RunRecords", "response_lengths"]
 
@@ -38,53 +38,51 @@ class RunRecords:
     """Read-only records of a run. Nothing is kept but the configuration, so a run that goes on can be read again."""
 
     def __init__(self, path: Path | str) -> None:
-        self.directory = RunDir(Path(path))
+        self.files = RunFiles(path)
         self.notes: list[str] = []
         """Files that were skipped because they could not be read, with the reason."""
-        if not self.directory.config.is_file():
-            raise RunDirError(_no_run(self.directory.path))
+        if self.files.info("config.yaml") is None:
+            raise RunDirError(_no_run(self.files))
 
     @property
-    def path(self) -> Path:
-        return self.directory.path
+    def path(self) -> str:
+        """Directory or address of the run."""
+        return self.files.location
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """Resolved configuration (config.yaml), as plain values."""
+        name = "config.yaml"
         try:
-            found = yaml.safe_load(self.directory.config.read_text())
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise RunDirError(f"cannot read {self.directory.config}: {error}") from error
+            found = yaml.safe_load(self.files.read(name) or b"")
+        except (ValueError, yaml.YAMLError) as error:
+            raise RunDirError(f"cannot read {self.path}/{name}: {error}") from error
         if not isinstance(found, dict):
-            raise RunDirError(f"{self.directory.config} is no configuration; copy it again from the run")
+            raise RunDirError(f"{self.path}/{name} is no configuration; copy it again from the run")
         return found
 
     @property
     def run(self) -> dict[str, Any]:
         """Name of the recipe and overrides (run.json); empty if the file is missing."""
-        return _read_object(self.directory.run) or {}
+        return self._read_object("run.json") or {}
 
     @property
     def summary(self) -> dict[str, Any] | None:
         """How the run ended (summary.json); None while it goes on, or after it was killed."""
-        return _read_object(self.directory.summary)
+        return self._read_object("summary.json")
 
     def metrics(self) -> list[dict[str, Any]]:
         """Metrics, one dict per step or evaluation, each with its step. Skips a line that is still being written."""
-        path = self.directory.metrics
-        if not path.exists():
-            return []
         rows = []
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    row = None
-                if isinstance(row, dict) and "step" in row:
-                    rows.append(row)
-                elif line.endswith(b"\n"):  # without a line break it is still being written
-                    self._note(f"line {number} of {path} is damaged")
+        for number, line in enumerate((self.files.read("metrics.jsonl") or b"").splitlines(keepends=True), 1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if isinstance(row, dict) and "step" in row:
+                rows.append(row)
+            elif line.endswith(b"\n"):  # without a line break it is still being written
+                self._note(f"line {number} of {self.path}/metrics.jsonl is damaged")
         return rows
 
     @property
@@ -95,11 +93,11 @@ class RunRecords:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of rollouts there are: train, test, and test-NAME for each benchmark."""
-        return tuple(self.directory.rollout_steps())
+        return tuple(dict.fromkeys(kind for kind, _ in self.files.rollouts()))
 
     def steps(self, kind: str = "train") -> list[int]:
         """Steps that have rollouts of this kind, in order."""
-        return self.directory.rollout_steps().get(kind, [])
+        return [step for each, step in self.files.rollouts() if each == kind]
 
     def rollouts(
         self,
@@ -116,13 +114,13 @@ class RunRecords:
         if where is not None:
             schema.empty_table().filter(where)  # an expression over other columns is no damage of the files
         for step in self.steps(kind) if steps is None else steps:
-            yield from self._read(self.directory.rollouts(kind, step), schema, columns, where)
+            yield from self._read(f"rollouts/{kind}-{step:06d}.parquet", schema, columns, where)
 
     def _read(
-        self, path: Path, schema: pa.Schema, columns: Sequence[str], where: "pc.Expression | None"
+        self, name: str, schema: pa.Schema, columns: Sequence[str], where: "pc.Expression | None"
     ) -> Iterator[pa.RecordBatch]:
         try:
-            file = ds.dataset(path, schema=schema, format="parquet")
+            file = self.files.open_dataset(name, schema)
             if where is not None and file.count_rows(filter=where) == 0:
                 return  # reads the columns of the expression only, not the text
             lacks_lengths = LENGTH in columns and LENGTH not in next(file.get_fragments()).physical_schema.names
@@ -134,7 +132,20 @@ class RunRecords:
         except FileNotFoundError:
             return  # no such step; or a run resumed from an earlier step deleted it meanwhile
         except UNREADABLE as error:
-            self._note(f"{path} is damaged: {str(error).splitlines()[0]}")
+            self._note(f"{self.path}/{name} is damaged: {str(error).splitlines()[0]}")
+
+    def _read_object(self, name: str) -> dict[str, Any] | None:
+        """A JSON object; None without the file."""
+        content = self.files.read(name)
+        if content is None:
+            return None
+        try:
+            found = json.loads(content)
+        except ValueError as error:
+            raise RunDirError(f"cannot read {self.path}/{name}: {error}") from error
+        if not isinstance(found, dict):
+            raise RunDirError(f"{self.path}/{name} holds no JSON object; it was not written by this run")
+        return found
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -155,21 +166,13 @@ def response_lengths(masks: pa.Array) -> NDArray[np.int64]:
     return np.asarray(np.diff(ends[places]))
 
 
-def _read_object(path: Path) -> dict[str, Any] | None:
-    """A JSON object; None without the file."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise RunDirError(f"cannot read {path}: {error}") from error
-    if not isinstance(found, dict):
-        raise RunDirError(f"{path} holds no JSON object; it was not written by this run")
-    return found
-
-
-def _no_run(path: Path) -> str:
-    """Error of a path that is no run directory, with the likeliest one that is."""
+def _no_run(files: RunFiles) -> str:
+    """Error of a place that is no run directory, with the likeliest one that is."""
+    if files.is_remote:
+        runs = [name for name in files.folders() if files.below(name).info("config.yaml")]
+        hint = f"{files.location}/{runs[-1]}" if runs else "s3://BUCKET/PREFIX of a run directory"
+        return f"{files.location} holds no run; give {hint}"
+    path = Path(files.location)
     if not path.exists():
         return f"{path} does not exist; give the directory of a run, such as runs/quickstart-1"
     above = next((each for each in path.resolve().parents[:3] if RunDir(each).config.is_file()), None)

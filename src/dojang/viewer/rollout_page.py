@@ -33,7 +33,7 @@ def rollout_reply(run: ViewedRun, given: Given) -> dict[str, Any]:
     kind = given.get("kind") or "train"
     rows, place = find_sample(run, given)
     group = _same(rows, place, ("step", "prompt_index"))
-    columns = (*TEXTS, "tokens", "mask", "logprobs", "version", "spans", "tests", "reward_parts", "isolation")
+    columns = (*TEXTS, "isolation", "tokens", "mask", "logprobs", "version", "spans", "tests", "turns", "reward_parts")
     sample = _read(run, rows, [place], columns)[place]
     others = _read(run, rows, group, ("response",))
     short = dict(zip(group, rows_at(rows, kind, np.array(group)), strict=True))
@@ -50,6 +50,7 @@ def rollout_reply(run: ViewedRun, given: Given) -> dict[str, Any]:
         "cut": cut,
         "tokens": token_rows(sample, texts, values),
         "tests": [_test(each) for each in sample["tests"] or ()],
+        "environment_turns": [{name: _finite(value) for name, value in each.items()} for each in sample["turns"] or ()],
         "turns": [
             {key: short[each][key] for key in ("role", "turn", "outcome", "reward")} | _cut(others[each]["response"])
             for each in group

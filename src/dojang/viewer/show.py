@@ -8,7 +8,6 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import typer
 from rich.console import Console, RenderableType
@@ -40,7 +39,7 @@ KEYS = (
 """Keys of the JSON objects."""
 
 
-def show(run: Path, options: ShowOptions) -> None:
+def show(run: str, options: ShowOptions) -> None:
     """Prints what the options choose."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a pipe with an encoding that lacks a character of the text
         sys.stdout.reconfigure(errors="backslashreplace")

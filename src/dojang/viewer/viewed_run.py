@@ -6,10 +6,14 @@ from typing import Any
 
 from dojang.core.errors import RunDirError
 from dojang.core.run_files import RunFiles
+from dojang.diagnosis.diagnose import diagnose
+from dojang.diagnosis.record import RunRecord
+from dojang.diagnosis.report import as_object
 from dojang.viewer.metric_log import MetricLog
 from dojang.viewer.run_index import RunIndex
 from dojang.viewer.run_status import read_config, read_object, status_of
 from dojang.viewer.search import Found, Searches
+from dojang.viewer.timeline import Timeline
 from dojang.viewer.token_texts import TokenTexts
 
 __all__ = ["ViewedRun"]
@@ -23,10 +27,12 @@ class ViewedRun:
         self.files = files
         self.metrics = MetricLog(files)
         self.tokens = TokenTexts(files)
+        self.timeline = Timeline(files, self.metrics)
+        self._diagnosis: tuple[Any, dict[str, Any]] = None, {}
         self._directory = directory
         self._index: RunIndex | None = None
         self._searches: Searches | None = None
-        self._lock = Lock()
+        self._lock, self._explaining = Lock(), Lock()
         self._closed = False
 
     @property
@@ -57,6 +63,15 @@ class ViewedRun:
             self._searches.close()
         if self._index is not None:
             self._index.close()
+
+    def explain(self) -> dict[str, Any]:
+        """Object of `dojang explain --json`, computed again when there is something new."""
+        self.metrics.update()
+        key = self.metrics.version, self.files.info("summary.json")
+        with self._explaining:
+            if self._diagnosis[0] != key:
+                self._diagnosis = key, as_object(diagnose(RunRecord.read(self.files)))
+            return self._diagnosis[1]
 
     def describe(self) -> dict[str, Any]:
         """The run in the list of runs."""

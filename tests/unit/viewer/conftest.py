@@ -14,7 +14,7 @@ Ask = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., httpx.Client]]:
-    """Starts viewers that end with the test; returns a client of the new one."""
+    """Starts viewers that end with the test; returns a client of the new one, when all runs are indexed."""
     started: list[tuple[Viewer, httpx.Client]] = []
 
     def start(*runs: Path, **options: Any) -> httpx.Client:
@@ -22,6 +22,7 @@ def serve() -> Iterator[Callable[..., httpx.Client]]:
         viewer.__enter__()
         client = httpx.Client(base_url=viewer.url.partition("?")[0], timeout=30)
         started.append((viewer, client))
+        assert all(run.index.wait(60) for run in viewer.runs.all())
         return client
 
     yield start

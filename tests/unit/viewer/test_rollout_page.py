@@ -136,6 +136,7 @@ def test_turns_tests_and_long_texts(serve: Serve, run: Path) -> None:
     test = {"test": 3, "outcome": "wrong", "cpu_s": 0.5, "wall_s": float("nan"), "memory_mb": 9.0, "output": "5\n"}
     long = "é" * 300_000
     first = row(1, tests=[test], role="coder", response=long)
+    first["turns"] = [{"role": "assistant", "start": 1, "end": 3, "reward": 0.5}]
     second = row(1, role="coder", turn=1, response="better", outcome="accepted")
     write(run, "train", 1, [second, first, row(1, index=1, prompt_index=0, role="coder")])
     client = serve(run)
@@ -153,6 +154,7 @@ def test_turns_tests_and_long_texts(serve: Serve, run: Path) -> None:
         "errors": "",
     }
     assert found["tests"][0]["output"] == "5\n"
+    assert found["environment_turns"] == first["turns"]
     assert (len(found["response"]), found["cut"]) == (200_000, {"response": 300_000})
     assert [(each["turn"], each["response"]) for each in found["turns"]] == [(1, "better")]
     assert [(each["index"], each["turn"]) for each in found["group"]] == [(0, 0), (0, 1), (1, 0)]
