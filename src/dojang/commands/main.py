@@ -297,6 +297,19 @@ def explain(
 
 
 @app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run, finished or not.")],
+    output: Annotated[
+        Path | None, typer.Option(help="HTML file to write. Default: RUN_DIR/report.html.", show_default=False)
+    ] = None,
+) -> None:
+    """Write a run as one HTML file to share: verdict, charts, evaluations, samples, settings, environment."""
+    from dojang.viewer.report import write_report
+
+    typer.echo(f"report: {write_report(run_dir, output)}")
+
+
+@app.command()
 def track(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run that has ended.")],
     settings: Annotated[

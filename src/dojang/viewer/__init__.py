@@ -29,4 +29,10 @@ timeline.py         what trainer, engine and workers did when
 settings.py         configuration, environment, differences of two runs
 snippets.py         beginnings of responses
 static/             the page
+
+report.py           `dojang report`: a run as one HTML file
+report_data.py      its figures, settings and samples
+report_page.py      its HTML
+svg_chart.py        charts that need no JavaScript
+html_text.py        HTML whose text is escaped by construction
 """

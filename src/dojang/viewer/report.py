@@ -1,0 +1,49 @@
+"""`dojang report`: a run as one HTML file that needs nothing else."""
+
+import time
+from pathlib import Path
+
+from dojang import __version__
+from dojang.core.run_dir import RunDir, write_atomic
+from dojang.core.run_files import RunFiles
+from dojang.diagnosis.diagnose import diagnose
+from dojang.diagnosis.record import RunRecord
+from dojang.viewer import report_data, report_page
+from dojang.viewer.records import RunRecords
+
+__all__ = ["REPORT", "write_report"]
+
+REPORT = "report.html"
+
+
+def write_report(run_dir: Path, output: Path | None = None) -> Path:
+    """Writes the report of a run, by default to RUN_DIR/report.html. Returns its path. Raises RunDirError if there is
+    no run, or the file cannot be written."""
+    records = RunRecords(run_dir)
+    path = records.path / REPORT if output is None else output
+    text = _report(records)
+    write_atomic(path, text.encode())
+    return path
+
+
+def _report(records: RunRecords) -> str:
+    files = RunFiles(records.path)
+    diagnosis = diagnose(RunRecord.read(RunDir(records.path)))
+    charts = report_data.charts(files)
+    settings, note = report_data.settings(records)
+    recipe = records.run.get("recipe")
+    facts = [f"recipe {recipe}"] if recipe else []
+    facts += [diagnosis.status, f"written {time.strftime('%Y-%m-%d %H:%M %Z')} by dojang {__version__}"]
+    sections = [
+        report_page.diagnosis_section(diagnosis),
+        report_page.charts_section(charts),
+        report_page.evaluations_table(report_data.evaluations(records)),
+        report_page.samples_section(report_data.samples(records)),
+        report_page.data_table(
+            "Settings that differ from the recipe", ("Setting", "Recipe", "Run"), settings, note=note
+        ),
+        report_page.data_table(
+            "Environment", ("Name", "Value"), report_data.environment(files), empty="Not recorded in this run."
+        ),
+    ]
+    return report_page.page(records.path.resolve().name, ", ".join(facts), sections, charts)
