@@ -298,7 +298,7 @@ def explain(
 
 @app.command()
 def report(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run, finished or not.")],
+    run_dir: Annotated[str, typer.Argument(metavar="RUN_DIR", help="Directory or s3:// address of a run.")],
     output: Annotated[
         Path | None, typer.Option(help="HTML file to write. Default: RUN_DIR/report.html.", show_default=False)
     ] = None,

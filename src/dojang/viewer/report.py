@@ -4,8 +4,7 @@ import time
 from pathlib import Path
 
 from dojang import __version__
-from dojang.core.run_dir import RunDir, write_atomic
-from dojang.core.run_files import RunFiles
+from dojang.core.run_dir import write_atomic
 from dojang.diagnosis.diagnose import diagnose
 from dojang.diagnosis.record import RunRecord
 from dojang.viewer import report_data, report_page
@@ -16,19 +15,19 @@ __all__ = ["REPORT", "write_report"]
 REPORT = "report.html"
 
 
-def write_report(run_dir: Path, output: Path | None = None) -> Path:
-    """Writes the report of a run, by default to RUN_DIR/report.html. Returns its path. Raises RunDirError if there is
-    no run, or the file cannot be written."""
-    records = RunRecords(run_dir)
-    path = records.path / REPORT if output is None else output
+def write_report(run: Path | str, output: Path | None = None) -> Path:
+    """Writes the report of a run, by default to report.html in its directory, or for a run in S3 in the current one.
+    Returns its path. Raises RunDirError if there is no run, or the file cannot be written."""
+    records = RunRecords(run)
+    path = output or Path("" if records.files.is_remote else records.path) / REPORT
     text = _report(records)
     write_atomic(path, text.encode())
     return path
 
 
 def _report(records: RunRecords) -> str:
-    files = RunFiles(records.path)
-    diagnosis = diagnose(RunRecord.read(RunDir(records.path)))
+    files = records.files
+    diagnosis = diagnose(RunRecord.read(files))
     charts = report_data.charts(files)
     settings, note = report_data.settings(records)
     recipe = records.run.get("recipe")
@@ -46,4 +45,4 @@ def _report(records: RunRecords) -> str:
             "Environment", ("Name", "Value"), report_data.environment(files), empty="Not recorded in this run."
         ),
     ]
-    return report_page.page(records.path.resolve().name, ", ".join(facts), sections, charts)
+    return report_page.page(files.name, ", ".join(facts), sections, charts)
