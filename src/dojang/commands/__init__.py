@@ -1,6 +1,7 @@
 """The command line. Each command imports its modules only when it runs.
 
 main.py        the `dojang` command: train, eval, export, track, dashboards, plan, doctor, bench
+cli_look.py    `dojang show`, `view`, `explain`, `report`
 cli_judge.py   `dojang judge`; run_judge.py does its work
 cli_data.py    `dojang data`
 cli_launch.py  `dojang launch`

@@ -15,13 +15,13 @@ from dojang import __version__
 from dojang.commands.cli_data import data
 from dojang.commands.cli_judge import judge
 from dojang.commands.cli_launch import launch
+from dojang.commands.cli_look import explain, report, show, view
 from dojang.commands.cli_serve import serve
 from dojang.commands.option_group import Overrides, Recipe, with_options
 from dojang.core import interrupt
 from dojang.core.errors import ConfigError, DojangError, Interrupted, RunDirError
 from dojang.evaluation.options import Options as EvalOptions
 from dojang.planning.options import PlanOptions
-from dojang.viewer.options import ShowOptions
 
 __all__ = ["app", "main"]
 
@@ -225,40 +225,8 @@ def evaluate(
     )
 
 
-@app.command()
-@with_options(ShowOptions)
-def show(
-    run_dir: Annotated[
-        str, typer.Argument(metavar="RUN_DIR", help="Directory or s3:// address of a run, also while it trains.")
-    ],
-    *,
-    options: ShowOptions,
-) -> None:
-    """Print samples of a run: question, answer, outcome, reward, advantage; or how the answers changed (--diff)."""
-    from dojang.viewer.show import show as write
-
-    write(run_dir, options)
-
-
-@app.command()
-def view(
-    runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN_DIR...", help="Directories of runs, or of several runs; also s3://BUCKET/PREFIX."),
-    ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. Other than 127.0.0.1 it needs the token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 0,
-    token: Annotated[
-        str | None, typer.Option(help="Token that the page asks for. Default: random, none on 127.0.0.1.")
-    ] = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
-) -> None:
-    """Look at runs in a browser: charts, rollouts token by token, problems, timeline. Also while they train."""
-    from dojang.viewer.view import view as serve_page
-
-    serve_page(runs, host=host, port=port, token=token, browser=browser)
+for look in (show, view, explain, report):
+    app.command()(look)
 
 
 @app.command()
@@ -281,32 +249,6 @@ def export(
     from dojang.runs.export import export as write
 
     write(source, output, precision=dtype.value, which=which)
-
-
-@app.command()
-def explain(
-    run_dir: Annotated[
-        str, typer.Argument(metavar="RUN_DIR", help="Directory or s3:// address of a run, finished or not.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """Explain what went well in a run and what did not: evidence, samples, and the settings to change."""
-    from dojang.diagnosis.command import explain as write
-
-    write(run_dir, json=as_json)
-
-
-@app.command()
-def report(
-    run_dir: Annotated[str, typer.Argument(metavar="RUN_DIR", help="Directory or s3:// address of a run.")],
-    output: Annotated[
-        Path | None, typer.Option(help="HTML file to write. Default: RUN_DIR/report.html.", show_default=False)
-    ] = None,
-) -> None:
-    """Write a run as one HTML file to share: verdict, charts, evaluations, samples, settings, environment."""
-    from dojang.viewer.report import write_report
-
-    typer.echo(f"report: {write_report(run_dir, output)}")
 
 
 @app.command()
