@@ -9,6 +9,9 @@ results         reading of what an environment returns
 calls           calls of an environment's methods, with a time limit
 section         base class of the `workflow` sections of environments
 config          the union of environments
+
+repair          program repair with the judge's feedback (repair_feedback)
+calculator      a tool for exact arithmetic (exact_arithmetic)
 custom          a user's environment, by `package.module:Class`
 
 Documented in docs/environments.md.

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from dojang.protocols import Task
 from dojang.types import Message, Problem, Verdict
 
 __all__ = ["Environment", "Messages", "Reply", "Step", "StepResult"]
@@ -49,6 +50,8 @@ class Step:
     """Explanation of the result, shown with the sample."""
     verdict: Verdict | None = None
     """Verdict of `grade`, if it decides: its reward is added, and its outcome is that of the episode."""
+    if_last: Verdict | None = None
+    """Verdict that decides if no reply can follow: after max_turns, a reply that was cut, or with a full context."""
 
 
 StepResult: TypeAlias = Messages | float | bool | Verdict | Step
@@ -60,6 +63,8 @@ class Environment:
 
     grade: Callable[[str], Awaitable[Verdict]]
     """Grades an answer with the task of the run: `return await self.grade(reply.text)`. Set before `reset`."""
+    task: Task
+    """Task of the run, for environments that need more than `grade`. Set before `reset`."""
 
     def reset(self, problem: Problem) -> Messages | Awaitable[Messages]:
         """Starts the episode; returns the first messages."""

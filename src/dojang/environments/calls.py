@@ -9,7 +9,7 @@ from typing import Any
 
 from dojang.core.user_code import describe_exception
 
-__all__ = ["EnvironmentFailed", "call_with_limit"]
+__all__ = ["EnvironmentFailed", "call_with_limit", "in_thread"]
 
 
 class EnvironmentFailed(Exception):
@@ -23,7 +23,7 @@ async def call_with_limit(method: Callable[..., Any], *arguments: object, timeou
         async with asyncio.timeout(timeout_s):
             if inspect.iscoroutinefunction(method):
                 return await method(*arguments)
-            found = await _in_thread(method, *arguments)
+            found = await in_thread(method, *arguments)
             return await found if inspect.isawaitable(found) else found
     except TimeoutError as error:
         raise EnvironmentFailed(f"{name} took longer than workflow.timeout_s={timeout_s:g}") from error
@@ -31,7 +31,7 @@ async def call_with_limit(method: Callable[..., Any], *arguments: object, timeou
         raise EnvironmentFailed(f"{name} raised {describe_exception(error)}") from error
 
 
-async def _in_thread(method: Callable[..., Any], *arguments: object) -> Any:
+async def in_thread(method: Callable[..., Any], /, *arguments: object, **named: object) -> Any:
     """Runs a blocking method in a thread of its own. A pool would let a few environments that hang, or a thousand that
     sleep, hold up all others; and a daemon thread that hangs does not keep the process from ending."""
     loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ async def _in_thread(method: Callable[..., Any], *arguments: object) -> Any:
     def run() -> None:
         found, failure = None, None
         try:
-            found = method(*arguments)
+            found = method(*arguments, **named)
         except BaseException as error:
             # asyncio refuses StopIteration, and SystemExit would end the run
             failure = error if isinstance(error, Exception) and not isinstance(error, StopIteration) else None

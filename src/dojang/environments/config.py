@@ -2,8 +2,10 @@
 
 from typing import TypeAlias
 
+from dojang.environments.calculator import CalculatorConfig
 from dojang.environments.custom import CustomEnvironmentConfig
+from dojang.environments.repair import RepairConfig
 
 __all__ = ["EnvironmentConfig"]
 
-EnvironmentConfig: TypeAlias = CustomEnvironmentConfig
+EnvironmentConfig: TypeAlias = CalculatorConfig | RepairConfig | CustomEnvironmentConfig

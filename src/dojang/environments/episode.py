@@ -114,9 +114,11 @@ class Episode:
         self._streams[-1].extend(tokens, messages[-1].role, text)
         return True
 
-    def stop(self, reason: str, finish: Finish | None = None) -> None:
-        """Ends the episode before the environment did."""
+    def stop(self, reason: str, verdict: Verdict | None, finish: Finish | None = None) -> None:
+        """Ends the episode before the environment did, with the verdict that it gave for this case."""
         self.note(reason)
+        if verdict is not None:
+            self.add_step(replace(self._steps.pop(), verdict=verdict))
         if finish is not None:
             self._streams[-1].finish = finish
 

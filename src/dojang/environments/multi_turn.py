@@ -74,8 +74,6 @@ class MultiTurn:
                 for turn in range(self._limits.max_turns):
                     if not await self._turn(environment, renderer, episode, prompt_index, turn):
                         break
-                else:
-                    episode.stop(f"stopped after workflow.max_turns={self._limits.max_turns}")
             except EnvironmentFailed as error:
                 episode.fail(f"{problem.id}: {error}")
             finally:
@@ -87,7 +85,7 @@ class MultiTurn:
         """Makes and resets the environment, again after a failure; renders its first messages."""
         for attempt in range(_RESETS):
             environment = self._make()
-            environment.grade = partial(grade_with_retries, self._task, problem)
+            environment.grade, environment.task = partial(grade_with_retries, self._task, problem), self._task
             try:
                 first = as_messages(await self._call(environment.reset, problem))
                 break
@@ -119,15 +117,17 @@ class MultiTurn:
         reply = Reply(completion.text, turn, self._limits.max_turns - turn - 1, cut)
         step = as_step(await self._call(environment.step, reply))
         episode.add_step(step)
-        if step.done or reply.turns_left == 0:
-            return not step.done
-        if cut:
-            episode.stop("a reply was cut at max_tokens")
+        if step.done:
             return False
-        if not episode.go_on(as_messages(step.messages), renderer):
-            episode.stop("the conversation does not fit the context", finish="length")
-            return False
-        return True
+        if reply.turns_left == 0:
+            episode.stop(f"stopped after workflow.max_turns={self._limits.max_turns}", step.if_last)
+        elif cut:
+            episode.stop("a reply was cut at max_tokens", step.if_last)
+        elif not episode.go_on(as_messages(step.messages), renderer):
+            episode.stop("the conversation does not fit the context", step.if_last, finish="length")
+        else:
+            return True
+        return False
 
     async def _call(self, method: Callable[..., object], *arguments: object) -> object:
         return await call_with_limit(method, *arguments, timeout_s=self._limits.timeout_s)

@@ -31,8 +31,9 @@ def as_step(found: object) -> Step:
         found = Step(reward=float(found), done=True)
     elif not isinstance(found, Step):
         found = Step(messages=as_messages(found))
-    if found.verdict is not None and found.verdict.outcome is Outcome.JUDGE_ERROR:
-        raise EnvironmentFailed(f"its answer could not be graded: {found.verdict.detail}")
+    for verdict in filter(None, (found.verdict, found.if_last)):
+        if verdict.outcome is Outcome.JUDGE_ERROR:
+            raise EnvironmentFailed(f"its answer could not be graded: {verdict.detail}")
     numbers = {"reward": float(found.reward), **{name: float(value) for name, value in found.parts.items()}}
     if bad := [f"{name} {value}" for name, value in numbers.items() if not math.isfinite(value)]:
         raise EnvironmentFailed(f"step returned {', '.join(bad)}, which is not a finite number")

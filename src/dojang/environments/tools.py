@@ -2,15 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment, Reply, StepResult
+from dojang.environments.calls import in_thread
 from dojang.environments.tool_calls import MalformedCall, ToolCall, parse_calls
 from dojang.types import Message
 
-__all__ = ["ToolEnvironment", "schemas_of"]
+__all__ = ["ToolEnvironment", "schemas_of", "shortened"]
 
 _MOST_CHARS = 4000
 """Longest result of a tool; longer ones are cut in the middle."""
@@ -62,13 +63,13 @@ class ToolEnvironment(Environment):
             inspect.signature(tool).bind(**call.arguments)
         except TypeError as error:
             return Message("tool", f"error: {call.name}: {error}", call.name)
-        found = tool(**call.arguments)
+        found = await (tool if inspect.iscoroutinefunction(tool) else partial(in_thread, tool))(**call.arguments)
         return Message("tool", shortened(str(await found if inspect.isawaitable(found) else found)), call.name)
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, most: int = _MOST_CHARS) -> str:
     """Returns the beginning and the end of a long text."""
-    if len(text) <= _MOST_CHARS:
+    if len(text) <= most:
         return text
-    half = _MOST_CHARS // 2
+    half = most // 2
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

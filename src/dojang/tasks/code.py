@@ -206,6 +206,10 @@ class CodeTask(RewardedTask):
         submission = Submission(judge_input.language, source, judge_input.test_suite, self._stop)
         return self._verdict(problem, await self._judge.judge(submission), total)
 
+    def tests(self, problem: Problem) -> tuple[IoTest | CallTest, ...]:
+        """Returns the tests that programs are graded on; `tests` of a verdict has their indices."""
+        return self._judge_inputs[problem.id].test_suite.tests
+
     def function(self, problem: Problem) -> str | None:
         """Returns the function that the tests call; "" for tests with input and output text, None if not unique."""
         tests = self._judge_inputs[problem.id].test_suite.tests
