@@ -4,6 +4,7 @@ errors.py       exceptions and their exit codes
 error_list.py   errors of several checks, reported together
 paths.py        cache and output directories
 run_dir.py      layout of a run directory; atomic writes
+run_files.py    files of a run, in a directory or in S3
 rollout_schema.py  Arrow schema of its rollout files
 safe_text.py    text of models, escaped and shortened to print
 section.py      base class of configuration sections

@@ -26,6 +26,8 @@ token_texts.py      texts and values of tokens
 problems.py         problems and their history
 search.py           text search in the background
 timeline.py         what trainer, engine and workers did when
+judge_again.py      a recorded response graded anew; tests of its problem
+grading_process.py  the child process that does it
 settings.py         configuration, environment, differences of two runs
 snippets.py         beginnings of responses
 static/             the page

@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from dojang.core.errors import DojangError
+from dojang.core.errors import ConfigError, DojangError
+from dojang.core.http_service import Refusal, read_body
 from dojang.viewer import parameters
 from dojang.viewer.problems import problem_reply, problems_reply
-from dojang.viewer.rollout_page import rollout_reply, text_reply
+from dojang.viewer.rollout_page import judge_reply, rollout_reply, tests_reply, text_reply
 from dojang.viewer.rollout_pages import facets_reply, rollouts_reply
 from dojang.viewer.run_list import RunList
 from dojang.viewer.settings import compare, config_reply
@@ -20,6 +23,7 @@ from dojang.viewer.viewed_run import ViewedRun
 
 __all__ = ["ERROR_HANDLERS", "make_routes"]
 
+_BODY_MB, _BODY_S = 0.1, 10.0
 _NOT_STORED = {"Cache-Control": "no-store"}
 Reply = dict[str, Any]
 Given = parameters.Given
@@ -53,6 +57,8 @@ def make_routes(runs: RunList) -> list[Route]:
         of_run("timeline", lambda run, given: run.timeline.reply(given)),
         of_run("config", lambda run, given: config_reply(run.files)),
         of_run("explain", lambda run, given: run.explain()),
+        of_run("tests", tests_reply),
+        Route("/api/runs/{run}/judge", partial(_judge, runs), methods=["POST"]),
         Route("/api/compare", lambda request: _reply(_compare(runs, request.query_params))),
         Route("/api/runs/{run}/text", lambda request: _text(runs, request)),
     ]
@@ -82,6 +88,20 @@ def _metrics(run: ViewedRun, given: Given) -> Reply:
         "series": run.metrics.series(parameters.names(given, "names")),
         "version": run.metrics.version,
     }
+
+
+async def _judge(runs: RunList, request: Request) -> Response:
+    try:
+        given = json.loads(await read_body(request, _BODY_MB, _BODY_S))
+    except (ValueError, RecursionError):
+        given = None
+    except Refusal as refusal:
+        raise HTTPException(refusal.status, refusal.detail) from None
+    if not isinstance(given, dict):
+        raise ConfigError("the body is no JSON object with kind, step, prompt_index, index, role and turn")
+    run = _run(runs, request.path_params["run"])
+    named = {str(name): str(value) for name, value in given.items() if value is not None}
+    return _reply(await run_in_threadpool(judge_reply, run, named))
 
 
 def _text(runs: RunList, request: Request) -> Response:

@@ -9,15 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dojang.core.errors import ConfigError, RunDirError
+from dojang.loop.endings import MAIN_ROLES
 from dojang.viewer import parameters
 from dojang.viewer.index import Snapshot
+from dojang.viewer.judge_again import same_verdict
 from dojang.viewer.parameters import Given
 from dojang.viewer.parquet_rows import read_parquet_rows
 from dojang.viewer.rollout_query import Row, find_rows, rows_at
 from dojang.viewer.token_texts import token_rows
 from dojang.viewer.viewed_run import ViewedRun
 
-__all__ = ["TEXTS", "find_sample", "read_texts", "rollout_reply", "text_reply"]
+__all__ = ["TEXTS", "find_sample", "judge_reply", "read_texts", "rollout_reply", "tests_reply", "text_reply"]
 
 TEXTS = ("question", "prompt", "response", "detail")
 _WHOLE = 200_000
@@ -72,6 +74,27 @@ def text_reply(run: ViewedRun, given: Given) -> str:
         raise ConfigError(f"column={column!r:.80} is no text; choose one of {', '.join(TEXTS)}")
     rows, place = find_sample(run, given)
     return read_texts(run, rows, place, column)
+
+
+def judge_reply(run: ViewedRun, given: Given) -> dict[str, Any]:
+    """Verdict of the recorded response when it is graded now, and whether it is the one that was recorded."""
+    rows, place = find_sample(run, given)
+    kind = given.get("kind") or "train"
+    (row,) = rows_at(rows, kind, np.array([place]))
+    if row["role"] not in MAIN_ROLES:
+        raise ConfigError(f"samples of the role {row['role']} are graded together with other samples, not alone")
+    sample = _read(run, rows, [place], ("response", "turns"))[place]
+    if sample["turns"]:
+        raise ConfigError("an environment graded this conversation turn by turn; a response alone cannot be graded")
+    request = {"kind": kind, "problem": str(row["problem"]), "text": sample["response"] or ""}
+    verdict = run.grading.ask(request)
+    verdict["tests"] = [_test(each) for each in verdict["tests"]]
+    return verdict | {"same": same_verdict(row["outcome"], row["reward"], verdict)}
+
+
+def tests_reply(run: ViewedRun, given: Given) -> dict[str, Any]:
+    """Inputs and expected outputs of the tests of a problem, and the reference of one without tests."""
+    return run.grading.ask({"kind": given.get("kind") or "train", "problem": given.get("problem", "")})
 
 
 def find_sample(run: ViewedRun, given: Given) -> tuple[Snapshot, int]:

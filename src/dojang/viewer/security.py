@@ -65,6 +65,8 @@ class Guard:
     def _refusal(self, request: Request) -> Response | None:
         if self._loopback and _host(request) not in LOOPBACK:
             return _refuse(request, 403, "this viewer only answers to localhost and 127.0.0.1; open the URL it printed")
+        if request.headers.get("sec-fetch-site") in ("cross-site", "same-site") and request.url.path.startswith("/api"):
+            return _refuse(request, 403, "this API answers to its own page only")
         if self._token is not None and (found := self._check_token(request, self._token)) is not None:
             return found
         if request.method not in ("GET", "HEAD") and request.headers.get("x-dojang") != "1":

@@ -9,6 +9,7 @@ from dojang.core.run_files import RunFiles
 from dojang.diagnosis.diagnose import diagnose
 from dojang.diagnosis.record import RunRecord
 from dojang.diagnosis.report import as_object
+from dojang.viewer.judge_again import GradingProcess
 from dojang.viewer.metric_log import MetricLog
 from dojang.viewer.run_index import RunIndex
 from dojang.viewer.run_status import read_config, read_object, status_of
@@ -28,6 +29,7 @@ class ViewedRun:
         self.metrics = MetricLog(files)
         self.tokens = TokenTexts(files)
         self.timeline = Timeline(files, self.metrics)
+        self.grading = GradingProcess(files, directory / f"{id(self)}.yaml")
         self._diagnosis: tuple[Any, dict[str, Any]] = None, {}
         self._directory = directory
         self._index: RunIndex | None = None
@@ -59,6 +61,7 @@ class ViewedRun:
     def close(self) -> None:
         with self._lock:
             self._closed = True
+        self.grading.close()
         if self._searches is not None:
             self._searches.close()
         if self._index is not None:
