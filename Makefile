@@ -70,7 +70,8 @@ test-all: $(READY)  ## run all tests that need no other environment: also slow o
 test-soak: $(READY)  ## run asynchronous runs through many kills, cut links and full disks; links and disks need root
 	$(BIN)/python -m pytest -m soak tests/resume
 
-test-prometheus: $(READY) $(PROMETHEUS) $(GRAFANA)  ## run the tests of dashboards and alerts, by Prometheus' own tools and Grafana's types
+test-prometheus: $(READY) $(PROMETHEUS)  ## run the tests of dashboards and alerts, by Prometheus' own tools and Grafana's types
+	$(MAKE) grafana || echo "left out: test_grafana_schema.py, since npm or PyPI could not be reached"
 	$(BIN)/python -m pytest tests/prometheus
 
 prometheus: $(PROMETHEUS)  ## fetch Prometheus for those tests: Debian's package, unpacked into .venv and not installed
