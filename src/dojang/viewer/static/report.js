@@ -15,7 +15,8 @@ function startReport() {
     for (const chart of charts) chart.set({ smoothing: Number(slider.value) });
   });
   const label = h("label", { class: "field" }, "Smoothing", slider, value);
-  if (charts.length) document.querySelector(".charts").before(h("p", { class: "note" }, label, "  Drag in a chart to zoom."));
+  if (charts.length)
+    document.querySelector(".charts").before(h("p", { class: "note" }, label, "  Drag in a chart to zoom."));
 }
 
 startReport();

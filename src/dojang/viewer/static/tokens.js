@@ -18,6 +18,7 @@ export class TokenView {
     this.mode =
       this.modes.find((mode) => mode.name === kept()) ?? this.modes.find((mode) => mode.name === "logprob") ?? MODES[0];
     this.spans = [];
+    this.turns = new Map((sample.environment_turns ?? []).map((turn) => [turn.start, turn]));
     this.at = -1;
     this.choice = h("div", { class: "segmented", role: "group", "aria-label": "Colour tokens by" });
     this.legend = h("div", { class: "token-legend" });
@@ -102,7 +103,10 @@ export class TokenView {
   #build(from, end, host) {
     const part = document.createDocumentFragment();
     const stop = Math.min(end, from + CHUNK);
-    for (let place = from; place < stop; place++) part.append(this.#span(place));
+    for (let place = from; place < stop; place++) {
+      if (this.turns.has(place)) part.append(turnMark(this.turns.get(place)));
+      part.append(this.#span(place));
+    }
     host.append(part);
     if (stop < end) requestAnimationFrame(() => this.#build(stop, end, host));
     else if (host === this.text) this.text.dataset.done = "true";
@@ -154,7 +158,7 @@ export class TokenView {
     const token = this.tokens[place];
     const gap = difference(token);
     const rows = [
-      ["token", `${token.id}  ${JSON.stringify(token.text ?? "")}`],
+      ["token", `${token.id}${typeof token.text === "string" ? `  ${JSON.stringify(token.text)}` : ""}`],
       ["place", `${place}${token.sampled ? "" : ", given, not sampled"}`],
       ...(token.sampled
         ? [
@@ -172,6 +176,12 @@ export class TokenView {
       rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
     );
   }
+}
+
+/** Returns the line above a turn of an environment: who speaks, and the turn's reward. */
+function turnMark(turn) {
+  const reward = typeof turn.reward === "number" && `  reward ${number(turn.reward)}`;
+  return h("span", { class: "turn-mark" }, turn.role ?? "turn", reward);
 }
 
 function probability(logprob) {

@@ -13,7 +13,12 @@ export async function problem(root, params, app) {
   const shown = { run: params.run, kind: kind === "train" ? "" : kind };
   const back = formatRoute("problems", shown);
   const samples = h("a", { href: formatRoute("rollouts", { ...shown, problem: params.id }) }, "All its samples");
-  const head = [h("a", { href: back }, "← Problems"), h("h1", {}, found.problem), h("span", { class: "grow" }), samples];
+  const head = [
+    h("a", { href: back }, "← Problems"),
+    h("h1", {}, found.problem),
+    h("span", { class: "grow" }),
+    samples,
+  ];
   const host = h("div", {});
   const chart = found.history.length > 1 && draw(host, found.history);
   const parts = [

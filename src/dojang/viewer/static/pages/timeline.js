@@ -1,12 +1,11 @@
 // Who waited for whom: a lane for each part of a run, with the stages it went through.
 
 import { get, runPath } from "../api.js";
-import { emptyState, h, replace, s } from "../dom.js";
+import { append, emptyState, h, replace, s } from "../dom.js";
 import { go } from "../router.js";
 import { linearTicks, scale } from "../scales.js";
 import { count, number, percent, seconds } from "../text.js";
 
-const WAITING = ["wait", "idle"];
 const STYLES = ["rollout", "update", "publish", "teacher", "eval", "load", "checkpoint"];
 const STEPS = 8;
 const [LANE, NAME, TOP] = [40, 96, 26];
@@ -122,7 +121,7 @@ class TimelinePage {
       Math.min(...this.spans.map((each) => each.start)),
       Math.max(...this.spans.map((each) => each.end)),
     ];
-    const height = TOP + whos.length * LANE + 8;
+    const height = TOP + whos.length * LANE + 20;
     const x = scale(start, Math.max(end, start + 1e-6), NAME, width - 8);
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.setAttribute("height", height);
@@ -145,11 +144,12 @@ class TimelinePage {
       width: Math.max(1, x(span.end) - x(span.start)),
       y: TOP + whos.indexOf(span.who) * LANE,
     }));
+    append(this.svg, [this.#stepNames(x, TOP + whos.length * LANE)]);
     for (const { span, x: left, width: long, y } of this.drawn) {
       this.svg.append(
         s("rect", { class: `span ${style(span.stage)}`, x: left, y, width: long, height: LANE - 10, rx: 2 }),
       );
-      if (long > 8 * span.stage.length && !WAITING.includes(span.stage))
+      if (long > 8 * span.stage.length && !isWaiting(span.stage))
         this.svg.append(s("text", { class: "span-label", x: left + 5, y: y + 19 }, span.stage));
     }
   }
@@ -157,9 +157,25 @@ class TimelinePage {
   #axis(x, start, end, width) {
     const ticks = linearTicks(0, end - start, Math.max(2, Math.floor(width / 120)));
     return ticks.map((tick) => [
-      s("line", { class: "grid", x1: x(start + tick), x2: x(start + tick), y1: 18, y2: 2000 }),
+      s("line", { class: "grid", x1: x(start + tick), x2: x(start + tick), y1: 18, y2: TOP }),
       s("text", { class: "tick", x: x(start + tick), y: 12, "text-anchor": "middle" }, `${number(tick)} s`),
     ]);
+  }
+
+  /** The beginning of every step, named where there is room. */
+  #stepNames(x, bottom) {
+    const starts = new Map();
+    for (const { step, start } of this.spans) starts.set(step, Math.min(start, starts.get(step) ?? Infinity));
+    let room = 0;
+    return [...starts]
+      .sort((a, b) => a[1] - b[1])
+      .map(([step, start]) => {
+        const at = x(start);
+        const named = at >= room;
+        if (named) room = at + 60;
+        const line = s("line", { class: "step-line", x1: at, x2: at, y1: TOP - 4, y2: bottom + (named ? 6 : 0) });
+        return [line, named && s("text", { class: "tick", x: at + 3, y: bottom + 8 }, `step ${count(step)}`)];
+      });
   }
 
   #point(event) {
@@ -195,9 +211,13 @@ function lanes(spans) {
 }
 
 function style(stage) {
-  if (WAITING.includes(stage)) return "waiting";
+  if (isWaiting(stage)) return "waiting";
   const place = STYLES.indexOf(stage);
   return `series-${place >= 0 ? place : 7}`;
+}
+
+function isWaiting(stage) {
+  return stage === "wait" || stage.startsWith("idle");
 }
 
 function pattern() {
