@@ -1,6 +1,7 @@
 """Groups with token versions, and the batches that the synchronous loop would train on."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Collection
 
 from dojang.types import Group, Message, Outcome, Problem, Sample, Span, Verdict
 
@@ -18,14 +19,17 @@ def group(index: int, *versions: int) -> Group:
     return Group(PROBLEM, index, (sample,))
 
 
-def synchronous_batches(size: int, rounds: int, steps: int, signal: Callable[[int], bool]) -> list[list[int]]:
-    """Batches by the definition: draw P prompts; for each round draw as many more as lack; keep those with signal."""
-    batches, position = [], 0
+def synchronous_batches(
+    size: int, rounds: int, steps: int, signal: Callable[[int], bool], skipped: Collection[int] = ()
+) -> list[list[int]]:
+    """Batches by the definition: draw P prompts, apart from skipped ones; for each round draw as many more as lack;
+    keep those with signal."""
+    order = (index for index in itertools.count() if index not in skipped)
+    batches = []
     for _ in range(steps):
-        drawn = list(range(position, position + size))
+        drawn = list(itertools.islice(order, size))
         for _ in range(rounds):
             missing = size - sum(map(signal, drawn))
-            drawn += range(position + len(drawn), position + len(drawn) + missing)
+            drawn += itertools.islice(order, missing)
         batches.append([index for index in drawn if signal(index) or not rounds])
-        position += len(drawn)
     return batches

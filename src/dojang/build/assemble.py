@@ -26,6 +26,7 @@ from dojang.config.run_config import RunConfig
 from dojang.core.run_dir import RunDir
 from dojang.inference.multi_policy import MultiPolicyEngine
 from dojang.loop.checkpoint_ranking import CheckpointRanking
+from dojang.loop.curriculum import Curriculum
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
 from dojang.loop.parity_check import ParityCheck
@@ -117,6 +118,7 @@ def build(config: RunConfig, prepared: Prepared, directory: RunDir, console: Con
         workers=make_workers(config, prepared, parts, numeric, workflow, engine, directory, console),
         worker_timeout_s=config.loop.worker_timeout_s,
         stall_s=config.loop.stall_s,
+        curriculum=Curriculum(config.seed, config.rollout.curriculum_keep),
         critic=has_critic(prepared.algorithm),
         eval_samples=held_out_samples(config, prepared.held_out, leading.renderer),
         distiller=make_distiller(config, leading, trainer),

@@ -21,6 +21,9 @@ class RolloutConfig(Section):
     group_size: int = Field(default=8, ge=1)
     """Group size: completions sampled per prompt. At least 2 for advantages that compare the samples of a group; 1
     works with algo.name=ppo, algo.advantage=reinforce++, and distillation without a reward (reward_coef=0)."""
+    curriculum_keep: float = Field(default=1.0, ge=0.01, le=1)
+    """Curriculum by pass rate: probability that a problem is drawn which no sample solved, or all samples, when it was
+    last sampled. 1 draws all problems alike."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature while training."""
     top_p: float = Field(default=1.0, gt=0, le=1)

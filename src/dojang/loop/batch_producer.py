@@ -29,6 +29,7 @@ class BatchProducer:
     def __init__(self, run: Run, state: State, *, loaded: int | None) -> None:
         """`loaded` is the version that the engine holds, if it is known."""
         self._run = run
+        run.curriculum.restore(state.pass_rates)
         self._first = state.step
         if state.ledger is not None:  # of a run that streamed: single groups are sampled again
             state = replace(state, pending=())
@@ -102,7 +103,13 @@ class BatchProducer:
 
     def snapshot(self, state: State) -> State:
         pending = tuple(batch.groups for batch in self._ready)
-        return replace(state, pending=pending, ledger=None, prompt_index=self._prompt_index)
+        return replace(
+            state,
+            pending=pending,
+            ledger=None,
+            prompt_index=self._prompt_index,
+            pass_rates=self._run.curriculum.state(),
+        )
 
     async def saved(self, state: State) -> None:
         """A batch in flight is sampled again, with the same weights: nothing else has to be kept."""
@@ -127,9 +134,14 @@ class BatchProducer:
             await self.load(version)
             loading = self._loader.take_figures()
             started = time.monotonic()
-            groups = await sample_batch(run, self._prompt_index)
-            self._prompt_index += len(groups)
-            figures = {**loading, "timing_s/rollout": time.monotonic() - started, "timing_s/idle_engine": idle}
+            groups, self._prompt_index = await sample_batch(run, self._prompt_index)
+            run.curriculum.observe(groups)
+            figures = {
+                **loading,
+                **run.curriculum.metrics(),
+                "timing_s/rollout": time.monotonic() - started,
+                "timing_s/idle_engine": idle,
+            }
             self._ready.append(Batch(tuple(groups), self._prompt_index, figures))
             self._next += 1
             await self._notify()

@@ -1,11 +1,12 @@
 """Ledger of the prompts drawn by an asynchronous run: pure data, no clock, no tasks.
 
     drawn ──► ready ──► learned          void: no signal (dynamic sampling), or given up
-      └─────────┴─────► void
+      └─────────┴─────► void             skipped: left out by the curriculum, never drawn
 
 Prompts are drawn in index order and batches take groups in index order, so a batch does not depend on which group
 finishes first. Batch s is a window of prompts: the first P, and with dynamic sampling as many more as were void, for
 `resample_rounds` rounds, as the synchronous loop draws them. Its groups are those of the window that are not void.
+Prompts that the curriculum skips are in a window as well, beside the ones that count.
 
 A prompt may start when its batch is at most version + lag, where prompts that are not settled count as not void. A void
 prompt only moves later prompts into earlier batches, so the staleness of a group (its batch minus the oldest version
@@ -15,14 +16,14 @@ restored ledger derives it.
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from dojang.types import Group
 
 __all__ = ["Ledger", "token_versions"]
 
-PromptState = Literal["undrawn", "drawn", "ready", "learned", "void"]
+PromptState = Literal["undrawn", "drawn", "ready", "learned", "void", "skipped"]
 
 
 def token_versions(group: Group) -> tuple[int, int] | None:
@@ -38,7 +39,16 @@ def token_versions(group: Group) -> tuple[int, int] | None:
 class Ledger:
     """Knows the state of every prompt, which prompt may start next, and which groups are the next batch."""
 
-    def __init__(self, prompts_per_step: int, lag: int, *, resample_rounds: int = 0, steps: int | None = None) -> None:
+    def __init__(
+        self,
+        prompts_per_step: int,
+        lag: int,
+        *,
+        resample_rounds: int = 0,
+        steps: int | None = None,
+        skips: Callable[[int], bool] = lambda index: False,
+    ) -> None:
+        """`skips` tells whether to leave out a prompt; it is asked once, before the prompt would be drawn."""
         if prompts_per_step < 1 or lag < 0 or resample_rounds < 0:
             raise ValueError(f"{prompts_per_step=} must be at least 1, {lag=} and {resample_rounds=} at least 0")
         self._size, self._lag, self._rounds, self._steps = prompts_per_step, lag, resample_rounds, steps
@@ -55,6 +65,9 @@ class Ledger:
         self._ready: dict[int, Group] = {}
         self._void: list[int] = []
         """Void prompts from `_first` on, sorted."""
+        self._skips = skips
+        self._skipped: list[int] = []
+        """Skipped prompts from `_first` on, sorted."""
         self._returned: list[int] = []
         """Prompts to draw again, sorted."""
         self._attempts: dict[int, int] = {}
@@ -83,6 +96,9 @@ class Ledger:
 
     def draw(self) -> int | None:
         """Prompt index that may start now: a returned one if there is any, else the next; None if it has to wait."""
+        while not self._returned and self._next < self._limit() and self._skips(self._next):
+            self._skipped.append(self._next)
+            self._next += 1
         index = self._returned[0] if self._returned else self._next
         if index >= self._limit():
             return None
@@ -164,6 +180,7 @@ class Ledger:
             self._ready.pop(index, None)
             self._attempts.pop(index, None)
         self._void = self._void[bisect_left(self._void, end) :]
+        self._skipped = self._skipped[bisect_left(self._skipped, end) :]
         self._learned += len(groups)
         self.step, self._first, self._handed_out = step + 1, end, None
 
@@ -175,6 +192,8 @@ class Ledger:
             return "learned"
         if index in self._ready:
             return "ready"
+        if _holds(self._skipped, index):
+            return "skipped"
         return "void" if _holds(self._void, index) else "drawn"
 
     def attempt(self, index: int) -> int:
@@ -200,7 +219,7 @@ class Ledger:
     def counts(self) -> dict[str, int]:
         """Prompts by state (drawn: not settled yet; learned and void: over the whole run), void ones by reason, and
         groups refused by `restore`."""
-        open_prompts = self._next - self._first - len(self._ready) - len(self._void)
+        open_prompts = self._next - self._first - len(self._ready) - len(self._void) - len(self._skipped)
         return {
             "drawn": open_prompts,
             "ready": len(self._ready),
@@ -225,6 +244,7 @@ class Ledger:
             "next": self._next,
             "ready": sorted(self._ready),
             "void": list(self._void),
+            "skipped": list(self._skipped),
             "returned": list(in_flight.items()),
             "learned": self._learned,
             "void_reasons": dict(self._void_reasons),
@@ -242,13 +262,15 @@ class Ledger:
         lag: int,
         resample_rounds: int = 0,
         steps: int | None = None,
+        skips: Callable[[int], bool] = lambda index: False,
     ) -> "Ledger":
         """Ledger of a snapshot and its ready groups. Settings may have changed: a group that is too old for a smaller
         lag is refused, so its prompt is drawn again. ValueError if groups and snapshot do not belong together."""
-        ledger = cls(prompts_per_step, lag, resample_rounds=resample_rounds, steps=steps)
+        ledger = cls(prompts_per_step, lag, resample_rounds=resample_rounds, steps=steps, skips=skips)
         ledger.step, ledger.version = snapshot["step"], snapshot["version"]
         ledger._first, ledger._next = snapshot["first"], snapshot["next"]
         ledger._void, ledger._void_reasons = list(snapshot["void"]), Counter(snapshot["void_reasons"])
+        ledger._skipped = list(snapshot.get("skipped", ()))
         ledger._returned = [index for index, _ in snapshot["returned"]]
         ledger._attempts = {index: attempt for index, attempt in snapshot["returned"] if attempt}
         ledger._learned, ledger._refused = snapshot["learned"], snapshot["refused"]
@@ -270,15 +292,25 @@ class Ledger:
             self._refused += 1
 
     def _adds_up(self, ready: int) -> bool:
-        return self._next - self._first == ready + len(self._void) + len(self._returned)
+        return self._next - self._first == ready + len(self._void) + len(self._skipped) + len(self._returned)
 
     def _window(self, start: int) -> int:
-        """End of the window of a batch: P prompts, and for each resample round as many more as lack."""
-        end = start + self._size
+        """End of the window of a batch: P prompts that are not skipped, and for each resample round as many more as
+        lack."""
+        end = self._after(start, self._size)
         for _ in range(self._rounds):
-            before, end = end, start + self._size + bisect_left(self._void, end) - bisect_left(self._void, start)
+            void = bisect_left(self._void, end) - bisect_left(self._void, start)
+            before, end = end, self._after(start, self._size + void)
             if end == before:
                 break
+        return end
+
+    def _after(self, start: int, count: int) -> int:
+        """Prompt index after the next `count` prompts from `start` on that are not skipped."""
+        end = start + count
+        at = bisect_left(self._skipped, start)
+        while at < len(self._skipped) and self._skipped[at] < end:
+            at, end = at + 1, end + 1
         return end
 
     def _limit(self) -> int:
@@ -293,7 +325,7 @@ class Ledger:
         return all(self._is_settled(index) for index in range(self._first, end))
 
     def _is_settled(self, index: int) -> bool:
-        return index in self._ready or _holds(self._void, index)
+        return index in self._ready or _holds(self._void, index) or _holds(self._skipped, index)
 
     def _take_returned(self, index: int) -> None:
         if _holds(self._returned, index):  # an expired lease was delivered after all

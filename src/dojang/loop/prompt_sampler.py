@@ -4,19 +4,33 @@ The order is a function of the seed and of the number of prompts drawn before, s
 number.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from dojang.types import Problem
 
-__all__ = ["draw_prompts", "problem_at"]
+__all__ = ["Skips", "draw_prompts", "problem_at"]
+
+Skips = Callable[[int, Problem], bool]
+"""Tells whether to leave out the problem of a prompt index (curriculum.py)."""
 
 
-def draw_prompts(problems: Sequence[Problem], seed: int, first: int, count: int) -> list[tuple[int, Problem]]:
-    """Draws `count` problems from position `first` on, each with its prompt index."""
-    return [(prompt_index, problem_at(problems, seed, prompt_index)) for prompt_index in range(first, first + count)]
+def draw_prompts(
+    problems: Sequence[Problem], seed: int, first: int, count: int, skips: Skips = lambda prompt_index, problem: False
+) -> list[tuple[int, Problem]]:
+    """Draws `count` problems from position `first` on, each with its prompt index; leaves out those that `skips`
+    says."""
+    drawn: list[tuple[int, Problem]] = []
+    for prompt_index in itertools.count(first):
+        if len(drawn) == count:
+            break
+        problem = problem_at(problems, seed, prompt_index)
+        if not skips(prompt_index, problem):
+            drawn.append((prompt_index, problem))
+    return drawn
 
 
 def problem_at(problems: Sequence[Problem], seed: int, prompt_index: int) -> Problem:

@@ -24,17 +24,19 @@ class Batch:
     """Metrics of the rollout: seconds, weight transfer."""
 
 
-async def sample_batch(run: Run, first: int) -> list[Group]:
-    """Samples the next batch, from prompt index `first` on. Dynamic sampling draws more prompts, in rounds, for groups
-    whose rewards give no advantage; it is off with a teacher, which has a signal for every group."""
-    prompts = draw_prompts(run.problems, run.seed, first, run.prompts_per_step)
-    groups = await rollout(run, prompts)
+async def sample_batch(run: Run, first: int) -> tuple[list[Group], int]:
+    """Samples the next batch, from prompt index `first` on; returns it with the prompt index after its last prompt.
+    Dynamic sampling draws more prompts, in rounds, for groups whose rewards give no advantage; it is off with a
+    teacher, which has a signal for every group."""
+    prompts = draw_prompts(run.problems, run.seed, first, run.prompts_per_step, run.curriculum.skips)
+    groups, end = await rollout(run, prompts), prompts[-1][0] + 1
     for _ in range(run.algorithm.max_resample_rounds if run.distiller is None else 0):
         rated = compute_advantages(run.algorithm, groups, run.credit)
         if (missing := run.prompts_per_step - sum(group.has_advantage for group in rated)) <= 0:
             break
-        groups += await rollout(run, draw_prompts(run.problems, run.seed, first + len(groups), missing))
-    return groups
+        prompts = draw_prompts(run.problems, run.seed, end, missing, run.curriculum.skips)
+        groups, end = [*groups, *await rollout(run, prompts)], prompts[-1][0] + 1
+    return groups, end
 
 
 async def rollout(run: Run, prompts: Sequence[tuple[int, Problem]]) -> list[Group]:

@@ -8,6 +8,7 @@ from typing import Protocol
 from dojang.core.run_dir import RunDir
 from dojang.loop.advantages import Credit
 from dojang.loop.checkpoint_ranking import CheckpointRanking
+from dojang.loop.curriculum import Curriculum
 from dojang.loop.endings import AnswerEnd
 from dojang.loop.evaluate import Benchmark
 from dojang.loop.health_check import HealthCheck
@@ -81,6 +82,8 @@ class Run:
     """Ranks checkpoints; the best are kept."""
     benchmarks: Sequence[Benchmark] = ()
     """Further evaluation sets, recorded only: they do not count in val/accuracy."""
+    curriculum: Curriculum = field(default_factory=Curriculum)
+    """Skips prompts by the pass rates of their problems."""
     parity_checks: Sequence[ParityCheck] = ()
     """Log-prob comparisons of engine and trainer, one per model, run before the first step."""
 

@@ -36,6 +36,8 @@ class State:
     """Wall-clock seconds of the run, over all resumptions."""
     pending: Batches = field(default=(), compare=False)
     """Groups that wait for their update: of whole batches, or with a ledger all groups that are ready."""
+    pass_rates: dict[str, float] = field(default_factory=dict, compare=False)
+    """Share of accepted samples at the last visit, by problem, if a curriculum needs them."""
     ledger: dict[str, Any] | None = field(default=None, compare=False)
     """Snapshot of the ledger, if the run streams (stream_producer.py)."""
 

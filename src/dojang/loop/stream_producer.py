@@ -32,6 +32,7 @@ class StreamProducer:
     def __init__(self, run: Run, state: State, *, loaded: int | None) -> None:
         """`loaded` is the version that the engine holds, if it is known."""
         self._run = run
+        run.curriculum.restore(state.pass_rates)
         self._loader = WeightLoader(self._publish, loaded)
         self._started = False
         self._idle_s = 0.0
@@ -78,7 +79,12 @@ class StreamProducer:
         end = self.queue.ledger.batch_end
         void = [group for index, group in self._void.items() if index < end]
         idle_s, self._idle_s = self.queue.idle_s - self._idle_s, self.queue.idle_s
-        figures = {**self._loader.take_figures(), **self.queue.metrics(), "timing_s/idle_engine": idle_s}
+        figures = {
+            **self._loader.take_figures(),
+            **self.queue.metrics(),
+            **self._run.curriculum.metrics(),
+            "timing_s/idle_engine": idle_s,
+        }
         return Batch(tuple(sorted([*groups, *void], key=lambda group: group.prompt_index)), end, figures)
 
     def learned(self) -> None:
@@ -95,7 +101,13 @@ class StreamProducer:
     def snapshot(self, state: State) -> State:
         ledger = self.queue.ledger
         saved = ledger.snapshot()
-        return replace(state, pending=(tuple(ledger.ready_groups()),), ledger=saved, prompt_index=saved["first"])
+        return replace(
+            state,
+            pending=(tuple(ledger.ready_groups()),),
+            ledger=saved,
+            prompt_index=saved["first"],
+            pass_rates=self._run.curriculum.state(),
+        )
 
     async def saved(self, state: State) -> None:
         assert state.ledger is not None
@@ -112,6 +124,7 @@ class StreamProducer:
 
     def _has_signal(self, group: Group) -> bool:
         found = has_signal(group)
+        self._run.curriculum.observe([group])
         if self._rounds and not found:
             self._void[group.prompt_index] = group
         return found
@@ -124,10 +137,13 @@ def _restore(run: Run, state: State, rounds: int) -> Ledger:
         "lag": run.lag,
         "resample_rounds": rounds,
         "steps": run.steps,
+        "skips": lambda index: run.curriculum.skips(index, run.problem(index)),
     }
     groups = [group for batch in state.pending for group in batch]
     if state.ledger is not None:
         return Ledger.restore(state.ledger, groups, **settings)
+    first = min((group.prompt_index for group in groups), default=state.prompt_index)
+    skipped = {*range(first, state.prompt_index)} - {group.prompt_index for group in groups}
     void = [group.prompt_index for group in groups if rounds and not has_signal(group)]
     ready = [group for group in groups if group.prompt_index not in void]
     learned = state.step * run.prompts_per_step
@@ -135,10 +151,11 @@ def _restore(run: Run, state: State, rounds: int) -> Ledger:
         {
             "step": state.step,
             "version": state.step,
-            "first": state.prompt_index - len(groups),
+            "first": first,
             "next": state.prompt_index,
             "ready": [group.prompt_index for group in ready],
             "void": void,
+            "skipped": sorted(skipped),
             "returned": [],
             "learned": learned,
             "void_reasons": {"no signal": len(void)} if void else {},

@@ -1,6 +1,7 @@
 """Trackers: record the metrics and rollouts of a run, show them, and export them to other services.
 
 registry        every metric: meaning, unit, dashboard panel
+metric_rows     the data of the registry
 panels          metrics, dashboard panels and rows
 file_tracker    writes metrics.jsonl and the rollouts in Parquet
 console         progress bar or plain lines in the terminal

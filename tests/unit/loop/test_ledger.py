@@ -21,12 +21,15 @@ class Schedule:
         self.size, self.lag = self.random.randint(1, 5), self.random.choice((0, 1, 2, 4))
         self.rounds, self.steps = self.random.choice((0, 0, 1, 3)), self.random.randint(1, 12)
         share = self.random.choice((0.2, 0.6, 0.95))
-        self.signals = [self.random.random() < share for _ in range(self.steps * self.size * (1 + self.rounds))]
-        self.settings: dict[str, int] = {
+        most = self.steps * self.size * (1 + self.rounds)
+        self.skipped = {index for index in range(2 * most) if self.random.random() < self.random.choice((0, 0.5))}
+        self.signals = [self.random.random() < share for _ in range(3 * most)]
+        self.settings: dict[str, Any] = {
             "prompts_per_step": self.size,
             "lag": self.lag,
             "resample_rounds": self.rounds,
             "steps": self.steps,
+            "skips": self.skipped.__contains__,
         }
         self.ledger = Ledger(**self.settings)
         self.in_flight: dict[int, int] = {}
@@ -134,7 +137,9 @@ def test_random_schedules_learn_the_batches_of_the_synchronous_loop(part: int) -
         schedule = Schedule(seed)
         schedule.play()
         ledger = schedule.ledger
-        expected = synchronous_batches(schedule.size, schedule.rounds, schedule.steps, schedule.signals.__getitem__)
+        expected = synchronous_batches(
+            schedule.size, schedule.rounds, schedule.steps, schedule.signals.__getitem__, schedule.skipped
+        )
         assert schedule.learned == expected, f"seed {seed}"
         assert ledger.largest_staleness <= schedule.lag
         assert ledger.finished
@@ -144,6 +149,7 @@ def test_random_schedules_learn_the_batches_of_the_synchronous_loop(part: int) -
         assert (counts["drawn"], counts["ready"]) == (0, 0)
         assert counts["learned"] == sum(map(len, expected))
         assert [ledger._ready, ledger._void, ledger._returned, ledger._attempts] == [{}, [], [], {}]
+        assert ledger._skipped == [index for index in ledger._skipped if index >= ledger.batch_end]
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])

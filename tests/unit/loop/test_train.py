@@ -561,7 +561,7 @@ def test_overlapping_changes_nothing_but_the_order_of_work(make_run: Callable[..
         for version in range(4):
             await plain.engine.load(version)
             for batch in range(len(batches), min(4, version + lag + 1)):
-                batches[batch] = await sample_batch(plain, 3 * batch)
+                batches[batch], _ = await sample_batch(plain, 3 * batch)
             groups = compute_advantages(plain.algorithm, batches[version])
             plain.tracker.groups(version + 1, "train", groups)
             await update(plain, groups)
