@@ -4,8 +4,9 @@ from typing import TypeAlias
 
 from dojang.environments.calculator import CalculatorConfig
 from dojang.environments.custom import CustomEnvironmentConfig
+from dojang.environments.python_tool import PythonToolConfig
 from dojang.environments.repair import RepairConfig
 
 __all__ = ["EnvironmentConfig"]
 
-EnvironmentConfig: TypeAlias = CalculatorConfig | RepairConfig | CustomEnvironmentConfig
+EnvironmentConfig: TypeAlias = CalculatorConfig | PythonToolConfig | RepairConfig | CustomEnvironmentConfig

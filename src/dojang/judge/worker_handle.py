@@ -92,6 +92,16 @@ class WorkerHandle:
         kept = list(zip(outputs[::2], outputs[1::2], strict=True))
         return _parse_results(answer["results"], kept), made, kept
 
+    def run_cell(self, driver: bytes, code: bytes, limits: Limits) -> tuple[bytes, str]:
+        """Run a piece of code in the worker's interactive session (sandbox/session.py). Returns its output, and why
+        the interpreter ended, if it did."""
+        try:
+            messages.send(self._channel, {"cell": True, "limits": _run_limits(limits)}, [driver, code])
+            answer, (output,) = self._receive()
+        except (messages.Closed, OSError) as error:
+            raise WorkerFailed(f"the worker was lost: {type(error).__name__}: {error}") from error
+        return output, answer["ended"]
+
     def close(self) -> None:
         """Disconnect and wait until the supervisor has removed everything."""
         self.disconnect()  # closing is not enough if a child of this process inherited the channel

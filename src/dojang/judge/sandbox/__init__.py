@@ -7,6 +7,8 @@ Limits and runs
   run_test.py            runs one test: limits of a run, its result, the second run on a busy machine
   compiling.py           compiles a program
   worker.py              judges a submission: compile, run the tests, compare outputs
+  session.py             interactive session: pieces of code in one Python process
+  session_driver.py      program of that process
   supervisor.py          starts the worker in its jail, kills and cleans up when either side ends
   cleanup.py             removes scratch directories and cgroups of dead supervisors
   messages.py            messages between pool and worker

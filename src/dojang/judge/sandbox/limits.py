@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["Interrupted", "LimitsWatcher", "PoolDisconnected", "ProcessEnd", "ResourceLimits"]
+__all__ = ["Interrupted", "LimitsWatcher", "PoolDisconnected", "ProcessEnd", "ResourceLimits", "Usage"]
 
 _FIRST_POLL_S, _MAX_POLL_S = 0.004, 0.025
 _POLLRDHUP = 0x2000
@@ -59,6 +59,15 @@ class ProcessEnd:
     """Run delay (seconds waiting for a core) when it was killed for CPU time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Resources that a process had used at a moment; limits of what follows count from there."""
+
+    at: float
+    cpu_s: float
+    waited_s: float
+
+
 class LimitsWatcher:
     """Enforces the limits of processes for one worker."""
 
@@ -92,6 +101,36 @@ class LimitsWatcher:
             killed = ""  # it had already ended
         wall = time.monotonic() - started
         return ProcessEnd(status, usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss * 1024, killed, waited)
+
+    def usage(self, pid: int) -> Usage:
+        """Resources used so far."""
+        return Usage(time.monotonic(), _cpu(pid), self._run_delay(pid))
+
+    def wait_for(self, pid: int, file: int, limits: ResourceLimits, since: Usage) -> str:
+        """Wait until a running process has written to `file` or closed it. Returns the limit it exceeded before: cpu,
+        idle or memory."""
+        poller = select.poll()
+        poller.register(file, select.POLLIN)
+        poller.register(self._control, _POLLRDHUP)
+        pause = _FIRST_POLL_S
+        while True:
+            used = _cpu(pid) - since.cpu_s
+            ready = {each for each, _ in poller.poll(max(1, 1000 * min(pause, limits.cpu_s - used)))}
+            if self._control in ready:
+                raise PoolDisconnected
+            if ready:
+                return ""
+            if used >= limits.cpu_s:
+                return "cpu"
+            if self._memory(pid) > limits.memory:
+                return "memory"
+            wall = time.monotonic() - since.at
+            busy = used + self._run_delay(pid) - since.waited_s
+            most = limits.idle_s * (_NO_PROC_FACTOR if self._proc is None else 1)
+            if wall - busy > most or wall > _WALL_FACTOR * (limits.cpu_s + limits.idle_s):
+                return "idle"
+            self._tick()
+            pause = min(2 * pause, _MAX_POLL_S)
 
     def record_signals(self) -> None:
         """Record termination signals instead of dying: the pool ends its workers in order.

@@ -43,6 +43,8 @@ _ADDRESS_SPACE = 2 << 30
 """Address space beyond the memory limit: untouched addresses cost nothing."""
 _OTHERS = 3
 """Other processes of the program's user: the worker, its interpreter, perhaps the assertion runner."""
+_SESSION_CPU_S = 24 * 3600
+"""CPU limit of an interactive session; each of its pieces of code has the limit of a run."""
 _ERRORS = 1 << 16
 _SOURCE = "main.py"
 _SHOWN_DIRECTORY = b"/tmp/"
@@ -177,6 +179,16 @@ class Runner:
                 return self._as_result(end, limits)
 
         return self._once(attempt) if arguments else self._run_twice_if_crowded(attempt, limits)
+
+    def start(self, script: Script, stdin: int, stdout: int, limits: RunLimits) -> int:
+        """Start a Python program that the caller watches, and return its process id."""
+        rlimits = self._rlimits(limits) | {resource.RLIMIT_CPU: _SESSION_CPU_S}
+        files = (stdin, stdout, self._stderr, *script.files())
+        return self._interpreter.fork("program", files, rlimits, compiled=script.compiled)
+
+    def check_report(self) -> None:
+        """Raise SandboxFailure if such a program could not be started."""
+        _raise_reported(self._interpreter.read_report())
 
     def calls(self, source: bytes, code: bytes, function: str, limits: RunLimits) -> Result:
         """Run assertions that call functions of a Python program."""

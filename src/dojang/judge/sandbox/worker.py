@@ -21,6 +21,7 @@ from dojang.judge.sandbox.interpreter_client import Interpreter
 from dojang.judge.sandbox.jail import Jail, wipe
 from dojang.judge.sandbox.limits import Interrupted, LimitsWatcher, PoolDisconnected
 from dojang.judge.sandbox.run_test import NotPython, Result, RunLimits, Runner, Script
+from dojang.judge.sandbox.session import Session
 from dojang.judge.sandbox.start_process import SandboxFailure, memory_file, read_all
 from dojang.judge.sandbox.syscall_policy import compiler_filter, native_filter, python_filters
 from dojang.programs import Checker, Stop, encoded
@@ -104,6 +105,8 @@ class Worker:
             allowed=[*spec["readable"], spec["headers"]],
             audit=not files,
         )
+        self._watcher = watcher
+        self._session: Session | None = None
         self._suites: OrderedDict[str, _TestSuite] = OrderedDict()
         self._binary = b""
         self._diff_sent = False
@@ -114,7 +117,7 @@ class Worker:
         while True:
             header, pieces = messages.receive(self._channel)
             try:
-                reply, answer = self._judge(header, pieces)
+                reply, answer = (self._run_cell if "cell" in header else self._judge)(header, pieces)
             except (SandboxFailure, Interrupted, OSError) as error:
                 reply, answer = {"broken": f"{type(error).__name__}: {error}"}, []
             except PoolDisconnected:
@@ -122,6 +125,15 @@ class Worker:
             messages.send(self._channel, reply, answer)
             if "broken" in reply:
                 return
+
+    def _run_cell(self, header: dict[str, Any], pieces: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        """Run a piece of code in the interactive session."""
+        driver, code = pieces
+        limits = RunLimits(**header["limits"])
+        self._limit_group(limits.memory)
+        self._session = self._session or Session(self._runner, self._watcher, driver)
+        output, ended = self._session.run(code, limits)
+        return {"ended": ended}, [output]
 
     def _judge(self, header: dict[str, Any], pieces: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
         source, binary, *inputs = pieces
