@@ -73,7 +73,8 @@ COMMANDS = """\
 EXIT_CODES = """
 ## Exit codes
 
-An error is one message: the wrong value, the reason, and what to do. The exit code tells the kind.
+An error is one message: the wrong value, the reason, and what to do. The exit code tells the kind;
+[troubleshooting](troubleshooting.md) goes by symptom.
 
 | code | Python | meaning |
 |---|---|---|
