@@ -13,6 +13,7 @@ config          the union of environments
 repair          program repair with the judge's feedback (repair_feedback)
 calculator      a tool for exact arithmetic (exact_arithmetic)
 python_tool     a sandboxed Python interpreter as a tool
+search          search over a corpus as a tool (bm25)
 custom          a user's environment, by `package.module:Class`
 
 Documented in docs/environments.md.

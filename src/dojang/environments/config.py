@@ -6,7 +6,10 @@ from dojang.environments.calculator import CalculatorConfig
 from dojang.environments.custom import CustomEnvironmentConfig
 from dojang.environments.python_tool import PythonToolConfig
 from dojang.environments.repair import RepairConfig
+from dojang.environments.search import SearchConfig
 
 __all__ = ["EnvironmentConfig"]
 
-EnvironmentConfig: TypeAlias = CalculatorConfig | PythonToolConfig | RepairConfig | CustomEnvironmentConfig
+EnvironmentConfig: TypeAlias = (
+    CalculatorConfig | PythonToolConfig | RepairConfig | SearchConfig | CustomEnvironmentConfig
+)
