@@ -126,7 +126,9 @@ def _start(directory: RunDir, settings: Settings, console: Console, stop: StopRe
         directory.lock()
         check_directory(directory, config, resume=resume)  # another process may have used it meanwhile
         write_settings(directory, settings, config)
-        console.print(f"to resume: {again}", highlight=False, markup=False, soft_wrap=True)
+        look = shlex.join([*_program(), "view", str(directory.path)])
+        for line in (f"to resume: {again}", f"to look at it: {look}"):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     failures = config.runtime.max_failures if config.runtime.name == "ray" else 0
     started = time.monotonic()

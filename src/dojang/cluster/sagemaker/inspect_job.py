@@ -10,9 +10,9 @@ PAGES = {"Ray dashboard": 8265, "Prometheus": 9090, "Grafana": 3000}
 """Ports on the head. Prometheus and Grafana need to be started there (docs/dashboards.md)."""
 
 
-def inspecting(name: str, region: str, *, remote_debug: bool, mlflow: str, exporter: int) -> str:
-    """Commands as lines of text. `mlflow` is the URI of the job's MLflow server, or empty; `exporter` the port of the
-    run's metrics (track.prometheus), or 0."""
+def inspecting(name: str, region: str, *, remote_debug: bool, mlflow: str, exporter: int, checkpoints: str = "") -> str:
+    """Commands as lines of text. `mlflow` is the URI of the job's MLflow server, `checkpoints` the copy of the run in
+    S3; empty if there is none. `exporter` is the port of the run's metrics (track.prometheus), or 0."""
     lines = [
         _line(
             "read its log",
@@ -20,6 +20,8 @@ def inspecting(name: str, region: str, *, remote_debug: bool, mlflow: str, expor
             region,
         )
     ]
+    if checkpoints:  # the run directory is the folder `run` in it (entry_point.py)
+        lines.append(f"look at it:    AWS_REGION={region} dojang view {shlex.quote(checkpoints.rstrip('/') + '/run')}")
     if mlflow.startswith("arn:"):
         lines.append(_line("MLflow", _presigned(mlflow), mlflow.split(":")[3]))
     if remote_debug:

@@ -55,6 +55,7 @@ def _inspecting(job: Job, name: str, region: str) -> str:
         remote_debug=job.options.remote_debug,
         mlflow=mlflow.uri if mlflow else "",
         exporter=track.prometheus.port if track.prometheus else 0,
+        checkpoints=job.options.checkpoints,
     )
 
 

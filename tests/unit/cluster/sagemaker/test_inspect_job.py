@@ -39,6 +39,12 @@ def test_without_remote_debugging_only_the_log_is_there() -> None:
     assert option(lines()["read its log"], "--log-stream-name-prefix") == f"{NAME}/"
 
 
+def test_the_copy_in_s3_is_looked_at() -> None:
+    text = inspecting(NAME, "us-west-2", remote_debug=False, mlflow="", exporter=0, checkpoints="s3://bucket/jobs/1/")
+    (line,) = (line for line in text.splitlines() if line.startswith("look at it:"))
+    assert line.split() == ["look", "at", "it:", "AWS_REGION=us-west-2", "dojang", "view", "s3://bucket/jobs/1/run"]
+
+
 def test_mlflow_of_sagemaker_is_opened_by_its_arn() -> None:
     arn = "arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/team"
     found = lines(arn, remote_debug=False)["MLflow"]
