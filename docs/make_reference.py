@@ -12,7 +12,7 @@ from typing import Any
 from typer.main import get_command
 
 from dojang.commands import app
-from dojang.config.key_docs import keys
+from dojang.config.key_docs import Key, keys
 from dojang.core import errors
 from dojang.track.alerts import ALERTS
 from dojang.track.registry import GAUGES, ROWS, gauge_pattern
@@ -22,7 +22,7 @@ CONFIGURATION = """\
 
 Every setting, as you write it in a recipe (`train: {lr: 1e-5}`) or on the command line (`train.lr=1e-5`). `make docs`
 generates this page from the settings' docstrings; `dojang train --keys` prints the same. A section with a `name` has
-further settings for each choice.
+further settings for each choice, such as `data.name=files`.
 
 On the command line, the value of a text setting is taken as you write it: `data.system=no`,
 `'data.prompt={question} Answer in \\boxed{}.'`. In quotes of YAML it may have escapes:
@@ -85,14 +85,43 @@ An error is one message: the wrong value, the reason, and what to do. The exit c
 
 def configuration() -> Iterator[str]:
     yield CONFIGURATION
-    heading = None
+    sections: dict[str, list[Key]] = {}
     for key in keys():
-        section = key.only or key.name.rpartition(".")[0] or "run"
-        if section != heading:
-            heading = section
-            yield f"\n## {heading}\n\n| key | type | default | |\n|---|---|---|---|"
-        kind = key.kind.replace("|", "\\|")
-        yield f"| `{key.name}` | {kind} | {key.default} | {' '.join(key.help.split())} |"
+        sections.setdefault(section_of(key), []).append(key)
+    for section, members in sections.items():
+        yield f"## {section}\n"
+        plain_keys = [key for key in members if not key.only]
+        shared = [key for key in members if "," in key.only]
+        if plain_keys:
+            yield from key_table(plain_keys)
+        if shared:
+            yield f"Shared by several choices of `{section}.name`:\n"
+            yield from shared_table(shared)
+        for choice in dict.fromkeys(key.only for key in members if key.only and "," not in key.only):
+            yield f"### {choice}\n"
+            further = [key for key in members if key.only == choice and key.name != f"{section}.name"]
+            yield from key_table(further) if further else ["No further settings.\n"]
+
+
+def section_of(key: Key) -> str:
+    """Section of a setting: `data` for those of `data.name=files`."""
+    return key.only.partition(".name=")[0] if key.only else key.name.rpartition(".")[0] or "run"
+
+
+def key_table(members: list[Key]) -> Iterator[str]:
+    yield "| key | type | default | |\n|---|---|---|---|"
+    yield from (f"| `{key.name}` | {plain(key.kind)} | {key.default} | {plain(key.help)} |" for key in members)
+    yield ""
+
+
+def shared_table(members: list[Key]) -> Iterator[str]:
+    yield "| key | type | default | | with |\n|---|---|---|---|---|"
+    every = {choice for key in members for choice in key.only.partition(".name=")[2].split(", ")}
+    for key in members:
+        choices = key.only.partition(".name=")[2]
+        choices = "all" if set(choices.split(", ")) == every else choices
+        yield f"| `{key.name}` | {plain(key.kind)} | {key.default} | {plain(key.help)} | {choices} |"
+    yield ""
 
 
 def metrics() -> Iterator[str]:
@@ -189,7 +218,7 @@ PAGES = {"configuration.md": configuration, "metrics.md": metrics, "commands.md"
 def main() -> int:
     stale = 0
     for name, lines in PAGES.items():
-        path, page = Path(__file__).parent / name, "\n".join(lines()) + "\n"
+        path, page = Path(__file__).parent / name, "\n".join(lines()).rstrip() + "\n"
         if "--check" in sys.argv:
             stale += not path.exists() or path.read_text() != page
         else:
