@@ -29,6 +29,7 @@ const main = document.getElementById("main");
 const poller = new Poller();
 const app = { poller, runs: [], run: null };
 let current = null;
+let keys = { page: "" }; // of the last page that opened; they stay while the next of its kind loads
 let opening = 0;
 
 /** Opens the page of the URL. A page is a function (root, params, app) -> {update?, keys?, close?, title?}. */
@@ -40,6 +41,7 @@ async function open() {
   }
   current?.close?.();
   current = null;
+  if (keys.page !== page) keys = { page };
   app.run = chooseRun(params);
   drawFrame(page);
   if (!app.runs.length) return replace(main, emptyState("No runs", "The server has no run to show."));
@@ -51,6 +53,7 @@ async function open() {
     const opened = await PAGES[page](root, { ...params, run: app.run }, app);
     if (turn !== opening) return opened?.close?.();
     current = { ...opened, page, run: app.run };
+    keys = { ...opened?.keys, page };
     document.title = [current.title ?? titleOf(page), app.run, "dojang"].filter(Boolean).join(" · ");
   } catch (error) {
     if (turn === opening) fail(root, error);
@@ -60,6 +63,7 @@ async function open() {
 function fail(root, error) {
   replace(root, errorState(error));
   current = { failed: true };
+  keys = { page: "" };
 }
 
 function titleOf(page) {
@@ -107,7 +111,7 @@ async function start() {
     const { page } = parseRoute();
     go(PARENTS[page] ?? page, { run: event.target.value });
   });
-  listen(() => current?.keys ?? {});
+  listen(() => keys);
   poller.addEventListener("connection", ({ detail }) => showConnection(detail));
   poller.addEventListener("state", drawLive);
   poller.addEventListener("change", ({ detail }) => hearChange(detail));

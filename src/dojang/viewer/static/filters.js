@@ -30,7 +30,9 @@ export class Filters {
   /** Draws the filters with the values there are; the one with the focus keeps it. */
   draw(facets, params = this.params) {
     const active = this.element.contains(document.activeElement) ? document.activeElement : null;
-    if (active?.matches("input[type=number], input[type=text]") && active.value !== params[active.dataset.key]) return;
+    const typing =
+      active?.matches("input[type=number], input[type=text]") && active.value !== params[active.dataset.key];
+    if (typing && params === this.params) return; // new counts can wait
     this.params = params;
     if (active !== this.search) this.search.value = params.q;
     const kinds = Object.keys(facets.kinds ?? {});

@@ -23,7 +23,7 @@ export function listen(keys) {
     if (event.key === "?") return openHelp();
     if (event.key === "Enter" && event.target.closest("a, button, summary, [role=button]")) return;
     const act = keys()[event.key];
-    if (!act) return;
+    if (typeof act !== "function") return;
     event.preventDefault();
     act(event);
   });

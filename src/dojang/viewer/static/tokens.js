@@ -123,9 +123,12 @@ export class TokenView {
   }
 
   #listen() {
+    let pointer = "";
     this.text.addEventListener("pointerover", (event) => {
       const span = event.target.closest(".tok");
-      if (span) this.#show(Number(span.dataset.place));
+      const moved = pointer !== `${event.screenX} ${event.screenY}`; // not so when text scrolls under the pointer
+      pointer = `${event.screenX} ${event.screenY}`;
+      if (span && moved) this.#show(Number(span.dataset.place));
     });
     this.text.addEventListener("pointerleave", () => this.#show(-1));
     this.text.addEventListener("blur", () => this.#show(-1));

@@ -211,8 +211,11 @@ class ListPosition {
     if (!this.params) await this.#find();
     const at = (this.at ?? 0) + by;
     if (at < 0) return;
+    const before = this.at;
+    this.at = at; // for a key that is pressed again before the next sample is there
     const { rows } = await get(runPath(this.run, "rollouts"), { ...this.params, offset: at, limit: 1 });
-    if (rows.length) go("rollout", { ...sampleParams(this.run, rows[0]), at });
+    if (!rows.length) this.at = before;
+    else if (this.at === at) go("rollout", { ...sampleParams(this.run, rows[0]), at });
   }
 
   async #find() {
