@@ -102,6 +102,9 @@ class Renderer(Protocol):
     def text_of(self, messages: Sequence[Message], reply: Sequence[int]) -> str:
         """Text of a sampled reply, without the token that ends a turn."""
 
+    def token_texts(self, tokens: Sequence[int]) -> list[str]:
+        """Text of each token."""
+
     def fits(self, length: int) -> bool:
         """Whether a completion fits after `length` tokens."""
 

@@ -52,6 +52,8 @@ class Message:
     content: str
     name: str = ""
     """Name of the tool, for the role `tool`."""
+    tool_calls: tuple[tuple[str, str], ...] = ()
+    """Name and JSON arguments of tool calls that are not part of `content`, for the role `assistant`."""
 
 
 def plain_prompt(messages: Sequence[Message]) -> str | None:

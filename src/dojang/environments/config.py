@@ -2,6 +2,7 @@
 
 from typing import TypeAlias
 
+from dojang.environments.agent import AgentConfig
 from dojang.environments.calculator import CalculatorConfig
 from dojang.environments.custom import CustomEnvironmentConfig
 from dojang.environments.python_tool import PythonToolConfig
@@ -11,5 +12,5 @@ from dojang.environments.search import SearchConfig
 __all__ = ["EnvironmentConfig"]
 
 EnvironmentConfig: TypeAlias = (
-    CalculatorConfig | PythonToolConfig | RepairConfig | SearchConfig | CustomEnvironmentConfig
+    AgentConfig | CalculatorConfig | PythonToolConfig | RepairConfig | SearchConfig | CustomEnvironmentConfig
 )

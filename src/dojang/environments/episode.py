@@ -8,51 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dojang.environments.base import Step
+from dojang.environments.token_stream import TokenStream
 from dojang.protocols import Renderer, TooLong
-from dojang.types import Completion, Finish, Message, Outcome, Sample, Span, Turn, Verdict
+from dojang.types import Completion, Finish, Message, Outcome, Sample, Verdict
 
 __all__ = ["Episode"]
 
 _SOLVED = 1.0
 """Sum of rewards from which on an episode counts as accepted, if the environment does not say."""
-
-
-class _Stream:
-    """Tokens of a conversation: prompt, sampled replies, and the environment's messages between them."""
-
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self.tokens = list(prompt)
-        self.mask = [False] * len(self.tokens)
-        self.logprobs = [0.0] * len(self.tokens)
-        self.spans: list[Span] = []
-        self.turns: list[Turn] = []
-        self.texts: list[str] = []
-        self.finish: Finish = "stop"
-
-    def extend(self, tokens: Sequence[int], role: str, text: str, logprobs: Sequence[float] | None = None) -> None:
-        """Appends a turn; with log-probs it was sampled."""
-        start = len(self.tokens)
-        self.tokens += tokens
-        self.mask += [logprobs is not None] * len(tokens)
-        self.logprobs += [0.0] * len(tokens) if logprobs is None else logprobs
-        self.turns.append(Turn(role, start, len(self.tokens)))
-        self.texts.append(text)
-
-    def sample(self, verdict: Verdict, index: int, part: int, temperature: float) -> Sample:
-        return Sample(
-            tokens=self.tokens,  # type: ignore[arg-type]  # Sample makes arrays
-            mask=self.mask,  # type: ignore[arg-type]
-            logprobs=self.logprobs,  # type: ignore[arg-type]
-            text="\n".join(self.texts),
-            finish=self.finish,
-            version=self.spans[0].version if self.spans else 0,
-            verdict=verdict,
-            index=index,
-            turn=part,
-            temperature=temperature,
-            spans=tuple(self.spans),
-            turns=tuple(self.turns),
-        )
 
 
 class Episode:
@@ -61,7 +24,7 @@ class Episode:
     def __init__(self, index: int, temperature: float) -> None:
         self.index = index
         self._temperature = temperature
-        self._streams: list[_Stream] = []
+        self._streams: list[TokenStream] = []
         self._messages: list[Message] = []
         """The conversation before the reply that was sampled last."""
         self._reply: tuple[int, ...] = ()
@@ -77,15 +40,15 @@ class Episode:
     def begin(self, messages: Sequence[Message], prompt: Sequence[int]) -> None:
         """Starts the conversation."""
         self._messages = list(messages)
-        self._streams.append(_Stream(prompt))
+        self._streams.append(TokenStream(prompt))
+
+    def add_streams(self, streams: Sequence[TokenStream]) -> None:
+        """Adds streams that were recorded elsewhere."""
+        self._streams += streams
 
     def add_reply(self, completion: Completion) -> None:
         """Appends sampled tokens."""
-        stream, start = self._streams[-1], len(self.tokens)
-        spans = completion.spans or (Span(completion.version, 0, len(completion.tokens)),)
-        stream.spans += [Span(each.version, start + each.start, start + each.end) for each in spans]
-        stream.extend(completion.tokens, "assistant", completion.text, completion.logprobs)
-        stream.finish = completion.finish
+        self._streams[-1].add_reply(completion)
         self._reply = completion.tokens
 
     def add_step(self, step: Step) -> None:
@@ -106,7 +69,7 @@ class Episode:
                 prompt = renderer.render(self._messages)
             except TooLong:
                 return False
-            self._streams.append(_Stream(prompt))
+            self._streams.append(TokenStream(prompt))
             return True
         if not renderer.fits(len(self.tokens) + len(tokens)):
             return False
@@ -134,7 +97,7 @@ class Episode:
         """Returns one sample per stream, all with the verdict of the episode. A stream without replies, which an
         episode that failed may have, is only recorded if there is no other."""
         verdict = self._verdict()
-        streams = [each for each in self._streams if each.turns] or self._streams[:1] or [_Stream(())]
+        streams = [each for each in self._streams if each.turns] or self._streams[:1] or [TokenStream(())]
         return [each.sample(verdict, self.index, part, self._temperature) for part, each in enumerate(streams)]
 
     def _verdict(self) -> Verdict:

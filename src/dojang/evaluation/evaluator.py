@@ -92,6 +92,14 @@ class Evaluator:
             )
         )
 
+    async def policy(self, config: RunConfig, sampling: Sampling) -> RolloutPolicy:
+        """Returns the policy, for other workflows."""
+        await self._load()
+        remedy = "shorten the conversation"
+        return RolloutPolicy(
+            self._engine, make_renderer(config, self._tokenizer, self._settings, "max_tokens", remedy), sampling
+        )
+
     async def _load(self) -> None:
         """Sends the weights to an engine that does not load them from disk, once."""
         if self._publish:

@@ -5,6 +5,7 @@ A plain-text prompt (messages of the role `text`) is tokenised without the chat 
 
 import copy
 import inspect
+import json
 import unicodedata
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -155,6 +156,10 @@ class ChatRenderer:
             tokens.pop()
         return str(self._tokenizer.decode(tokens))
 
+    def token_texts(self, tokens: Sequence[int]) -> list[str]:
+        """Returns the text of each token; joined, they may differ from the text where a character has several."""
+        return [str(self._tokenizer.decode([token])) for token in tokens]
+
     def fits(self, length: int) -> bool:
         """Returns whether a completion of `max_tokens` fits the context after `length` tokens."""
         return self._context is None or length + self._max_tokens <= self._context
@@ -243,9 +248,16 @@ class ChatRenderer:
         return text
 
 
-def _as_dict(message: Message) -> dict[str, str]:
-    found = {"role": message.role, "content": message.content}
-    return {**found, "name": message.name} if message.name else found
+def _as_dict(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.name:
+        found["name"] = message.name
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {"type": "function", "function": {"name": name, "arguments": json.loads(arguments)}}
+            for name, arguments in message.tool_calls
+        ]
+    return found
 
 
 def _after(whole: str, start: str) -> str | None:

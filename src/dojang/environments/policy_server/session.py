@@ -1,0 +1,243 @@
+"""A session: one episode of an agent. Samples replies and records their tokens.
+
+Each reply extends the token stream of the conversation that its request continues (history.py). Requests may overlap:
+the order in which they arrive decides their random numbers and the order of the streams.
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dojang.core.errors import ConfigError
+from dojang.environments.base import Step
+from dojang.environments.policy_server.fields import invalid
+from dojang.environments.policy_server.history import History, Place, Prompt, shown_with
+from dojang.environments.policy_server.requests import Choice, PolicyReply, PolicyRequest, RequestRefused
+from dojang.environments.policy_server.show import show
+from dojang.environments.token_stream import TokenStream
+from dojang.protocols import Renderer, TooLong
+from dojang.types import Completion, Sampling
+from dojang.workflows.batched_turns import TurnBarrier
+from dojang.workflows.section import RolloutPolicy
+
+__all__ = ["ClientSampling", "Session", "SessionRules"]
+
+ClientSampling = Literal["refuse", "ignore", "allow"]
+"""What happens to a request with other sampling parameters than the session's."""
+REQUEST_STREAM = 2**35
+"""Distance between the seeds of two requests, so that each request of a session has its own random numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRules:
+    """Limits of a session."""
+
+    max_turns: int
+    """Largest number of requests."""
+    client_sampling: ClientSampling = "refuse"
+
+
+class Session:
+    """State of one session."""
+
+    def __init__(
+        self, policy: RolloutPolicy, rules: SessionRules, *, place: int = 0, barrier: TurnBarrier | None = None
+    ) -> None:
+        """`place` is the number of the sample within the run: with the number of a request it selects the random
+        stream. Requests of all sessions with the same barrier are sampled together."""
+        self.result: Step | None = None
+        """Reward that was posted."""
+        self.ended = ""
+        """Reason why the session takes no more requests."""
+        self.limit = ""
+        """Limit that a request exceeded: of the context, or of the number of requests."""
+        self.failure: BaseException | None = None
+        """Failure of the engine."""
+        self.ignored: dict[str, float] = {}
+        """Sampling parameters of clients that were not used."""
+        self._policy, self._rules, self._place, self._barrier = policy, rules, place, barrier
+        self._history = History()
+        self._streams: list[tuple[tuple[int, int], TokenStream]] = []
+        self._requests = 0
+        self._running: set[asyncio.Future[Any]] = set()
+
+    @property
+    def streams(self) -> list[TokenStream]:
+        """Token streams, in the order of their first requests."""
+        return [stream for _, stream in sorted(self._streams, key=lambda each: each[0])]
+
+    @property
+    def temperature(self) -> float:
+        return self._policy.sampling.temperature
+
+    @property
+    def busy(self) -> bool:
+        """Whether replies are being sampled."""
+        return bool(self._running)
+
+    def end(self, reason: str, result: Step | None = None) -> None:
+        """Takes no more requests, and drops those that run."""
+        if self.ended:
+            return
+        self.ended, self.result = reason, result
+        for each in self._running:
+            each.cancel()
+
+    async def ask(self, request: PolicyRequest) -> PolicyReply:
+        """Samples replies. Raises RequestRefused."""
+        self._check_open()
+        if self._requests >= self._rules.max_turns:
+            self.limit = f"the agent sent more than workflow.max_turns={self._rules.max_turns} requests"
+            raise invalid(self.limit, code="max_turns")
+        sampling = self._sampling(request)
+        tools = json.dumps(request.tools, sort_keys=True) if request.tools else ""
+        renderer = self._renderer(request)
+        prompt = self._prompt(request, renderer, tools)
+        number, self._requests = self._requests, self._requests + 1
+        place = self._claim(prompt, sampling)
+        seeded = self._seeded(request, sampling, number)
+        try:
+            completions = await self._generate(prompt.tokens, request.n, seeded)
+            self._check_open()
+        except BaseException:
+            if place is not None:
+                place.continued = False
+            raise
+        choices = [
+            show(each, renderer.token_texts(each.tokens), bool(request.tools), f"{number}_{at}")
+            for at, each in enumerate(completions)
+        ]
+        for at, choice in enumerate(choices):
+            self._record(prompt, choice, place if at == 0 else None, (number, at), tools, sampling)
+        return PolicyReply(secrets.token_hex(12), prompt.tokens, tuple(choices))
+
+    def _check_open(self) -> None:
+        if self.ended:
+            raise RequestRefused(409, f"the session has ended: {self.ended}", "session_ended")
+
+    def _renderer(self, request: PolicyRequest) -> Renderer:
+        renderer = self._policy.renderer
+        try:
+            return renderer.with_tools(request.tools) if request.tools else renderer
+        except ConfigError as error:
+            raise invalid(str(error), "tools", "unsupported_value") from error
+
+    def _prompt(self, request: PolicyRequest, renderer: Renderer, tools: str) -> Prompt:
+        """Returns the tokens to sample from. Raises RequestRefused if no reply fits the context after them."""
+        try:
+            if request.prompt is not None:
+                prompt = self._history.tokens_of(request.prompt)
+            else:
+                prompt = self._history.prompt_of(request.messages, renderer, tools)
+            if not renderer.fits(len(prompt.tokens)):
+                raise TooLong(f"a conversation of {len(prompt.tokens)} tokens does not fit the context")
+        except TooLong as error:
+            self.limit = str(error)
+            raise invalid(str(error), "messages", "context_length_exceeded") from error
+        except ConfigError as error:  # the chat template cannot write this conversation
+            raise invalid(str(error), "messages") from error
+        return prompt
+
+    def _sampling(self, request: PolicyRequest) -> Sampling:
+        """Returns the sampling parameters: those of the session, unless clients may choose their own."""
+        own = self._policy.sampling
+        given = {key: value for key, value in request.sampling.items() if value != getattr(own, key) or key == "seed"}
+        if self._rules.client_sampling != "allow":
+            given.pop("seed", None)  # the run's own random numbers
+        if given and self._rules.client_sampling == "refuse":
+            asked = ", ".join(f"{key}={value:g}" for key, value in given.items())
+            used = ", ".join(f"{key}={getattr(own, key):g}" for key in given)
+            raise invalid(
+                f"{asked}: rollouts of this run are sampled with {used}, as the trainer expects; leave it out of the "
+                "request, or set workflow.client_sampling=ignore",
+                next(iter(given)),
+                "unsupported_value",
+            )
+        if self._rules.client_sampling == "ignore":
+            self.ignored.update(given)
+            given = {}
+        limit = own.max_tokens if request.max_tokens is None else min(request.max_tokens, own.max_tokens)
+        stop = (*own.stop, *request.stop)
+        return replace(own, max_tokens=limit, stop=stop, **_typed(given))
+
+    def _seeded(self, request: PolicyRequest, sampling: Sampling, number: int) -> Sampling:
+        """Returns the sampling parameters with the random stream of a request: that of the sample and the number of the
+        request, unless the client chose a seed."""
+        if "seed" in request.sampling and self._rules.client_sampling == "allow":
+            return sampling
+        return replace(sampling, seed=sampling.seed + (number + 1) * REQUEST_STREAM, prompt_index=self._place)
+
+    def _claim(self, prompt: Prompt, sampling: Sampling) -> Place | None:
+        """Returns the place whose stream the reply will extend; None if it starts a stream of its own, since another
+        reply continues that place or was sampled differently."""
+        place = prompt.place
+        if place is None or place.continued or place.sampling != _distribution(sampling):
+            return None
+        place.continued = True
+        return place
+
+    async def _generate(self, tokens: tuple[int, ...], n: int, sampling: Sampling) -> list[Completion]:
+        """Samples in a task that `end` can cancel."""
+        running = asyncio.ensure_future(self._wait_and_sample(tokens, n, sampling))
+        self._running.add(running)
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if self.ended:
+                self._check_open()
+            raise
+        finally:
+            self._running.discard(running)
+
+    async def _wait_and_sample(self, tokens: tuple[int, ...], n: int, sampling: Sampling) -> list[Completion]:
+        if self._barrier is not None:
+            await self._barrier.wait_turn(self._place)
+        try:
+            return await self._policy.engine.generate(tokens, n, sampling)
+        except Exception as error:  # no fault of the agent: it fails the run, as in other workflows
+            self.failure = error
+            raise RequestRefused(500, f"sampling failed ({type(error).__name__})", "engine_failed") from error
+
+    def _record(
+        self,
+        prompt: Prompt,
+        choice: Choice,
+        place: Place | None,
+        order: tuple[int, int],
+        tools: str,
+        sampling: Sampling,
+    ) -> None:
+        """Appends the reply to the stream of its conversation, or to a new one."""
+        if place is None:
+            stream = TokenStream(prompt.tokens)
+            self._streams.append((order, stream))
+        else:
+            stream = place.stream
+            text = "\n".join(f"[{each.role}] {each.content}" for each in prompt.more)
+            role = prompt.more[-1].role if prompt.more else "user"
+            stream.extend(prompt.tokens[len(place.tokens) :], role, text)
+        stream.add_reply(choice.completion)
+        reply = choice.completion.tokens
+        self._history.places.append(
+            Place(
+                shown_with(prompt, choice.message),
+                prompt.messages,
+                reply,
+                prompt.tokens + reply,
+                tools,
+                _distribution(sampling),
+                stream,
+            )
+        )
+
+
+def _typed(given: Mapping[str, float]) -> dict[str, Any]:
+    return {key: int(value) if key in ("seed", "top_k") else value for key, value in given.items()}
+
+
+def _distribution(sampling: Sampling) -> tuple[object, ...]:
+    """Returns the parameters that change log-probs."""
+    return (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p)
