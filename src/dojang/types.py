@@ -53,7 +53,7 @@ class Message:
     name: str = ""
     """Name of the tool, for the role `tool`."""
     tool_calls: tuple[tuple[str, str], ...] = ()
-    """Name and JSON arguments of tool calls that are not part of `content`, for the role `assistant`."""
+    """(name, JSON arguments) of tool calls that are not part of `content`, for the role `assistant`."""
 
 
 def plain_prompt(messages: Sequence[Message]) -> str | None:
@@ -88,8 +88,7 @@ class StopLine:
     begins: tuple[str, ...]
     """Strings of which one is in such a line; `end` is only called when one has been sampled."""
     end: Callable[[str], int | None]
-    """Position at which a text ends; None if it goes on. A function of a module, so that it can be sent to engines in
-    other processes."""
+    """Position at which a text ends; None if it goes on. A function of a module: other processes need to find it."""
     whole_line: bool = False
     """Whether the line must be complete: sampling goes on up to its line break."""
 

@@ -16,5 +16,11 @@ python_tool     a sandboxed Python interpreter as a tool
 search          search over a corpus as a tool (bm25)
 custom          a user's environment, by `package.module:Class`
 
-Documented in docs/environments.md.
+token_stream    tokens, log-probs and weight versions of a conversation
+agent           settings of agents: programs that use the policy over HTTP
+agent_workflow  the workflow: a session of the policy for each agent
+agent_process   agents that are programs
+policy_server   the policy behind the APIs of OpenAI and Anthropic
+
+Documented in docs/environments.md and docs/agents.md.
 """

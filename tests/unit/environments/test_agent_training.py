@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +11,7 @@ import pytest
 import dojang
 from dojang.environments.agent_workflow import AgentClient
 
-CLIENT = openai.OpenAI(base_url="http://127.0.0.1:1", api_key="none", http_client=httpx.Client())
+CLIENT = openai.OpenAI(base_url="http://127.0.0.1:1", api_key="none")
 SHAPE: dict[str, Any] = {
     "rollout": {"prompts_per_step": 2, "group_size": 4, "max_tokens": 16},
     "eval": {"problems": 2, "every": 10},

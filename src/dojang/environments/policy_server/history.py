@@ -1,4 +1,4 @@
-"""What a session has sampled: finds the conversation that a request continues.
+"""History of a session: finds the conversation that a request continues.
 
 A client sends the whole conversation with every request, often in another form than it was sampled: tool calls as JSON
 instead of the text that the model wrote. A request that begins with a conversation that was shown to the client

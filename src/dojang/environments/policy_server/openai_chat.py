@@ -17,7 +17,16 @@ from dojang.environments.policy_server.fields import (
 from dojang.environments.policy_server.openai_messages import read_messages, read_tools
 from dojang.environments.policy_server.requests import Choice, PolicyReply, PolicyRequest
 
-__all__ = ["chat_chunks", "chat_reply", "chat_request", "logprob_entries", "read_sampling", "usage"]
+__all__ = [
+    "MOST_CHOICES",
+    "NEUTRAL",
+    "chat_chunks",
+    "chat_reply",
+    "chat_request",
+    "pieces",
+    "read_sampling",
+    "usage",
+]
 
 NEUTRAL = {
     "frequency_penalty": (0,),

@@ -26,7 +26,7 @@ from dojang.workflows.section import RolloutPolicy
 __all__ = ["ClientSampling", "Session", "SessionRules"]
 
 ClientSampling = Literal["refuse", "ignore", "allow"]
-"""What happens to a request with other sampling parameters than the session's."""
+"""Treatment of requests with other sampling parameters than the session's."""
 REQUEST_STREAM = 2**35
 """Distance between the seeds of two requests, so that each request of a session has its own random numbers."""
 
