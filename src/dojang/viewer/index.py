@@ -107,16 +107,16 @@ class Snapshot:
 
     def sorted_places(self, sort: str, places: Places) -> Places:
         """These positions in an order."""
-        return places[np.lexsort((self.columns["tie"][places], self.keys(sort)[places]))]
+        return places[np.lexsort((self.columns["tie"][places], self.keys(sort, places)))]
 
-    def keys(self, sort: str) -> NDArray[np.float64]:
+    def keys(self, sort: str, places: Places | slice = slice(None)) -> NDArray[np.float64]:
         """Numbers that sort rows into an order, apart from ties."""
         column = sort.removeprefix("-")
-        values = self.columns[column]
+        values = self.columns[column][places]
         if column in NAMES:
             values = self.names.ranks(column)[values]
+        missing = np.isnan(values) if values.dtype == np.float64 else values == NULL
         keys = values.astype(np.float64)
-        missing = np.isnan(keys) | (keys == NULL)
         return np.where(missing, np.inf, -keys if sort.startswith("-") else keys)
 
     def with_rows(self, new: Mapping[str, NDArray[Any]]) -> "Snapshot":

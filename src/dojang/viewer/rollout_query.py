@@ -112,8 +112,11 @@ def _walk(order: Places, matches: NDArray[np.bool_], offset: int, limit: int) ->
 
 
 def find_rows(rows: Snapshot, ids: Mapping[str, int]) -> Places:
-    """Positions of the rows with these step, prompt_index, index, ..., in order."""
-    found = np.flatnonzero(reduce(np.logical_and, (rows.columns[name] == value for name, value in ids.items())))
+    """Positions of the rows with these step, prompt_index, index, ..., in order. The first one named reads all rows."""
+    (first, wanted), *rest = ids.items()
+    found = np.flatnonzero(rows.columns[first] == wanted)
+    for name, value in rest:
+        found = found[rows.columns[name][found] == value]
     return found[np.argsort(rows.columns["tie"][found])]
 
 

@@ -29,6 +29,8 @@ _PATIENCE_S = 20.0
 """A search that was not asked for in this time pauses."""
 _FIRST_S = 0.3
 """Time that a request waits for a search to end, so that a short one needs no second request."""
+_ENOUGH = 100
+"""Matches that fill a page: a request does not wait for more."""
 _LONGEST = 1000
 _UNREADABLE = (OSError, KeyError, ValueError, pa.ArrowException, RunDirError)
 
@@ -41,6 +43,13 @@ class Found:
     files: dict[int, NDArray[np.int64]] = field(default_factory=dict)
     """Matching rows of each file that was searched."""
     asked: float = 0.0
+    count: int = 0
+    """Number of matches, also of files that are gone."""
+
+    def add(self, number: int, rows: NDArray[np.int64]) -> None:
+        """Notes the matching rows of a file."""
+        self.files[number] = rows
+        self.count += len(rows)
 
     def matches(self, rows: Snapshot) -> NDArray[np.bool_]:
         """Which rows of the index match."""
@@ -75,7 +84,7 @@ class Searches:
                 self._thread = Thread(target=self._run, name="search", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._closed or not self._left(found), _FIRST_S)
+            self._changed.wait_for(lambda: self._closed or found.count >= _ENOUGH or not self._left(found), _FIRST_S)
         files = list(self._index.indexed)
         done = sum(number in found.files for number in files)
         matches = sum(len(found.files[number]) for number in files if number in found.files)
@@ -106,7 +115,9 @@ class Searches:
             for file in left:
                 if self._closed or self._current is not search or time.monotonic() - search.asked > _PATIENCE_S:
                     break
-                search.files[file.number] = self._search(file, search.text)
+                search.add(file.number, self._search(file, search.text))
+                with self._changed:
+                    self._changed.notify_all()
 
     def _search(self, file: IndexedFile, text: str) -> NDArray[np.int64]:
         """Rows of a file that have the text; none if it cannot be read."""
