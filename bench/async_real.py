@@ -25,7 +25,7 @@ from dojang.planning.overlap import overlap_gain
 from dojang.planning.shapes import find_shape
 from dojang.planning.this_machine import this_machine
 from dojang.planning.tokens_per_step import Lengths
-from dojang.protocols import Task, Tracker
+from dojang.protocols import Task, TokenValues, Tracker
 from dojang.types import Completion, Group, Metrics, Outcome, Problem, Sampling, Verdict
 from lengths import geometric
 
@@ -123,6 +123,9 @@ class Kept:
 
     def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
         self._tracker.groups(step, split, groups)
+
+    def token_values(self, step: int, values: Sequence[TokenValues]) -> None:
+        self._tracker.token_values(step, values)
 
     def close(self) -> None:
         self._tracker.close()

@@ -17,7 +17,7 @@ from dojang.loop.rollout_workers import LocalWorkers
 from dojang.loop.run import Run
 from dojang.loop.run_state import State
 from dojang.loop.train import train
-from dojang.protocols import Trainer
+from dojang.protocols import TokenValues, Trainer
 from dojang.types import Completion, Group, Message, Metrics, Outcome, Problem, Sample, Sampling, Verdict
 
 __all__ = ["CASES", "MODES", "Case", "Measured", "measure"]
@@ -134,6 +134,9 @@ class StandInTrainer:
 
     async def publish(self, version: int) -> None: ...
 
+    async def take_token_values(self) -> Sequence[TokenValues]:
+        return ()
+
     async def save(self, path: Path) -> None: ...
 
 
@@ -148,6 +151,8 @@ class Tracker:
             self.rows.append(values)
 
     def groups(self, step: int, split: str, groups: Sequence[Group]) -> None: ...
+
+    def token_values(self, step: int, values: Sequence[TokenValues]) -> None: ...
 
     def close(self) -> None: ...
 

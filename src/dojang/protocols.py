@@ -14,6 +14,8 @@ from dojang.programs import CallTest, IoTest, Judgement, Submission
 from dojang.types import Completion, Group, Message, Metrics, Problem, Sample, Sampling, Verdict
 
 if TYPE_CHECKING:  # the protocols are read by code that must not load torch
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Task",
     "TokenBatch",
     "TokenLoss",
+    "TokenValues",
     "TooLong",
     "Tracker",
     "Trainer",
@@ -298,6 +301,18 @@ class TrainsCritic(Algorithm, Protocol):
         """Value loss of each token; the trainer averages it over the tokens of the optimizer step."""
 
 
+@dataclass(frozen=True, slots=True)
+class TokenValues:
+    """The trainer's view of a sample: values per sampled token, from the forward pass of its first update."""
+
+    prompt_index: int
+    index: int
+    role: str
+    turn: int
+    logprobs: "NDArray[np.float32]"
+    entropies: "NDArray[np.float32]"
+
+
 class Trainer(Protocol):
     """Owns the trained weights and the optimizer."""
 
@@ -310,6 +325,10 @@ class Trainer(Protocol):
 
     async def skip_steps(self, count: int) -> None:
         """Advance the learning-rate schedule by `count` optimizer steps that had no gradient."""
+
+    async def take_token_values(self) -> Sequence[TokenValues]:
+        """Per-token log-probs and entropies that the forward passes of updates gave since the last call, a record per
+        sample; empty if they are not recorded (track.token_values)."""
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         """Log-probs of each sample's tokens under the current weights; 0 where the sample's mask is False."""
@@ -363,6 +382,9 @@ class Tracker(Protocol):
 
     def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
         """Record every sample of one step (`train`) or one evaluation (`test`)."""
+
+    def token_values(self, step: int, values: Sequence[TokenValues]) -> None:
+        """Record the trainer's log-probs and entropies of the samples of one step."""
 
     def close(self) -> None:
         """Flush and close files."""

@@ -117,6 +117,13 @@ def test_updates_equal_those_of_one_process(make: Callable[[], Student], groups:
         assert found == pytest.approx(wanted, abs=1e-10)
     for _ in range(2):
         assert student.step(groups) == pytest.approx(expected.step(groups), rel=1e-6, abs=1e-9)
+    recorded = student.do(student.trainer.take_token_values())
+    assert [(each.prompt_index, each.index) for each in recorded] == [
+        (at, index) for at in range(4) for index in (0, 1)
+    ]
+    for values, sample, told in zip(recorded, samples_of(groups), before, strict=True):  # of the first of both passes
+        assert values.logprobs.tolist() == pytest.approx(sample.sampled(told), abs=1e-5)
+    assert student.do(student.trainer.take_token_values()) == []
     after = student.do(student.trainer.score(samples_of(groups)))
     assert after != before
     for found, wanted in zip(after, expected.do(expected.trainer.score(samples_of(groups))), strict=True):

@@ -169,7 +169,8 @@ def _build(config: RunConfig, directory: RunDir) -> "tuple[Run, Prepared]":
     import_build()
     from dojang.build import assemble
 
-    prepared = assemble.prepare(config)
+    track = config.track.model_copy(update={"token_values": "none"})  # no tracker takes them
+    prepared = assemble.prepare(config.model_copy(update={"track": track}))
     try:
         return assemble.build(prepared.config, prepared, directory, Console(quiet=True)), prepared
     except BaseException:

@@ -11,6 +11,7 @@ rollout_worker.py    rollout workers in other processes
 worker_config.py     settings of a rollout worker
 model_description.py  compares models and tokenizers of trainer and rollout workers
 serve_worker.py      the work of one of them
+vocabulary.py        bytes of tokens, for readers of the run directory
 workflows.py         training and evaluation workflows
 sampling.py          sampling parameters of training and evaluation
 benchmarks.py        further evaluation sets (eval.benchmarks)

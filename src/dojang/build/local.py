@@ -228,6 +228,7 @@ class LocalPolicy:
             critic=critic,
             teacher=teacher,
             ranks=self._ranks,
+            token_values=config.track.token_values == "all",
         )
         engine = config.rollout.engine
         if self._reservations is not None and numeric.device.type == "cuda" and engine.copies_trainer:

@@ -6,6 +6,7 @@ paths.py        cache and output directories
 run_dir.py      layout of a run directory; atomic writes
 run_files.py    files of a run, in a directory or in S3
 rollout_schema.py  Arrow schema of its rollout files
+mask_secrets.py  masks secrets in environment variables and commands
 safe_text.py    text of models, escaped and shortened to print
 section.py      base class of configuration sections
 progress.py     progress bars in a terminal

@@ -1,8 +1,8 @@
-"""Columns of the rollout files of a run directory, a row per sample."""
+"""Columns of the rollout files and of the token values of a run directory, a row per sample."""
 
 import pyarrow as pa
 
-__all__ = ["ROLLOUT_COLUMNS", "rollout_schema"]
+__all__ = ["ROLLOUT_COLUMNS", "rollout_schema", "token_values_schema"]
 
 ROLLOUT_COLUMNS: dict[str, str] = {
     "step": "int32",
@@ -65,3 +65,10 @@ def rollout_schema() -> pa.Schema:
         "list<test>": pa.list_(pa.struct(_TEST.items())),
     }
     return pa.schema([(name, types[kind]) for name, kind in ROLLOUT_COLUMNS.items()])
+
+
+def token_values_schema() -> pa.Schema:
+    """Returns the columns of the trainer's log-probs and entropies: a value per sampled token, in the order of the
+    tokens. The first four columns find the sample in the rollout file of the same step."""
+    key = {"prompt_index": pa.int64(), "index": pa.int32(), "role": pa.string(), "turn": pa.int32()}
+    return pa.schema({**key, "trainer_logprobs": pa.list_(pa.float32()), "entropies": pa.list_(pa.float32())})

@@ -5,9 +5,14 @@
       run.json                        the recipe's name, and the overrides given at the start and on resume
       config.yaml                     the resolved configuration
       config.1.yaml                   the configuration before the first change on resume; config.2.yaml, ...
+      environment.json                versions, machine and command of each start (runs/environment.py)
       metrics.jsonl                   one object per step: {"step": 3, "critic/rewards/mean": 0.4, ...}
       rollouts/train-000003.parquet   every sample of a training step (core/rollout_schema.py)
       rollouts/test-000000.parquet    every sample of an evaluation (test-NAME-000000.parquet: on the benchmark NAME)
+      timeline.jsonl                  what trainer, engine and rollout workers did when (loop/timeline.py)
+      token_values/train-000003.parquet   the trainer's log-probs and entropies of a training step
+      vocabulary.parquet              bytes and names of the model's tokens (vocabulary-tester.parquet: of another
+                                      tokenizer of that role)
       rollouts.journal                judged groups since the last checkpoint (loop/journal.py; asynchronous runs)
       checkpoints/step-000020/        a Hugging Face model (or adapter) directory + optimizer/ + state.json + files.json
                                       (+ critic/; + tester/, the same of a second model)
@@ -94,8 +99,16 @@ class RunDir:
         return self.path / "run.json"
 
     @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def timeline(self) -> Path:
+        return self.path / "timeline.jsonl"
 
     @property
     def chart(self) -> Path:
@@ -115,6 +128,9 @@ class RunDir:
     def rollouts(self, split: str, step: int) -> Path:
         return self.path / "rollouts" / f"{split}-{step:06d}.parquet"
 
+    def token_values(self, split: str, step: int) -> Path:
+        return self.path / "token_values" / f"{split}-{step:06d}.parquet"
+
     def rollout_steps(self) -> dict[str, list[int]]:
         """Steps with rollouts, in order, by split: train, test, or test-NAME of the benchmark NAME."""
         found: dict[str, list[int]] = {}
@@ -123,6 +139,10 @@ class RunDir:
             if number.isdecimal():
                 found.setdefault(split, []).append(int(number))
         return {split: sorted(steps) for split, steps in sorted(found.items())}
+
+    def vocabulary(self, role: str = "") -> Path:
+        """Bytes of the tokens: of the run's first model, or of a role with another tokenizer."""
+        return self.path / (f"vocabulary-{role}.parquet" if role else "vocabulary.parquet")
 
     @property
     def journal(self) -> Path:
@@ -262,10 +282,11 @@ class RunDir:
     def rewind(self, step: int, evaluated: Mapping[str, int]) -> None:
         """Drops the records of steps after `step`, and of evaluations after the step in `evaluated`, by benchmark (""
         for the held-out split): the resumed run repeats them."""
-        if self.metrics.exists():
-            lines = self.metrics.read_bytes().splitlines(keepends=True)
-            write_atomic(self.metrics, b"".join(line for line in lines if _upto(line, step, evaluated)))
-        for path in (self.path / "rollouts").glob("*-*.parquet"):
+        for path in (self.metrics, self.timeline):
+            if path.exists():
+                lines = path.read_bytes().splitlines(keepends=True)
+                write_atomic(path, b"".join(line for line in lines if _upto(line, step, evaluated)))
+        for path in itertools.chain(*((self.path / each).glob("*-*.parquet") for each in ("rollouts", "token_values"))):
             split, _, number = path.stem.rpartition("-")
             last = step if split == "train" else evaluated.get(split.removeprefix("test").removeprefix("-"), -1)
             if int(number) > last:

@@ -20,6 +20,7 @@ rollout_queue         leases of prompts to rollout workers, their deliveries, ba
 ledger                states of the prompts drawn: which may start, which are the next batch
 journal               judged groups on disk between checkpoints
 group_codec           groups as bytes: in checkpoints, in the rollout journal, from rollout workers
+timeline              what trainer, engine and rollout workers did when
 watchdog              says who waits for whom when nothing progresses
 health_check          stops a run whose rewards carry no signal; warns of completions that are cut or run on
 endings               counts completions that are cut or run on after their answer

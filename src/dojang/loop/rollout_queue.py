@@ -62,14 +62,17 @@ class RolloutQueue:
         *,
         has_signal: Callable[[Group], bool],
         lease_s: float = math.inf,
+        on_holders: Callable[[Collection[str]], None] = lambda workers: None,
     ) -> None:
         """`has_signal` tells whether the rewards of a group differ; `lease_s` is the time after which a lease that is
-        not renewed is lost (workers in this process need no limit)."""
+        not renewed is lost (workers in this process need no limit). `on_holders` is told which workers hold leases,
+        whenever that changes."""
         self.ledger = ledger
         self._journal = journal
         self._has_signal = has_signal
         self._lease_s = lease_s
         self._leases: dict[int, _Held] = {}
+        self._on_holders, self._holders = on_holders, set[str]()
         self._present: dict[str, float] = {}
         """Workers that have entered, and the time of their last sign of life."""
         self._asking: Counter[str] = Counter()
@@ -334,6 +337,9 @@ class RolloutQueue:
         self._notify()
 
     def _note_idle(self) -> None:
+        if self._holders != (holders := {held.worker for held in self._leases.values()}):
+            self._holders = holders
+            self._on_holders(holders)
         if self._leases:
             self._idle_s, self._idle_since = self.idle_s, None
         elif self._idle_since is None:

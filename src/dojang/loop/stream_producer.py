@@ -15,9 +15,10 @@ from dojang.loop.health_check import has_signal
 from dojang.loop.journal import Journal
 from dojang.loop.ledger import Ledger
 from dojang.loop.rollout import Batch
-from dojang.loop.rollout_queue import RolloutQueue
+from dojang.loop.rollout_queue import TRAINER, RolloutQueue
 from dojang.loop.run import Run
 from dojang.loop.run_state import State
+from dojang.loop.timeline import current_timeline
 from dojang.loop.weight_loader import WeightLoader
 from dojang.types import Group, Metrics
 
@@ -40,11 +41,13 @@ class StreamProducer:
         self._void: dict[int, Group] = {}
         """Groups without a signal that were replaced by others, for metrics and records."""
         self._rounds = run.algorithm.max_resample_rounds if run.distiller is None else 0
+        timeline = current_timeline()
         self.queue = RolloutQueue(
             _restore(run, state, self._rounds),
             Journal(run.directory.journal),
             has_signal=self._has_signal,
             lease_s=run.worker_timeout_s,
+            on_holders=lambda workers: None if timeline is None else timeline.hold(map(_timeline_name, workers)),
         )
 
     async def __aenter__(self) -> Self:
@@ -128,6 +131,10 @@ class StreamProducer:
         if self._rounds and not found:
             self._void[group.prompt_index] = group
         return found
+
+
+def _timeline_name(worker: str) -> str:
+    return "worker-local" if worker == TRAINER else f"worker-{worker}"
 
 
 def _restore(run: Run, state: State, rounds: int) -> Ledger:

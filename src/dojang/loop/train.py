@@ -28,6 +28,7 @@ from dojang.loop.run_state import State, write_state
 from dojang.loop.scheduled_eval import evaluate_due, is_due, is_eval_due
 from dojang.loop.stoppable import Stopped, or_stopped
 from dojang.loop.stream_producer import StreamProducer
+from dojang.loop.timeline import Timeline
 from dojang.loop.update import select_groups, update
 from dojang.loop.watchdog import Watchdog, activity
 
@@ -48,6 +49,7 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
     make = StreamProducer if run.workers else BatchProducer
     producer: Producer
     async with (
+        Timeline(run.directory.timeline, state.step, streams=bool(run.workers)) as timeline,
         make(run, state, loaded=state.step if synced else None) as producer,
         Watchdog(producer, run.directory.stall, run.stall_s),
     ):
@@ -65,6 +67,7 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
                     await or_stopped(stop, producer.settle())
                     await save_checkpoint(run, state, producer)
                     saved = state
+                timeline.flush(state.step)
                 if state.step >= run.steps:
                     return state
                 timer = StepTimer()
@@ -73,6 +76,7 @@ async def train(run: Run, state: State, stop: asyncio.Event) -> State:
                     batch = await or_stopped(stop, producer.next_batch())
                 state = await train_step(run, state, batch, timer, stop)
                 producer.learned()
+                timeline.flush(state.step)
             except Stopped:
                 if state != saved:
                     await _drain(state, producer)
@@ -114,6 +118,8 @@ async def train_step(run: Run, state: State, batch: Batch, timer: StepTimer, sto
         updated = {**distilled, **await update(run, trained)}
     with timer("publish"):
         await run.trainer.publish(state.step + 1)
+    if values := await run.trainer.take_token_values():
+        run.tracker.token_values(state.step + 1, values)
     figures = {
         **rollout_metrics(groups),
         **endings.metrics(),

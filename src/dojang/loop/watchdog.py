@@ -22,6 +22,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from dojang.loop.timeline import span
+
 __all__ = ["Watchdog", "activity"]
 
 logger = logging.getLogger(__name__)
@@ -65,16 +67,18 @@ class _Activity:
 
 @contextmanager
 def activity(name: str, prompt_index: int | None = None) -> Iterator[None]:
-    """Tells this run's watchdog, if it has one, what is being done. Leaving the context is progress."""
+    """Tells this run's watchdog and its timeline, if it has them, what is being done. Leaving the context is
+    progress."""
     watchdog = _current.get()
-    if watchdog is None:
-        yield
-        return
-    key = watchdog.begin(_Activity(name, prompt_index, time.monotonic()))
-    try:
-        yield
-    finally:
-        watchdog.end(key)
+    with span(name):
+        if watchdog is None:
+            yield
+            return
+        key = watchdog.begin(_Activity(name, prompt_index, time.monotonic()))
+        try:
+            yield
+        finally:
+            watchdog.end(key)
 
 
 class Watchdog:

@@ -2,6 +2,7 @@
 
 training.py  `dojang train`: run directory, signals, restarts, summary
 resume.py    settings of a run that starts or resumes, and which may change
+environment.py  versions, machine and command of each start
 stop.py      requests to stop: signals, or a call from another thread
 dry_run.py   `dojang train --dry-run`
 summary.py   summary.json, the chart and the closing report

@@ -29,6 +29,7 @@ from dojang.core.in_process import function_name, in_process
 from dojang.core.interrupt import exit_at_once
 from dojang.core.run_dir import RunDir
 from dojang.protocols import Judge
+from dojang.runs.environment import record_start
 from dojang.runs.resume import (
     Settings,
     check_directory,
@@ -126,6 +127,7 @@ def _start(directory: RunDir, settings: Settings, console: Console, stop: StopRe
         directory.lock()
         check_directory(directory, config, resume=resume)  # another process may have used it meanwhile
         write_settings(directory, settings, config)
+        record_start(directory, step_of(directory.last_checkpoint()))
         look = shlex.join([*_program(), "view", str(directory.path)])
         for line in (f"to resume: {again}", f"to look at it: {look}"):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -276,6 +278,7 @@ def _train(
     may_fail: bool,
 ) -> None:
     from dojang.build import assemble
+    from dojang.build.vocabulary import write_vocabularies
     from dojang.loop.run_state import State, load_state
 
     started = time.monotonic()
@@ -288,6 +291,7 @@ def _train(
         asyncio.run(wired.trainer.restore(found))
         console.print(f"resuming after step {state.step}", highlight=False)
 
+    write_vocabularies(directory, {role: tokenizer for role, (tokenizer, _) in prepared.renderers.items()})
     exporters.start()
 
     def conclude(status: str, error: BaseException | None = None) -> None:

@@ -18,9 +18,10 @@ from dojang.track.exporter import Exporters, Sink
 from dojang.track.mlflow import MlflowConfig, MlflowSink
 from dojang.track.wandb import WandbConfig, WandbSink
 
-__all__ = ["PrometheusConfig", "TestResults", "TrackConfig"]
+__all__ = ["PrometheusConfig", "TestResults", "TokenRecords", "TrackConfig"]
 
 TestResults = Literal["all", "failed", "none"]
+TokenRecords = Literal["all", "none"]
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -39,6 +40,8 @@ class TrackConfig(Section):
     test_results: TestResults = "all"
     """Results of single tests in the rollout files: all, of failed tests, or none. Outputs are kept of the first failed
     tests only."""
+    token_values: TokenRecords = "all"
+    """Trainer's log-prob and entropy of every trained token (token_values/train-NNNNNN.parquet): all, or none."""
     mlflow: MlflowConfig | None = None
     """Export to MLflow; also enabled by the environment variable MLFLOW_TRACKING_URI."""
     wandb: WandbConfig | None = None

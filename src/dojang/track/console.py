@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 
 from dojang.core.run_dir import ACCURACY, REWARD, SOURCE_ACCURACY, SOURCE_REWARD, evaluation_name
+from dojang.protocols import TokenValues
 from dojang.track.completions import choose, compact, detailed
 from dojang.types import Group, Metrics, Problem, Sample
 
@@ -79,6 +80,9 @@ class ConsoleTracker:
         """Keeps completions of an evaluation until its metrics come."""
         if split == "test":
             self._completions = choose(groups, self._most_completions)
+
+    def token_values(self, step: int, values: Sequence[TokenValues]) -> None:
+        """Prints nothing."""
 
     def close(self) -> None:
         if self._progress is not None:

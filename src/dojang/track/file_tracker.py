@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -10,13 +11,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerBase
 
-from dojang.core.rollout_schema import rollout_schema
+from dojang.core.rollout_schema import rollout_schema, token_values_schema
 from dojang.core.run_dir import RunDir, append_whole, disk_errors, write_atomic
+from dojang.protocols import TokenValues
 from dojang.track.config import TestResults
 from dojang.types import Group, Metrics, Outcome, Sample, TestResult
 
 __all__ = ["FileTracker"]
 
+_FLOATS: Any = {
+    "compression": "zstd",
+    "use_dictionary": ["role"],
+    "use_byte_stream_split": ["trainer_logprobs.list.element", "entropies.list.element"],
+}
+"""Settings of a file of floats: bytes of the same place in each number are compressed together."""
 NONE: Mapping[str, PreTrainedTokenizerBase] = MappingProxyType({})
 
 
@@ -49,6 +57,15 @@ class FileTracker:
             self._directory.rollouts(split, step),
             lambda path: pq.write_table(table, path, compression="zstd"),
         )
+
+    def token_values(self, step: int, values: Sequence[TokenValues]) -> None:
+        columns = {
+            **{name: [getattr(each, name) for each in values] for name in ("prompt_index", "index", "role", "turn")},
+            "trainer_logprobs": [each.logprobs for each in values],
+            "entropies": [each.entropies for each in values],
+        }
+        table = pa.Table.from_pydict(columns, schema=token_values_schema())
+        write_atomic(self._directory.token_values("train", step), partial(pq.write_table, table, **_FLOATS))
 
     def close(self) -> None:
         return None

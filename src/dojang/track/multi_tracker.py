@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dojang.protocols import Tracker
+from dojang.protocols import TokenValues, Tracker
 from dojang.types import Group, Metrics
 
 __all__ = ["MultiTracker"]
@@ -21,6 +21,10 @@ class MultiTracker:
     def groups(self, step: int, split: str, groups: Sequence[Group]) -> None:
         for tracker in self._trackers:
             tracker.groups(step, split, groups)
+
+    def token_values(self, step: int, values: Sequence[TokenValues]) -> None:
+        for tracker in self._trackers:
+            tracker.token_values(step, values)
 
     def close(self) -> None:
         for tracker in self._trackers:

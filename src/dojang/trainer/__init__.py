@@ -17,6 +17,7 @@ fused_layers                          gradient checkpointing, torch.compile, lay
 checkpoint                            weights and optimizer state on disk
 ref_model_sync, teacher_model         reference model refresh; local teacher of distillation
 entropy_controller                    protocol of the entropy bonus
+token_values                          log-probs and entropies of single tokens: on request, and of updates
 logprob_difference                    log-prob difference of engine and trainer
 memory                                bytes that training keeps, for the trainer and for `dojang plan`
 update_memory                         GPU memory of an update, measured before the first rollout; out-of-memory errors

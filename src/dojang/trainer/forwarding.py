@@ -33,6 +33,7 @@ class ForwardingTrainer(ABC):
     forward_backward = _forward(Trainer.forward_backward)
     optim_step = _forward(Trainer.optim_step)
     skip_steps = _forward(Trainer.skip_steps)
+    take_token_values = _forward(Trainer.take_token_values)
     score = _forward(Trainer.score)
     compute_values = _forward(Trainer.compute_values)
     ref_logprobs = _forward(Trainer.ref_logprobs)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dojang.core.errors import TrainingError
-from dojang.protocols import Algorithm, Trainer
+from dojang.protocols import Algorithm, TokenValues, Trainer
 from dojang.trainer.forwarding import ForwardingTrainer
 from dojang.types import Group, Metrics
 
@@ -47,6 +47,10 @@ class MultiPolicyTrainer(ForwardingTrainer):
 
     async def skip_steps(self, count: int) -> None:
         await self._run({role: partial(each.skip_steps, count) for role, each in self._trainers.items()})
+
+    async def take_token_values(self) -> list[TokenValues]:
+        told = await self._run({role: each.take_token_values for role, each in self._trainers.items()})
+        return [values for own in told.values() for values in own]
 
     async def publish(self, version: int) -> None:
         await self._run({role: partial(each.publish, version) for role, each in self._trainers.items()})

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dojang.protocols import Algorithm, Factors, LimitsRatios, TokenBatch, TokenLoss, WeightStore
+from dojang.protocols import Algorithm, Factors, LimitsRatios, TokenBatch, TokenLoss, TokenValues, WeightStore
 from dojang.trainer import checkpoint
 from dojang.trainer.config import TrainConfig
 from dojang.trainer.critic import Critic
@@ -37,6 +37,7 @@ from dojang.trainer.packing import MicroBatch, micro_batches
 from dojang.trainer.process_group import SINGLE_PROCESS, ProcessGroup
 from dojang.trainer.ref_model_sync import restore_reference, save_reference, sync_reference
 from dojang.trainer.teacher_model import Teacher
+from dojang.trainer.token_values import TokenRecorder, per_token
 from dojang.trainer.ulysses import attention_heads, check_heads, shard_sequence
 from dojang.trainer.update_memory import (
     explains_out_of_memory,
@@ -77,8 +78,10 @@ class TorchTrainer:
         critic: Critic | None = None,
         teacher: Teacher | None = None,
         ranks: ProcessGroup = SINGLE_PROCESS,
+        token_values: bool = False,
     ) -> None:
-        """With LoRA, `base` is the name of the base model, and no reference model is needed."""
+        """With LoRA, `base` is the name of the base model, and no reference model is needed. `token_values`: keep
+        log-probs and entropies of updates for `take_token_values`."""
 
         def scorer(each: PreTrainedModel) -> Scorer:
             found = Scorer(each, temperature=temperature, compute=compute, float32_head=float32_head)
@@ -120,11 +123,12 @@ class TorchTrainer:
         """Version of the current weights; None if they are not published."""
         self._has_published = False
         self._entropy_bonus: EntropyController | None = getattr(algorithm, "entropy_bonus", None)
-        self._entropy = math.inf
+        self._entropy, self._recorder = math.inf, TokenRecorder(enabled=token_values)
         self._optimizer = make_optimizer(self._model, config)
 
     async def forward_backward(self, groups: Sequence[Group]) -> Metrics:
         counts, samples, others = count(groups, self._algorithm)
+        self._recorder.begin(groups)
         tokens = counts.trained_tokens
         batches, report = self._batches(samples), self._batches(others)
         limit, figures = self._limit(batches) if self._algorithm.requirements.limit else (math.inf, {})
@@ -191,6 +195,9 @@ class TorchTrainer:
 
     async def skip_steps(self, count: int) -> None:
         self._skipped += count
+
+    async def take_token_values(self) -> list[TokenValues]:
+        return self._recorder.take(self._ranks)
 
     async def score(self, samples: Sequence[Sample]) -> list[tuple[float, ...]]:
         return self._per_token(samples, lambda batch: self._policy(batch)[0])
@@ -310,16 +317,7 @@ class TorchTrainer:
         return [shard_sequence(batch, ranks) for batch in some]
 
     def _per_token(self, samples: Sequence[Sample], compute: Callable[[MicroBatch], Tensor]) -> list[tuple[float, ...]]:
-        """Values of `compute` for the tokens of each sample; 0 outside the mask."""
-        places = {id(sample): place for place, sample in enumerate(samples)}
-        mine: dict[int, tuple[float, ...]] = {}
-        with torch.no_grad():
-            for batch in self._batches([sample for sample in samples if sample.mask.any()]):
-                for sample, row in zip(batch.samples, compute(batch).tolist(), strict=True):
-                    found_T = sample.at_mask(row[: sample.response_length])
-                    mine[places[id(sample)]] = tuple(found_T.tolist())
-        found = {place: values for each in self._ranks.gather(mine) for place, values in each.items()}
-        return [found.get(place, (0.0,) * len(sample.tokens)) for place, sample in enumerate(samples)]
+        return per_token(samples, self._batches, compute, self._ranks)
 
     def _limit(self, batches: Sequence[MicroBatch]) -> tuple[float, Metrics]:
         """Algorithm.limit over all tokens of this optimizer step."""
@@ -342,6 +340,7 @@ class TorchTrainer:
     ) -> TokenLoss:
         """Loss of each token, and metrics."""
         logp_BT, entropy_BT = self._policy(batch)
+        self._recorder.add(batch, logp_BT, entropy_BT)
         behaviour_BT = _finite(batch.behaviour_logp_BT, logp_BT)
         found = self._algorithm.loss(
             TokenBatch(

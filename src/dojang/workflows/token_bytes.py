@@ -57,6 +57,11 @@ class TokenBytes:
             found[0] = found[0].removeprefix(b" ")
         return found
 
+    def vocabulary(self) -> list[bytes | None]:
+        """Returns the bytes of every token, by ID; None for special tokens and IDs without a token. A space that the
+        tokenizer puts before a text counts."""
+        return [self._bytes(token) for token in range(max(self._tokenizer.get_vocab().values()) + 1)]
+
     def is_special(self, token: int) -> bool:
         """Reports whether a token is no text, such as EOS."""
         return token in self._special

@@ -318,10 +318,14 @@ def test_rewinding_forgets_later_steps_and_a_torn_line(directory: RunDir) -> Non
     directory.metrics.write_text("".join(kept + later) + '{"step": 1, "x')
     for split, step in (("test", 0), ("train", 2), ("train", 3), ("test", 3), ("train", 1_000_000)):
         write_atomic(directory.rollouts(split, step), b"rows")
+    directory.timeline.write_text("".join(kept + later))
+    for step in (1, 2, 3):
+        write_atomic(directory.token_values("train", step), b"rows")
     directory.summary.write_text("{}")
     directory.rewind(2, {"": 2})
-    assert directory.metrics.read_text() == "".join(kept)
+    assert directory.metrics.read_text() == directory.timeline.read_text() == "".join(kept)
     assert names(directory.path / "rollouts") == ["test-000000.parquet", "train-000002.parquet"]
+    assert names(directory.path / "token_values") == ["train-000001.parquet", "train-000002.parquet"]
     assert not directory.summary.exists()
 
 

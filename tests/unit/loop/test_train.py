@@ -165,6 +165,7 @@ def make_run(
             temperature=1.0,
             compute=torch.float64,
             critic=critic,
+            token_values=True,
         )
         if lag or overlap or stream:
             trainer = ThreadTrainer(trainer, torch.device("cpu"))
@@ -292,6 +293,25 @@ def test_a_run_learns_and_records_every_step(make_run: Callable[..., Run]) -> No
         assert len(table) == 12
         assert {row["version"] for row in table} == {step - 1}  # on-policy: drawn from the newest weights
         assert {row["prompt_index"] for row in table} == set(range(3 * step - 3, 3 * step))
+
+
+def test_the_trainers_values_of_each_token_are_recorded(make_run: Callable[..., Run]) -> None:
+    run = make_run(script=None, grade=by_parity, minibatches=2)
+    play(run)
+    for step in (1, 2):
+        table = pq.read_table(run.directory.token_values("train", step)).to_pylist()
+        found = {(row["prompt_index"], row["index"], row["role"], row["turn"]): row for row in table}
+        for row in pq.read_table(run.directory.rollouts("train", step)).to_pylist():
+            values = found.pop((row["prompt_index"], row["index"], row["role"], row["turn"]), None)
+            if values is None:  # its minibatch had no gradient
+                assert row["advantage"] == 0
+                continue
+            assert len(values["trainer_logprobs"]) == len(values["entropies"]) == row["response_length"]
+            if row["index"] == 0 and row["prompt_index"] % 3 == 0:  # in the first minibatch: engine and trainer agree
+                sampled = [each for each, chosen in zip(row["logprobs"], row["mask"], strict=True) if chosen]
+                assert values["trainer_logprobs"] == pytest.approx(sampled, abs=1e-5)
+            assert min(values["entropies"]) > 0
+        assert not found
 
 
 def test_on_policy_log_probs_are_those_of_the_trainer(make_run: Callable[..., Run]) -> None:

@@ -3,12 +3,14 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from dojang.core.errors import RunDirError
 from dojang.core.rollout_schema import ROLLOUT_COLUMNS
 from dojang.core.run_dir import RunDir
+from dojang.protocols import TokenValues
 from dojang.track.config import TestResults
 from dojang.track.file_tracker import FileTracker
 from dojang.types import Group, Message, Outcome, Problem, Sample, Span, TestResult, Verdict
@@ -156,3 +158,14 @@ def test_prompt_is_decoded_with_the_tokenizer_of_its_role(directory: RunDir, tok
     prompts = pq.read_table(directory.rollouts("train", 1))["prompt"].to_pylist()
     count = sum(not each for each in first.samples[0].mask)
     assert prompts == ["what is 1+1?"] * 2 + [f"{count} words of another language"] * 2
+
+
+def test_token_values_read_back_unchanged(directory: RunDir, tokenizer) -> None:
+    logprobs, entropies = np.float32([-0.1, -2.5]), np.float32([0.3, 1.7])
+    values = [TokenValues(41, 2, "policy", 1, logprobs, entropies), TokenValues(42, 0, "tester", 0, logprobs[:0], [])]
+    FileTracker(directory, tokenizer).token_values(3, values)
+    first, second = pq.read_table(directory.token_values("train", 3)).to_pylist()
+    assert (first["prompt_index"], first["index"], first["role"], first["turn"]) == (41, 2, "policy", 1)
+    assert np.float32(first["trainer_logprobs"]).tobytes() == logprobs.tobytes()
+    assert np.float32(first["entropies"]).tobytes() == entropies.tobytes()
+    assert (second["role"], second["trainer_logprobs"], second["entropies"]) == ("tester", [], [])

@@ -11,6 +11,9 @@ class Remembers:
     def groups(self, step, split, groups) -> None:
         self.seen.append(("groups", step, split, groups))
 
+    def token_values(self, step, values) -> None:
+        self.seen.append(("token_values", step, values))
+
     def close(self) -> None:
         self.seen.append(("close",))
 
@@ -20,6 +23,8 @@ def test_all_trackers_get_every_call() -> None:
     tracker = MultiTracker(both)
     tracker.metrics(1, {"a": 2.0})
     tracker.groups(1, "train", [])
+    tracker.token_values(1, [])
     tracker.close()
     for each in both:
-        assert each.seen == [("metrics", 1, {"a": 2.0}), ("groups", 1, "train", []), ("close",)]
+        calls = [("metrics", 1, {"a": 2.0}), ("groups", 1, "train", []), ("token_values", 1, []), ("close",)]
+        assert each.seen == calls

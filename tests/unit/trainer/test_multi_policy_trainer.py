@@ -43,6 +43,7 @@ def cast(micro_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedToken
                 max_tokens=9,
                 temperature=1.0,
                 compute=torch.float64,
+                token_values=True,
             )
             for role, rate in RATES.items()
         }
@@ -219,3 +220,19 @@ def test_a_failure_of_one_role_waits_for_the_other(groups: list[Group]) -> None:
     with pytest.raises(TrainingError, match="NaN"):
         asyncio.run(play())
     assert ended == ["tester"]
+
+
+def test_token_values_are_of_all_roles(cast: Cast, groups: list[Group]) -> None:
+    trainers, _, _ = cast()
+    both = MultiPolicyTrainer(trainers, ALGORITHM)
+    numbered = [
+        replace(group, prompt_index=at, samples=tuple(replace(each, index=i) for i, each in enumerate(group.samples)))
+        for at, group in enumerate(groups)
+    ]
+    before = asyncio.run(both.score([each for group in numbered for each in group.samples]))
+    asyncio.run(learn(both, numbered))
+    found = {(each.prompt_index, each.index, each.role): each for each in asyncio.run(both.take_token_values())}
+    expected = [(group.prompt_index, each) for group in numbered for each in group.samples]
+    assert found.keys() == {(at, each.index, each.role) for at, each in expected}
+    for (at, each), scores in zip(expected, before, strict=True):
+        assert found[at, each.index, each.role].logprobs == pytest.approx(each.sampled(scores), abs=1e-5)

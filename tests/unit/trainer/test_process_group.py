@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("peft")
 pytest.importorskip("bitsandbytes")
-from train_as_rank import CASES, make, play, resumed, steps
+from train_as_rank import CASES, groups, make, play, resumed, steps
 
 import commands
 from dojang.core.errors import ConfigError
@@ -67,6 +67,9 @@ def test_ranks_learn_what_one_process_learns(found: tuple[int, dict[str, Any]], 
         same(mine, expected, tolerance)
         for own, other in zip(mine["scores"], expected["scores"], strict=True):
             assert own == pytest.approx(other, rel=tolerance)
+        assert len(mine["token_values"]) == 2 * sum(len(group.samples) for group in groups())
+        for own, other in zip(mine["token_values"], expected["token_values"], strict=True):
+            assert own == pytest.approx(other, rel=CLOSE, abs=CLOSE)  # recorded in float32
 
 
 @pytest.mark.slow

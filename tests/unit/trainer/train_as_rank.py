@@ -97,6 +97,7 @@ def make(algo: PolicyGradientConfig, settings: Mapping[str, Any], ranks: Process
         compute=compute,
         critic=critic,
         ranks=ranks,
+        token_values=True,
     )
 
 
@@ -107,19 +108,25 @@ def groups() -> list[Group]:
     def numbers(count: int) -> tuple[int, ...]:
         return tuple(torch.randint(5, 290, (count,), generator=draw).tolist())
 
-    def sample(prompt: tuple[int, ...], size: int, advantage: float) -> Sample:
+    def sample(prompt: tuple[int, ...], index: int, size: int, advantage: float) -> Sample:
         mask = (False,) * len(prompt) + (True,) * size
         near = tuple(-6.0 + 0.1 * place if chosen else 0.0 for place, chosen in enumerate(mask))
         verdict = Verdict(Outcome.WRONG, 0.0)
         hoped = tuple(0.1 * place * chosen for place, chosen in enumerate(mask))
-        more = {"values": hoped, "returns": tuple(advantage * each + 0.3 * bool(each) for each in hoped)}
+        more = {
+            "index": index,
+            "values": hoped,
+            "returns": tuple(advantage * each + 0.3 * bool(each) for each in hoped),
+        }
         return Sample(prompt + numbers(size), mask, near, "", "stop", 0, verdict, advantage=advantage, **more)
 
     problem = Problem("p", "test", (Message("user", "?"),), None)
     made = []
     for prompt_index, sizes in enumerate(((1, 7, 12, 3), (9, 2, 5), (6,), (4, 8))):
         prompt, scale = numbers(4 + 3 * prompt_index), 0.5 * (prompt_index < 3)
-        samples = [sample(prompt, size, scale * (-1.0) ** place * (place + 1)) for place, size in enumerate(sizes)]
+        samples = [
+            sample(prompt, place, size, scale * (-1.0) ** place * (place + 1)) for place, size in enumerate(sizes)
+        ]
         made.append(Group(problem, prompt_index, tuple(samples)))
     return made
 
@@ -127,14 +134,18 @@ def groups() -> list[Group]:
 def play(case: str, ranks: ProcessGroup) -> dict[str, Any]:
     """All that must not depend on the number of ranks."""
     trainer = make(*CASES[case], ranks)
-    found = [steps(trainer) for _ in range(2)]
+    found, recorded = [], []
+    for _ in range(2):
+        found.append(steps(trainer))
+        recorded += asyncio.run(trainer.take_token_values())
     samples = [sample for group in groups() for sample in group.samples]
     scores = asyncio.run(trainer.score(samples))
     if trainer._reference is not None:
         scores += asyncio.run(trainer.ref_logprobs(samples))
     if trainer._critic is not None:
         scores += asyncio.run(trainer.compute_values(samples))
-    return {"metrics": found, "weights": weights(trainer), "scores": scores}
+    values = [[*each.logprobs.tolist(), *each.entropies.tolist()] for each in recorded]
+    return {"metrics": found, "weights": weights(trainer), "scores": scores, "token_values": values}
 
 
 def steps(trainer: TorchTrainer) -> dict[str, float]:

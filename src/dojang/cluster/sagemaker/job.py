@@ -20,7 +20,7 @@ from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError
 from dojang.planning.gpu_split import split_gpus
 
-__all__ = ["Job", "masked", "plan"]
+__all__ = ["Job", "plan"]
 
 FORWARDED = (
     *("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TAGS"),
@@ -38,8 +38,6 @@ _ROLE = re.compile(r"arn:aws[a-z-]*:iam::(\d{12}):role/[\w+=,.@/-]+")
 _PLACE = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
 _CHANNEL = re.compile(r"[A-Za-z0-9_]{1,64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile("TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +95,6 @@ def plan(recipe: str, overrides: Sequence[str], options: Options, local: Mapping
         hyperparameters={"recipe": _name(short), "dojang": __version__},
         notes=tuple(checked.notes),
     )
-
-
-def masked(name: str, value: str) -> str:
-    """Value of a variable with secrets masked."""
-    return "***" if _SECRET.search(name) else _LOGIN.sub("***", value)
 
 
 def _command(groups: Sequence[InstanceGroup], options: Options, runtime: Sequence[str]) -> str:

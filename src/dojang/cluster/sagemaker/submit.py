@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dojang.cluster.sagemaker import sdk
 from dojang.cluster.sagemaker.follow import follow, hints
 from dojang.cluster.sagemaker.inspect_job import inspecting
-from dojang.cluster.sagemaker.job import Job, masked, plan
+from dojang.cluster.sagemaker.job import Job, plan
 from dojang.cluster.sagemaker.options import Options
+from dojang.core.mask_secrets import masked
 
 __all__ = ["attach", "show", "start"]
 

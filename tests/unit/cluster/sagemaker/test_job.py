@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dojang.cluster.sagemaker.job import Job, masked, plan
+from dojang.cluster.sagemaker.job import Job, plan
 from dojang.cluster.sagemaker.options import InstanceGroup, Options
 from dojang.core.errors import ConfigError
 
@@ -155,17 +155,3 @@ def test_hyperparameters_are_harmless_to_a_shell(tmp_path: Path) -> None:
     assert job.hyperparameters["recipe"] == "it-s-mine"
     assert job.name == "dojang-it-s-mine"
     assert len(launch(name="x" * 100).name) == 48
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("HF_TOKEN", "hf_x", "***"),
-        ("MY_password", "x", "***"),
-        ("AWS_SECRET_ACCESS_KEY", "x", "***"),
-        ("MLFLOW_TRACKING_URI", "https://me:secret@host/x", "https://***@host/x"),
-        ("RAY_GRAFANA_HOST", "http://host:3000", "http://host:3000"),
-    ],
-)
-def test_secrets_are_not_shown(name: str, value: str, shown: str) -> None:
-    assert masked(name, value) == shown
