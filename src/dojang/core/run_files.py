@@ -6,6 +6,7 @@ AWS_ENDPOINT_URL names another service with the same API.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ __all__ = ["FileInfo", "RunFiles", "is_remote"]
 
 SCHEME = "s3://"
 _TIMEOUT_S = 20.0
+_STEP = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class RunFiles:
         found: dict[tuple[str, int], FileInfo] = {}
         for name, info in self.listing("rollouts").items():
             kind, _, number = name.removesuffix(".parquet").rpartition("-")
-            if name.endswith(".parquet") and kind and number.isascii() and number.isdecimal():
+            if name.endswith(".parquet") and kind and _STEP.fullmatch(number):
                 found[kind, int(number)] = info
         return dict(sorted(found.items()))
 

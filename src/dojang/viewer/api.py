@@ -46,8 +46,8 @@ def make_routes(runs: RunList) -> list[Route]:
         return Route(f"/api/runs/{{run}}/{name}", endpoint)
 
     return [
-        Route("/api/runs", lambda request: _reply({"runs": [run.describe() for run in runs.all()]})),
-        Route("/api/state", lambda request: _reply({"runs": {run.id: run.state() for run in runs.all()}})),
+        Route("/api/runs", lambda request: _reply({"runs": runs.each(ViewedRun.describe)})),
+        Route("/api/state", lambda request: _reply({"runs": dict(runs.each(lambda run: (run.id, run.state())))})),
         of_run("metrics", _metrics),
         of_run("rollouts", rollouts_reply),
         of_run("facets", facets_reply),

@@ -29,7 +29,7 @@ _ALL_S, _FIRST_S, _SAMPLE_S = 0.3, 2.0, 20.0
 """Seconds that a request waits for all files of a small run, for the first of a large one, and for one sample."""
 _SETTLED_NS = 3 * 10**9
 """Age from which the time of a directory tells that nothing changed in it since."""
-UNREADABLE = (OSError, ValueError, pa.ArrowException, RunDirError)
+UNREADABLE = (OSError, KeyError, ValueError, pa.ArrowException, RunDirError)
 Rows = Mapping[str, NDArray[Any]]
 
 

@@ -1,9 +1,11 @@
 """Runs that the viewer shows: the directories given, and all runs in those that hold several."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 from dojang.core.errors import RunDirError
 from dojang.core.run_files import RunFiles
@@ -11,6 +13,8 @@ from dojang.viewer.viewed_run import ViewedRun
 
 __all__ = ["RunList"]
 
+T = TypeVar("T")
+_THREADS = 8
 _REFRESH_S = {False: 2.0, True: 30.0}
 """Seconds between two looks for new runs in a local directory, and in S3."""
 
@@ -22,6 +26,7 @@ class RunList:
         """Raises RunDirError if a location is neither a run nor holds runs."""
         self._directory = directory
         self._lock = Lock()
+        self._askers = ThreadPoolExecutor(_THREADS, "runs")
         self._runs: dict[str, ViewedRun] = {}
         self._parents: dict[str, tuple[RunFiles, float]] = {}
         for location in locations:
@@ -45,6 +50,10 @@ class RunList:
                     self._look_below(files)
             return list(self._runs.values())
 
+    def each(self, answer: Callable[[ViewedRun], T]) -> list[T]:
+        """Answers of all runs, asked at the same time: in S3 each takes several round trips."""
+        return list(self._askers.map(answer, self.all()))
+
     def get(self, name: str) -> ViewedRun:
         """A run by its id. Raises KeyError for another."""
         with self._lock:
@@ -54,13 +63,17 @@ class RunList:
         with self._lock:
             for run in self._runs.values():
                 run.close()
+        self._askers.shutdown()
 
     def _look_below(self, files: RunFiles) -> bool:
-        known = {run.files.location for run in self._runs.values()}
-        found = [each for name in sorted(files.folders()) if _is_run(each := files.below(name))]
+        below = [files.below(name) for name in sorted(files.folders())]
+        found = [each for each, is_run in zip(below, self._askers.map(_is_run, below), strict=True) if is_run]
+        there = {each.location for each in found}
+        for name, run in list(self._runs.items()):
+            if run.files.location.rpartition("/")[0] == files.location and run.files.location not in there:
+                self._runs.pop(name).close()
         for each in found:
-            if each.location not in known:
-                self._add(each)
+            self._add(each)
         return bool(found)
 
     def _add(self, files: RunFiles) -> None:

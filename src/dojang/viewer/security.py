@@ -89,7 +89,7 @@ class Guard:
 
 def _host(request: Request) -> str:
     """Name in the Host header, without its port."""
-    host = request.headers.get("host", "")
+    host = request.headers.get("host", "").lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if ":" in host else host

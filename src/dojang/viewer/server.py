@@ -6,10 +6,12 @@
 serves in a thread until the end of the block; `dojang view` does the same until Ctrl-C.
 """
 
+import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -30,6 +32,7 @@ from dojang.viewer.security import Guard, choose_token
 
 __all__ = ["Viewer"]
 
+_PREFIX = "dojang-view-"
 STATIC = Path(__file__).parent / "static"
 
 
@@ -43,7 +46,8 @@ class Viewer:
         one. Raises RunDirError if there is no run, ConfigError if the address cannot be used."""
         self.token = choose_token(host, token)
         self._listener: socket.socket = open_listener(host, port)
-        self._directory = Path(tempfile.mkdtemp(prefix="dojang-view-"))
+        _remove_abandoned()
+        self._directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         try:
             self.runs = RunList(runs, self._directory)
         except BaseException:
@@ -68,7 +72,10 @@ class Viewer:
     @property
     def url(self) -> str:
         """Address of the page, with the token if one is needed."""
-        return address_of(self._listener) + (f"/?token={self.token}" if self.token else "/")
+        address = address_of(self._listener)
+        for every in ("//0.0.0.0:", "//[::]:"):  # all addresses of this machine
+            address = address.replace(every, f"//{socket.gethostname()}:")
+        return address + (f"/?token={self.token}" if self.token else "/")
 
     def __enter__(self) -> "Viewer":
         self._thread.start()
@@ -85,6 +92,16 @@ class Viewer:
         self._listener.close()
         self.runs.close()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _remove_abandoned() -> None:
+    """Removes the temporary files of viewers of this user that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        number = path.name.removeprefix(_PREFIX).partition("-")[0]
+        with suppress(OSError):
+            is_mine = path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
+            if is_mine and number.isdecimal() and not Path("/proc", number).exists():
+                shutil.rmtree(path)
 
 
 class _Static(StaticFiles):

@@ -71,7 +71,7 @@ class Snippets:
                     cut = pc.utf8_slice_codeunits(pc.fill_null(batch["response"], ""), 0, SNIPPET_CHARACTERS)
                     texts.append("".join(cut.to_pylist()).encode())
                     lengths.append(pc.binary_length(cut).to_numpy(zero_copy_only=False))
-        except (OSError, KeyError, pa.ArrowException, RunDirError):
+        except (OSError, KeyError, ValueError, pa.ArrowException, RunDirError):
             return
         ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths]), dtype=np.int64)
         with self._lock:

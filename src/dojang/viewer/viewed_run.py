@@ -1,5 +1,7 @@
 """One run in the viewer: its files, metrics, and the index of its rollouts."""
 
+import math
+import time
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -19,6 +21,9 @@ from dojang.viewer.token_texts import TokenTexts
 
 __all__ = ["ViewedRun"]
 
+_LOOK_S = {False: 1.0, True: 10.0}
+"""Seconds between two looks at the files of a run of this machine, and in S3."""
+
 
 class ViewedRun:
     """A run. Its index is made when its rollouts are first asked for."""
@@ -36,6 +41,7 @@ class ViewedRun:
         self._searches: Searches | None = None
         self._lock, self._explaining = Lock(), Lock()
         self._closed = False
+        self._looked, self._status = -math.inf, "unknown"
 
     @property
     def index(self) -> RunIndex:
@@ -103,11 +109,14 @@ class ViewedRun:
         return notes
 
     def state(self) -> dict[str, Any]:
-        """Versions of what can be loaded, without reading files other than the end of the metrics."""
-        self.metrics.update()
+        """Versions of what can be loaded. Looks at small files only, and not at every request."""
+        if time.monotonic() - self._looked > _LOOK_S[self.files.is_remote]:
+            self._looked = time.monotonic()
+            self.metrics.update()
+            self._status = status_of(self.files, read_object(self.files, "summary.json"))
         index = self._index
         return {
-            "status": status_of(self.files, read_object(self.files, "summary.json")),
+            "status": self._status,
             "step": self.metrics.last_step,
             "metrics_version": self.metrics.version,
             "rollouts_version": index.rollouts.version if index else 0,

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
@@ -211,7 +212,8 @@ def test_a_token_is_needed_on_other_addresses(run: Path) -> None:
     with Viewer([run], host="0.0.0.0") as viewer:
         address, _, token = viewer.url.partition("/?token=")
         assert len(token) >= 32
-        with httpx.Client(base_url=address.replace("0.0.0.0", "127.0.0.1")) as client:
+        assert socket.gethostname() in address
+        with httpx.Client(base_url=f"http://127.0.0.1:{address.rpartition(':')[2]}") as client:
             assert client.get("/api/runs").status_code == 401
             assert client.get("/", params={"token": "wrong"}).status_code == 401
             assert client.get("/api/runs", headers={"Cookie": "dojang_view=wrong"}).status_code == 401
@@ -234,6 +236,9 @@ def test_a_directory_of_runs_shows_new_ones(serve: Serve, run: Path, monkeypatch
     shutil.copytree(run, run.parent / "second")
     assert [each["id"] for each in ask(client, "runs")["runs"]] == ["run", "second"]
     assert ask(client, "runs/second/rollouts")["total"] == 8
+    shutil.rmtree(run.parent / "second")
+    assert [each["id"] for each in ask(client, "runs")["runs"]] == ["run"]
+    assert "there is no run 'second'" in error(client, "runs/second/rollouts", 404)
     other = run.parent / "other" / "run"
     shutil.copytree(run, other)
     both = serve(run, other)
@@ -249,6 +254,8 @@ def test_a_place_without_runs_is_refused(tmp_path: Path) -> None:
 def test_nothing_is_left_behind(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    killed = tmp_path / "temporary" / "dojang-view-999999999-x"
+    killed.mkdir()
     before = set(threading.enumerate())
     with Viewer([run]) as viewer:
         assert httpx.get(f"{viewer.url}api/runs/run/rollouts").json()["total"] == 8
