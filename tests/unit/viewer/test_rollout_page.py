@@ -72,9 +72,12 @@ def test_every_sample_of_a_real_run_is_shown_as_it_was_trained(serve: Serve, qui
         group = [other for other in rows if other["prompt_index"] == each["prompt_index"]]
         assert [other["response"] for other in found["group"]] == [other["response"] for other in group]
         assert [other["reward"] for other in found["group"]] == [other["reward"] for other in group]
-        texts = [token["text"] for token in found["tokens"] if token["sampled"]]
-        if found["recorded"]["vocabulary"]:
-            assert "".join(texts).startswith(each["response"])
+        assert (found["recorded"]["vocabulary"], found["recorded"]["token_values"]) == (True, True)
+        sampled = [token for token in found["tokens"] if token["sampled"]]
+        assert "".join(token["text"] for token in sampled).startswith(each["response"])
+        for token in sampled:  # before and after an update of the weights
+            assert token["trainer_logprob"] == pytest.approx(token["logprob"], abs=0.5)
+            assert token["entropy"] >= 0
         whole = client.get("/api/runs/run/text", params={"kind": "train", **ids, "column": "prompt"})
         assert whole.text == each["prompt"]
         assert whole.headers["content-type"].startswith("text/plain")
