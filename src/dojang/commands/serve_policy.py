@@ -21,7 +21,7 @@ from dojang.types import Sampling
 if TYPE_CHECKING:
     from dojang.workflows.section import RolloutPolicy
 
-__all__ = ["PolicyOptions", "serve", "serve_until"]
+__all__ = ["PolicyOptions", "policy_config", "serve", "serve_until"]
 
 _MAX_TOKENS = 256
 _NO_LIMIT = 2**31

@@ -41,7 +41,7 @@ class AgentConfig(WorkflowSection):
     """Largest number of agents that run at a time."""
     client_sampling: Literal["refuse", "ignore"] = "refuse"
     """Requests with another temperature, top_p, top_k or min_p than the run's: refuse them with status 400, or ignore
-    what they ask for and note it with the sample."""
+    what they ask for and note it with the sample. Evaluations ignore it."""
 
     @field_validator("make_with", mode="before")
     @classmethod
@@ -68,7 +68,8 @@ class AgentConfig(WorkflowSection):
         return AgentWorkflow(self, task, policy, group_size=group_size, lockstep=batch_turns and self.lockstep)
 
     def make_eval(self, task: Task, policy: RolloutPolicy, group_size: int) -> Workflow:
-        return self.make(task, {"policy": policy}, group_size)
+        ignoring = self.model_copy(update={"client_sampling": "ignore"})  # no trainer depends on it
+        return ignoring.make(task, {"policy": policy}, group_size)
 
     def check_problems(self, task: Task, problems: Sequence[Problem]) -> None:
         """Raises ConfigError if there is no such function or program."""

@@ -67,6 +67,7 @@ async def _run(config: "AgentConfig", place: Path, environment: Mapping[str, str
         except OSError as error:
             raise EnvironmentFailed(f"the program {config.command[0]!r} could not be started: {error}") from error
     CHILD_GROUPS.add(child.pid)
+    guard = _guard(child.pid)
     try:
         # WNOWAIT leaves a zombie, so that its process group cannot become that of another program.
         ended = in_thread(os.waitid, os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -76,9 +77,23 @@ async def _run(config: "AgentConfig", place: Path, environment: Mapping[str, str
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
+        guard.kill()
+        guard.communicate()
         child.wait()
         CHILD_GROUPS.discard(child.pid)
     return child.returncode
+
+
+def _guard(group: int) -> "subprocess.Popen[bytes]":
+    """Starts a shell that kills the process group when this process is gone, also by SIGKILL: its input ends then."""
+    script = 'read _; kill -s KILL -- "-$1"'
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script, "sh", str(group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    )
 
 
 def _environment(client: "AgentClient", problem: Path) -> dict[str, str]:

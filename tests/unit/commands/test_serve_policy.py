@@ -181,6 +181,8 @@ def test_the_server_repeats_a_seed_and_ends_with_ctrl_c(tiny_server: tuple[str, 
         create = client.chat.completions.create
         texts = {seed: create(model=model.id, messages=QUESTION, seed=seed, n=4) for seed in (1, 2)}
         again = create(model=model.id, messages=QUESTION, seed=1, n=4)
+        with pytest.raises(openai.BadRequestError, match="outside the model's vocabulary"):
+            client.completions.create(model=model.id, prompt=[10**6])
         assert [each.message for each in again.choices] == [each.message for each in texts[1].choices]
         with openai.OpenAI(base_url=url, api_key="EMPTY:first") as named:
             named.chat.completions.create(model=model.id, messages=QUESTION)

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dojang
+from dojang.commands.serve_policy import PolicyOptions, policy_config
 from dojang.environments.agent_workflow import AgentClient
 
 CLIENT = openai.OpenAI(base_url="http://127.0.0.1:1", api_key="none")
@@ -64,3 +65,6 @@ def test_a_run_of_agents_resumes_with_the_same_tokens(tmp_path: Path) -> None:
     whole, parts = (rollouts(tmp_path / name, columns) for name in ("whole", "parts"))
     assert len(whole) == 3 * 2 * 4
     assert whole == parts
+    served = policy_config(str(tmp_path / "parts"), [], PolicyOptions())
+    assert Path(served.model.name) == tmp_path / "parts" / "checkpoints" / "best"
+    assert served.rollout.max_tokens == 16

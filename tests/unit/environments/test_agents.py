@@ -12,6 +12,7 @@ import openai
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+import commands
 from dojang.core.errors import ConfigError
 from dojang.core.in_process import register
 from dojang.environments.agent import AgentConfig
@@ -155,6 +156,23 @@ def test_a_context_or_a_number_of_turns_that_is_used_up_has_the_reward_so_far(pl
     assert "workflow.max_turns=3" in sample.verdict.detail
 
 
+def test_evaluations_ignore_the_sampling_that_agents_ask_for(
+    tokenizer: PreTrainedTokenizerBase, problem: Problem
+) -> None:
+    async def agent(problem: Problem, client: AgentClient) -> float:
+        async with openai.AsyncOpenAI(base_url=client.base_url, api_key=client.api_key, max_retries=0) as api:
+            messages: list[Any] = [{"role": "user", "content": "what?"}]
+            await api.chat.completions.create(model=client.model, messages=messages, temperature=0.5)
+        return 1.0
+
+    config = AgentConfig(make_with=register(agent))
+    policy = policy_of(ScriptedEngine(tokenizer, lambda *_: "7"), tokenizer)
+    train = asyncio.run(config.make(ExactTask(), {"policy": policy}, 1).run(problem, 0))
+    assert "temperature=0.5: rollouts of this run are sampled with temperature=1" in train.judge_errors[0]
+    (sample,) = asyncio.run(config.make_eval(ExactTask(), policy, 1).run(problem, 0)).samples
+    assert (sample.reward, sample.verdict.detail) == (1.0, "ignored temperature=0.5")
+
+
 def test_a_failure_of_the_engine_fails_the_run(play: Play) -> None:
     def broken(prompt: str, index: int, sampling: Sampling) -> str:
         raise MemoryError("no memory")
@@ -231,7 +249,7 @@ def test_a_program_does_not_see_the_reference(play: Play, tmp_path: Path, proble
 
 
 LEAVES_CHILD = (
-    "import subprocess, time; child = subprocess.Popen(['sleep', '60']); open({path!r}, 'w').write(str(child.pid)); "
+    "import subprocess, time; child = subprocess.Popen(['sleep', '600']); open({path!r}, 'w').write(str(child.pid)); "
 )
 
 
@@ -239,7 +257,7 @@ LEAVES_CHILD = (
     ("end", "reason"),
     [
         ("sys.exit('no luck')", "exited with code 1: no luck"),
-        ("time.sleep(60)", "took longer than workflow.timeout_s=3"),
+        ("time.sleep(600)", "took longer than workflow.timeout_s=3"),
         ("print('{\"reward\": NaN}')", "must be a number"),
         ("", "posted no reward"),
         ("os.kill(os.getpid(), 9)", "exited with code -9"),
@@ -253,11 +271,35 @@ def test_a_program_that_fails_has_no_reward_and_leaves_no_process(
     assert group.samples == ()
     assert reason in group.judge_errors[0]
     child = int((tmp_path / "child").read_text())
-    for _ in range(50):
-        if not alive(child):
-            break
-        time.sleep(0.1)
-    assert not alive(child)
+    wait_until(lambda: not alive(child))
+
+
+TRAINER = """
+import asyncio, sys
+from dojang.environments.agent import AgentConfig
+from dojang.environments.agent_process import run_program
+from dojang.environments.agent_workflow import AgentClient
+from dojang.types import Message, Problem
+config = AgentConfig(command=("/bin/sh", "-c", f"sleep 600 & echo $! > {sys.argv[1]}; wait"))
+client = AgentClient("http://127.0.0.1:1/v1", "key")
+asyncio.run(run_program(config, Problem("p", "tests", (Message("user", "x"),), "7"), client))
+"""
+
+
+def test_programs_end_with_a_trainer_that_is_killed(tmp_path: Path) -> None:
+    with commands.Popen([sys.executable, "-c", TRAINER, str(tmp_path / "child")]) as trainer:
+        wait_until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip())
+        child = int((tmp_path / "child").read_text())
+        assert alive(child)
+        trainer.kill()
+    wait_until(lambda: not alive(child))
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def alive(process: int) -> bool:

@@ -177,6 +177,7 @@ def test_stops_and_max_tokens_reach_the_engine(serve: Serve) -> None:
         ("chat/completions", {"messages": QUESTION, "tools": [{"name": "x"}]}, "tools[0] needs"),
         ("chat/completions", {"messages": QUESTION, "tools": [WEATHER], "tool_choice": "required"}, "tool_choice"),
         ("chat/completions", {"messages": [{"role": "user", "content": "x" * 2000}]}, "do not fit"),
+        ("chat/completions", b'{"messages": [{"role": "user", "content": "\\uD800"}]}', "surrogates"),
         ("completions", {"prompt": ""}, "prompt must be one text"),
         ("completions", {"prompt": ["a", "b"]}, "prompt must be one text"),
         ("completions", {"prompt": "x", "echo": True}, "echo=True is not supported"),

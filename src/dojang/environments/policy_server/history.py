@@ -26,15 +26,20 @@ class Place:
     before: tuple[Message, ...]
     """The messages before the reply, as they were rendered."""
     reply: tuple[int, ...]
-    tokens: tuple[int, ...]
-    """All tokens up to and including the reply."""
     tools: str
     """JSON schemas of the tools that the model was told of."""
     sampling: object
     """Sampling parameters of the reply."""
     stream: TokenStream
+    end: int
+    """Number of tokens of the stream up to and including the reply."""
     continued: bool = False
     """Whether a later reply continues the stream; a further one starts a stream of its own, with the same tokens."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens up to and including the reply. A stream only grows, so they stay what they were."""
+        return tuple(self.stream.tokens[: self.end])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,8 @@ class History:
 
     def tokens_of(self, tokens: tuple[int, ...]) -> Prompt:
         """Returns prompt tokens, with the place that they continue."""
-        known = [each for each in self.places if not each.shown and tokens[: len(each.tokens)] == each.tokens]
-        return Prompt(tokens, place=max(known, key=lambda each: len(each.tokens), default=None))
+        known = [each for each in self.places if not each.shown and tokens[: each.end] == each.tokens]
+        return Prompt(tokens, place=max(known, key=lambda each: (each.end, not each.continued), default=None))
 
     def _longest(self, shown: tuple[Any, ...], tools: str) -> Place | None:
         found: Place | None = None

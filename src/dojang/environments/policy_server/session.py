@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dojang.core.errors import ConfigError
+from dojang.core.errors import ConfigError, ModelError
 from dojang.environments.base import Step
 from dojang.environments.policy_server.fields import invalid
 from dojang.environments.policy_server.history import History, Place, Prompt, shown_with
@@ -100,7 +100,7 @@ class Session:
         place = self._claim(prompt, sampling)
         seeded = self._seeded(request, sampling, number)
         try:
-            completions = await self._generate(prompt.tokens, request.n, seeded)
+            completions = await self._generate(prompt.tokens, request, seeded)
             self._check_open()
         except BaseException:
             if place is not None:
@@ -179,9 +179,9 @@ class Session:
         place.continued = True
         return place
 
-    async def _generate(self, tokens: tuple[int, ...], n: int, sampling: Sampling) -> list[Completion]:
+    async def _generate(self, tokens: tuple[int, ...], request: PolicyRequest, sampling: Sampling) -> list[Completion]:
         """Samples in a task that `end` can cancel."""
-        running = asyncio.ensure_future(self._wait_and_sample(tokens, n, sampling))
+        running = asyncio.ensure_future(self._wait_and_sample(tokens, request, sampling))
         self._running.add(running)
         try:
             return await running
@@ -192,13 +192,18 @@ class Session:
         finally:
             self._running.discard(running)
 
-    async def _wait_and_sample(self, tokens: tuple[int, ...], n: int, sampling: Sampling) -> list[Completion]:
+    async def _wait_and_sample(
+        self, tokens: tuple[int, ...], request: PolicyRequest, sampling: Sampling
+    ) -> list[Completion]:
         if self._barrier is not None:
             await self._barrier.wait_turn(self._place)
         try:
-            return await self._policy.engine.generate(tokens, n, sampling)
-        except Exception as error:  # no fault of the agent: it fails the run, as in other workflows
-            self.failure = error
+            return await self._policy.engine.generate(tokens, request.n, sampling)
+        except Exception as error:
+            chosen = request.prompt is not None or self._rules.client_sampling == "allow"
+            if chosen and isinstance(error, ValueError | IndexError | ModelError):  # such as an unknown token
+                raise invalid(str(error), code="rejected") from error
+            self.failure = error  # no fault of the agent: it fails the run, as in other workflows
             raise RequestRefused(500, f"sampling failed ({type(error).__name__})", "engine_failed") from error
 
     def _record(
@@ -218,18 +223,17 @@ class Session:
             stream = place.stream
             text = "\n".join(f"[{each.role}] {each.content}" for each in prompt.more)
             role = prompt.more[-1].role if prompt.more else "user"
-            stream.extend(prompt.tokens[len(place.tokens) :], role, text)
+            stream.extend(prompt.tokens[place.end :], role, text)
         stream.add_reply(choice.completion)
-        reply = choice.completion.tokens
         self._history.places.append(
             Place(
                 shown_with(prompt, choice.message),
                 prompt.messages,
-                reply,
-                prompt.tokens + reply,
+                choice.completion.tokens,
                 tools,
                 _distribution(sampling),
                 stream,
+                len(stream.tokens),
             )
         )
 
