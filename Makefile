@@ -175,7 +175,7 @@ check-ci:  ## run `make check`, and set up the environments of test-ci meanwhile
 	$(MAKE) --jobs=2 --output-sync=target check $(READY_SAGEMAKER)
 
 test-ci: $(READY_SAGEMAKER)  ## run a few tests with Ray and with moto in Amazon's place, for CI
-	$(VENV_SAGEMAKER)/bin/python -m pytest tests/on_ray/test_lost_judges.py tests/on_ray/test_ray_judge.py tests/sagemaker/test_sagemaker_jobs.py
+	$(VENV_SAGEMAKER)/bin/python -m pytest tests/on_ray/test_lost_judges.py tests/on_ray/test_ray_judge.py tests/sagemaker/test_sagemaker_jobs.py tests/sagemaker/test_runs_in_s3.py
 
 check: $(READY)  ## lint, types, import rules
 	$(BIN)/ruff check .

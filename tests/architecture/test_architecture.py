@@ -32,7 +32,7 @@ LIGHT = (
     *("types", "protocols", "core.errors", "core.section", "core.run_dir"),
     *("config.run_config", "config.recipe", "config.key_docs"),
     *("runs.training", "runs.export", "commands", "commands.run_judge", "commands.bench", "commands.doctor"),
-    *("commands.serve_rollouts", "build.worker_config", "viewer.records"),
+    *("commands.serve_rollouts", "build.worker_config", "viewer.records", "viewer.view"),
     *("integrations.reward_functions", "audit.command", "planning.command", "cluster.bootstrap.start_cluster"),
     *("cluster.sagemaker.job", "cluster.sagemaker.entry_point", "cluster.sagemaker.sdk", "cluster.sagemaker.submit"),
 )

@@ -9,10 +9,10 @@ One thread adds rows. Requests read a `Snapshot`, which does not change.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,8 @@ ORDERS = ("step", "reward", "advantage", "response_length", "problem", "outcome"
 _MERGED = 4096
 """New rows up to which an order is merged instead of computed again."""
 Ints = NDArray[np.int32]
+T = TypeVar("T")
+_CACHED = 16
 Places = NDArray[np.integer[Any]]
 
 
@@ -94,6 +96,20 @@ class Snapshot:
     """Permutations by order (ORDERS, with a minus for descending), as far as they were asked for."""
     cache: dict[Any, Any] = field(default_factory=dict)
     """Results that hold for these rows: matches of filters, counts."""
+    lock: Lock = field(default_factory=Lock, repr=False)
+
+    def remember(self, key: Any, compute: Callable[[], T]) -> T:
+        """A result that holds for these rows, computed when it is first asked for. The oldest of many are dropped."""
+        with self.lock:
+            if key in self.cache:
+                known: T = self.cache[key]
+                return known
+        found = compute()
+        with self.lock:
+            while len(self.cache) >= _CACHED:
+                del self.cache[next(iter(self.cache))]
+            self.cache[key] = found
+        return found
 
     def __len__(self) -> int:
         return len(self.columns["tie"])

@@ -40,10 +40,7 @@ def problems_reply(run: ViewedRun, given: Given) -> dict[str, Any]:
 
 def _totals(rows: Snapshot) -> pa.Table:
     """One row per problem; computed once for these rows."""
-    if (found := rows.cache.get("problems")) is None:
-        found = _compute_totals(rows)
-        rows.cache["problems"] = found
-    return found
+    return rows.remember("problems", lambda: _compute_totals(rows))
 
 
 def _compute_totals(rows: Snapshot) -> pa.Table:

@@ -30,7 +30,6 @@ _ROW = (
 )
 _FACETS = ("outcome", "role", "finish", "data_source", "turn")
 _CHUNK = 1 << 15
-_CACHED = 16
 _SORT_COST = 16
 """Time to sort a row, in units of the time to look whether one row of an order matches."""
 
@@ -52,10 +51,7 @@ class RolloutFilter:
         """Which rows meet the conditions; None if there are none."""
         if not (self.bounds or self.names):
             return None
-        if (found := rows.cache.get(self.key)) is None:
-            found = reduce(np.logical_and, self._conditions(rows))
-            _remember(rows, self.key, found)
-        return found
+        return rows.remember(self.key, lambda: reduce(np.logical_and, self._conditions(rows)))
 
     def _conditions(self, rows: Snapshot) -> Iterable[NDArray[np.bool_]]:
         for name, value in self.bounds.items():
@@ -64,12 +60,6 @@ class RolloutFilter:
         for column, names in self.names.items():
             numbers = [rows.names.number(column, name) for name in names]
             yield reduce(np.logical_or, (rows.columns[column] == number for number in numbers))
-
-
-def _remember(rows: Snapshot, key: Any, value: Any) -> None:
-    if len(rows.cache) >= _CACHED:
-        rows.cache.pop(next(iter(rows.cache)), None)
-    rows.cache[key] = value
 
 
 def check_order(sort: str, known: Sequence[str] = ORDERS) -> str:
@@ -137,11 +127,7 @@ def facets(index: Index, kind: str, step: int | None) -> dict[str, Any]:
         steps = index.rows(each).columns["step"]
         found["kinds"][each] = [int(steps.min()), int(steps.max()), len(steps)]
     rows = index.rows(kind)
-    key = ("facets", step)
-    if key not in rows.cache:
-        _remember(rows, key, {column: _counts(rows, column, step) for column in _FACETS})
-    counts: dict[str, Any] = rows.cache[key]
-    return found | counts
+    return found | rows.remember(("facets", step), lambda: {column: _counts(rows, column, step) for column in _FACETS})
 
 
 def _counts(rows: Snapshot, column: str, step: int | None) -> dict[str, int]:

@@ -4,6 +4,7 @@ The newest files come first, so the page is useful before a long run is indexed.
 with a note, and read again when its size or time changes.
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from dojang.viewer.snippets import Snippets
 
 __all__ = ["IndexedFile", "RunIndex"]
 
+logger = logging.getLogger(__name__)
 _POLL_S = {False: 1.0, True: 10.0}
 """Seconds between two looks at a local directory, and at S3."""
 _BATCH_S = 0.5
@@ -57,6 +59,7 @@ class RunIndex:
         """Number of rollout files of the run."""
         self.changed = Condition()
         """Notified after every change of the index."""
+        self.trouble = ""
         self._damaged: dict[tuple[str, int], tuple[FileInfo, str]] = {}
         self._numbers = 0
         self._seen_ns = -1
@@ -67,8 +70,8 @@ class RunIndex:
 
     @property
     def notes(self) -> list[str]:
-        """Files that were skipped, with the reason."""
-        return [note for _, note in list(self._damaged.values())]
+        """Files that were skipped, with the reason; and why the directory cannot be read, if that is so."""
+        return [*([self.trouble] if self.trouble else ()), *(note for _, note in list(self._damaged.values()))]
 
     def start(self) -> None:
         self._thread.start()
@@ -109,8 +112,12 @@ class RunIndex:
             try:
                 self.update()
                 self._fill_snippets()
-            except RunDirError:  # the directory cannot be read for now, such as S3 without a network
-                pass
+            except RunDirError as error:  # the directory cannot be read for now, such as S3 without a network
+                self.trouble = str(error)
+            except Exception:  # a mistake of ours must not end the index
+                logger.exception("cannot index %s; please report this", self.files.location)
+            else:
+                self.trouble = ""
             self._stop.wait(_POLL_S[self.files.is_remote])
 
     def update(self) -> None:
