@@ -1,6 +1,7 @@
 """Routes of the viewer's HTTP API. Every reply is JSON; an error is {"error": what was wrong and what to do}."""
 
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -30,10 +31,25 @@ Given = parameters.Given
 
 
 class _Json(JSONResponse):
-    """JSON without NaN, which browsers refuse."""
+    """JSON without NaN, which browsers refuse: null instead."""
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+        try:
+            return _dump(content)
+        except ValueError:  # rare, so not looked for in every reply
+            return _dump(_without_nan(content))
+
+
+def _dump(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def make_routes(runs: RunList) -> list[Route]:

@@ -2,12 +2,13 @@
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from dojang.core.errors import RunDirError
-from dojang.core.run_files import RunFiles
+from dojang.core.run_files import FileInfo, RunFiles
 from dojang.diagnosis.diagnose import diagnose
 from dojang.diagnosis.record import RunRecord
 from dojang.diagnosis.report import as_object
@@ -39,6 +40,7 @@ class ViewedRun:
         self._directory = directory
         self._index: RunIndex | None = None
         self._searches: Searches | None = None
+        self._contents: dict[str, tuple[FileInfo | None, dict[str, Any]]] = {}
         self._lock, self._explaining = Lock(), Lock()
         self._closed = False
         self._looked, self._status = -math.inf, "unknown"
@@ -84,14 +86,16 @@ class ViewedRun:
 
     def describe(self) -> dict[str, Any]:
         """The run in the list of runs."""
-        config, summary = read_config(self.files), read_object(self.files, "summary.json")
+        summary = read_object(self.files, "summary.json")
+        config = self._read_again("config.yaml", read_config)
+        started = self._read_again("run.json", lambda files: read_object(files, "run.json"))
         self.metrics.update()
         status = status_of(self.files, summary)
         return {
             "id": self.id,
             "name": self.files.name,
             "path": self.files.location,
-            "recipe": str(read_object(self.files, "run.json").get("recipe") or summary.get("recipe") or ""),
+            "recipe": str(started.get("recipe") or summary.get("recipe") or ""),
             "status": status,
             "steps": self.metrics.last_step,
             "total_steps": config.get("steps") if isinstance(config.get("steps"), int) else None,
@@ -99,6 +103,14 @@ class ViewedRun:
             "eval": summary.get("eval") if isinstance(summary.get("eval"), dict) else None,
             "notes": self._notes(status),
         }
+
+    def _read_again(self, name: str, read: Callable[[RunFiles], dict[str, Any]]) -> dict[str, Any]:
+        """Content of a file, read when it has changed: YAML takes long to parse."""
+        info = self.files.info(name)
+        known = self._contents.get(name)
+        if known is None or known[0] != info:
+            known = self._contents[name] = info, read(self.files)
+        return known[1]
 
     def _notes(self, status: str) -> list[str]:
         notes = list(self._index.notes) if self._index else []

@@ -179,6 +179,15 @@ def test_timeline_config_and_differences(serve: Serve, run: Path, tmp_path: Path
     assert client.get("/api/compare", params={"a": "run", "b": "../run"}).status_code == 404
 
 
+def test_numbers_that_json_lacks_are_null(serve: Serve, run: Path) -> None:
+    (run / "summary.json").write_text('{"status": "finished", "eval": {"before": NaN, "after": [Infinity, 1]}}')
+    (run / "run.json").write_text('{"recipe": "x", "overrides": [-Infinity]}')
+    client = serve(run)
+    (found,) = ask(client, "runs")["runs"]
+    assert (found["eval"], found["status"]) == ({"before": None, "after": [None, 1]}, "finished")
+    assert ask(client, "runs/run/config")["run"]["overrides"] == [None]
+
+
 def test_explain_is_that_of_the_command(serve: Serve, run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"step": 1, "critic/rewards/mean": 0.5}\n')
     client = serve(run)
