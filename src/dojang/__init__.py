@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dojang.api.episodes import PlayedEpisode, play_episode
     from dojang.api.evaluating import evaluate
     from dojang.api.judging import grade, judge_program
     from dojang.api.result import RunResult
@@ -34,6 +35,7 @@ __all__ = [
     "Judgement",
     "Message",
     "Outcome",
+    "PlayedEpisode",
     "Problem",
     "Reply",
     "RunConfig",
@@ -47,6 +49,7 @@ __all__ = [
     "evaluate",
     "grade",
     "judge_program",
+    "play_episode",
     "resume",
     "sample",
     "train",
@@ -55,6 +58,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _MODULES = {
+    "dojang.api.episodes": ("PlayedEpisode", "play_episode"),
     "dojang.api.evaluating": ("evaluate",),
     "dojang.api.judging": ("grade", "judge_program"),
     "dojang.api.result": ("RunResult",),

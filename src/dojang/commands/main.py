@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from dojang import __version__
 from dojang.commands.cli_data import data
+from dojang.commands.cli_env import env
 from dojang.commands.cli_judge import judge
 from dojang.commands.cli_launch import launch
 from dojang.commands.cli_look import explain, report, show, view
@@ -54,6 +55,7 @@ app = typer.Typer(
 )
 app.add_typer(judge, name="judge")
 app.add_typer(data, name="data")
+app.add_typer(env, name="env")
 app.add_typer(launch, name="launch")
 app.add_typer(serve, name="serve")
 

@@ -12,7 +12,7 @@ from dojang import models
 from dojang.build.assemble import checked_task
 from dojang.build.local import Numerics, load_model, load_tokenizer, make_engine, make_renderer, numerics, prepare_torch
 from dojang.build.prompt_lengths import held_out
-from dojang.build.sampling import eval_sampling
+from dojang.build.sampling import eval_sampling, train_sampling
 from dojang.config.run_config import RunConfig
 from dojang.core.errors import ConfigError, DojangError, ModelError
 from dojang.core.paths import cache_root
@@ -20,7 +20,7 @@ from dojang.evaluation.cases import Case
 from dojang.loop.evaluate import run_all
 from dojang.protocols import Task
 from dojang.trainer.merge_lora import merge
-from dojang.types import Completion, Group, Message, Problem, Sampling
+from dojang.types import Completion, Group, Message, Problem, Sample, Sampling
 from dojang.weight_sync.versions import WeightVersions
 from dojang.workflows.section import RolloutPolicy
 
@@ -39,10 +39,10 @@ class Evaluator:
         folder = Path(config.model.name)
         adapter = (folder / models.ADAPTER).is_file()
         source = models.base_of(folder) if adapter else models.resolve(config.model.name)
-        self._tokenizer, self._settings = load_tokenizer(source)
+        self.tokenizer, self._settings = load_tokenizer(source)
         if adapter and (folder / "tokenizer_config.json").is_file():
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
-            self._tokenizer = tokenizer
+            self.tokenizer = tokenizer
         here = config.rollout.engine.copies_trainer
         self._publish = not here and (adapter or config.rollout.engine.external)
         device = numeric.device if here else torch.device("cpu")  # other engines load the model from disk
@@ -54,7 +54,7 @@ class Evaluator:
         weights = WeightVersions(numeric.compute)
         if self._publish and model is not None:
             weights.publish(1, dict(model.named_parameters()))
-        self._engine = make_engine(config, numeric, source, model, self._tokenizer, weights, alone=True)
+        self._engine = make_engine(config, numeric, source, model, self.tokenizer, weights, alone=True)
 
     async def evaluate(self, case: Case, done: Mapping[int, str], keep: Keep) -> int:
         """Samples and grades the first problems of the test split, apart from those `done` (index -> id); calls `keep`
@@ -63,7 +63,7 @@ class Evaluator:
         config = case.config
         judge = config.judge.make(cache_root())
         try:
-            renderer = make_renderer(config, self._tokenizer, self._settings)
+            renderer = make_renderer(config, self.tokenizer, self._settings)
             found = held_out(config, case.problems or config.data.load("test"), renderer)
             problems = found.problems
             _check_order(problems, done)
@@ -83,7 +83,7 @@ class Evaluator:
     ) -> list[list[Completion]]:
         """Samples n completions of each prompt."""
         await self._load()
-        renderer = make_renderer(config, self._tokenizer, self._settings, "max_tokens", "shorten the prompt")
+        renderer = make_renderer(config, self.tokenizer, self._settings, "max_tokens", "shorten the prompt")
         rendered = [renderer.render(each) for each in prompts]  # all before the first one runs: one may be too long
         return await asyncio.gather(
             *(
@@ -97,8 +97,22 @@ class Evaluator:
         await self._load()
         remedy = "shorten the conversation"
         return RolloutPolicy(
-            self._engine, make_renderer(config, self._tokenizer, self._settings, "max_tokens", remedy), sampling
+            self._engine, make_renderer(config, self.tokenizer, self._settings, "max_tokens", remedy), sampling
         )
+
+    async def play(self, config: RunConfig, problem: Problem) -> Sequence[Sample]:
+        """Plays one episode of the environment, as in training. Returns its samples; several if its conversation is in
+        several token streams."""
+        await self._load()
+        judge = config.judge.make(cache_root())
+        try:
+            task = await checked_task(config, {"train": (problem,), "test": ()}, judge)
+            renderer = make_renderer(config, self.tokenizer, self._settings)
+            policy = RolloutPolicy(self._engine, renderer, train_sampling(config, config.seed))
+            group = await config.workflow.make(task, {"policy": policy}, 1).run(problem, 0)
+            return group.samples or group.unjudged
+        finally:
+            await judge.close()
 
     async def _load(self) -> None:
         """Sends the weights to an engine that does not load them from disk, once."""
