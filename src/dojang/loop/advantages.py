@@ -5,7 +5,7 @@ compared, not their parts, so an episode in two parts does not count twice in it
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from dojang.protocols import Algorithm
 from dojang.types import Group, Sample, Turn
 
-__all__ = ["Credit", "compute_advantages", "first_parts", "sampled_turns"]
+__all__ = ["Credit", "compute_advantages", "first_parts"]
 
 Credit = Literal["episode", "turn"]
 """Level at which samples are compared."""
@@ -47,67 +47,53 @@ def _share(group: Group, head: Group, advantages: Sequence[float]) -> Group:
     return replace(group, samples=tuple(samples))
 
 
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A sampled turn of an episode."""
+
+    place: int
+    """Place of its sample in the group."""
+    tokens: Turn
+    reward: float
+    """Rewards of the episode from this turn on."""
+
+
 def _turn_advantages(algorithm: Algorithm, groups: Sequence[Group]) -> list[Group]:
     """Compares turn k of an episode with turn k of the others (AT-GRPO): by the rewards from that turn on."""
-    places = [_replies(group) for group in groups]
-    # One group per turn: the algorithm compares whatever is in a group.
-    keys = [(at, turn) for at, found in enumerate(places) for turn in sorted({turn for _, turn, _ in found})]
-    alike = [
-        replace(groups[at], samples=tuple(_with_return(groups[at], place, turn) for place, turn, _ in _of(places, key)))
-        for key in keys
-        for at, turn in [key]
-    ]
-    values = [[np.zeros(len(sample.tokens)) for sample in group.samples] for group in groups]
-    for key, advantages in zip(keys, algorithm.advantages(alike), strict=True):
-        for (place, _, span), advantage in zip(_of(places, key), advantages, strict=True):
-            values[key[0]][place][span.start : span.end] = advantage
-    return [
-        replace(group, samples=tuple(map(_with_tokens, group.samples, found)))
-        for group, found in zip(groups, values, strict=True)
-    ]
+    turns = [(group, replies) for group in groups for replies in _by_turn(group)]
+    alike = [replace(group, samples=tuple(_rewarded(group, each) for each in replies)) for group, replies in turns]
+    values = {id(group): [np.zeros(len(sample.tokens)) for sample in group.samples] for group in groups}
+    for (group, replies), advantages in zip(turns, algorithm.advantages(alike), strict=True):
+        for reply, advantage in zip(replies, advantages, strict=True):
+            values[id(group)][reply.place][reply.tokens.start : reply.tokens.end] = advantage
+    return [replace(group, samples=tuple(map(_with_tokens, group.samples, values[id(group)]))) for group in groups]
 
 
-_Reply = tuple[int, int, Turn]
-"""Place of a sample in its group, number of the turn within the episode, and its range of tokens."""
-
-
-def _of(places: Sequence[Sequence[_Reply]], key: tuple[int, int]) -> list[_Reply]:
-    """Replies of one turn of a group."""
-    at, turn = key
-    return [each for each in places[at] if each[1] == turn]
-
-
-def _replies(group: Group) -> list[_Reply]:
-    """All sampled turns of a group, numbered through the parts of an episode."""
-    counts: dict[tuple[str, int], int] = {}
-    found: list[_Reply] = []
+def _by_turn(group: Group) -> list[list[_Reply]]:
+    """Replies of all episodes of a group, one list per turn; the parts of an episode are numbered through."""
+    episodes: dict[tuple[str, int], list[tuple[int, Turn]]] = {}
     for place, sample in enumerate(group.samples):
-        key = (sample.role, sample.index)
-        for turn in sampled_turns(sample):
-            found.append((place, counts.get(key, 0), turn))
-            counts[key] = counts.get(key, 0) + 1
-    return found
+        found = episodes.setdefault((sample.role, sample.index), [])
+        found += [(place, turn) for turn in _sampled_turns(sample)]
+    turns: list[list[_Reply]] = [[] for _ in range(max(map(len, episodes.values()), default=0))]
+    for replies in episodes.values():
+        for number, (place, turn) in enumerate(replies):
+            turns[number].append(_Reply(place, turn, sum(each.reward for _, each in replies[number:])))
+    return turns
 
 
-def sampled_turns(sample: Sample) -> list[Turn]:
-    """Returns the sampled turns; one for a completion of a single turn."""
+def _sampled_turns(sample: Sample) -> list[Turn]:
+    """The sampled turns; one for a completion of a single turn."""
     if sample.turns:
         return [each for each in sample.turns if each.role == "assistant"]
     first = int(sample.mask.argmax()) if sample.mask.any() else len(sample.tokens)
     return [Turn("assistant", first, len(sample.tokens), sample.reward)]
 
 
-def _with_return(group: Group, place: int, turn: int) -> Sample:
-    """Copy of a sample whose reward is the sum of its episode's rewards from a turn on."""
-    sample = group.samples[place]
-    episode = [
-        each
-        for other in group.samples
-        if (other.role, other.index) == (sample.role, sample.index)
-        for each in sampled_turns(other)
-    ]
-    reward = float(sum(each.reward for each in episode[turn:]))
-    return replace(sample, verdict=replace(sample.verdict, reward=reward, parts={}, terms={}))
+def _rewarded(group: Group, reply: _Reply) -> Sample:
+    """Copy of a sample with the reward of one of its turns."""
+    sample = group.samples[reply.place]
+    return replace(sample, verdict=replace(sample.verdict, reward=float(reply.reward), parts={}, terms={}))
 
 
 def _with_tokens(sample: Sample, values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> Sample:

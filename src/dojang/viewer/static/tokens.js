@@ -183,7 +183,7 @@ export class TokenView {
 
 /** Returns the line above a turn of an environment: who speaks, and the turn's reward. */
 function turnMark(turn) {
-  const reward = typeof turn.reward === "number" && `  reward ${number(turn.reward)}`;
+  const reward = turn.role === "assistant" && typeof turn.reward === "number" && `  reward ${number(turn.reward)}`;
   return h("span", { class: "turn-mark" }, turn.role ?? "turn", reward);
 }
 
