@@ -16,6 +16,7 @@ repair          program repair with the judge's feedback (repair_feedback)
 calculator      a tool for exact arithmetic (exact_arithmetic)
 python_tool     a sandboxed Python interpreter as a tool
 search          search over a corpus as a tool (bm25)
+frozen_lake     FrozenLake, without other packages (lake_maps)
 textarena       games of TextArena (textarena_games, its adapter)
 custom          a user's environment, by `package.module:Class`
 

@@ -5,6 +5,7 @@ from typing import TypeAlias
 from dojang.environments.agent import AgentConfig
 from dojang.environments.calculator import CalculatorConfig
 from dojang.environments.custom import CustomEnvironmentConfig
+from dojang.environments.frozen_lake import FrozenLakeConfig
 from dojang.environments.python_tool import PythonToolConfig
 from dojang.environments.repair import RepairConfig
 from dojang.environments.search import SearchConfig
@@ -15,6 +16,7 @@ __all__ = ["EnvironmentConfig"]
 EnvironmentConfig: TypeAlias = (
     AgentConfig
     | CalculatorConfig
+    | FrozenLakeConfig
     | PythonToolConfig
     | RepairConfig
     | SearchConfig
