@@ -49,16 +49,18 @@ class Names:
         self._numbers: dict[str, dict[str | None, int]] = {name: {} for name in NAMES}
         self._texts: dict[str, list[str | None]] = {name: [] for name in NAMES}
         self._ranks: dict[str, Ints] = {}
+        self._lock = Lock()
 
     def encode(self, column: str, values: pa.Array) -> Ints:
         """Numbers of names, which are added if they are new."""
         encoded = values.dictionary_encode(null_encoding="encode")
         numbers, texts = self._numbers[column], self._texts[column]
         given = encoded.dictionary.to_pylist()
-        for name in given:
-            if name not in numbers:
-                texts.append(name)
-                numbers[name] = len(texts) - 1
+        with self._lock:
+            for name in given:
+                if name not in numbers:
+                    texts.append(name)
+                    numbers[name] = len(texts) - 1
         found = np.array([numbers[name] for name in given], np.int32)
         return found[encoded.indices.to_numpy(zero_copy_only=False)] if len(values) else found[:0]
 

@@ -7,6 +7,7 @@ with a note, and read again when its size or time changes.
 import logging
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition, Event, Thread
@@ -26,6 +27,10 @@ __all__ = ["IndexedFile", "RunIndex"]
 logger = logging.getLogger(__name__)
 _POLL_S = {False: 1.0, True: 10.0}
 """Seconds between two looks at a local directory, and at S3."""
+_AT_ONCE = {False: 2, True: 16}
+"""Files that are read at the same time. In S3 each takes several round trips."""
+_RETRY_S = 60.0
+"""Seconds until a file in S3 is read again after an error, which may have been one of the network."""
 _BATCH_S = 0.5
 _ALL_S, _FIRST_S, _SAMPLE_S = 0.3, 2.0, 20.0
 """Seconds that a request waits for all files of a small run, for the first of a large one, and for one sample."""
@@ -45,6 +50,15 @@ class IndexedFile:
     info: FileInfo
 
 
+@dataclass(frozen=True, slots=True)
+class _Damaged:
+    """A file that could not be read, and when."""
+
+    info: FileInfo
+    note: str
+    at: float
+
+
 class RunIndex:
     """Index of the rollouts of one run."""
 
@@ -60,7 +74,8 @@ class RunIndex:
         self.changed = Condition()
         """Notified after every change of the index."""
         self.trouble = ""
-        self._damaged: dict[tuple[str, int], tuple[FileInfo, str]] = {}
+        self._damaged: dict[tuple[str, int], _Damaged] = {}
+        self._readers = ThreadPoolExecutor(_AT_ONCE[files.is_remote], "index")
         self._numbers = 0
         self._seen_ns = -1
         self._stop = Event()
@@ -71,7 +86,7 @@ class RunIndex:
     @property
     def notes(self) -> list[str]:
         """Files that were skipped, with the reason; and why the directory cannot be read, if that is so."""
-        return [*([self.trouble] if self.trouble else ()), *(note for _, note in list(self._damaged.values()))]
+        return [*([self.trouble] if self.trouble else ()), *(each.note for each in list(self._damaged.values()))]
 
     def start(self) -> None:
         self._thread.start()
@@ -81,6 +96,7 @@ class RunIndex:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
+        self._readers.shutdown()
         self.snippets.close()
 
     def wait(self, seconds: float) -> bool:
@@ -134,7 +150,11 @@ class RunIndex:
             self.indexed = {number: each for number, each in self.indexed.items() if number not in gone}
             self.snippets.forget(gone)
             self._notify()
-        self._damaged = {key: each for key, each in self._damaged.items() if found.get(key) == each[0]}
+        self._damaged = {
+            key: each
+            for key, each in self._damaged.items()
+            if found.get(key) == each.info and not (self.files.is_remote and time.monotonic() - each.at > _RETRY_S)
+        }
         left = {(each.kind, each.step) for each in self.indexed.values()} | self._damaged.keys()
         new = sorted((key for key in found if key not in left), key=lambda key: (-key[1], key[0]))
         self._add(new, found)
@@ -156,18 +176,22 @@ class RunIndex:
     def _add(self, keys: list[tuple[str, int]], found: dict[tuple[str, int], FileInfo]) -> None:
         batch: list[tuple[IndexedFile, Rows]] = []
         began = time.monotonic()
-        for place, (kind, step) in enumerate(keys):
+        at_once = _AT_ONCE[self.files.is_remote]
+        for first in range(0, len(keys), at_once):
             if self._stop.is_set():
                 return
             self.is_current = False
-            self._numbers += 1
-            file = IndexedFile(self._numbers, kind, step, found[kind, step])
-            if (read := self._read(file)) is not None:
-                batch.append((file, read))
-            if place == 0 or time.monotonic() - began > _BATCH_S:
+            files = [self._numbered(key, found[key]) for key in keys[first : first + at_once]]
+            read = zip(files, self._readers.map(self._read, files), strict=True)
+            batch += [(file, rows) for file, rows in read if rows is not None]
+            if first == 0 or time.monotonic() - began > _BATCH_S:
                 self._insert(batch)
                 batch, began = [], time.monotonic()
         self._insert(batch)
+
+    def _numbered(self, key: tuple[str, int], info: FileInfo) -> IndexedFile:
+        self._numbers += 1
+        return IndexedFile(self._numbers, *key, info)
 
     def _read(self, file: IndexedFile) -> Rows | None:
         try:
@@ -177,7 +201,7 @@ class RunIndex:
             return None
         except UNREADABLE as error:
             note = f"{self.files.location}/{file.info.name} is damaged: {str(error).splitlines()[0]}"
-            self._damaged[file.kind, file.step] = file.info, note
+            self._damaged[file.kind, file.step] = _Damaged(file.info, note, time.monotonic())
             return None
 
     def _insert(self, batch: list[tuple[IndexedFile, Rows]]) -> None:

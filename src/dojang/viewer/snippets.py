@@ -22,7 +22,7 @@ __all__ = ["SNIPPET_CHARACTERS", "Snippets"]
 
 SNIPPET_CHARACTERS = 160
 _BATCH_ROWS = 256
-_THREADS = 8
+_THREADS = 16
 """Files that are read at the same time; for S3, whose every read takes a round trip."""
 
 
