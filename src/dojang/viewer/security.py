@@ -30,7 +30,6 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _SHORTEST = 16
-_COOKIE = "dojang_view"
 
 
 def choose_token(host: str, token: str | None) -> str | None:
@@ -79,10 +78,10 @@ class Guard:
         if in_url is not None and _equal(in_url, token) and request.method == "GET":
             rest = urlencode([pair for pair in parse_qsl(request.url.query) if pair[0] != "token"])
             reply = RedirectResponse(request.url.path + (f"?{rest}" if rest else ""), 303)
-            reply.set_cookie(_COOKIE, token, httponly=True, samesite="strict", path="/")
+            reply.set_cookie(_cookie(request), token, httponly=True, samesite="strict", path="/")
             return reply
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if _equal(request.cookies.get(_COOKIE, ""), token) or _equal(bearer, token):
+        if _equal(request.cookies.get(_cookie(request), ""), token) or _equal(bearer, token):
             return None
         return _refuse(request, 401, "a token is needed: open the URL that dojang view printed, with its ?token=")
 
@@ -93,6 +92,11 @@ def _host(request: Request) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if ":" in host else host
+
+
+def _cookie(request: Request) -> str:
+    """Name of the cookie. Cookies are shared by all ports of a host, so each viewer has another."""
+    return f"dojang_view_{request.url.port or 80}"
 
 
 def _equal(given: str, wanted: str) -> bool:

@@ -100,8 +100,18 @@ def _remove_abandoned() -> None:
         number = path.name.removeprefix(_PREFIX).partition("-")[0]
         with suppress(OSError):
             is_mine = path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
-            if is_mine and number.isdecimal() and not Path("/proc", number).exists():
+            if is_mine and number.isdecimal() and not _is_alive(int(number)):
                 shutil.rmtree(path)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 class _Static(StaticFiles):

@@ -211,18 +211,20 @@ def test_other_hosts_and_sites_are_refused(serve: Serve, run: Path) -> None:
 def test_a_token_is_needed_on_other_addresses(run: Path) -> None:
     with Viewer([run], host="0.0.0.0") as viewer:
         address, _, token = viewer.url.partition("/?token=")
+        port = address.rpartition(":")[2]
         assert len(token) >= 32
         assert socket.gethostname() in address
-        with httpx.Client(base_url=f"http://127.0.0.1:{address.rpartition(':')[2]}") as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
             assert client.get("/api/runs").status_code == 401
             assert client.get("/", params={"token": "wrong"}).status_code == 401
-            assert client.get("/api/runs", headers={"Cookie": "dojang_view=wrong"}).status_code == 401
+            assert client.get("/api/runs", headers={"Cookie": f"dojang_view_{port}=wrong"}).status_code == 401
             assert client.get("/api/runs", headers={"Authorization": f"Bearer {token}"}).status_code == 200
             reply = client.get("/", params={"token": token, "a": "b c"})
             assert (reply.status_code, reply.headers["location"]) == (303, "/?a=b+c")
             cookie = reply.headers["set-cookie"].lower()
             assert "httponly" in cookie
             assert "samesite=strict" in cookie
+            assert cookie.startswith(f"dojang_view_{port}=")
             assert client.get("/api/runs").status_code == 200
             assert client.post("/api/runs/run/judge", json={}).status_code == 403
     with pytest.raises(ConfigError, match="at least 16"):
@@ -254,7 +256,7 @@ def test_a_place_without_runs_is_refused(tmp_path: Path) -> None:
 def test_nothing_is_left_behind(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    killed = tmp_path / "temporary" / "dojang-view-999999999-x"
+    killed = tmp_path / "temporary" / "dojang-view-99999999-x"
     killed.mkdir()
     before = set(threading.enumerate())
     with Viewer([run]) as viewer:
