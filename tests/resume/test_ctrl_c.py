@@ -64,6 +64,7 @@ def test_a_second_ctrl_c_says_what_is_saved_and_how_to_resume(tmp_path: Path) ->
     assert "stopping: saving a checkpoint first; Ctrl-C again stops at once" in output
     assert "stopped at once; the last checkpoint is of step 2: later steps are lost and repeat on resume" in output
     assert "Traceback" not in output
+    assert f"dojang explain {run}" in output
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "interrupted"
     assert output.rstrip().endswith(f"resume with: {summary['resume']}")

@@ -5,6 +5,7 @@ from statistics import fmean
 from dojang.diagnosis.findings import Finding, Severity
 from dojang.diagnosis.held_out import HeldOut
 from dojang.diagnosis.record import RunRecord
+from dojang.diagnosis.trends import last_steps, window
 
 __all__ = ["diverged_to_nan", "judge_errors", "logprob_mismatch", "stopped_by_error"]
 
@@ -88,9 +89,20 @@ def logprob_mismatch(run: RunRecord, held_out: HeldOut | None) -> Finding | None
     points = run.points("actor/logprob_diff/mean")
     stopped = "engine and trainer disagree" in str(run.error.get("message", ""))
     difference = fmean(value for _, value in points) if points else 0.0
-    if difference <= LOGPROB_DIFFERENCE and not stopped:
+    size = window(len(run.steps))
+    kl = fmean(run.values("actor/ppo_kl")[-size:] or [0.0])
+    if difference <= LOGPROB_DIFFERENCE and kl >= -LOGPROB_DIFFERENCE and not stopped:
         return None
-    evidence = [f"actor/logprob_diff/mean: {difference:.3g} nats over {len(points)} steps; rounding gives about 0.01"]
+    evidence = []
+    if difference > LOGPROB_DIFFERENCE:
+        evidence.append(
+            f"actor/logprob_diff/mean: {difference:.3g} nats over {len(points)} steps; rounding gives about 0.01"
+        )
+    if kl < -LOGPROB_DIFFERENCE:
+        evidence.append(
+            f"actor/ppo_kl: {kl:.3g} nats per token in {last_steps(size)}; a KL cannot be this negative unless the "
+            "log-probs of the rollouts are wrong"
+        )
     return Finding(
         "logprob_mismatch",
         Severity.FAULT,
@@ -100,7 +112,7 @@ def logprob_mismatch(run: RunRecord, held_out: HeldOut | None) -> Finding | None
             "compare model.dtype with the engine's dtype and quantization; check that its servers run the right model",
             "set rollout.engine.weight_sync=full; where a difference cannot be avoided, set algo.corrections",
         ],
-        explains=frozenset({"lr_too_large", "stale_samples", "stopped_by_error"}),
+        explains=frozenset({"lr_too_large", "stale_samples", "stopped_by_error", "kl_blow_up"}),
     )
 
 

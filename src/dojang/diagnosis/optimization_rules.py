@@ -22,6 +22,8 @@ ROUNDINGS = 1.5
 """Log-prob differences to older versions, over those of the same version, from which weights have moved."""
 ROUNDING = 1e-4
 """Log-prob difference in nats that float32 may have."""
+WARM = 0.5
+"""Share of the learning rate that a warmup should reach within the run."""
 LARGE_KL_COEF = 0.1
 """Coefficient from which the KL term outweighs rewards; 0.001 to 0.01 is usual."""
 LOST_ACCURACY = 0.1
@@ -63,13 +65,18 @@ def lr_too_small(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
     ]
     if same is not None:
         evidence.append(f"{same:.0%} of the held-out completions are the same before and after")
-    rate = run.setting("train.lr", run.values("actor/lr")[-1:] or "?")
+    rates = run.values("actor/lr")
+    rate = run.setting("train.lr", rates[-1] if rates else "?")
     cause = f"train.lr={rate} is too small"
     advice = [
         "raise train.lr by a factor of 3 to 10 (1e-6 to 3e-6 for full fine-tuning of large models, 1e-5 to 1e-4 "
         "for LoRA, 3e-4 for the quickstart models)",
         "train for more steps; check train.warmup_steps and train.schedule: actor/lr has the rate of every step",
     ]
+    if rates and isinstance(rate, float) and max(rates) < WARM * rate:
+        warmup = run.setting("train.warmup_steps", 0) or f"{run.setting('train.warmup_ratio', 0)} of the run"
+        cause = f"the warmup is too long: actor/lr reached {max(rates):.2g}, train.lr is {rate:g}"
+        advice.insert(0, f"lower train.warmup_steps or train.warmup_ratio (now {warmup})")
     if held_by_kl:
         cause = f"algo.kl_coef={coef:g} holds it at the reference model"
         advice.insert(0, f"lower algo.kl_coef (now {coef:g}) to 0.001 or 0")
@@ -143,7 +150,7 @@ def kl_blow_up(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
     found = []
     for name, most in (("actor/ppo_kl", KL_PER_STEP), ("actor/kl_loss", KL_TO_REFERENCE)):
         last = run.values(name)[-size:]
-        if last and abs(fmean(last)) > most:
+        if last and fmean(last) > most:
             found.append(f"{name}: {fmean(last):.3g} nats per token in {last_steps(size)}, {most:g} is much")
     if len(gradients) >= MIN_STEPS and max(gradients) > GRADIENT_SPIKE * median(gradients) > 0:
         found.append(f"{_largest(run, 'actor/grad_norm')}, median {median(gradients):.3g}")

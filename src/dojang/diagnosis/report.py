@@ -27,7 +27,9 @@ def short_report(diagnosis: Diagnosis, command: str) -> list[str]:
     """Lines for the end of a run: the verdict if it is no success, and faults and warnings with the first remedy."""
     loud = diagnosis.of_severity(*_LOUD)
     if not loud:
-        return []
+        doubtful = diagnosis.verdict.learning in (Learning.SAME, Learning.WORSE, Learning.UNCLEAR)
+        stopped = diagnosis.status not in ("finished", "running")
+        return [diagnosis.verdict.headline, f"details: {command}"] if doubtful or stopped else []
     return [
         *(f"{each.severity}: {each.title}\n  change: {each.advice[0]}" for each in loud),
         f"evidence and further remedies: {command}",

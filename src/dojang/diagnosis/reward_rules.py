@@ -23,6 +23,8 @@ __all__ = [
 
 RISEN = 0.05
 """Rise of a share between 0 and 1, from the first to the last steps, that counts as learning."""
+NEVER_RIGHT = 0.02
+"""Share of accepted samples, in the best step, below which right answers are accidents."""
 GAP = 0.15
 """Training accuracy over held-out accuracy that counts as overfitting. Sampling makes training accuracy lower, and
 intervals of 256 problems are 6 points wide on either side."""
@@ -44,16 +46,24 @@ def format_only(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
     if found is None or "format" not in found[0]:
         return None
     name, trend, accepted = found
+    advice = [
+        f"lower the weight of {name} in task.rewards (0.1 instead of 0.5), so that a right answer matters most",
+        "train on easier problems or raise rollout.group_size: if no sample is right, only the format pays",
+        "start from a stronger or fine-tuned model (algo.name=sft)",
+    ]
+    rest = "correct answers did not"
+    if max(run.accepted) < NEVER_RIGHT:  # then another weight would leave no signal at all
+        rest = "hardly a sample was ever right"
+        advice[0] = (
+            "read the samples: does the prompt ask for the answers in the data, and is the chat template that of the "
+            "model (`dojang show`, `dojang data audit`)?"
+        )
     return Finding(
         "format_only",
         Severity.FAULT,
-        f"only the format was learned: {name} rose from {trend.first:.2f} to {trend.last:.2f}, correct answers did not",
+        f"only the format was learned: {name} rose from {trend.first:.2f} to {trend.last:.2f}, {rest}",
         _evidence(run, held_out, name, trend, accepted),
-        [
-            f"lower the weight of {name} in task.rewards (0.1 instead of 0.5), so that a right answer matters most",
-            "train on easier problems or raise rollout.group_size: if no sample is right, only the format pays",
-            "start from a stronger or fine-tuned model (algo.name=sft)",
-        ],
+        advice,
         run.examples(part=name, outcome="wrong"),
         explains=frozenset({"learned_nothing", "length_drift"}),
     )
@@ -149,7 +159,8 @@ def overfitting(run: RunRecord, held_out: HeldOut | None) -> Finding | None:
     points = [row[ACCURACY] for row in run.evaluations]
     # With two evaluations the whole run is the second half.
     stalled = held_out.after - points[(len(points) - 1) // 2] < RISEN
-    if not accepted.rose(RISEN) or gap < GAP or gap - gap_at_start < GAP / 2 or not stalled:
+    # A gap twice as large is overfitting even if held-out accuracy still rises: a handful of problems does that.
+    if not accepted.rose(RISEN) or gap < GAP or gap - gap_at_start < GAP / 2 or not (stalled or gap > 2 * GAP):
         return None
     return Finding(
         "overfitting",
@@ -280,7 +291,8 @@ def _passes(run: RunRecord) -> list[str]:
     problems = {problem for problem, _ in drawn}
     if len(run.steps) < MIN_STEPS or not problems:
         return []
-    return [f"{len(problems)} problems, drawn {len(drawn) / len(problems):.1f} times each"]
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return [f"{count}, drawn {len(drawn) / len(problems):.1f} times each"]
 
 
 def _problems(run: RunRecord, step: int) -> list[dict[str, Any]]:

@@ -120,6 +120,27 @@ def test_the_engine_waits_for_the_trainer() -> None:
     assert short_report(found, "dojang explain run") == []  # no fault: not at the end of a run
 
 
+def test_a_warmup_that_outlasts_the_run_is_named() -> None:
+    flat = {"critic__rewards__mean": 0.3, "judge__outcome__accepted": 0.3, "actor__ppo_kl": 0.0, "actor__lr": 1e-6}
+    found = diagnose(RunRecord(steps(**flat), {"train": {"lr": 3e-4, "warmup_steps": 1000}}))
+    assert [each.name for each in found.findings] == ["lr_too_small"]
+    assert "the warmup is too long" in found.findings[0].title
+    assert found.findings[0].advice[0] == "lower train.warmup_steps or train.warmup_ratio (now 1000)"
+
+
+def test_a_kl_far_below_zero_is_a_mismatch_and_no_blow_up() -> None:
+    assert loud(steps(actor__ppo_kl=-0.6)) == ["logprob_mismatch"]
+
+
+def test_a_run_that_did_not_clearly_learn_or_was_stopped_ends_with_the_verdict() -> None:
+    accuracy = [{"step": step, "val/accuracy": value} for step, value in ((0, 0.5), (12, 0.625))]
+    rows = [accuracy[0], *steps(), accuracy[1]]
+    unclear = diagnose(RunRecord(rows, {"eval": {"problems": 8}}, {"status": "finished"}))
+    assert short_report(unclear, "dojang explain run")[0].startswith("unclear whether it learned")
+    stopped = diagnose(RunRecord(rows[:-1], {}, {"status": "interrupted"}))
+    assert short_report(stopped, "dojang explain run") == [stopped.verdict.headline, "details: dojang explain run"]
+
+
 def test_a_second_model_has_findings_of_its_own() -> None:
     tester = {"tester/groups/total": 16.0, "tester/groups/zero_variance": 16.0, "tester/critic/rewards/mean": 0.0}
     found = diagnose(RunRecord([{**row, **tester} for row in steps()]))

@@ -206,6 +206,24 @@ def test_an_engine_with_other_log_probs(train: Any) -> None:
     assert first(explain(run))["name"] == "logprob_mismatch", output
 
 
+def test_an_engine_whose_log_probs_drift_with_every_version(train: Any) -> None:
+    run, output = train("quickstart", *BRIEF, program=HERE / "drifting_engine.py")
+    finding = first(explain(run))
+    assert finding["name"] == "logprob_mismatch", output
+    assert "actor/ppo_kl" in finding["evidence"][0]
+
+
+def test_prompts_that_do_not_ask_for_the_answers_in_the_data(train: Any, tmp_path: Path) -> None:
+    rows = [{"prompt": f"Write {lines} lines about the sea.", "answer": str(lines)} for lines in range(10, 74)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = ["data.name=files", f"data.train={tmp_path}/rows.jsonl", f"data.test={tmp_path}/rows.jsonl"]
+    run, output = train("quickstart", *data, *BRIEF)
+    assert explain(run)["verdict"]["headline"].startswith("learned nothing: held-out accuracy 0.0%")
+    assert "hardly a sample was ever right" in output
+    assert "does the prompt ask for the answers in the data" in output
+    assert "\nnext:" not in output
+
+
 def test_a_large_learning_rate_spoils_the_policy_and_collapses_the_entropy(train: Any) -> None:
     run, output = train("quickstart", "train.lr=2e-2")
     assert loud(explain(run))[:2] == ["lr_too_large", "entropy_collapse"]
