@@ -27,7 +27,7 @@ def constant(problem: Any, text: str) -> float:
 
 def slow(problem: Any, text: str) -> float:
     """Takes its time."""
-    time.sleep(0.3)
+    time.sleep(1.2)
     return 0.0
 
 

@@ -1,4 +1,4 @@
-"""The `dojang` command with a trainer that takes at least a second for an update of eight optimizer steps."""
+"""The `dojang` command with a trainer that takes more than a second for every optimizer step."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ right = TorchTrainer.optim_step
 
 
 async def optim_step(self: TorchTrainer) -> Any:
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(1.2)
     return await right(self)
 
 

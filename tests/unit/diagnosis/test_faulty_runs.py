@@ -53,10 +53,6 @@ FAULTS: dict[str, tuple[str, list[str]]] = {
     "diverged": ("diverged", ["train.lr=1000", "train.warmup_steps=0"]),
     "stale samples": ("stale_samples", ["loop.mode=overlap", "loop.lag=6", "train.lr=2e-3"]),
     "judge errors": ("judge_errors", ["task.rewards={correct: 1.0, 'faulty_rewards:broken': 0.1}", *BRIEF]),
-    "idle stages: slow grading": (
-        "idle_trainer",
-        ["task.rewards={correct: 1.0, 'faulty_rewards:slow': 0.1}", "eval.problems=32", "train.lr=1e-3", "steps=7"],
-    ),
 }
 """Name of the first finding and overrides of the quickstart, by fault."""
 
@@ -117,11 +113,10 @@ def test_a_fault_is_named_first(train: Any, fault: str) -> None:
     assert finding["name"] == name, output
     assert finding["evidence"]
     assert finding["advice"]
-    if finding["severity"] != "note":
-        assert finding["title"] in output  # printed at the end of the run, too
-        assert finding["advice"][0] in output
-        assert f"explain {run}" in output
-        assert "\nnext:" not in output
+    assert finding["title"] in output  # printed at the end of the run, too
+    assert finding["advice"][0] in output
+    assert f"explain {run}" in output
+    assert "\nnext:" not in output
     if found["verdict"]["learning"] in ("not better", "worse"):
         assert finding["severity"] == "fault"
     if name == "reward_hacking":
@@ -184,14 +179,26 @@ def test_a_model_with_the_wrong_end_token_runs_on(train: Any, tmp_path: Path) ->
     assert "truncated" not in loud(found)  # a larger max_tokens would not help
 
 
-def test_many_epochs_without_clipping_blow_up_the_kl_and_leave_the_engine_idle(train: Any) -> None:
+def test_many_epochs_without_clipping_blow_up_the_kl(train: Any) -> None:
     loose = ["train.ppo_epochs=8", "algo.clip_low=0.99", "algo.clip_high=10", "train.lr=1e-3"]
-    settings = [*loose, "loop.mode=overlap", "steps=5", "eval.every=5"]
-    run, output = train("quickstart", *settings, program=HERE / "slow_trainer.py")
+    run, output = train("quickstart", *loose, "steps=5", "eval.every=5")
     found = explain(run)
     assert first(found)["name"] == "kl_blow_up", output
     assert "actor/ppo_kl" in first(found)["evidence"][0]
-    assert "idle_engine" in [each["name"] for each in found["findings"]]
+
+
+# Small batches, and waiting that takes no processor time: the result does not depend on how busy the machine is.
+TINY = ["rollout.prompts_per_step=4", "rollout.group_size=4", "eval.problems=4", "steps=6", "eval.every=6"]
+
+
+def test_slow_grading_leaves_the_trainer_idle(train: Any) -> None:
+    run, output = train("quickstart", "task.rewards={correct: 1.0, 'faulty_rewards:slow': 0.1}", *TINY)
+    assert "idle_trainer" in [each["name"] for each in explain(run)["findings"]], output
+
+
+def test_a_slow_trainer_leaves_the_engine_idle(train: Any) -> None:
+    run, output = train("quickstart", "loop.mode=overlap", *TINY, program=HERE / "slow_trainer.py")
+    assert "idle_engine" in [each["name"] for each in explain(run)["findings"]], output
 
 
 def test_one_test_per_program_is_too_few(train: Any) -> None:
