@@ -13,6 +13,7 @@ section         base class of the `workflow` sections of environments
 config          the union of environments
 
 repair          program repair with the judge's feedback (repair_feedback)
+retry           further tries after a wrong answer
 calculator      a tool for exact arithmetic (exact_arithmetic)
 python_tool     a sandboxed Python interpreter as a tool
 search          search over a corpus as a tool (bm25)

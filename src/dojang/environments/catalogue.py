@@ -14,6 +14,7 @@ _NEEDS = {
     "custom": "workflow.make_with",
     "python_tool": f"{_TOOLS}; a machine that judges programs (dojang judge selftest)",
     "repair": "task.name=code",
+    "retry": "nothing more than a task",
     "search": f"{_TOOLS}; workflow.corpus",
     "textarena": "data.name=episodes; workflow.python with the package textarena",
 }

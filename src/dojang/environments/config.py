@@ -8,6 +8,7 @@ from dojang.environments.custom import CustomEnvironmentConfig
 from dojang.environments.frozen_lake import FrozenLakeConfig
 from dojang.environments.python_tool import PythonToolConfig
 from dojang.environments.repair import RepairConfig
+from dojang.environments.retry import RetryConfig
 from dojang.environments.search import SearchConfig
 from dojang.environments.textarena import TextArenaConfig
 
@@ -19,6 +20,7 @@ EnvironmentConfig: TypeAlias = (
     | FrozenLakeConfig
     | PythonToolConfig
     | RepairConfig
+    | RetryConfig
     | SearchConfig
     | TextArenaConfig
     | CustomEnvironmentConfig

@@ -7,7 +7,6 @@ By default the feedback has no data of hidden tests (repair_feedback.py): what i
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -16,6 +15,7 @@ from pydantic import Field
 from dojang.core.errors import ConfigError
 from dojang.environments.base import Environment, Messages, Reply, Step, StepResult
 from dojang.environments.repair_feedback import describe_failure
+from dojang.environments.retry import discounted
 from dojang.environments.section import EnvironmentSection
 from dojang.programs import CallTest, IoTest, Isolation, Judgement
 from dojang.protocols import Task
@@ -66,14 +66,10 @@ class Repair(Environment):
         verdict = await self.grade(reply.text)
         if verdict.outcome is Outcome.JUDGE_ERROR:
             return verdict
-        counted = self._discounted(verdict, reply.turn)
+        counted = discounted(verdict, self._turn_discount**reply.turn)
         if verdict.outcome is Outcome.ACCEPTED or reply.turns_left == 0 or reply.cut:
             return counted
         return Step(f"{await self._feedback(reply.text, verdict)}\n\n{_ASK}", if_last=counted)
-
-    def _discounted(self, verdict: Verdict, turn: int) -> Verdict:
-        reward = verdict.reward or 0.0
-        return replace(verdict, reward=reward * self._turn_discount**turn) if reward > 0 else verdict
 
     async def _feedback(self, text: str, verdict: Verdict) -> str:
         if not isinstance(self.task, CodeTask):  # a benchmark of another kind; the training task is checked
