@@ -85,7 +85,10 @@ CASES: dict[str, tuple[str, Callable[[], Params]]] = {
         "rollouts",
         lambda: {"outcome": "wrong", "min_reward": 0.3 + different(), "sort": "-advantage"},
     ),
-    "filter by problem": ("rollouts", lambda: {"problem": f"problem/{next(NUMBERS) % 100 * 7919 % 5000:06d}"}),
+    "filter by problem": (
+        "rollouts",
+        lambda: {"problem": f"problem/{next(NUMBERS) % 100 * 7919 % 5000:06d}", "limit": 8},
+    ),
     "problems": ("problems", lambda: {"sort": "-accepted", "offset": next(NUMBERS) % 500}),
     "one problem": ("problem", lambda: {"id": f"problem/{next(NUMBERS) % 100 * 7919 % 5000:06d}"}),
     "one sample": ("rollout", lambda: {"step": 1, "prompt_index": next(NUMBERS) % 60, "index": 1}),

@@ -75,9 +75,12 @@ class RunIndex:
         """Notified after every change of the index."""
         self.trouble = ""
         self._damaged: dict[tuple[str, int], _Damaged] = {}
-        self._readers = ThreadPoolExecutor(_AT_ONCE[files.is_remote], "index")
+        self.at_once = _AT_ONCE[files.is_remote]
+        self.readers = ThreadPoolExecutor(self.at_once, "index")
+        """Threads that read `at_once` files."""
         self._numbers = 0
         self._seen_ns = -1
+        self._began = 0.0
         self._stop = Event()
         self.is_current = False
         """Whether all files of the run are indexed."""
@@ -89,6 +92,8 @@ class RunIndex:
         return [*([self.trouble] if self.trouble else ()), *(each.note for each in list(self._damaged.values()))]
 
     def start(self) -> None:
+        """Starts to index in the background."""
+        self._began = time.monotonic()
         self._thread.start()
 
     def close(self) -> None:
@@ -96,7 +101,7 @@ class RunIndex:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
-        self._readers.shutdown()
+        self.readers.shutdown()
         self.snippets.close()
 
     def wait(self, seconds: float) -> bool:
@@ -107,7 +112,7 @@ class RunIndex:
     def wait_for_first(self) -> None:
         """Waits, for a moment, until there is something to show."""
         with self.changed:
-            self.changed.wait_for(lambda: self.is_current, _ALL_S)
+            self.changed.wait_for(lambda: self.is_current, max(0.0, self._began + _ALL_S - time.monotonic()))
             self.changed.wait_for(lambda: self.is_current or bool(self.indexed), _FIRST_S)
 
     def wait_for(self, kind: str, step: int) -> None:
@@ -125,16 +130,18 @@ class RunIndex:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            pause = _POLL_S[self.files.is_remote]
             try:
                 self.update()
-                self._fill_snippets()
+                if not self._fill_snippets():
+                    pause = 0.0
             except RunDirError as error:  # the directory cannot be read for now, such as S3 without a network
                 self.trouble = str(error)
             except Exception:  # a mistake of ours must not end the index
                 logger.exception("cannot index %s; please report this", self.files.location)
             else:
                 self.trouble = ""
-            self._stop.wait(_POLL_S[self.files.is_remote])
+            self._stop.wait(pause)
 
     def update(self) -> None:
         """Brings the index up to date with the directory."""
@@ -176,13 +183,12 @@ class RunIndex:
     def _add(self, keys: list[tuple[str, int]], found: dict[tuple[str, int], FileInfo]) -> None:
         batch: list[tuple[IndexedFile, Rows]] = []
         began = time.monotonic()
-        at_once = _AT_ONCE[self.files.is_remote]
-        for first in range(0, len(keys), at_once):
+        for first in range(0, len(keys), self.at_once):
             if self._stop.is_set():
                 return
             self.is_current = False
-            files = [self._numbered(key, found[key]) for key in keys[first : first + at_once]]
-            read = zip(files, self._readers.map(self._read, files), strict=True)
+            files = [self._numbered(key, found[key]) for key in keys[first : first + self.at_once]]
+            read = zip(files, self.readers.map(self._read, files), strict=True)
             batch += [(file, rows) for file, rows in read if rows is not None]
             if first == 0 or time.monotonic() - began > _BATCH_S:
                 self._insert(batch)
@@ -211,14 +217,15 @@ class RunIndex:
             self.indexed = self.indexed | {file.number: file for file, _ in batch}
             self._notify()
 
-    def _fill_snippets(self) -> None:
-        """Reads the beginnings of responses ahead, where that costs no transfer."""
-        if self.files.is_remote:
-            return
-        for file in self.newest_first():
-            if self._stop.is_set():
-                return
+    def _fill_snippets(self) -> bool:
+        """Reads the beginnings of responses ahead, where that costs no transfer. Returns whether all are read: it stops
+        after a while, to look for new files."""
+        end = time.monotonic() + _POLL_S[False]
+        for file in () if self.files.is_remote else self.newest_first():
+            if self._stop.is_set() or time.monotonic() > end:
+                return False
             self.snippets.load(file.number, file.info.name)
+        return True
 
     def _notify(self) -> None:
         with self.changed:

@@ -7,6 +7,7 @@ so two open pages do not undo each other's work. A search also pauses when no pa
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Condition, Thread
 from typing import Any
 
@@ -84,7 +85,7 @@ class Searches:
                 self._thread = Thread(target=self._run, name="search", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._closed or found.count >= _ENOUGH or not self._left(found), _FIRST_S)
+            self._changed.wait_for(lambda: self._closed or found.count >= _ENOUGH or self._is_done(found), _FIRST_S)
         files = list(self._index.indexed)
         done = sum(number in found.files for number in files)
         matches = sum(len(found.files[number]) for number in files if number in found.files)
@@ -99,6 +100,9 @@ class Searches:
         if self._thread is not None:
             self._thread.join()
 
+    def _is_done(self, found: Found) -> bool:
+        return all(number in found.files for number in self._index.indexed)
+
     def _left(self, found: Found) -> list[IndexedFile]:
         return [each for each in self._index.newest_first() if each.number not in found.files]
 
@@ -112,14 +116,18 @@ class Searches:
                     self._changed.notify_all()
                     self._changed.wait(1.0)
                 continue
-            for file in left:
+            for first in range(0, len(left), self._index.at_once):
                 if self._closed or self._current is not search or time.monotonic() - search.asked > _PATIENCE_S:
                     break
-                search.add(file.number, self._search(file, search.text))
+                files = left[first : first + self._index.at_once]
+                for file, rows in zip(
+                    files, self._index.readers.map(partial(self._search, search.text), files), strict=True
+                ):
+                    search.add(file.number, rows)
                 with self._changed:
                     self._changed.notify_all()
 
-    def _search(self, file: IndexedFile, text: str) -> NDArray[np.int64]:
+    def _search(self, text: str, file: IndexedFile) -> NDArray[np.int64]:
         """Rows of a file that have the text; none if it cannot be read."""
         matches = []
         try:

@@ -249,10 +249,10 @@ def test_a_new_search_pauses_the_older_one(serve: Serve, tmp_path: Path, monkeyp
 
     plain = Searches._search
 
-    def slowly(self: Searches, file: Any, text: str) -> Any:
+    def slowly(self: Searches, text: str, file: Any) -> Any:
         seen.append(text)
-        time.sleep(0.02)
-        return plain(self, file, text)
+        time.sleep(0.04)
+        return plain(self, text, file)
 
     monkeypatch.setattr(Searches, "_search", slowly)
     client = serve(run)
@@ -262,5 +262,5 @@ def test_a_new_search_pauses_the_older_one(serve: Serve, tmp_path: Path, monkeyp
     assert seen.count("sum") < 60
     before = len(seen)
     assert finished(client, q="sum")["search"]["files"] == 60  # goes on where it was
-    assert seen.count("sum") <= 61
-    assert len(seen) - before <= 61
+    assert seen.count("sum") <= 62
+    assert len(seen) - before <= 62
