@@ -74,8 +74,8 @@ def serve() -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
-def open_tab(browser: Browser) -> Iterator[OpenTab]:
-    """Opens tabs; the test fails if anything went wrong in one of them."""
+def open_tab(browser: Browser, serve: Callable[..., str]) -> Iterator[OpenTab]:
+    """Opens tabs, which close before viewers end; the test fails if anything went wrong in one of them."""
     tabs: list[Tab] = []
 
     def start(url: str, *, width: int = DESK, theme: str = "light", **options: Any) -> Tab:

@@ -211,9 +211,10 @@ export class Chart {
       if (this.state.domain) event.stopPropagation();
       return this.state.domain ? this.zoom(null) : this.#leave();
     }
-    const now = this.at === null ? all.length - 1 : nearest(all, this.at);
-    const next = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: all.length - 1 }[event.key];
-    this.at = all[Math.min(all.length - 1, Math.max(0, this.at === null ? now : next))];
+    const last = all.length - 1;
+    const [left, right] = this.at === null ? [last, 0] : [nearest(all, this.at) - 1, nearest(all, this.at) + 1];
+    const next = { ArrowLeft: left, ArrowRight: right, Home: 0, End: last }[event.key];
+    this.at = all[Math.min(last, Math.max(0, next))];
     this.#point();
   }
 
