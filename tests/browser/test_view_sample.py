@@ -1,6 +1,7 @@
 """The page of a sample: tokens, tests, group, a second verdict."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,13 @@ def test_ten_thousand_tokens_are_coloured_quickly(open_tab: OpenTab, serve: Any,
     assert "\u27e8U+202E\u27e9" in shown
     page.get_by_role("button", name="Show the 5 tokens of the prompt").click()
     assert page.locator(".tok").count() == TOKENS + 5
+
+
+def test_input_and_expected_output_are_read_when_asked_for(
+    viewer: str, open_tab: OpenTab, failed: dict[str, Any]
+) -> None:
+    page = open_tab(viewer).go(address("code", failed))
+    detail = page.get_by_role("table", name="Tests").locator("tr.test-detail:not([hidden])")
+    detail.get_by_role("button", name="Show input and expected output").click()
+    expect(detail.get_by_label("Input")).to_have_text(re.compile(r"\d"), timeout=120_000)
+    expect(detail).to_contain_text("xpected")

@@ -142,8 +142,15 @@ def settings(records: RunRecords) -> tuple[list[tuple[str, Any, Any]], str]:
 
 
 def environment(files: RunFiles) -> list[tuple[str, Any]]:
-    """Versions and machine, if the run recorded them."""
-    return list(flatten(read_object(files, "environment.json")))
+    """Versions, machine and command of every start of the run, if it recorded them."""
+    recorded = read_object(files, "environment.json")
+    starts = recorded.get("starts")
+    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
+        return list(flatten(recorded))
+    prefixes = [f"start {place}: " if len(starts) > 1 else "" for place in range(1, len(starts) + 1)]
+    return [
+        (prefix + key, value) for prefix, start in zip(prefixes, starts, strict=True) for key, value in flatten(start)
+    ]
 
 
 def samples(records: RunRecords) -> list[ReportSample]:

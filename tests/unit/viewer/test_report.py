@@ -143,6 +143,14 @@ def test_missing_and_damaged_files_are_no_error(bare: Path, quickstart: Path) ->
     assert "No metrics were recorded." in Page(write_report(bare)).text
 
 
+def test_environment_of_every_start(bare: Path) -> None:
+    starts = [{"python": "3.11.7", "packages": {"torch": "2.13"}}, {"python": "3.12.1"}]
+    (bare / "environment.json").write_text(json.dumps({"starts": starts[:1]}))
+    assert "python3.11.7packages.torch2.13" in Page(write_report(bare)).text
+    (bare / "environment.json").write_text(json.dumps({"starts": starts}))
+    assert "start 2: python3.12.1" in Page(write_report(bare)).text
+
+
 def test_no_run_is_an_error(tmp_path: Path, bare: Path) -> None:
     with pytest.raises(RunDirError, match="does not exist"):
         write_report(tmp_path / "nothing")

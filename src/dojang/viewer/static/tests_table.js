@@ -1,13 +1,13 @@
 // Results of a program's tests: outcome, time and memory of each; input, expected and got with their differences.
 
 import { diffView } from "./diff.js";
-import { h, outcomeBadge, replace, textBlock } from "./dom.js";
+import { errorState, h, outcomeBadge, replace, textBlock } from "./dom.js";
 import { number, plural, seconds } from "./text.js";
 
 const MOST = 100;
 
-/** Returns the table of the tests of a sample. */
-export function testsTable(tests) {
+/** Returns the table of the tests of a sample. `load` fetches inputs and expected outputs by test; null without them. */
+export function testsTable(tests, load = null) {
   const body = h("tbody", {});
   const head = h(
     "tr",
@@ -16,7 +16,7 @@ export function testsTable(tests) {
     ["CPU", "Wall", "Memory"].map((label) => heading(label, "num")),
   );
   const add = (part) =>
-    part.forEach((test, place) => body.append(...testRows(test, place === 0 && test.outcome !== "accepted")));
+    part.forEach((test, place) => body.append(...testRows(test, place === 0 && test.outcome !== "accepted", load)));
   const failed = tests.filter((test) => test.outcome !== "accepted");
   const ordered = [...failed, ...tests.filter((test) => test.outcome === "accepted")];
   add(ordered.slice(0, MOST));
@@ -44,13 +44,13 @@ function heading(label, kind) {
   return h("th", { scope: "col", class: kind === "num" && "num" }, label);
 }
 
-function testRows(test, open) {
+function testRows(test, open, load) {
   const detail = h("tr", { class: "test-detail", hidden: true }, h("td", { colspan: "5" }));
   const button = h("button", { type: "button", class: "expand", "aria-expanded": "false" }, `${test.test}`);
   const toggle = () => {
     detail.hidden = !detail.hidden;
     button.setAttribute("aria-expanded", String(!detail.hidden));
-    if (!detail.hidden && !detail.firstChild.childNodes.length) replace(detail.firstChild, testDetail(test));
+    if (!detail.hidden && !detail.firstChild.childNodes.length) replace(detail.firstChild, testDetail(test, load));
   };
   button.addEventListener("click", toggle);
   const row = h(
@@ -75,7 +75,7 @@ function exit(test) {
   return test.exit_code ? h("span", { class: "note" }, ` exit ${test.exit_code}`) : null;
 }
 
-function testDetail(test) {
+function testDetail(test, load) {
   const there = (value) => typeof value === "string" && value !== "";
   const block = (label, value) =>
     there(value) && h("div", {}, h("h3", {}, label), textBlock(value, { limit: 3000, lines: 30, label }));
@@ -87,12 +87,29 @@ function testDetail(test) {
       ? h("div", {}, h("h3", {}, "Expected and got"), diffView(test.expected, test.output))
       : [block("Expected", test.expected), block("Got", test.output)],
     block("Errors", test.errors),
-  ]
-    .flat()
-    .filter(Boolean);
+    load && test.input === undefined && test.expected === undefined && loadButton(test, load),
+  ];
+  const found = parts.flat().filter(Boolean);
   const nothing =
     test.outcome === "accepted"
       ? "Output of accepted tests is not recorded."
       : "Output was not recorded: only the first failed tests keep theirs.";
-  return h("div", { class: "test-parts" }, parts.length ? parts : h("p", { class: "note" }, nothing));
+  return h("div", { class: "test-parts" }, found.length ? found : h("p", { class: "note" }, nothing));
+}
+
+/** Returns a button that shows what the test was: the run's data are read only when someone asks. */
+function loadButton(test, load) {
+  const button = h("button", { type: "button", class: "quiet" }, "Show input and expected output");
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    replace(button, "Reading the run's data …");
+    try {
+      const found = (await load()).find((each) => each.test === test.test) ?? {};
+      const whole = { ...test, input: found.input ?? "", expected: found.expected ?? "" };
+      button.closest(".test-parts").replaceWith(testDetail(whole, load));
+    } catch (error) {
+      button.replaceWith(errorState(error));
+    }
+  });
+  return button;
 }

@@ -133,10 +133,10 @@ function environmentCard(environment) {
   );
 }
 
-/** Returns [["train.lr", 0.001], ...] of nested settings. */
+/** Returns [["train.lr", 0.001], ...] of nested settings; lists of objects are nested, too. */
 export function flatten(value, prefix = "") {
-  if (value === null || typeof value !== "object" || Array.isArray(value) || !Object.keys(value).length)
-    return [[prefix, value]];
+  const nested = Array.isArray(value) ? value.some((each) => each !== null && typeof each === "object") : true;
+  if (value === null || typeof value !== "object" || !nested || !Object.keys(value).length) return [[prefix, value]];
   return Object.entries(value).flatMap(([key, each]) => flatten(each, prefix ? `${prefix}.${key}` : key));
 }
 

@@ -26,7 +26,12 @@ export async function rollout(root, params, app) {
     h(
       "div",
       { class: "stack" },
-      h("div", { class: "sample-grid" }, conversation(params.run, place, sample, tokens), verdict(sample, judge)),
+      h(
+        "div",
+        { class: "sample-grid" },
+        conversation(params.run, place, sample, tokens),
+        verdict(params.run, sample, judge),
+      ),
       groupView(params.run, sample),
     ),
   );
@@ -138,7 +143,7 @@ function turns(run, sample) {
   return h("section", { class: "card section" }, h("h2", {}, "Turns of this conversation"), parts);
 }
 
-function verdict(sample, judge) {
+function verdict(run, sample, judge) {
   const { row } = sample;
   const parts = Object.entries(sample.reward_parts ?? {});
   const pairs = [
@@ -162,11 +167,21 @@ function verdict(sample, judge) {
     { class: "stack" },
     h("section", { class: "card section" }, h("h2", {}, "Verdict"), list, detail),
     judge.element,
-    tests(sample),
+    tests(run, sample),
   );
 }
 
-function tests(sample) {
+/** Returns a function that asks for the tests of the problem, once. */
+function testLoader(run, { row }) {
+  let asked = null;
+  return () => {
+    asked ??= get(runPath(run, "tests"), { kind: row.kind, problem: row.problem });
+    asked.catch(() => (asked = null));
+    return asked.then((found) => found.tests ?? []);
+  };
+}
+
+function tests(run, sample) {
   const { row } = sample;
   if (sample.tests?.length) {
     const kept = row.total > sample.tests.length ? `, ${sample.tests.length} recorded` : "";
@@ -175,7 +190,7 @@ function tests(sample) {
       "section",
       { class: "card section" },
       h("div", { class: "row" }, h("h2", {}, "Tests"), passed),
-      testsTable(sample.tests),
+      testsTable(sample.tests, testLoader(run, sample)),
     );
   }
   if (!(row.total > 1)) return null;
