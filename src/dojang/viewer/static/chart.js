@@ -7,7 +7,7 @@ import { number, withUnit } from "./text.js";
 
 const STYLES = 8;
 const MARGIN = { top: 8, right: 12, bottom: 24, left: 52 };
-const MARKED = 40; // series with at most so many points in view have a mark at each
+const MARKED = 30; // series with at most so many points in view have a mark at each
 const POINTS = 2000;
 const SMOOTHED = 20; // shorter series, such as evaluations, are drawn as they are
 
@@ -131,7 +131,7 @@ export class Chart {
     const { x, y, xs, ys } = this.frame;
     const [yTicks, xTicks] = [
       this.state.log ? logTicks(...ys) : linearTicks(...ys, 5),
-      linearTicks(...xs, Math.max(2, Math.min(8, Math.floor((box.right - box.left) / 80)))).filter(Number.isInteger),
+      linearTicks(...xs, Math.max(2, Math.min(8, Math.floor((box.right - box.left) / 65)))).filter(Number.isInteger),
     ];
     for (const tick of yTicks) {
       const at = y(tick);

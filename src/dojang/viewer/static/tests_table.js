@@ -71,21 +71,25 @@ function testRows(test, open, load) {
 }
 
 function exit(test) {
-  if (test.signal) return h("span", { class: "note" }, ` ${test.signal}`);
-  return test.exit_code ? h("span", { class: "note" }, ` exit ${test.exit_code}`) : null;
+  if (test.signal) return h("span", { class: "note exit" }, ` ${test.signal}`);
+  return test.exit_code ? h("span", { class: "note exit" }, ` exit ${test.exit_code}`) : null;
 }
 
 function testDetail(test, load) {
   const there = (value) => typeof value === "string" && value !== "";
   const block = (label, value) =>
     there(value) && h("div", {}, h("h3", {}, label), textBlock(value, { limit: 3000, lines: 30, label }));
-  const both = there(test.expected) && typeof test.output === "string";
+  const both = there(test.expected) && there(test.output);
   const parts = [
     there(test.detail) && h("p", {}, test.detail),
     block("Input", test.input),
     both
       ? h("div", {}, h("h3", {}, "Expected and got"), diffView(test.expected, test.output))
-      : [block("Expected", test.expected), block("Got", test.output)],
+      : [
+          block("Expected", test.expected),
+          block("Got", test.output),
+          test.output === "" && h("p", { class: "note" }, "The program printed nothing."),
+        ],
     block("Errors", test.errors),
     load && test.input === undefined && test.expected === undefined && loadButton(test, load),
   ];

@@ -25,7 +25,7 @@ export function number(value) {
   const size = Math.abs(value);
   if (size < 1e-3 || size >= 1e7) return minus(value.toExponential(2).replace("e+", "e"));
   if (Number.isInteger(value)) return minus(value.toLocaleString("en-US"));
-  const digits = size >= 1000 ? 1 : size >= 100 ? 2 : size >= 1 ? 3 : 4;
+  const digits = size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4;
   return minus(value.toLocaleString("en-US", { maximumFractionDigits: digits }));
 }
 

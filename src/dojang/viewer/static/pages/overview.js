@@ -161,7 +161,8 @@ class RunCard {
     const { chart, last } = this.charts.get(name);
     chart.set({ series: [{ name: label, steps: series.step, values: series.value }], smoothing: 0.6 });
     const values = series.value.filter((each) => each !== null);
-    const then = values.length > 1 && h("span", { class: "then" }, `${withUnit(values[0], shownUnit)} → `);
+    const first = shownUnit === "share" ? withUnit(values[0], shownUnit) : number(values[0]);
+    const then = values.length > 1 && h("span", { class: "then" }, `${first} → `);
     replace(last, then, withUnit(values.at(-1), shownUnit));
   }
 }
